@@ -1,0 +1,36 @@
+"""The paper's model at a size that two CPU cores train in minutes: width 128, 4 heads.
+
+`configs/tiny.py` has 2 + 2 layers and learns the embedded phrases. `configs/tiny.py:multi30k` and
+`configs/tiny.py:files` have 4 + 4 layers, for text like Multi30k's.
+"""
+
+from jformer.config import default_config
+
+
+def get_config(dataset="phrases"):
+    config = default_config(dataset)
+    config.name = "tiny"
+    config.model.d_model = 128
+    config.model.d_ff = 256
+    config.model.num_heads = 4
+    if dataset == "phrases":
+        # Many small batches: attention finds its alignments after about 700 updates of any size.
+        # Few shapes: each costs seconds of compilation out of the minutes that the run has.
+        config.model.num_layers = 2
+        config.data.vocabulary_size = 2000
+        config.data.num_buckets = 3
+        config.train.batch_tokens = 1024
+        config.train.steps = 2200
+        config.train.evaluate_every = 1000
+        config.train.checkpoint_every = 50
+        config.optimizer.warmup_steps = 500
+    else:
+        config.model.num_layers = 4
+        config.data.vocabulary_size = 8000
+        config.model.dropout = 0.2
+        config.train.batch_tokens = 4096
+        config.train.steps = 8000
+        config.train.evaluate_every = 500
+        config.train.checkpoint_every = 200
+        config.optimizer.warmup_steps = 2000
+    return config

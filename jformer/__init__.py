@@ -1,0 +1,28 @@
+"""jformer: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017) in JAX and Flax.
+
+Shapes live in names: `q_BQHK` is an array with four axes. The letters, everywhere in the package:
+
+    B sentences          D d_model            V vocabulary
+    S source positions   F d_ff               W beams
+    T target positions   H heads              L positions of either side
+    Q queries            K key width, d_k     1 an axis of size one
+    M memory, the keys   U value width, d_v
+
+Q and M are different letters because they are different axes: in cross-attention the queries are
+target positions and the memory is the source. A mask is True where a query may attend.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jformer.run import Run
+
+__all__ = ["load"]
+
+
+def load(workdir: str, step: int | None = None) -> "Run":
+    """Open a run directory; see `jformer.run.load`. Needs one device of any kind."""
+    # Imported here so that `import jformer` does not pay for JAX.
+    from jformer.run import load as load_run
+
+    return load_run(workdir, step)

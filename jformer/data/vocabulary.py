@@ -1,0 +1,78 @@
+"""A joint byte-level BPE for both languages (Section 5.1), by the `tokenizers` library.
+
+Every Unicode text is a sequence of bytes and every byte is in the vocabulary, so
+`decode(encode(text)) == text` always holds and there is no unknown token. Digits stand alone:
+numbers of any length are then copied digit by digit.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from jformer.config import BOS, EOS, PAD, UserError, replace_file
+
+SPECIAL_TOKENS = ["<pad>", "<s>", "</s>"]
+assert [PAD, BOS, EOS] == [0, 1, 2], "the trainer gives special tokens the first ids, in order"
+
+
+class Vocabulary:
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        # Text that happens to hold "<s>" is text; the library does not store this setting.
+        tokenizer.encode_special_tokens = True
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int) -> "Vocabulary":
+        """Learn at most `size` entries; a small corpus has fewer."""
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Digits(individual_digits=True),
+                pre_tokenizers.ByteLevel(add_prefix_space=False),
+            ]
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=SPECIAL_TOKENS,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer)
+        return cls(tokenizer)
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; a run keeps its vocabulary there")
+        return cls(Tokenizer.from_file(str(path)))
+
+    def save(self, path: Path) -> None:
+        replace_file(path, self._tokenizer.to_str().encode())
+
+    @property
+    def size(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    @property
+    def hash(self) -> str:
+        """Says whether two vocabularies give the same ids."""
+        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of each text, without BOS and EOS."""
+        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text up to the first EOS, or all of it where there is none."""
+        kept = []
+        for token in ids:
+            if token == EOS:
+                break
+            if token not in (PAD, BOS):
+                kept.append(int(token))
+        return self._tokenizer.decode(kept, skip_special_tokens=False)

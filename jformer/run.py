@@ -1,0 +1,125 @@
+"""A run directory, opened: the way in for translating, scoring and notebooks.
+
+It is self-contained: config.json, vocabulary.json, metrics.jsonl, results.json, checkpoints/. What
+many devices wrote is read on one device of any kind.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jformer.config import Config, DecodeConfig, UserError, check, nearest, read_config, replace_file
+from jformer.data.corpora import Split
+from jformer.data.vocabulary import Vocabulary
+from jformer.decoding.translate import translate
+from jformer.evaluation.scores import score
+from jformer.model.transformer import Transformer
+from jformer.training import parallel
+from jformer.training.checkpoint import Checkpoints
+from jformer.training.loop import Evaluation
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """`params` are the mean of the last `config.train.average_checkpoints` checkpoints."""
+
+    workdir: Path
+    config: Config
+    model: Transformer
+    params: Any
+    vocabulary: Vocabulary
+    step: int
+
+    def translate(self, sentences: Sequence[str], **decode_overrides: Any) -> list[str]:
+        """One translation a sentence; overrides are keys of `config.decode`, as `beam_size=1`."""
+        if isinstance(sentences, str):
+            raise TypeError("translate takes a list of sentences, got one string")
+        known = [field.name for field in dataclasses.fields(self.config.decode)]
+        for name, value in decode_overrides.items():
+            if name not in known:
+                raise UserError(f"{name}={value!r}: no key of config.decode{nearest(name, known)}")
+        decode = dataclasses.replace(self.config.decode, **decode_overrides)
+        check(dataclasses.replace(self.config, decode=decode))
+        return translate(
+            self.model, self.params, self.vocabulary, sentences, decode, self.config.data.max_length
+        )
+
+    def with_decode(self, decode: DecodeConfig) -> "Run":
+        return dataclasses.replace(self, config=dataclasses.replace(self.config, decode=decode))
+
+    def evaluate(self, split: Split, hypotheses: Sequence[str]) -> dict[str, Any]:
+        """Scores of `hypotheses` for the split, and the model's perplexity on it."""
+        mesh = parallel.make_mesh(jax.local_devices()[:1])
+        evaluation = Evaluation(self.model, mesh, split, self.vocabulary, self.config)
+        return {
+            **score(hypotheses, split.targets),
+            "perplexity": evaluation(self.params)["perplexity"],
+        }
+
+
+def load(workdir: str | Path, step: int | None = None) -> Run:
+    """Open a run directory at its newest checkpoint, or at `step`.
+
+    `UserError` says what is missing.
+    """
+    workdir = Path(workdir)
+    config = read_config(workdir / "config.json")
+    vocabulary = Vocabulary.load(workdir / "vocabulary.json")
+    model = Transformer(config.model, vocabulary.size)
+    if not (workdir / "checkpoints").is_dir():
+        raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
+    with Checkpoints(workdir) as checkpoints:
+        saved = checkpoints.steps()
+        steps = [s for s in saved if step is None or s <= step]
+        if not steps or step not in (None, steps[-1]):
+            raise UserError(f"{workdir}: no checkpoint {step if step else ''}; there are {saved}")
+        if checkpoints.metadata(steps[-1])["vocabulary_hash"] != vocabulary.hash:
+            raise UserError(f"{workdir / 'vocabulary.json'}: not the one that the run trained with")
+        params = checkpoints.average_params(
+            empty_params(model), steps[-config.train.average_checkpoints :]
+        )
+    return Run(workdir, config, model, params, vocabulary, steps[-1])
+
+
+def empty_params(model: Transformer) -> Any:
+    """Shapes of the parameters on one device, without computing any."""
+    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device), shapes
+    )
+
+
+def count_parameters(config: Config) -> dict[str, int]:
+    """`{module: parameters}` in the order of the model, for a full `data.vocabulary_size`."""
+    params = empty_params(Transformer(config.model, config.data.vocabulary_size))
+    return {
+        module: sum(leaf.size for leaf in jax.tree.leaves(params[module]))
+        for module in sorted(params, key=lambda name: (name != "embedding", name[0] == "d", name))
+    }
+
+
+def score_split(run: Run, name: str, split: Split) -> tuple[dict[str, Any], list[str]]:
+    """Translate and score a split, and keep the scores under its name in results.json."""
+    began = time.monotonic()
+    hypotheses = run.translate(split.sources)
+    seconds = time.monotonic() - began
+    scores = {**run.evaluate(split, hypotheses), "step": run.step, "seconds": round(seconds, 1)}
+    replace_file(
+        run.workdir / "results.json",
+        json.dumps({**read_results(run.workdir), name: scores}, indent=2).encode() + b"\n",
+    )
+    return scores, hypotheses
+
+
+def read_results(workdir: Path) -> dict[str, Any]:
+    """`{split: scores}` of what has been scored so far."""
+    path = workdir / "results.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

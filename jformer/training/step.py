@@ -1,0 +1,67 @@
+"""The functional train step and the evaluation step.
+
+A batch is `{"source_BS": ids, "target_BT1": ids}`; a target row is BOS, the sentence, EOS, padding,
+so that its first T columns are the decoder's input and its last T the labels.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jformer.model.transformer import Transformer
+from jformer.training.loss import loss_sums
+
+
+@struct.dataclass
+class TrainState:
+    step: Any  # () int32, updates done
+    params: Any
+    optimizer_state: Any
+
+
+def create_state(model: Transformer, optimizer: optax.GradientTransformation, key) -> TrainState:
+    tokens_11 = jnp.ones((1, 1), jnp.int32)
+    params = model.init(key, tokens_11, tokens_11)["params"]
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+def split_target(target_BT1):
+    return target_BT1[:, :-1], target_BT1[:, 1:]
+
+
+def make_train_step(
+    model: Transformer, optimizer: optax.GradientTransformation, label_smoothing: float
+):
+    """`step(state, batch, key) -> (state, metrics)`, pure; metrics are sums over tokens."""
+
+    def loss_fn(params, batch, key):
+        input_BT, labels_BT = split_target(batch["target_BT1"])
+        logits_BTV = model.apply(
+            {"params": params}, batch["source_BS"], input_BT, train=True, rngs={"dropout": key}
+        )
+        metrics = loss_sums(logits_BTV, labels_BT, label_smoothing)
+        return metrics["loss"] / metrics["tokens"], metrics
+
+    def step(state, batch, key):
+        # The step's own key: a resumed run draws the masks that an uninterrupted one draws.
+        key = jax.random.fold_in(key, state.step)
+        grads, metrics = jax.grad(loss_fn, has_aux=True)(state.params, batch, key)
+        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        return TrainState(state.step + 1, params, optimizer_state), metrics
+
+    return step
+
+
+def make_evaluation_step(model: Transformer):
+    """`step(params, batch) -> sums`, without dropout and without label smoothing."""
+
+    def step(params, batch):
+        input_BT, labels_BT = split_target(batch["target_BT1"])
+        logits_BTV = model.apply({"params": params}, batch["source_BS"], input_BT)
+        return loss_sums(logits_BTV, labels_BT, label_smoothing=0.0)
+
+    return step
