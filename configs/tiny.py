@@ -18,11 +18,11 @@ def get_config(dataset="phrases"):
         # Few shapes: each costs seconds of compilation out of the minutes that the run has.
         config.model.num_layers = 2
         config.data.vocabulary_size = 2000
-        config.data.num_buckets = 3
+        config.data.num_buckets = 4
         config.train.batch_tokens = 1024
-        config.train.steps = 2200
+        config.train.steps = 2300
         config.train.evaluate_every = 1000
-        config.train.checkpoint_every = 50
+        config.train.checkpoint_every = 100
         config.optimizer.warmup_steps = 500
     else:
         config.model.num_layers = 4

@@ -8,8 +8,9 @@ the package has defaults of its own.
 import dataclasses
 import difflib
 import json
+import operator
 import re
-import typing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,32 @@ from ml_collections import config_dict
 PAD, BOS, EOS = 0, 1, 2
 
 DATASETS = ("phrases", "multi30k", "files")
+COMPARISONS: dict[str, Any] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 
 
 class UserError(Exception):
     """The user's mistake, in one line: what, where, what to do. Exit status 2."""
 
 
-def key(default: Any, doc: str, **bounds: Any) -> Any:
-    """A config key; `bounds` are at_least, at_most, above, below and choices."""
-    return dataclasses.field(default=default, metadata={"doc": doc, **bounds})
+def key(default: Any, doc: str, *bounds: str) -> Any:
+    """A config key; `bounds` such as ">= 1" hold for every value."""
+    return dataclasses.field(default=default, metadata={"doc": doc, "bounds": bounds})
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    num_layers: int = key(6, "layers in each of the two stacks, N; Section 3.1", at_least=1)
-    d_model: int = key(512, "width of embeddings and sub-layers; Section 3.1", at_least=2)
-    d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", at_least=1)
-    num_heads: int = key(8, "attention heads, h; Section 3.2.2", at_least=1)
-    d_k: int | None = key(None, "width of a query and a key; unset: d_model / h", at_least=1)
-    d_v: int | None = key(None, "width of a value; unset: d_model / h", at_least=1)
-    dropout: float = key(0.1, "P_drop, probability of a zero; Section 5.4", at_least=0, below=1)
+    num_layers: int = key(6, "layers in each of the two stacks, N; Section 3.1", ">= 1")
+    d_model: int = key(512, "width of embeddings and sub-layers; Section 3.1", ">= 2")
+    d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", ">= 1")
+    num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1")
+    d_k: int | None = key(None, "width of a query and a key; unset: d_model / h", ">= 1")
+    d_v: int | None = key(None, "width of a value; unset: d_model / h", ">= 1")
+    dropout: float = key(0.1, "P_drop, probability of a zero; Section 5.4", ">= 0", "< 1")
 
     @property
     def key_width(self) -> int:
@@ -51,59 +58,59 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    name: str = key("phrases", "corpus", choices=DATASETS)
+    name: str = key("phrases", f"corpus: {', '.join(DATASETS)}")
     source_language: str = key("en", "suffix of the source files; phrases: a CLDR locale")
     target_language: str = key("de", "suffix of the target files; phrases: a CLDR locale")
     directory: str = key("", "multi30k: the folder with train.en, val.en, test_2016_flickr.en, ...")
     train: str = key("", "files: PREFIX of the training pair, PREFIX.en and PREFIX.de or .gz")
     validation: str = key("", "files: PREFIX of the validation pair")
     test: str = key("", "files: PREFIX of the test pair; empty: nothing is scored")
-    phrases: int = key(40_000, "phrases: pairs made, before the splits", at_least=1000)
-    vocabulary_size: int = key(37_000, "entries of the joint BPE at most; Section 5.1", at_least=260)
-    max_length: int = key(256, "tokens a side; longer training pairs are skipped", at_least=2)
-    num_buckets: int = key(6, "static batch shapes at most, each compiled once", at_least=1)
+    phrases: int = key(40_000, "phrases: pairs made, before the splits", ">= 1000")
+    vocabulary_size: int = key(37_000, "entries of the joint BPE at most; Section 5.1", ">= 260")
+    max_length: int = key(256, "tokens a side; longer training pairs are skipped", ">= 2")
+    num_buckets: int = key(6, "static batch shapes at most, each compiled once", ">= 1")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    steps: int = key(100_000, "optimizer updates; Section 5.2", at_least=1)
+    steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1")
     batch_tokens: int = key(
-        25_000, "positions of one batch on each side, padding included; Section 5.1", at_least=1
+        25_000, "positions of one batch on each side, padding included; Section 5.1", ">= 1"
     )
-    label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", at_least=0, below=1)
-    log_every: int = key(100, "steps between lines of metrics.jsonl", at_least=1)
-    evaluate_every: int = key(2000, "steps between validation losses", at_least=1)
-    checkpoint_every: int = key(1000, "steps between checkpoints", at_least=1)
+    label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", ">= 0", "< 1")
+    log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1")
+    evaluate_every: int = key(2000, "steps between validation losses", ">= 1")
+    checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     average_checkpoints: int = key(
-        5, "last checkpoints kept, and averaged to score and translate; Section 6.1", at_least=1
+        5, "last checkpoints kept, and averaged to score and translate; Section 6.1", ">= 1"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    beta1: float = key(0.9, "Adam; Section 5.3", at_least=0, below=1)
-    beta2: float = key(0.98, "Adam; Section 5.3", at_least=0, below=1)
-    epsilon: float = key(1e-9, "Adam; Section 5.3", above=0)
-    warmup_steps: int = key(4000, "Equation 3", at_least=1)
-    learning_rate_factor: float = key(1.0, "times Equation 3; the paper has 1", above=0)
+    beta1: float = key(0.9, "Adam; Section 5.3", ">= 0", "< 1")
+    beta2: float = key(0.98, "Adam; Section 5.3", ">= 0", "< 1")
+    epsilon: float = key(1e-9, "Adam; Section 5.3", "> 0")
+    warmup_steps: int = key(4000, "Equation 3", ">= 1")
+    learning_rate_factor: float = key(1.0, "times Equation 3; the paper has 1", "> 0")
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    beam_size: int = key(4, "hypotheses, 1 is greedy; Section 6.1", at_least=1)
+    beam_size: int = key(4, "hypotheses, 1 is greedy; Section 6.1", ">= 1")
     length_penalty: float = key(
-        0.6, "alpha of ((5 + length) / 6)^alpha; Section 6.1", at_least=0, at_most=10
+        0.6, "alpha of ((5 + length) / 6)^alpha; Section 6.1", ">= 0", "<= 10"
     )
     max_extra_length: int = key(
-        50, "output tokens beyond the source's at most; Section 6.1", at_least=0
+        50, "output tokens beyond the source's at most; Section 6.1", ">= 0"
     )
-    batch_size: int = key(64, "sentences searched together; does not change the output", at_least=1)
+    batch_size: int = key(64, "sentences searched together; does not change the output", ">= 1")
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     name: str = key("base", "names the default run directory")
-    seed: int = key(0, "of parameters, dropout, data order and phrases", at_least=0)
+    seed: int = key(0, "of parameters, dropout, data order and phrases", ">= 0")
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
@@ -120,145 +127,111 @@ def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
 
 def thaw(config: Config) -> config_dict.ConfigDict:
     """The same values as a locked `ConfigDict`, for a config file or the command line to edit."""
-
-    def section(values: Any) -> config_dict.ConfigDict:
-        edited = config_dict.ConfigDict()
-        for field in dataclasses.fields(values):
-            value = getattr(values, field.name)
-            if dataclasses.is_dataclass(value):
-                edited[field.name] = section(value)
-            elif field.default is None:
-                # A plain None would accept any type, and nothing from the command line.
-                edited[field.name] = config_dict.placeholder(int)
-                edited[field.name] = value
-            else:
-                edited[field.name] = value
-        return edited
-
-    return section(config).lock()
+    edited = config_dict.ConfigDict(dataclasses.asdict(config))
+    for path, field, value in walk(config):
+        if field.default is None:
+            # A plain None would accept any type, and nothing from the command line.
+            section, _, name = path.rpartition(".")
+            edited[section][name] = config_dict.placeholder(int)
+            edited[section][name] = value
+    return edited.lock()
 
 
 def freeze(config: config_dict.ConfigDict | dict) -> Config:
     """The same values as a checked, hashable `Config`; `UserError` names the first bad key."""
 
-    def section(schema: type, values: dict, path: str) -> Any:
-        hints = typing.get_type_hints(schema)
+    def section(default: Any, values: dict, path: str) -> Any:
         for name in values:
-            if name not in hints:
-                raise UserError(f"config.{path}{name} is unknown{nearest(path + name, all_keys())}")
-        return schema(
-            **{
-                name: section(hints[name], value, f"{path}{name}.")
-                if dataclasses.is_dataclass(hints[name])
-                else value
-                for name, value in values.items()
-            }
-        )
+            if not hasattr(default, name):
+                raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(Config()))}")
+        changes = {
+            name: section(getattr(default, name), value, f"{path}{name}.")
+            if dataclasses.is_dataclass(getattr(default, name))
+            else value
+            for name, value in values.items()
+        }
+        return dataclasses.replace(default, **changes)
 
     plain = config.to_dict() if isinstance(config, config_dict.ConfigDict) else config
-    frozen = section(Config, plain, "")
+    frozen = section(Config(), plain, "")
     check(frozen)
     return frozen
 
 
 def check(config: Config) -> None:
     """Raise `UserError` for the first value that cannot work."""
-    for path, (field, value) in flatten_fields(config).items():
-        message = violation(field, value)
-        if message:
-            raise UserError(f"config.{path}={value}: {message}")
-    model = config.model
+    for path, field, value in walk(config):
+        if wrong := violation(field, value):
+            raise UserError(f"config.{path}={value}: {wrong}")
+    model, data, train = config.model, config.data, config.train
     if model.d_model % 2:
         raise UserError(
-            f"config.model.d_model={model.d_model}: must be even, sines and cosines alternate"
+            f"config.model.d_model={model.d_model}: must be even, for sines and cosines"
         )
-    for name in ("d_k", "d_v"):
-        if getattr(model, name) is None and model.d_model % model.num_heads:
-            divisors = [str(h) for h in range(1, model.d_model + 1) if model.d_model % h == 0]
-            close = min(divisors, key=lambda h: abs(int(h) - model.num_heads))
-            raise UserError(
-                f"config.model.num_heads={model.num_heads}: does not divide "
-                f"d_model={model.d_model}; the nearest that does is {close}, or set model.{name}"
-            )
-    if config.train.batch_tokens < config.data.max_length:
+    if model.d_model % model.num_heads and None in (model.d_k, model.d_v):
+        divisors = [h for h in range(1, model.d_model + 1) if model.d_model % h == 0]
+        close = min(divisors, key=lambda h: abs(h - model.num_heads))
         raise UserError(
-            f"config.train.batch_tokens={config.train.batch_tokens}: one pair may be as long as "
-            f"data.max_length={config.data.max_length}; raise the one or lower the other"
+            f"config.model.num_heads={model.num_heads}: does not divide d_model={model.d_model}; "
+            f"the nearest that does is {close}, or set model.d_k and model.d_v"
         )
-    for name in {"multi30k": ["directory"], "files": ["train", "validation"]}.get(
-        config.data.name, []
-    ):
-        if not getattr(config.data, name):
-            raise UserError(
-                f"config.data.{name} is empty: data set {config.data.name!r} needs it, "
-                f"as in --config.data.{name}=PATH"
-            )
+    if train.batch_tokens < data.max_length:
+        raise UserError(
+            f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
+            f"data.max_length={data.max_length}; raise the one or lower the other"
+        )
+    if data.name not in DATASETS:
+        raise UserError(f"config.data.name={data.name}: is unknown{nearest(data.name, DATASETS)}")
+    needed = {"multi30k": ["directory"], "files": ["train", "validation"]}
+    for name in needed.get(data.name, []):
+        if not getattr(data, name):
+            raise UserError(f"config.data.{name} is empty: set --config.data.{name}=PATH")
 
 
 def violation(field: dataclasses.Field, value: Any) -> str:
     """What is wrong with `value` under the field's type and bounds; empty if nothing."""
-    bounds = field.metadata
-    optional = field.default is None
-    wanted = int if optional else type(field.default)
-    if value is None and optional:
+    if value is None and field.default is None:
         return ""
-    if isinstance(value, bool) or not isinstance(value, (int, float) if wanted is float else wanted):
+    wanted = int if field.default is None else type(field.default)
+    accepted = (int, float) if wanted is float else wanted
+    if isinstance(value, bool) or not isinstance(value, accepted):
         return f"must be {wanted.__name__}, not {type(value).__name__}"
-    if "choices" in bounds and value not in bounds["choices"]:
-        return f"must be one of {', '.join(bounds['choices'])}{nearest(value, bounds['choices'])}"
-    for name, words, holds in (
-        ("at_least", "at least", lambda limit: value >= limit),
-        ("at_most", "at most", lambda limit: value <= limit),
-        ("above", "above", lambda limit: value > limit),
-        ("below", "below", lambda limit: value < limit),
-    ):
-        if name in bounds and not holds(bounds[name]):
-            return f"must be {words} {bounds[name]}"
+    for bound in field.metadata["bounds"]:
+        comparison, limit = bound.split()
+        if not COMPARISONS[comparison](value, float(limit)):
+            return f"must be {bound}"
     return ""
 
 
-def flatten_fields(config: Any, path: str = "") -> dict[str, tuple[dataclasses.Field, Any]]:
-    """`{"model.dropout": (field, 0.1), ...}` in the schema's order."""
-    flat = {}
+def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """`("model.dropout", field, 0.1)` and so on, in the schema's order."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            flat.update(flatten_fields(value, f"{path}{field.name}."))
+            yield from walk(value, f"{path}{field.name}.")
         else:
-            flat[path + field.name] = (field, value)
-    return flat
+            yield path + field.name, field, value
 
 
 def flatten(config: Config) -> dict[str, Any]:
     """`{"model.dropout": 0.1, ...}` in the schema's order."""
-    return {path: value for path, (_, value) in flatten_fields(config).items()}
+    return {path: value for path, _, value in walk(config)}
 
 
-def all_keys() -> list[str]:
-    return list(flatten(Config()))
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Half a sentence with the most similar of `names`, by their last parts, or with all."""
+    by_end = {full.rpartition(".")[2]: full for full in names}
+    match = difflib.get_close_matches(name.rpartition(".")[2], by_end, n=1)
+    return f"; did you mean {by_end[match[0]]}?" if match else f"; there are {', '.join(names)}"
 
 
-def nearest(name: str, names: typing.Iterable[str]) -> str:
-    """A half sentence with the most similar of `names`, also if only its last part is similar."""
-    by_end: dict[str, str] = {}
-    for candidate in names:
-        by_end.setdefault(candidate.rpartition(".")[2], candidate)
-    for wanted, candidates in ((name, {n: n for n in by_end.values()}), (name.rpartition(".")[2], by_end)):
-        match = difflib.get_close_matches(wanted, candidates, n=1)
-        if match:
-            return f"; did you mean {candidates[match[0]]}?"
-    return f"; there are {', '.join(by_end.values())}"
-
-
-def check_flags(argv: list[str]) -> None:
+def check_flags(arguments: list[str]) -> None:
     """Name an unknown `--config.KEY=VALUE` before ml_collections does it without the value."""
-    keys = all_keys()
-    sections = {name.rpartition(".")[0] for name in keys}
-    for argument in argv:
+    keys = flatten(Config())
+    for argument in arguments:
         match = re.fullmatch(r"--?config\.([^=]*)(=.*)?", argument, re.DOTALL)
         if match and match[1] not in keys:
-            hint = " is a section; name a key in it" if match[1] in sections else " is unknown"
-            raise UserError(f"{argument}: config.{match[1]}{hint}{nearest(match[1], keys)}")
+            raise UserError(f"{argument}: is no key of the config{nearest(match[1], keys)}")
 
 
 def write_config(config: Config, path: Path) -> None:
@@ -283,8 +256,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 def help_text() -> str:
     """One line a key, for `--help`."""
-    lines = []
-    for path, (field, value) in flatten_fields(Config()).items():
-        shown = "unset" if value is None else repr(value)
-        lines.append(f"  --config.{path + '=' + shown:<36} {field.metadata['doc']}")
-    return "\n".join(lines)
+    return "\n".join(
+        f"  --config.{f'{path}={value}':<36} {field.metadata['doc']}"
+        for path, field, value in walk(Config())
+    )

@@ -29,25 +29,20 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from jformer.config import (
-    Config,
-    UserError,
-    check_flags,
-    freeze,
-    help_text,
-    nearest,
-    read_config,
-    thaw,
-)
+from jformer import config as schema
+from jformer.config import Config, UserError, check_flags, freeze, nearest, read_config, thaw
 
 EXAMPLES_SHOWN = 5
+REQUIRED = None  # the default of a flag that has none
 
 
 def main(argv: list[str]) -> int:
     """Run one command line, program name first, and return its exit status."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     if "--help" in argv or "-h" in argv:
-        print(f"{__doc__}\nConfig keys, with the paper's base model as default:\n{help_text()}")
+        print(
+            f"{__doc__}\nConfig keys, with the paper's base model as default:\n{schema.help_text()}"
+        )
         return 0
     try:
         command, arguments = split_command(argv[1:])
@@ -94,70 +89,68 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
 
 
 def train_command(arguments: list[str]) -> int:
-    values = parse(arguments, required=["config"], optional=["workdir"])
-    config = values["config"]
-    workdir = Path(values["workdir"] or default_workdir(config))
-    say(f"workdir     {workdir}")
-    say(f"config      {config.name}, {config.train.steps:,} steps on {config.data.name}")
+    flag, config = parse(arguments, {"workdir": ""})
 
     from jformer.data.corpora import load_splits
     from jformer.run import load, read_results
     from jformer.training.loop import check_same_config, train
 
+    data = config.data
+    languages = f"{data.source_language}-{data.target_language}"
+    workdir = Path(flag.workdir or f"runs/{config.name}-{data.name}-{languages}")
+    say(f"workdir     {workdir}")
+    say(f"config      {config.name}, {config.train.steps:,} steps on {data.name}, {languages}")
     check_same_config(config, workdir)
-    splits = load_splits(config.data, config.seed)
-    make_directory(workdir)
+    splits = load_splits(data, config.seed)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
     train(config, splits, workdir)
     run = load(workdir)
-    results = read_results(workdir)
     tests = {name: split for name, split in splits.items() if name not in ("train", "validation")}
+    results = read_results(workdir)
     if all(results.get(name, {}).get("step") == run.step for name in tests):
         say(f"the run is complete at step {run.step}; --config.train.steps=MORE goes on")
-        print_results({name: results[name] for name in tests})
-        return 0
-    print_results(score_splits(run, tests))
+        print(json.dumps({name: results[name] for name in tests}))
+    else:
+        print(json.dumps(score_splits(run, tests)))
     return 0
 
 
 def evaluate_command(arguments: list[str]) -> int:
-    values = parse(arguments, required=["workdir"], optional=["data"], run_config=True)
+    flag, config = parse(arguments, {"workdir": REQUIRED, "data": ""}, of_run=True)
 
     from jformer.data.corpora import load_splits, read_pair
     from jformer.run import load
 
-    config = values["config"]
-    if values["data"]:
-        languages = config.data.source_language, config.data.target_language
-        tests = {values["data"]: read_pair(values["data"], *languages)}
+    data = config.data
+    if flag.data:
+        tests = {flag.data: read_pair(flag.data, data.source_language, data.target_language)}
     else:
-        splits = load_splits(config.data, config.seed)
-        tests = {name: split for name, split in splits.items() if name != "train"}
-    print_results(score_splits(load(values["workdir"]).with_decode(config.decode), tests))
+        tests = load_splits(data, config.seed)
+        del tests["train"]
+    print(json.dumps(score_splits(load(flag.workdir).with_decode(config.decode), tests)))
     return 0
 
 
 def translate_command(arguments: list[str]) -> int:
-    values = parse(
-        arguments, required=["workdir"], optional=["input", "output"], run_config=True
-    )
+    flag, config = parse(arguments, {"workdir": REQUIRED, "input": "", "output": ""}, of_run=True)
 
     from jformer.data.corpora import decode_lines, read_lines
     from jformer.run import load
 
-    output = Path(values["output"]) if values["output"] else None
-    if output and (output.is_dir() or not output.absolute().parent.is_dir()):
-        raise UserError(f"{output}: cannot be written; its folder must exist")
-    if values["input"]:
-        if not Path(values["input"]).is_file():
-            raise UserError(f"{values['input']}: no such file")
-        sentences = read_lines(Path(values["input"]))
+    output = Path(flag.output or "-")
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise UserError(f"--output={output}: cannot be written; its folder must exist")
+    if flag.input:
+        sentences = read_lines(Path(flag.input))
     else:
         sentences = decode_lines(sys.stdin.buffer.read(), "standard input")
-    run = load(values["workdir"]).with_decode(values["config"].decode)
+    outputs = load(flag.workdir).with_decode(config.decode).translate(sentences)
     # A translation could hold a line break of its own; the lines must stay those of the input.
-    lines = [" ".join(text.split("\n")) + "\n" for text in run.translate(sentences)]
-    content = "".join(lines).encode("utf-8", errors="replace")
-    if output:
+    content = "".join(text.replace("\n", " ") + "\n" for text in outputs).encode()
+    if flag.output:
         output.write_bytes(content)
     else:
         sys.stdout.buffer.write(content)
@@ -166,86 +159,59 @@ def translate_command(arguments: list[str]) -> int:
 
 
 def summary_command(arguments: list[str]) -> int:
-    values = parse(arguments, required=["config"])
+    _, config = parse(arguments, {})
 
     from jformer.run import count_parameters
 
-    config = values["config"]
     counts = count_parameters(config)
-    width = max(map(len, counts))
-    for module, count in counts.items():
-        print(f"{module:<{width}}  {count:>13,}")
-    print(f"{'total':<{width}}  {sum(counts.values()):>13,}")
+    for module, count in [*counts.items(), ("total", sum(counts.values()))]:
+        print(f"{module:<12}  {count:>13,}")
     say(f"with a vocabulary of {config.data.vocabulary_size:,} (config.data.vocabulary_size)")
     return 0
 
 
 def parse(
-    arguments: list[str],
-    *,
-    required: list[str],
-    optional: list[str] = (),
-    run_config: bool = False,
-) -> dict[str, Any]:
-    """`{flag: value}`, `config` checked and frozen; anything unknown or missing is an error.
+    arguments: list[str], defaults: dict[str, str | None], of_run: bool = False
+) -> tuple[flags.FlagValues, Config]:
+    """The flags of `defaults` and the config, checked and frozen; anything else is an error.
 
-    `run_config`: the config is that of the run in `--workdir`, and only `decode` may differ.
+    The config is that of `--config`, or with `of_run` that of the run in `--workdir`, of which only
+    `decode` can change.
     """
     check_flags(arguments)
-    values = flags.FlagValues()
-    for name in (*required, *optional):
-        if name != "config":
-            flags.DEFINE_string(name, None, "", flag_values=values)
+    values, config_values = flags.FlagValues(), flags.FlagValues()
     flags.DEFINE_bool("debug", False, "", flag_values=values)
-    known = {"sys_argv": ["jformer", *arguments], "flag_values": values}
-    if run_config:
-        workdir = flag_value(arguments, "workdir")
-        stored = read_config(Path(workdir) / "config.json") if workdir else Config()
-        for argument in arguments:
-            if argument.startswith("--config.") and not argument.startswith("--config.decode."):
+    for name, default in defaults.items():
+        flags.DEFINE_string(name, default, "", flag_values=values)
+    rest = values(["jformer", *arguments], known_only=True)
+    for name in defaults:
+        if values[name].value is REQUIRED:
+            raise UserError(f"--{name} is missing, as in --{name}=runs/tiny-phrases-en-de")
+    known: dict[str, Any] = {"sys_argv": rest, "flag_values": config_values}
+    if of_run:
+        for argument in rest:
+            if argument.startswith("--config") and not argument.startswith("--config.decode."):
                 raise UserError(f"{argument}: the run is trained; only config.decode.* can change")
+        stored = read_config(Path(values.workdir) / "config.json")
         config_flags.DEFINE_config_dict("config", thaw(stored), **known)
     else:
         config_flags.DEFINE_config_file("config", None, **known)
     try:
-        rest = values(["jformer", *arguments])[1:]
+        extra = config_values(rest)[1:]
+        config = config_values.config
+    except flags.UnrecognizedFlagError as error:
+        hint = nearest(error.flagname, ["config", *defaults])
+        raise UserError(f"--{error.flagname} is no flag of this command{hint}") from error
     except OSError as error:
-        path = flag_value(arguments, "config")
-        raise UserError(f"--config={path}: no such file; try configs/tiny.py") from error
+        reason = str(error).splitlines()[-1].strip()
+        raise UserError(f"--config: {reason}; there is configs/tiny.py, for one") from error
     except (AttributeError, TypeError, SyntaxError) as error:
-        raise UserError(f"--config={flag_value(arguments, 'config')}: {error}") from error
-    if rest:
-        raise UserError(f"{rest[0]!r} is neither a flag nor a command; values follow a flag's =")
-    for name in required:
-        if not values[name].value:
-            raise UserError(f"--{name} is missing, as in --{name}={EXAMPLE_VALUES[name]}")
-    parsed = {name: values[name].value for name in (*required, *optional)}
-    return {**parsed, "config": freeze(values["config"].value)}
-
-
-EXAMPLE_VALUES = {"config": "configs/tiny.py", "workdir": "runs/tiny-phrases-en-de"}
-
-
-def flag_value(arguments: list[str], name: str) -> str | None:
-    """The value of `--name=value` or `--name value` before absl has parsed anything."""
-    for argument, following in zip(arguments, [*arguments[1:], None], strict=True):
-        if argument == f"--{name}":
-            return following
-        if argument.startswith(f"--{name}="):
-            return argument.partition("=")[2]
-    return None
-
-
-def default_workdir(config: Config) -> str:
-    data = config.data
-    return f"runs/{config.name}-{data.name}-{data.source_language}-{data.target_language}"
-
-
-def make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--workdir={path}: cannot be made ({error.strerror})") from error
+        raise UserError(f"--config: {error}") from error
+    if extra:
+        raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")
+    if config is None:
+        raise UserError("--config is missing, as in --config=configs/tiny.py")
+    return values, freeze(config)
 
 
 def score_splits(run: Any, tests: dict[str, Any]) -> dict[str, Any]:
@@ -256,15 +222,11 @@ def score_splits(run: Any, tests: dict[str, Any]) -> dict[str, Any]:
     for name, split in tests.items():
         scores[name], hypotheses = score_split(run, name, split)
         say(f"\n{name}: {len(split):,} pairs, BLEU {scores[name]['bleu']:.2f}")
-        for i in range(0, len(split), max(1, len(split) // EXAMPLES_SHOWN))[:EXAMPLES_SHOWN]:
+        for i in range(0, len(split), -(-len(split) // EXAMPLES_SHOWN)):
             say(f"  source     {split.sources[i]}")
             say(f"  reference  {split.targets[i]}")
             say(f"  output     {hypotheses[i]}")
     return scores
-
-
-def print_results(results: dict[str, Any]) -> None:
-    print(json.dumps(results), flush=True)
 
 
 def say(text: str) -> None:

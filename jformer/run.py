@@ -14,7 +14,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jformer.config import Config, DecodeConfig, UserError, check, nearest, read_config, replace_file
+from jformer.config import (
+    Config,
+    DecodeConfig,
+    UserError,
+    check,
+    nearest,
+    read_config,
+    replace_file,
+)
 from jformer.data.corpora import Split
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.translate import translate
@@ -22,7 +30,7 @@ from jformer.evaluation.scores import score
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.loop import Evaluation
+from jformer.training.loop import evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +61,13 @@ class Run:
     def with_decode(self, decode: DecodeConfig) -> "Run":
         return dataclasses.replace(self, config=dataclasses.replace(self.config, decode=decode))
 
-    def evaluate(self, split: Split, hypotheses: Sequence[str]) -> dict[str, Any]:
+    def score(self, split: Split, hypotheses: Sequence[str]) -> dict[str, Any]:
         """Scores of `hypotheses` for the split, and the model's perplexity on it."""
         mesh = parallel.make_mesh(jax.local_devices()[:1])
-        evaluation = Evaluation(self.model, mesh, split, self.vocabulary, self.config)
+        evaluate = evaluation(self.model, self.vocabulary, split, self.config, mesh)
         return {
             **score(hypotheses, split.targets),
-            "perplexity": evaluation(self.params)["perplexity"],
+            "perplexity": evaluate(self.params)["perplexity"],
         }
 
 
@@ -78,12 +86,10 @@ def load(workdir: str | Path, step: int | None = None) -> Run:
         saved = checkpoints.steps()
         steps = [s for s in saved if step is None or s <= step]
         if not steps or step not in (None, steps[-1]):
-            raise UserError(f"{workdir}: no checkpoint {step if step else ''}; there are {saved}")
-        if checkpoints.metadata(steps[-1])["vocabulary_hash"] != vocabulary.hash:
-            raise UserError(f"{workdir / 'vocabulary.json'}: not the one that the run trained with")
-        params = checkpoints.average_params(
-            empty_params(model), steps[-config.train.average_checkpoints :]
-        )
+            raise UserError(f"{workdir}: no checkpoint of step {step}; there are {saved}")
+        checkpoints.check_vocabulary(steps[-1], vocabulary.hash)
+        averaged = steps[-config.train.average_checkpoints :]
+        params = checkpoints.average_params(empty_params(model), averaged)
     return Run(workdir, config, model, params, vocabulary, steps[-1])
 
 
@@ -102,7 +108,9 @@ def count_parameters(config: Config) -> dict[str, int]:
     params = empty_params(Transformer(config.model, config.data.vocabulary_size))
     return {
         module: sum(leaf.size for leaf in jax.tree.leaves(params[module]))
-        for module in sorted(params, key=lambda name: (name != "embedding", name[0] == "d", name))
+        for module in sorted(
+            params, key=lambda name: (name != "embedding", name[0] == "d", len(name), name)
+        )
     }
 
 
@@ -111,7 +119,7 @@ def score_split(run: Run, name: str, split: Split) -> tuple[dict[str, Any], list
     began = time.monotonic()
     hypotheses = run.translate(split.sources)
     seconds = time.monotonic() - began
-    scores = {**run.evaluate(split, hypotheses), "step": run.step, "seconds": round(seconds, 1)}
+    scores = {**run.score(split, hypotheses), "step": run.step, "seconds": round(seconds, 1)}
     replace_file(
         run.workdir / "results.json",
         json.dumps({**read_results(run.workdir), name: scores}, indent=2).encode() + b"\n",

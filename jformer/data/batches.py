@@ -8,7 +8,10 @@ goes on with the batches that an uninterrupted one would have seen.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
 
 import grain
 import numpy as np
@@ -31,11 +34,9 @@ class Ragged:
     offsets: np.ndarray
 
     @classmethod
-    def from_rows(cls, rows: Sequence[np.ndarray]) -> "Ragged":
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        flat = np.concatenate(rows) if rows else np.zeros(0, np.int32)
-        return cls(flat.astype(np.int32), offsets)
+    def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
+        offsets = np.cumsum([0, *map(len, rows)])
+        return cls(np.fromiter(itertools.chain.from_iterable(rows), np.int32, offsets[-1]), offsets)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -64,37 +65,39 @@ class TokenPairs:
         return np.maximum(self.sources.lengths, self.targets.lengths - 1)
 
 
-def tokenize(split: Split, vocabulary: Vocabulary) -> TokenPairs:
-    sources = [np.append(ids, EOS) for ids in vocabulary.encode(split.sources)]
-    targets = [np.concatenate([[BOS], ids, [EOS]]) for ids in vocabulary.encode(split.targets)]
-    return TokenPairs(Ragged.from_rows(sources), Ragged.from_rows(targets))
+def tokenize(split: Split, vocabulary: Vocabulary, rows: Sequence[int] | None = None) -> TokenPairs:
+    """All pairs of the split, or those at `rows`."""
+    rows = range(len(split)) if rows is None else rows
+    sources, targets = ([side[i] for i in rows] for side in (split.sources, split.targets))
+    return TokenPairs(
+        Ragged.from_rows([[*ids, EOS] for ids in vocabulary.encode(sources)]),
+        Ragged.from_rows([[BOS, *ids, EOS] for ids in vocabulary.encode(targets)]),
+    )
 
 
 def bucket_lengths(lengths: np.ndarray, number: int) -> list[int]:
     """At most `number` lengths, the largest fitting all, with the least padding in total.
 
-    Exact, by dynamic programming: the cheapest way to cover the lengths up to one candidate with k
-    buckets is the cheapest way to cover those up to a smaller one with k - 1, and one bucket more.
+    Exact, by dynamic programming: the cheapest cover of the rows up to a length with k buckets is
+    the cheapest of those up to a shorter one with k - 1, and one bucket more.
     """
     rounded = -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     candidates, counts = np.unique(rounded, return_counts=True)
-    below = np.concatenate([[0], np.cumsum(counts)])  # rows shorter than candidate i
-    # cost[i]: positions that the rows of the first i candidates take; with no bucket, none do.
-    cost = np.where(np.arange(len(candidates) + 1) == 0, 0.0, np.inf)
-    choices = []
+    shorter = np.concatenate([[0], np.cumsum(counts)])  # rows below candidate i
+    # covers[i]: the positions that the rows below candidate i take, and their buckets.
+    covers: list[tuple[float, list[int]]] = [(0, [])] + [(np.inf, [])] * len(candidates)
     for _ in range(min(number, len(candidates))):
-        # total[i, j]: a bucket of candidate i - 1's length holds candidates j to i - 1.
-        total = cost[None, :] + (below[1:, None] - below[None, :]) * candidates[:, None]
-        total = np.where(np.arange(len(candidates) + 1) <= np.arange(len(candidates))[:, None], total, np.inf)
-        choices.append(total.argmin(axis=1))
-        cost = np.concatenate([[0.0], total.min(axis=1)])
-    chosen, end = [], len(candidates)
-    for choice in reversed(choices):
-        if end == 0:
-            break
-        chosen.append(int(candidates[end - 1]))
-        end = int(choice[end - 1])
-    return chosen[::-1]
+        covers = [covers[0]] + [
+            min(
+                (
+                    cost + (shorter[i] - shorter[j]) * candidates[i - 1],
+                    [*buckets, candidates[i - 1]],
+                )
+                for j, (cost, buckets) in enumerate(covers[:i])
+            )
+            for i in range(1, len(candidates) + 1)
+        ]
+    return [int(length) for length in covers[-1][1]]
 
 
 class Batches:
@@ -111,11 +114,8 @@ class Batches:
         bucket_of = np.searchsorted(longest, pairs.lengths)
         self.shapes = [(rows_that_fit(batch_tokens, length), length) for length in longest]
         self._members = [np.flatnonzero(bucket_of == b) for b in range(len(longest))]
-        self.per_epoch = sum(
-            -(-len(members) // rows)
-            for members, (rows, _) in zip(self._members, self.shapes, strict=True)
-        )
         self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
+        self.per_epoch = len(self._epoch(0))
 
     def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
         """For each batch of the epoch, its bucket and its pairs."""
@@ -127,12 +127,12 @@ class Batches:
             plan += [(bucket, order[i : i + rows]) for i in range(0, len(order), rows)]
         return plan if rng is None else [plan[i] for i in rng.permutation(len(plan))]
 
-    def indices(self, number: int) -> np.ndarray:
-        """Which pairs batch `number` holds."""
-        return self._epoch(number // self.per_epoch)[number % self.per_epoch][1]
+    def plan(self, number: int) -> tuple[int, np.ndarray]:
+        """The bucket of batch `number`, and the pairs that it holds."""
+        return self._epoch(number // self.per_epoch)[number % self.per_epoch]
 
     def __getitem__(self, number: int) -> Batch:
-        bucket, indices = self._epoch(number // self.per_epoch)[number % self.per_epoch]
+        bucket, indices = self.plan(number)
         rows, length = self.shapes[bucket]
         return {
             "source_BS": self.pairs.sources.padded(indices, rows, length),
@@ -141,12 +141,9 @@ class Batches:
 
     def non_pad_share(self) -> float:
         """Of all positions on both sides in an epoch, those that hold a token."""
-        positions = sum(
-            2 * rows * length * -(-len(members) // rows)
-            for members, (rows, length) in zip(self._members, self.shapes, strict=True)
-        )
-        pairs = self.pairs
-        return (pairs.sources.lengths.sum() + (pairs.targets.lengths - 1).sum()) / positions
+        positions = sum(2 * math.prod(self.shapes[bucket]) for bucket, _ in self._epoch(0))
+        sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths - 1
+        return (sources.sum() + targets.sum()) / positions
 
 
 def rows_that_fit(batch_tokens: int, length: int) -> int:
@@ -154,37 +151,31 @@ def rows_that_fit(batch_tokens: int, length: int) -> int:
     return rows - rows % ROW_MULTIPLE if rows >= ROW_MULTIPLE else rows
 
 
-def training_batches(
-    split: Split,
-    vocabulary: Vocabulary,
-    *,
-    batch_tokens: int,
-    num_buckets: int,
-    max_length: int,
-    seed: int,
-) -> tuple[Batches, dict[str, int]]:
-    """The batches, and how many pairs were left out for which reason."""
-    pairs = tokenize(split, vocabulary)
-    empty = np.array([not s.strip() or not t.strip() for s, t in zip(split.sources, split.targets, strict=True)])
-    too_long = (pairs.lengths > max_length) & ~empty
-    keep = np.flatnonzero(~empty & ~too_long)
-    skipped = {"empty": int(empty.sum()), f"longer than {max_length} tokens": int(too_long.sum())}
-    if not len(keep):
-        raise UserError(f"no training pair is left: {skipped}; see config.data.max_length")
-    kept = TokenPairs(*(select(side, keep) for side in (pairs.sources, pairs.targets)))
-    return Batches(kept, batch_tokens, num_buckets, seed), skipped
+def trainable(split: Split, vocabulary: Vocabulary, max_length: int) -> tuple[TokenPairs, str]:
+    """The pairs to train on, and in words how many were left out and why."""
+    sides = zip(split.sources, split.targets, strict=True)
+    filled = [i for i, (source, target) in enumerate(sides) if source.strip() and target.strip()]
+    pairs = tokenize(split, vocabulary, filled)
+    short = np.flatnonzero(pairs.lengths <= max_length)
+    left_out = (
+        f"{len(split) - len(filled):,} pairs with an empty side and {len(filled) - len(short):,} "
+        f"of more than {max_length} tokens left out"
+    )
+    if not len(short):
+        raise UserError(f"no pair to train on: {left_out}; see config.data.max_length")
+    if len(short) < len(filled):
+        pairs = tokenize(split, vocabulary, [filled[i] for i in short])
+    return pairs, left_out
 
 
-def select(ragged: Ragged, rows: np.ndarray) -> Ragged:
-    return Ragged.from_rows([ragged.flat[ragged.offsets[i] : ragged.offsets[i + 1]] for i in rows])
+def iterate(batches: Batches, stop: int, position: dict | None = None) -> Any:
+    """Batches up to `stop - 1`, from `position` or the first, made ahead of their use in a thread.
 
-
-def iterate(batches: Batches, start: int, stop: int) -> Iterator[Batch]:
-    """Batches `start` to `stop - 1`, made ahead of their use in a thread.
-
-    The iterator's `get_state` and `set_state` are the position in the data.
+    The iterator's `get_state()` is the position, of which JSON is made for a checkpoint.
     """
     numbers = grain.MapDataset.range(stop).map(batches.__getitem__)
-    iterator = iter(numbers.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)))
-    iterator.set_state({"next_index": start})
+    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
+    iterator = iter(numbers.to_iter_dataset(options))
+    if position is not None:
+        iterator.set_state(position)
     return iterator

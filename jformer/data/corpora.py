@@ -11,11 +11,8 @@ from pathlib import Path
 from jformer.config import DataConfig, UserError
 from jformer.data import phrases
 
-MULTI30K_SPLITS = {
-    "train": "train",
-    "validation": "val",
-    "test_2016_flickr": "test_2016_flickr",
-}
+# Our name of a split and the published name of its files.
+MULTI30K = {"train": "train", "validation": "val", "test_2016_flickr": "test_2016_flickr"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,20 +33,15 @@ def load_splits(config: DataConfig, seed: int) -> dict[str, Split]:
             config.source_language, config.target_language, config.phrases, seed
         )
         return {name: Split(*texts) for name, texts in made.items()}
-    prefixes = {
-        "multi30k": {
-            split: str(Path(config.directory) / name) for split, name in MULTI30K_SPLITS.items()
-        },
-        "files": {"train": config.train, "validation": config.validation, "test": config.test},
-    }[config.name]
-    splits = {
-        split: read_pair(prefix, config.source_language, config.target_language)
-        for split, prefix in prefixes.items()
-        if prefix
-    }
-    for split, prefix in prefixes.items():
-        if prefix and not len(splits[split]):
-            raise UserError(f"{prefix}: the {split} files are empty; give files with sentences")
+    if config.name == "multi30k":
+        prefixes = {split: f"{config.directory}/{name}" for split, name in MULTI30K.items()}
+    else:
+        prefixes = {"train": config.train, "validation": config.validation, "test": config.test}
+    languages = config.source_language, config.target_language
+    splits = {split: read_pair(prefix, *languages) for split, prefix in prefixes.items() if prefix}
+    for name, split in splits.items():
+        if not len(split):
+            raise UserError(f"{prefixes[name]}: the files are empty; {name} needs sentences")
     return splits
 
 
@@ -77,9 +69,9 @@ def find_file(name: str) -> Path:
 def read_lines(path: Path) -> list[str]:
     """Strict UTF-8, decompressed by the name's `.gz`; the last line may lack its `\n`."""
     try:
-        opened = gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-        with opened as file:
-            content = file.read()
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); fetch or pack it again") from error
     except OSError as error:

@@ -9,11 +9,11 @@ Scores on it say whether a Transformer trains and decodes, not how well it would
 """
 
 import collections
-import dataclasses
 import datetime
 import random
 import re
 from collections.abc import Callable
+from typing import Any
 
 import babel
 import babel.core
@@ -25,22 +25,11 @@ import babel.units
 from jformer.config import UserError
 
 Render = Callable[[babel.Locale], str]
+Names = dict[str, list]  # CLDR's codes of territories, languages, currencies, zones, units, rates
 
-LISTED = 3  # phrases in a list, at most
-HELD_OUT_SHARE = 0.05  # of the names of each sort
+NAMED = ("territories", "languages", "currencies")  # sorts of which some names are held out
+HELD_OUT_SHARE = 0.05
 SPLIT_PAIRS = 1000  # in each of validation, test and test_unseen_names, at most
-
-
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """Codes of things that both locales have a name for."""
-
-    territories: list[str]
-    languages: list[str]
-    currencies: list[str]
-    zones: list[str]  # time zones of a territory that has no other
-    units: list[str]
-    rates: list[tuple[str, str]]  # kilometers per hour, ...
 
 
 def make_splits(
@@ -54,49 +43,41 @@ def make_splits(
     locales = parse_locale(source), parse_locale(target)
     rng = random.Random(f"{seed} {source} {target}")
     common, held_out = split_names(shared_names(*locales), rng)
-    unseen_names = [name_of(code, locales[0]) for code in codes(held_out)]
-    mentions_unseen = re.compile(
-        r"(?<!\w)(" + "|".join(re.escape(tidy(name)) for name in unseen_names) + r")(?!\w)"
-    ).search
-
-    pairs: dict[str, str] = {}
+    unseen_names = "|".join(map(re.escape, names_of(held_out, locales[0])))
+    mentions_unseen = re.compile(rf"(?<!\w)({unseen_names})(?!\w)").search
+    targets_of: dict[str, str] = {}
     ambiguous = set()
 
-    def draw_pairs(names: Names, kinds: list, wanted: int, accept) -> list[tuple[str, str]]:
-        drawn = {}
+    def draw(names: Names, kinds: list, wanted: int, accept: Callable) -> list[str]:
+        drawn: list[str] = []
         # Small inventories run out of new phrases; a fixed number of draws always ends.
         for _ in range(4 * wanted):
+            phrase = draw_phrase(rng, names, kinds)
+            source_text, target_text = (tidy(phrase(locale)) for locale in locales)
+            if accept(source_text) and source_text not in targets_of:
+                drawn.append(source_text)
+            if targets_of.setdefault(source_text, target_text) != target_text:
+                ambiguous.add(source_text)  # "5/6" says less than the target needs to know
             if len(drawn) == wanted:
                 break
-            phrase = draw_phrase(rng, names, kinds)
-            rendered = [tidy(phrase(locale)) for locale in locales]
-            if accept(rendered[0]) and rendered[0] not in pairs:
-                drawn[rendered[0]] = pairs[rendered[0]] = rendered[1]
-            elif pairs.get(rendered[0], rendered[1]) != rendered[1]:
-                ambiguous.add(rendered[0])  # "05/06" says less than the locales differ in
-        return list(drawn.items())
+        return drawn
 
-    unseen = draw_pairs(held_out, NAMED_KINDS, min(SPLIT_PAIRS, number // 20), mentions_unseen)
-    seen = draw_pairs(common, KINDS, number - len(unseen), lambda text: not mentions_unseen(text))
     held = min(SPLIT_PAIRS, number // 20)
+    unseen = draw(held_out, NAMED_KINDS, held, mentions_unseen)
+    seen = draw(common, KINDS, number - held, lambda text: not mentions_unseen(text))
     splits = {
         "validation": seen[:held],
         "test": seen[held : 2 * held],
         "train": seen[2 * held :],
         "test_unseen_names": unseen,
     }
-    return {
-        split: (
-            [text for text, _ in rows if text not in ambiguous],
-            [text for source_text, text in rows if source_text not in ambiguous],
-        )
-        for split, rows in splits.items()
-    }
+    clear = {name: [s for s in texts if s not in ambiguous] for name, texts in splits.items()}
+    return {name: (texts, [targets_of[s] for s in texts]) for name, texts in clear.items()}
 
 
 def parse_locale(name: str) -> babel.Locale:
     try:
-        return babel.Locale.parse(name, sep="-" if "-" in name else "_")
+        return babel.Locale.parse(name.replace("-", "_"))
     except (babel.UnknownLocaleError, ValueError) as error:
         raise UserError(
             f"CLDR has no locale {name!r}: set config.data.source_language and "
@@ -105,99 +86,81 @@ def parse_locale(name: str) -> babel.Locale:
 
 
 def tidy(text: str) -> str:
-    """No-break and thin spaces become plain ones: nobody types them, and scores would count them."""
+    """No-break and thin spaces become plain ones, which is what people type."""
     return re.sub("[\u00a0\u202f\u2009]", " ", text)
 
 
 def shared_names(source: babel.Locale, target: babel.Locale) -> Names:
-    territories = unambiguous("territories", "[A-Z]{2}", source, target)
+    """What both locales have words for, and the source no words that mean two things."""
+    uses = collections.Counter([*source.territories.values(), *source.languages.values()])
+
+    def shared(sort: str, pattern: str) -> list[str]:
+        names = getattr(source, sort)
+        both = names.keys() & getattr(target, sort).keys()
+        return sorted(c for c in both if re.fullmatch(pattern, c) and uses[names[c]] <= 1)
+
+    def in_words(unit: str, per: str | None = None) -> bool:
+        """Babel falls back to CLDR's code, or to nothing, where a locale lacks a pattern."""
+        texts = [say_unit(locale, 2, unit, per) for locale in (source, target)]
+        return all(text and unit not in text and (per or unit) not in text for text in texts)
+
+    territories = shared("territories", "[A-Z]{2}")
     in_use = {c for t in territories for c in babel.numbers.get_territory_currencies(t)}
-    zones: dict[str, list[str]] = {}
+    zones = collections.defaultdict(list)
     for zone, territory in babel.core.get_global("zone_territories").items():
-        zones.setdefault(territory, []).append(zone)
-    units = [
-        unit
-        for unit in sorted(source.unit_display_names.keys() & target.unit_display_names.keys())
-        if all(says_unit(unit, None, locale) for locale in (source, target))
-    ]
-    return Names(
-        territories=territories,
-        languages=unambiguous("languages", "[a-z]{2}", source, target),
-        currencies=[c for c in unambiguous("currencies", "[A-Z]{3}", source, target) if c in in_use],
-        zones=sorted(zones[t][0] for t in territories if len(zones.get(t, ())) == 1),
-        units=units,
-        rates=[
-            (unit, per)
-            for unit in units
-            for per in ("duration-second", "duration-minute", "duration-hour", "duration-day")
-            if unit != per and all(says_unit(unit, per, locale) for locale in (source, target))
-        ],
-    )
+        zones[territory].append(zone)
+    units = filter(in_words, source.unit_display_names.keys() & target.unit_display_names.keys())
+    names = {
+        "territories": territories,
+        "languages": shared("languages", "[a-z]{2}"),
+        "currencies": [c for c in shared("currencies", "[A-Z]{3}") if c in in_use],
+        "zones": sorted(zones[t][0] for t in territories if len(zones[t]) == 1),
+        "units": sorted(units),
+    }
+    pers = ("duration-second", "duration-minute", "duration-hour", "duration-day")
+    rates = [(u, per) for u in names["units"] for per in pers if u != per and in_words(u, per)]
+    return {**names, "rates": rates}
 
 
-def unambiguous(attribute: str, pattern: str, source: babel.Locale, target: babel.Locale) -> list:
-    """Codes that both locales name, and the source no two things alike: Nauru, Nauru (language)."""
-    both = [
-        code
-        for code in getattr(source, attribute).keys() & getattr(target, attribute).keys()
-        if re.fullmatch(pattern, code)
-    ]
-    uses = collections.Counter(
-        name for every in (source.territories, source.languages) for name in every.values()
-    )
-    return sorted(code for code in both if uses[getattr(source, attribute)[code]] <= 1)
-
-
-def says_unit(unit: str, per: str | None, locale: babel.Locale) -> bool:
-    """Whether the locale has words for it; Babel falls back to CLDR's code or to nothing."""
+def say_unit(locale: babel.Locale, number: float, unit: str, per: str | None) -> Any:
     if per is None:
-        text = babel.units.format_unit(2, unit, "long", locale=locale)
-    else:
-        text = babel.units.format_compound_unit(2, unit, denominator_unit=per, locale=locale)
-    return text is not None and unit not in text and (per is None or per not in text)
+        return babel.units.format_unit(number, unit, "long", locale=locale)
+    return babel.units.format_compound_unit(
+        number, unit, denominator_unit=per, length="long", locale=locale
+    )
 
 
 def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:
-    """The names for training, and the few that it must not see. Units are in both."""
-    common, held_out = {}, {}
-    for field in ("territories", "languages", "currencies"):
-        every = getattr(names, field)
-        out = set(rng.sample(every, max(3, round(len(every) * HELD_OUT_SHARE))))
-        held_out[field] = [code for code in every if code in out]
-        common[field] = [code for code in every if code not in out]
+    """The names for training, and the few that it must not see. Units and rates are in both."""
+    common, held_out = dict(names), dict(names)
+    for sort in NAMED:
+        out = set(rng.sample(names[sort], max(3, round(len(names[sort]) * HELD_OUT_SHARE))))
+        held_out[sort] = [code for code in names[sort] if code in out]
+        common[sort] = [code for code in names[sort] if code not in out]
     territory_of = babel.core.get_global("zone_territories")
-    held_out["zones"] = [z for z in names.zones if territory_of[z] in held_out["territories"]]
-    common["zones"] = [z for z in names.zones if territory_of[z] in common["territories"]]
-    return dataclasses.replace(names, **common), dataclasses.replace(names, **held_out)
+    for part in (common, held_out):
+        part["zones"] = [z for z in names["zones"] if territory_of[z] in part["territories"]]
+    return common, held_out
 
 
-def codes(names: Names) -> list[str]:
-    return names.territories + names.languages + names.currencies
-
-
-def name_of(code: str, locale: babel.Locale) -> str:
-    sorts = {2: locale.territories if code.isupper() else locale.languages, 3: locale.currencies}
-    return sorts[len(code)][code]
+def names_of(names: Names, locale: babel.Locale) -> list[str]:
+    return [tidy(getattr(locale, sort)[code]) for sort in NAMED for code in names[sort]]
 
 
 def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
     """One phrase of any kind, or a list of two or three."""
-    parts = [rng.choice(kinds)(rng, names) for _ in range(rng.choice((1, 1, 2, LISTED)))]
+    parts = [rng.choice(kinds)(rng, names) for _ in range(rng.choice((1, 1, 2, 3)))]
     if len(parts) == 1:
         return parts[0]
-    return listed(rng, parts)
-
-
-def listed(rng: random.Random, parts: list[Render]) -> Render:
-    style = rng.choice(("standard", "or"))
+    style: Any = rng.choice(("standard", "or"))
     return lambda locale: babel.lists.format_list([part(locale) for part in parts], style, locale)
 
 
-# Kinds: what to say is drawn before the locale is known, so both sides say the same.
+# Kinds: what to say is drawn before the locale is known, so that both sides say the same.
 
 
-def draw_day(rng: random.Random) -> datetime.datetime:
-    minutes = rng.randrange(366 * 24 * 60 * 60)
+def draw_moment(rng: random.Random) -> datetime.datetime:
+    minutes = rng.randrange(60 * 366 * 24 * 60)
     return datetime.datetime(1990, 1, 1) + datetime.timedelta(minutes=minutes)
 
 
@@ -207,84 +170,74 @@ def draw_number(rng: random.Random) -> float:
 
 
 def date(rng: random.Random, names: Names) -> Render:
-    day, style = draw_day(rng), rng.choice(("short", "medium", "long", "full"))
+    # Not medium: in May it reads like long, where another locale tells them apart.
+    day, style = draw_moment(rng), rng.choice(("short", "long", "full"))
     return lambda locale: babel.dates.format_date(day, style, locale)
 
 
-def clock(rng: random.Random, names: Names) -> Render:
-    moment, style = draw_day(rng), rng.choice(("short", "medium"))
-    return lambda locale: babel.dates.format_time(moment, style, locale=locale)
-
-
-def moment(rng: random.Random, names: Names) -> Render:
-    day, style = draw_day(rng), rng.choice(("short", "medium"))
-    return lambda locale: babel.dates.format_datetime(day, style, locale=locale)
+def time(rng: random.Random, names: Names) -> Render:
+    moment, style = draw_moment(rng), rng.choice(("short", "medium"))
+    say = rng.choice((babel.dates.format_time, babel.dates.format_datetime))
+    return lambda locale: say(moment, style, locale=locale)
 
 
 def interval(rng: random.Random, names: Names) -> Render:
-    start, skeleton = draw_day(rng), rng.choice(("yMMMd", "MMMd", "yMMMEd"))
+    start, skeleton = draw_moment(rng), rng.choice(("yMMMd", "MMMd", "yMMMEd"))
     end = start + datetime.timedelta(days=rng.randrange(1, 60))
     return lambda locale: babel.dates.format_interval(start, end, skeleton, locale=locale)
 
 
 def duration(rng: random.Random, names: Names) -> Render:
-    unit = rng.choice(("second", "minute", "hour", "day", "week", "month", "year"))
-    seconds = dict(babel.dates.TIMEDELTA_UNITS)[unit] * rng.randrange(1, 13)
-    delta = datetime.timedelta(seconds=rng.choice((-1, 1)) * seconds)
+    units: Any = babel.dates.TIMEDELTA_UNITS
+    unit, seconds = rng.choice(units)
+    delta = datetime.timedelta(seconds=seconds * rng.choice((-1, 1)) * rng.randrange(1, 13))
     return lambda locale: babel.dates.format_timedelta(
         delta, unit, threshold=99, add_direction=True, locale=locale
     )
 
 
 def quantity(rng: random.Random, names: Names) -> Render:
-    number, unit = draw_number(rng), rng.choice(names.units)
-    return lambda locale: babel.units.format_unit(number, unit, "long", locale=locale)
+    number, unit = draw_number(rng), rng.choice(names["units"])
+    return lambda locale: say_unit(locale, number, unit, None)
 
 
 def rate(rng: random.Random, names: Names) -> Render:
-    number, (unit, per) = draw_number(rng), rng.choice(names.rates)
-    return lambda locale: babel.units.format_compound_unit(
-        number, unit, denominator_unit=per, length="long", locale=locale
-    )
+    number, (unit, per) = draw_number(rng), rng.choice(names["rates"])
+    return lambda locale: say_unit(locale, number, unit, per)
+
+
+def price(rng: random.Random, names: Names) -> Render:
+    number, currency = draw_number(rng), rng.choice(names["currencies"])
+    return lambda locale: babel.numbers.format_currency(number, currency, locale=locale)
 
 
 def money(rng: random.Random, names: Names) -> Render:
-    number, currency = draw_number(rng), rng.choice(names.currencies)
-    style = rng.choice(("name", "name", "standard"))
-    return lambda locale: babel.numbers.format_currency(
-        number, currency, locale=locale, format_type=style
-    )
-
-
-def territory(rng: random.Random, names: Names) -> Render:
-    code = rng.choice(names.territories)
-    return lambda locale: locale.territories[code]
-
-
-def language(rng: random.Random, names: Names) -> Render:
-    code = rng.choice(names.languages)
-    return lambda locale: locale.languages[code]
-
-
-def language_of_territory(rng: random.Random, names: Names) -> Render:
-    """As Babel writes the name of a locale."""
-    spoken, where = rng.choice(names.languages), rng.choice(names.territories)
-    return lambda locale: f"{locale.languages[spoken]} ({locale.territories[where]})"
-
-
-def zone_time(rng: random.Random, names: Names) -> Render:
-    zone = rng.choice(names.zones or ["UTC"])
-    return lambda locale: babel.dates.get_timezone_location(zone, locale=locale)
-
-
-def named_currency(rng: random.Random, names: Names) -> Render:
-    number, currency = rng.randrange(1, 1000), rng.choice(names.currencies)
+    number, currency = draw_number(rng), rng.choice(names["currencies"])
     return lambda locale: babel.numbers.format_currency(
         number, currency, locale=locale, format_type="name"
     )
 
 
-NAMED_KINDS = [territory, language, language_of_territory, zone_time, named_currency]
-KINDS = [
-    date, clock, moment, interval, duration, quantity, rate, money, *NAMED_KINDS
-]  # fmt: skip
+def territory(rng: random.Random, names: Names) -> Render:
+    code = rng.choice(names["territories"])
+    return lambda locale: locale.territories[code]
+
+
+def language(rng: random.Random, names: Names) -> Render:
+    code = rng.choice(names["languages"])
+    return lambda locale: locale.languages[code]
+
+
+def language_of_territory(rng: random.Random, names: Names) -> Render:
+    """As Babel writes the name of a locale."""
+    spoken, where = rng.choice(names["languages"]), rng.choice(names["territories"])
+    return lambda locale: f"{locale.languages[spoken]} ({locale.territories[where]})"
+
+
+def zone_time(rng: random.Random, names: Names) -> Render:
+    zone = rng.choice(names["zones"])
+    return lambda locale: babel.dates.get_timezone_location(zone, locale=locale)
+
+
+NAMED_KINDS = [territory, language, language_of_territory, zone_time, money]
+KINDS = [date, time, time, interval, duration, quantity, rate, price, *NAMED_KINDS]

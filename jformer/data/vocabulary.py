@@ -6,10 +6,10 @@ numbers of any length are then copied digit by digit.
 """
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from jformer.config import BOS, EOS, PAD, UserError, replace_file
@@ -62,17 +62,12 @@ class Vocabulary:
         """Says whether two vocabularies give the same ids."""
         return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
 
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without BOS and EOS."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.asarray(encoding.ids, np.int32) for encoding in encodings]
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first EOS, or all of it where there is none."""
-        kept = []
-        for token in ids:
-            if token == EOS:
-                break
-            if token not in (PAD, BOS):
-                kept.append(int(token))
-        return self._tokenizer.decode(kept, skip_special_tokens=False)
+        kept = itertools.takewhile(lambda token: token != EOS, map(int, ids))
+        return self._tokenizer.decode(list(kept), skip_special_tokens=True)

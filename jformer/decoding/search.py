@@ -1,4 +1,4 @@
-"""Greedy and beam search over a step function; knows no Transformer.
+"""Beam search over a step function; knows no Transformer. A beam of one is greedy search.
 
 `step(cache, tokens_BW, t) -> (cache, logits_BWV)` reads the tokens at position t of W hypotheses a
 sentence and predicts those at t + 1. The cache is any tree whose leaves begin with the axes B, W;
@@ -6,9 +6,10 @@ what hypotheses share (the encoder's output) the step closes over, so it is neve
 
 A hypothesis is the tokens after BOS, its EOS included, PAD after that. Its score is the sum of its
 log-probabilities over ((5 + length) / 6)^alpha, EOS counted in the length (Wu et al. 2016, Eq. 14).
-Each search is one compiled loop that ends when every sentence is done.
+The search is one compiled loop that ends when every sentence is done.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -30,30 +31,6 @@ def length_penalty(length, alpha):
     return ((5.0 + length) / 6.0) ** alpha
 
 
-def greedy_search(step, cache, limits_B, max_length: int, alpha: float = 0.0) -> Hypotheses:
-    """The likeliest token at each position, until EOS or `limits_B` tokens (<= max_length)."""
-    B = limits_B.shape[0]
-
-    def unfinished(state):
-        t, _, _, _, done_B = state
-        return (t < max_length) & ~jnp.all(done_B)
-
-    def grow(state):
-        t, cache, tokens_BT, sum_B, done_B = state
-        cache, logits_B1V = step(cache, last_tokens(tokens_BT[:, None, :], t), t)
-        logp_BV = jax.nn.log_softmax(logits_B1V[:, 0].astype(jnp.float32))
-        best_B = jnp.argmax(logp_BV, axis=-1).astype(jnp.int32)
-        tokens_BT = tokens_BT.at[:, t].set(jnp.where(done_B, PAD, best_B))
-        sum_B += jnp.where(done_B, 0.0, jnp.max(logp_BV, axis=-1))
-        return t + 1, cache, tokens_BT, sum_B, done_B | (best_B == EOS) | (t + 1 >= limits_B)
-
-    tokens_BT = jnp.full((B, max_length), PAD, jnp.int32)
-    start = (jnp.int32(0), cache, tokens_BT, jnp.zeros(B), limits_B <= 0)
-    _, _, tokens_BT, sum_B, _ = jax.lax.while_loop(unfinished, grow, start)
-    lengths_B = jnp.sum(tokens_BT != PAD, axis=-1)
-    return Hypotheses(tokens_BT[:, None], (sum_B / length_penalty(lengths_B, alpha))[:, None])
-
-
 @struct.dataclass
 class Beam:
     """The state of a beam search after t tokens."""
@@ -67,9 +44,7 @@ class Beam:
     done_B: Any  # sentences whose answer is settled
 
 
-def beam_search(
-    step, cache, limits_B, max_length: int, beam_size: int, alpha: float
-) -> Hypotheses:
+def beam_search(step, cache, limits_B, max_length: int, beam_size: int, alpha: float) -> Hypotheses:
     """The best `beam_size` hypotheses found, of at most `limits_B` tokens (<= max_length) each.
 
     At each position the W best continuations count: those with EOS end there, and the W best
@@ -96,7 +71,7 @@ def beam_search(
     def grow(beam):
         grown = keep_ended(extend(step, beam), alpha)
         done_B = grown.done_B | is_settled(grown, limits_B, alpha)
-        return freeze_done(beam, grown).replace(done_B=done_B)
+        return dataclasses.replace(freeze_done(beam, grown), done_B=done_B)
 
     beam = jax.lax.while_loop(unfinished, grow, start)
     return answer(beam, alpha)
@@ -107,7 +82,7 @@ def extend(step, beam: Beam) -> tuple[Beam, Any, Any]:
 
     Of the 2W best continuations at most W end, one for each hypothesis, so W stay open.
     """
-    B, W, T = beam.open_tokens_BWT.shape
+    B, W = beam.open_sums_BW.shape
     cache, logits_BWV = step(beam.cache, last_tokens(beam.open_tokens_BWT, beam.t), beam.t)
     V = logits_BWV.shape[-1]
     sums_BWV = beam.open_sums_BW[..., None] + jax.nn.log_softmax(logits_BWV.astype(jnp.float32))
@@ -117,12 +92,15 @@ def extend(step, beam: Beam) -> tuple[Beam, Any, Any]:
     sums_BC, order_BC = jax.lax.top_k(sums_BWC.reshape(B, W * each), min(2 * W, W * each))
     parents_BC = order_BC // each
     tokens_BC = jnp.take_along_axis(tokens_BWC.reshape(B, W * each), order_BC, axis=1)
-    histories_BCT = take_hypotheses(beam.open_tokens_BWT, parents_BC).at[:, :, beam.t].set(tokens_BC)
+    histories_BCT = (
+        take_hypotheses(beam.open_tokens_BWT, parents_BC).at[:, :, beam.t].set(tokens_BC)
+    )
 
     ends_BC = tokens_BC == EOS
     open_sums_BW, chosen_BW = jax.lax.top_k(jnp.where(ends_BC, -jnp.inf, sums_BC), W)
     parents_BW = jnp.take_along_axis(parents_BC, chosen_BW, axis=1)
-    opened = beam.replace(
+    opened = dataclasses.replace(
+        beam,
         t=beam.t + 1,
         cache=jax.tree.map(lambda leaf: take_hypotheses(leaf, parents_BW), cache),
         open_tokens_BWT=take_hypotheses(histories_BCT, chosen_BW),
@@ -140,8 +118,8 @@ def keep_ended(extended, alpha) -> Beam:
     )
     tokens_BXT = jnp.concatenate([beam.ended_tokens_BWT, ending_tokens_BWT], axis=1)
     scores_BW, chosen_BW = jax.lax.top_k(scores_BX, beam.ended_scores_BW.shape[1])
-    return beam.replace(
-        ended_tokens_BWT=take_hypotheses(tokens_BXT, chosen_BW), ended_scores_BW=scores_BW
+    return dataclasses.replace(
+        beam, ended_tokens_BWT=take_hypotheses(tokens_BXT, chosen_BW), ended_scores_BW=scores_BW
     )
 
 
@@ -154,14 +132,16 @@ def is_settled(beam: Beam, limits_B, alpha):
 
 
 def freeze_done(before: Beam, after: Beam) -> Beam:
-    """What a settled sentence found stays as it is while others go on; its cache is not read again."""
+    """What a settled sentence found stays as it is; its cache is not read again."""
 
     def keep(old, new):
         done = before.done_B.reshape(-1, *[1] * (old.ndim - 1))
         return jnp.where(done, old, new)
 
     names = ("open_tokens_BWT", "open_sums_BW", "ended_tokens_BWT", "ended_scores_BW")
-    return after.replace(**{n: keep(getattr(before, n), getattr(after, n)) for n in names})
+    return dataclasses.replace(
+        after, **{n: keep(getattr(before, n), getattr(after, n)) for n in names}
+    )
 
 
 def answer(beam: Beam, alpha) -> Hypotheses:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.search import Hypotheses, beam_search, greedy_search
+from jformer.decoding.search import Hypotheses, beam_search
 from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def translate(
 
 
 def source_batches(
-    sources: dict[int, np.ndarray], batch_size: int
+    sources: dict[int, list[int]], batch_size: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Keys and padded rows, sentences of one bucket together; rows left over are all padding."""
     buckets: dict[int, list[int]] = {}
@@ -91,6 +91,4 @@ def search_batch(model: Transformer, config: DecodeConfig, params, source_BS) ->
     lengths_B = jnp.sum((source_BS != PAD) & (source_BS != EOS), axis=1)
     limits_B = jnp.where(lengths_B > 0, lengths_B + config.max_extra_length, 0)
     cache = model.empty_cache(B, W, max_length)
-    if W == 1:
-        return greedy_search(step, cache, limits_B, max_length, alpha)
     return beam_search(step, cache, limits_B, max_length, W, alpha)

@@ -34,7 +34,7 @@ class Dropout(nn.Module):
     def __call__(self, x, train):
         if not train or self.rate == 0:
             return x
-        keep = hash_bits(self.make_rng("dropout"), x.shape) >= int(self.rate * 2**32)
+        keep = hash_bits(self.make_rng("dropout"), x.shape) >= jnp.uint32(int(self.rate * 2**32))
         return jnp.where(keep, x / (1 - self.rate), 0)
 
 
@@ -127,10 +127,11 @@ class DecoderLayer(nn.Module):
                 x_BWD.reshape(B * W, 1, -1), k, v, visible_111T
             ).reshape(x_BWD.shape)
 
+        k_BSHK, v_BSHU = memory_BSHK
         x_BWD = self.self_attention_residual(x_BWD, self_attention, train=False)
         x_BWD = self.cross_attention_residual(
             x_BWD,
-            lambda x_BWD: self.cross_attention.read(x_BWD, *memory_BSHK, memory_mask_B11S),
+            lambda x_BWD: self.cross_attention.read(x_BWD, k_BSHK, v_BSHU, memory_mask_B11S),
             train=False,
         )
         return self.feed_forward_residual(x_BWD, self.feed_forward, train=False), cache_BWTHK

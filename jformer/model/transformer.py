@@ -2,7 +2,7 @@
 
 Tokens are int32 ids, padding stands at the end. `encode` and `decode` are Figure 1's two halves;
 `start` and `step` decode one position at a time with the same parameters and the same result.
-Letters: B sentences, S source, T target, W hypotheses, D d_model, H heads, K d_k or d_v, V vocabulary.
+Letters: B sentences, S source, T target, W hypotheses, D d_model, H heads, V vocabulary.
 """
 
 from typing import Any
@@ -85,7 +85,7 @@ class Transformer(nn.Module):
         ]
 
     def step(self, tokens_BW, t, cache, memory):
-        """`decode` at position t alone: logits (B, W, V) and the cache with that position filled."""
+        """`decode` at position t alone: logits (B, W, V), and the cache with position t filled."""
         x_BWD = self.embed(tokens_BW, t[None], train=False)
         new_cache = []
         for layer, cache_BWTHK, memory_BSHK in zip(

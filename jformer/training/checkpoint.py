@@ -16,14 +16,16 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jformer.config import Config
+from jformer.config import Config, UserError
 from jformer.training.step import TrainState
+
 
 class Checkpoints:
     """The checkpoints of one run directory; close it, or leave its `with`, to finish a save."""
 
     def __init__(self, workdir: Path, keep: int | None = None):
         """Keep the last `keep`; with None, only read."""
+        self._workdir = workdir
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, create=keep is not None, read_only=keep is None
         )
@@ -65,10 +67,14 @@ class Checkpoints:
         state = TrainState(number, restored.params, restored.optimizer_state)
         return state, restored.position
 
-    def metadata(self, step: int) -> dict:
-        return self._manager.restore(
-            step, args=ocp.args.Composite(metadata=ocp.args.JsonRestore())
-        ).metadata
+    def check_vocabulary(self, step: int, vocabulary_hash: str) -> None:
+        """Raise `UserError` where the ids of these parameters mean other words."""
+        item = ocp.args.Composite(metadata=ocp.args.JsonRestore())
+        if self._manager.restore(step, args=item).metadata["vocabulary_hash"] != vocabulary_hash:
+            raise UserError(
+                f"{self._workdir}/vocabulary.json: not the vocabulary that the checkpoints beside "
+                f"it were trained with; put that one back, or choose another --workdir"
+            )
 
     def average_params(self, like: Any, steps: list[int]) -> Any:
         """The mean of the parameters of these steps (Section 6.1), shaped and placed as `like`."""
@@ -83,6 +89,4 @@ class Checkpoints:
 
 def abstract(tree: Any) -> Any:
     """Shapes, dtypes and placement: orbax restores onto these devices, whatever saved it."""
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree
-    )
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)

@@ -1,6 +1,7 @@
 """What one sees of a run: metrics.jsonl, and progress with the time left on standard error."""
 
 import json
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -9,15 +10,16 @@ import jax
 from tqdm import tqdm
 
 from jformer.config import replace_file
+from jformer.training.loss import perplexity
 
 
 class Window:
-    """Sums of the metrics since the log's last line; the devices are asked only for `sums`."""
+    """Sums of the metrics since the log's last line, fetched from the devices only when due."""
 
     def __init__(self, sums: dict[str, float]):
         self._sums = dict(sums)
         self._pending: list[dict[str, jax.Array]] = []
-        self.began = time.monotonic()
+        self._began = time.monotonic()
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
         self._pending.append(metrics)
@@ -33,6 +35,16 @@ class Window:
         self._pending = []
         return dict(self._sums)
 
+    def means(self) -> dict[str, float]:
+        """A token's loss and NLL, their perplexity, and the tokens a second since the beginning."""
+        sums = self.sums()
+        return {
+            "loss": sums["loss"] / sums["tokens"],
+            "nll": sums["nll"] / sums["tokens"],
+            "perplexity": perplexity(sums),
+            "tokens_per_second": sums["tokens"] / (time.monotonic() - self._began),
+        }
+
 
 class MetricsFile:
     """One JSON object a line, each with `step` and `split`."""
@@ -42,37 +54,39 @@ class MetricsFile:
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # no half last line
         kept = [line for line in lines if json.loads(line)["step"] <= resume_step]
         replace_file(path, b"".join(line + b"\n" for line in kept))
-        self._file = path.open("a", encoding="utf-8")
+        self._path = path
 
     def write(self, step: int, split: str, **numbers: float) -> None:
-        self._file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
+        self.last = f"{split}  " + "  ".join(f"{name} {n:.4g}" for name, n in numbers.items())
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line for each report, so that a log file stays readable."""
+    """A bar on a terminal; elsewhere only the reported lines, so that a log file stays readable."""
 
-    def __init__(self, start: int, total: int):
-        self._start, self._total, self._began = start, total, time.monotonic()
-        self._bar = tqdm(
-            initial=start, total=total, unit="step", dynamic_ncols=True,
-            disable=not sys.stderr.isatty(),
-        )  # fmt: skip
+    def __init__(self, first: int, total: int):
+        self._first, self._total = first, total
+        self._seconds: list[float] = []
+        self._last = time.monotonic()
+        self._bar = tqdm(initial=first, total=total, unit="step", disable=not sys.stderr.isatty())
 
     def advance(self) -> None:
+        now = time.monotonic()
+        self._seconds.append(now - self._last)
+        self._last = now
         self._bar.update()
+        if len(self._seconds) == 1:
+            seconds = self._seconds[0]
+            say(f"step {self._first + 1}/{self._total}  done in {seconds:.0f} s, with compilation")
+        if len(self._seconds) == 10:
+            self.report(self._first + 10, "")
 
     def report(self, step: int, text: str) -> None:
-        """`text` beside the step and the time that the rest will take at the pace so far."""
-        if not self._bar.disable:
-            self._bar.set_postfix_str(text)
-            return
-        elapsed = time.monotonic() - self._began
-        left = elapsed / max(step - self._start, 1) * (self._total - step)
-        say(f"step {step}/{self._total}  {text}  ETA {tqdm.format_interval(left)}")
+        """`text` beside the step and the time that is left at the pace of the last steps."""
+        # Compiling a new shape is no step's pace: the median passes over it.
+        left = statistics.median(self._seconds[-200:]) * (self._total - step)
+        say(f"step {step}/{self._total}  ETA {tqdm.format_interval(left)}  {text}")
 
     def close(self) -> None:
         self._bar.close()
@@ -82,7 +96,3 @@ def say(text: str) -> None:
     """One line on standard error, above a progress bar if there is one."""
     tqdm.write(text, file=sys.stderr)
     sys.stderr.flush()
-
-
-def format_numbers(**numbers: float) -> str:
-    return "  ".join(f"{name} {value:.4g}" for name, value in numbers.items())

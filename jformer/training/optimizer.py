@@ -6,9 +6,8 @@ import optax
 from jformer.config import OptimizerConfig
 
 
-def learning_rate(config: OptimizerConfig, d_model: int):
-    """Equation 3 as a function of the number of updates already done, so that the first has rate 1 /
-    warmup_steps of the peak; the paper's step_num is one more."""
+def learning_rate(config: OptimizerConfig, d_model: int) -> optax.Schedule:
+    """Equation 3 as a function of the updates already done; the paper's step_num is one more."""
 
     def schedule(updates_done):
         step_num = jnp.asarray(updates_done, jnp.float32) + 1
@@ -18,8 +17,8 @@ def learning_rate(config: OptimizerConfig, d_model: int):
     return schedule
 
 
-def make_optimizer(config: OptimizerConfig, d_model: int) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformation:
     return optax.chain(
         optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
-        optax.scale_by_learning_rate(learning_rate(config, d_model)),
+        optax.scale_by_learning_rate(rate),
     )

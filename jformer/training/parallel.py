@@ -29,27 +29,13 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 def place_batch(batch: Batch, mesh: Mesh) -> Any:
     """The batch on the devices, with rows of padding, which weigh nothing, until they divide."""
-    missing = -len(batch["source_BS"]) % mesh.size
-    return {
-        name: jax.device_put(
-            np.pad(rows, ((0, missing), (0, 0)), constant_values=PAD), by_rows(mesh)
-        )
-        for name, rows in batch.items()
-    }
+    missing = ((0, -len(batch["source_BS"]) % mesh.size), (0, 0))
+    padded = {name: np.pad(rows, missing, constant_values=PAD) for name, rows in batch.items()}
+    return jax.device_put(padded, by_rows(mesh))
 
 
 def compile_train_step(step: Callable, mesh: Mesh) -> Callable:
     """`(state, batch, key) -> (state, metrics)`; the old state's memory becomes the new one's."""
     everywhere = replicated(mesh)
-    return jax.jit(
-        step,
-        in_shardings=(everywhere, by_rows(mesh), everywhere),
-        out_shardings=(everywhere, everywhere),
-        donate_argnums=0,
-    )
-
-
-def compile_evaluation_step(step: Callable, mesh: Mesh) -> Callable:
-    """`(params, batch) -> sums`."""
-    everywhere = replicated(mesh)
-    return jax.jit(step, in_shardings=(everywhere, by_rows(mesh)), out_shardings=everywhere)
+    shardings = (everywhere, by_rows(mesh), everywhere)
+    return jax.jit(step, in_shardings=shardings, out_shardings=everywhere, donate_argnums=0)

@@ -1,0 +1,131 @@
+"""What every test runs under, and one small trained run that several tests read."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig, check
+from jformer.data.corpora import Split
+from jformer.model.transformer import Transformer
+
+# A missing axis must not be broadcast into being.
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def small_config(**train) -> Config:
+    """A whole run of seconds: one layer, one batch shape."""
+    config = Config(
+        name="small",
+        model=ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2),
+        data=DataConfig(
+            name="files", train="train", validation="validation", test="test",
+            vocabulary_size=300, max_length=48, num_buckets=1,
+        ),
+        train=dataclasses.replace(
+            TrainConfig(
+                steps=12, batch_tokens=256, log_every=4, evaluate_every=6, checkpoint_every=3,
+                average_checkpoints=2,
+            ),
+            **train,
+        ),
+        decode=DecodeConfig(beam_size=2, max_extra_length=5, batch_size=4),
+    )  # fmt: skip
+    check(config)
+    return config
+
+
+def number_words(start: int, stop: int) -> Split:
+    """A corpus to overfit: digits against words."""
+    words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+    return Split(
+        [" ".join(str(n)) for n in range(start, stop)],
+        [" ".join(words[int(digit)] for digit in str(n)) for n in range(start, stop)],
+    )
+
+
+def write_split(prefix, split: Split) -> None:
+    for language, lines in (("en", split.sources), ("de", split.targets)):
+        text = "".join(line + "\n" for line in lines)
+        prefix.with_name(f"{prefix.name}.{language}").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def corpus_directory(tmp_path_factory):
+    """train, validation and test as files, as `configs/tiny.py:files` reads them."""
+    directory = tmp_path_factory.mktemp("corpus")
+    write_split(directory / "train", number_words(100, 400))
+    write_split(directory / "validation", number_words(400, 420))
+    write_split(directory / "test", number_words(420, 430))
+    return directory
+
+
+def file_flags(directory) -> list[str]:
+    return [f"--config.data.{s}={directory / s}" for s in ("train", "validation", "test")]
+
+
+def small_flags(directory, workdir) -> list[str]:
+    """The command line of a run of seconds on real files."""
+    return [
+        "--config=configs/tiny.py:files",
+        f"--workdir={workdir}",
+        *file_flags(directory),
+        "--config.model.num_layers=1",
+        "--config.model.d_model=16",
+        "--config.model.d_ff=24",
+        "--config.model.num_heads=2",
+        "--config.data.vocabulary_size=300",
+        "--config.data.max_length=48",
+        "--config.data.num_buckets=1",
+        "--config.train.batch_tokens=256",
+        "--config.train.steps=12",
+        "--config.train.log_every=4",
+        "--config.train.evaluate_every=6",
+        "--config.train.checkpoint_every=3",
+        "--config.train.average_checkpoints=2",
+        "--config.decode.beam_size=2",
+        "--config.decode.max_extra_length=5",
+    ]
+
+
+@pytest.fixture(scope="session")
+def trained_workdir(corpus_directory, tmp_path_factory):
+    """A run directory that `main` trained and scored."""
+    from jformer.main import main
+
+    workdir = tmp_path_factory.mktemp("runs") / "small"
+    assert main(["jformer", *small_flags(corpus_directory, workdir)]) == 0
+    return workdir
+
+
+# Different sizes for different axes, prime where they can be: a swapped axis cannot pass.
+MODEL = ModelConfig(num_layers=2, d_model=22, d_ff=17, num_heads=3, d_k=5, d_v=7, dropout=0.3)
+B, S, T, V = 2, 11, 13, 29
+
+
+@pytest.fixture(scope="session")
+def model():
+    return Transformer(MODEL, V)
+
+
+@pytest.fixture(scope="session")
+def source_BS():
+    tokens = np.random.default_rng(1).integers(3, V, (B, S)).astype(np.int32)
+    tokens[0, 8:] = 0  # padding, of one sentence only
+    return tokens
+
+
+@pytest.fixture(scope="session")
+def target_BT():
+    tokens = np.random.default_rng(2).integers(3, V, (B, T)).astype(np.int32)
+    tokens[:, 0] = 1
+    return tokens
+
+
+@pytest.fixture(scope="session")
+def params(model, source_BS, target_BT):
+    """Random everywhere: zeros and ones from the initialiser would hide a mistake."""
+    initial = model.init(jax.random.key(0), source_BS, target_BT)["params"]
+    rng = np.random.default_rng(3)
+    return jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), initial)

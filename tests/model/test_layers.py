@@ -1,0 +1,61 @@
+"""Dropout's own generator is held to statistics, residuals to the paper's formula."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jformer.model.layers import Dropout, hash_bits
+
+N = 100_000
+
+
+def kept(rate, key, shape=(N,)):
+    ones = jnp.ones(shape)
+    return np.asarray(Dropout(rate).apply({}, ones, True, rngs={"dropout": jax.random.key(key)}))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
+def test_dropout_zeroes_at_its_rate_and_keeps_the_mean(rate):
+    out = kept(rate, key=0)
+    error = 5 * (rate * (1 - rate) / N) ** 0.5  # five deviations: one false alarm in 10^6
+    assert abs(np.mean(out == 0) - rate) < error
+    np.testing.assert_allclose(out[out != 0], 1 / (1 - rate), rtol=1e-6)
+
+
+@pytest.mark.parametrize("lag", [1, 2, 3, 16, 128, 512, 4096])
+def test_masks_of_neighbouring_positions_are_independent(lag):
+    zeros = kept(0.3, key=1) == 0
+    assert_uncorrelated(zeros[:-lag], zeros[lag:])
+
+
+@pytest.mark.parametrize("other", [2, 3, 1 << 20])
+def test_masks_of_different_keys_are_independent(other):
+    assert_uncorrelated(kept(0.3, key=1) == 0, kept(0.3, key=other) == 0)
+
+
+def test_masks_of_successive_steps_and_layers_are_independent():
+    step_key = jax.random.key(0)
+    masks = [
+        np.asarray(hash_bits(jax.random.fold_in(step_key, n), (N,))) < 0.3 * 2**32 for n in range(6)
+    ]
+    for a in range(6):
+        for b in range(a):
+            assert_uncorrelated(masks[a], masks[b])
+
+
+def test_every_bit_of_the_hash_is_set_half_of_the_time():
+    bits = np.asarray(hash_bits(jax.random.key(7), (N,)))
+    shares = [np.mean((bits >> n) & 1) for n in range(32)]
+    assert np.max(np.abs(np.array(shares) - 0.5)) < 5 * 0.5 / N**0.5
+
+
+def test_bytes_of_the_hash_are_uniform():
+    for shift in (0, 8, 16, 24):
+        counts = np.bincount((np.asarray(hash_bits(jax.random.key(8), (N,))) >> shift) & 255)
+        chi_square = np.sum((counts - N / 256) ** 2 / (N / 256))
+        assert 255 - 5 * 510**0.5 < chi_square < 255 + 5 * 510**0.5
+
+
+def assert_uncorrelated(a, b):
+    assert abs(np.corrcoef(a, b)[0, 1]) < 5 / len(a) ** 0.5  # five deviations

@@ -1,0 +1,159 @@
+"""The whole model against its numpy twin, and what must hold for any parameters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jformer.config import ModelConfig
+from jformer.model.attention import causal_mask, padding_mask
+from jformer.model.transformer import Transformer
+from tests import reference
+from tests.conftest import MODEL, B, T, V
+
+BASE = ModelConfig()
+BIG = ModelConfig(d_model=1024, d_ff=4096, num_heads=16)
+
+
+def test_logits_equal_those_of_plain_numpy_loops(model, params, source_BS, target_BT):
+    logits_BTV = model.apply({"params": params}, source_BS, target_BT)
+    doubles = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    for b in range(B):
+        expected_TV = reference.forward(doubles, MODEL.num_layers, source_BS[b], target_BT[b])
+        # float32 against float64, through 10 sub-layers
+        np.testing.assert_allclose(logits_BTV[b], expected_TV, rtol=1e-4, atol=1e-4)
+
+
+def test_no_logit_depends_on_a_later_target_token(model, params, source_BS):
+    def decode_embedded(self, x_1TD):
+        """`decode`, from the embeddings of the target: tokens have no gradient."""
+        memory_1SD = self.encode(source_BS[1:])
+        for layer in self.decoder:
+            x_1TD = layer(x_1TD, causal_mask(T), memory_1SD, padding_mask(source_BS[1:]), False)
+        return self.logits(x_1TD)
+
+    x_1TD = np.random.default_rng(0).normal(size=(1, T, MODEL.d_model)).astype(np.float32)
+    jacobian_TVTD = jax.jacrev(
+        lambda x_1TD: model.apply({"params": params}, x_1TD, method=decode_embedded)
+    )(x_1TD)[0, :, :, 0]
+    influence_TT = np.abs(jacobian_TVTD).sum(axis=(1, 3))
+    assert np.all(np.triu(influence_TT, k=1) == 0)
+    assert np.all(influence_TT[np.tril_indices(T)] > 0)  # but on each earlier one it does depend
+
+
+def test_changing_a_later_target_token_leaves_the_logits_before_it(
+    model, params, source_BS, target_BT
+):
+    changed_BT = target_BT.copy()
+    changed_BT[:, 7:] = 5
+    before, after = (
+        model.apply({"params": params}, source_BS, t)[:, :7] for t in (target_BT, changed_BT)
+    )
+    np.testing.assert_array_equal(before, after)
+
+
+def test_padding_the_source_changes_nothing(model, params, source_BS, target_BT):
+    padded_BS = np.pad(source_BS, ((0, 0), (0, 6)))
+    narrow, wide = (model.apply({"params": params}, s, target_BT) for s in (source_BS, padded_BS))
+    np.testing.assert_allclose(narrow, wide, atol=1e-5)  # sums of other lengths, in float32
+
+
+def test_what_stands_in_the_padding_of_a_target_changes_nothing_before_it(
+    model, params, source_BS, target_BT
+):
+    padded_BT = np.pad(target_BT, ((0, 0), (0, 3)))
+    narrow = model.apply({"params": params}, source_BS, target_BT)
+    wide = model.apply({"params": params}, source_BS, padded_BT)[:, :T]
+    np.testing.assert_allclose(narrow, wide, atol=1e-5)
+
+
+def test_cached_steps_give_the_logits_of_the_whole_decoder(model, params, source_BS, target_BT):
+    variables = {"params": params}
+    expected_BTV = model.apply(variables, source_BS, target_BT)
+    memory_BSD = model.apply(variables, source_BS, method="encode")
+    memory = model.apply(variables, memory_BSD, source_BS, method="start")
+    cache = model.empty_cache(B, 3, T)
+    for t in range(T):
+        # Three hypotheses a sentence; only the second is the target's.
+        tokens_BW = np.stack([target_BT[:, t] * 0 + 4, target_BT[:, t], target_BT[:, t] * 0 + 9], 1)
+        logits_BWV, cache = model.apply(
+            variables, tokens_BW, jnp.int32(t), cache, memory, method="step"
+        )
+        np.testing.assert_allclose(logits_BWV[:, 1], expected_BTV[:, t], atol=1e-5)
+
+
+def test_encode_and_decode_are_the_two_halves_of_the_model(model, params, source_BS, target_BT):
+    variables = {"params": params}
+    memory_BSD = model.apply(variables, source_BS, method="encode")
+    halves = model.apply(variables, target_BT, memory_BSD, source_BS, method="decode")
+    np.testing.assert_array_equal(halves, model.apply(variables, source_BS, target_BT))
+
+
+def test_dropout_acts_in_training_only_and_follows_its_key(model, params, source_BS, target_BT):
+    def logits(train, key):
+        rngs = {"dropout": jax.random.key(key)}
+        return model.apply({"params": params}, source_BS, target_BT, train=train, rngs=rngs)
+
+    np.testing.assert_array_equal(logits(False, 0), logits(False, 1))
+    np.testing.assert_array_equal(logits(True, 0), logits(True, 0))
+    assert not np.allclose(logits(True, 0), logits(True, 1))
+    assert not np.allclose(logits(True, 0), logits(False, 0))
+
+
+@pytest.mark.parametrize(("config", "expected"), [(BASE, 63_045_632), (BIG, 214_171_648)])
+def test_base_and_big_have_their_exact_number_of_parameters(config, expected):
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes_of(config))) == expected
+
+
+def test_d_k_and_d_v_are_free_of_each_other_and_of_d_model():
+    layer = shapes_of(MODEL)["decoder_1"]["cross_attention"]
+    assert {name: leaf["kernel"].shape for name, leaf in layer.items()} == {
+        "query": (22, 3, 5),
+        "key": (22, 3, 5),
+        "value": (22, 3, 7),
+        "out": (3, 7, 22),
+    }
+
+
+def test_every_parameter_has_its_name_in_the_tree():
+    paths = {
+        "/".join(key.key for key in path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(
+            shapes_of(ModelConfig(num_layers=1, d_model=4, num_heads=1))
+        )
+    }
+    attention = ["query/kernel", "key/kernel", "value/kernel", "out/kernel"]
+    network = ["ffn_in/kernel", "ffn_in/bias", "ffn_out/kernel", "ffn_out/bias"]
+    residual = ["norm/scale", "norm/bias"]
+    expected = {"embedding"}
+    for layer, attentions in (
+        ("encoder_0", ["self_attention"]),
+        ("decoder_0", ["self_attention", "cross_attention"]),
+    ):
+        for name in attentions:
+            expected |= {f"{layer}/{name}/{leaf}" for leaf in attention}
+            expected |= {f"{layer}/{name}_residual/{leaf}" for leaf in residual}
+        expected |= {f"{layer}/feed_forward/{leaf}" for leaf in network}
+        expected |= {f"{layer}/feed_forward_residual/{leaf}" for leaf in residual}
+    assert paths == expected
+
+
+def test_layers_begin_with_different_weights(model, source_BS, target_BT):
+    params = model.init(jax.random.key(0), source_BS, target_BT)["params"]
+    kernels = [params[f"encoder_{n}"]["self_attention"]["query"]["kernel"] for n in range(2)]
+    assert not np.allclose(*kernels)
+
+
+def test_scaled_embeddings_begin_with_variance_one():
+    params = Transformer(ModelConfig(num_layers=1), 5000).init(
+        jax.random.key(0), jnp.ones((1, 1), int), jnp.ones((1, 1), int)
+    )["params"]
+    # 2.5 million draws: the deviation's own error is below 0.1 %
+    assert np.std(params["embedding"] * 512**0.5) == pytest.approx(1, rel=0.01)
+
+
+def shapes_of(config):
+    tokens_11 = jnp.ones((1, 1), jnp.int32)
+    size = 37_000 if config.d_model >= 512 else V
+    model = Transformer(config, size)
+    return jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]

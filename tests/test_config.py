@@ -1,0 +1,148 @@
+"""The schema is closed, each value is checked, and every key changes something."""
+
+import dataclasses
+import importlib
+from pathlib import Path
+
+import pytest
+
+from jformer.config import (
+    Config,
+    UserError,
+    check_flags,
+    default_config,
+    flatten,
+    freeze,
+    help_text,
+    read_config,
+    thaw,
+    walk,
+    write_config,
+)
+
+CONFIG_FILES = sorted(path.stem for path in Path("configs").glob("*.py"))
+
+
+def edited(**changes):
+    """The default config with `section__key=value` changed."""
+    config = thaw(Config())
+    for name, value in changes.items():
+        section, _, key = name.rpartition("__")
+        (config[section] if section else config)[key] = value
+    return config
+
+
+@pytest.mark.parametrize("name", CONFIG_FILES)
+@pytest.mark.parametrize("dataset", ["phrases", "multi30k", "files"])
+def test_every_config_file_gives_a_valid_config_for_every_data_set(name, dataset):
+    config = importlib.import_module(f"configs.{name}").get_config(dataset)
+    config.data.directory = config.data.train = config.data.validation = "somewhere"
+    assert freeze(config).name == name
+    assert freeze(config).data.name == dataset
+
+
+def test_the_default_is_the_papers_base_model():
+    flat = flatten(freeze(default_config()))
+    expected = {
+        "model.num_layers": 6, "model.d_model": 512, "model.d_ff": 2048, "model.num_heads": 8,
+        "model.dropout": 0.1, "train.label_smoothing": 0.1, "train.steps": 100_000,
+        "train.batch_tokens": 25_000, "optimizer.beta1": 0.9, "optimizer.beta2": 0.98,
+        "optimizer.epsilon": 1e-9, "optimizer.warmup_steps": 4000, "decode.beam_size": 4,
+        "decode.length_penalty": 0.6, "decode.max_extra_length": 50,
+        "train.average_checkpoints": 5, "data.vocabulary_size": 37_000,
+    }  # fmt: skip
+    assert {name: flat[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model__num_heads": 7},
+            r"config\.model\.num_heads=7: .* d_model=512; the nearest .* is 8",
+        ),
+        ({"model__dropout": 1.0}, r"config\.model\.dropout=1\.0: must be < 1"),
+        ({"model__d_model": 511}, r"config\.model\.d_model=511: must be even"),
+        ({"train__steps": -5}, r"config\.train\.steps=-5: must be >= 1"),
+        ({"decode__beam_size": 0}, r"config\.decode\.beam_size=0: must be >= 1"),
+        (
+            {"data__name": "phrase"},
+            r"config\.data\.name=phrase: is unknown; did you mean phrases\?",
+        ),
+        ({"data__name": "multi30k"}, r"config\.data\.directory is empty: set --config"),
+        ({"data__name": "files"}, r"config\.data\.train is empty"),
+        ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: one pair may be as long"),
+        ({"optimizer__epsilon": 0.0}, r"config\.optimizer\.epsilon=0\.0: must be > 0"),
+    ],
+)
+def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, message):
+    with pytest.raises(UserError, match=message) as caught:
+        freeze(edited(**change))
+    assert "\n" not in str(caught.value)
+
+
+def test_heads_need_not_divide_d_model_when_their_widths_are_set():
+    freeze(edited(model__num_heads=7, model__d_k=5, model__d_v=3))
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("--config.model.dropuot=0.3", "did you mean model.dropout?"),
+        ("--config.dropout=0.3", "did you mean model.dropout?"),
+        ("--config.model=3", "is no key of the config"),
+        ("--config.modle.dropout=0.3", "did you mean model.dropout?"),
+    ],
+)
+def test_an_unknown_key_on_the_command_line_is_named_with_the_nearest(argument, message):
+    with pytest.raises(UserError) as caught:
+        check_flags([argument])
+    assert str(caught.value).startswith(argument)
+    assert message in str(caught.value)
+
+
+def test_a_config_file_cannot_add_a_key():
+    config = default_config()
+    with pytest.raises(AttributeError, match="dropuot"):
+        config.model.dropuot = 0.3
+
+
+def test_a_stored_config_with_an_unknown_key_or_type_is_refused():
+    values = dataclasses.asdict(Config())
+    with pytest.raises(UserError, match=r"config\.model\.depth is unknown"):
+        freeze({**values, "model": {**values["model"], "depth": 3}})
+    with pytest.raises(UserError, match=r"config\.train\.steps=many: must be int, not str"):
+        freeze({**values, "train": {**values["train"], "steps": "many"}})
+    with pytest.raises(UserError, match=r"config\.seed=True: must be int, not bool"):
+        freeze({**values, "seed": True})
+
+
+def test_a_written_config_reads_back_equal(tmp_path):
+    config = freeze(edited(model__d_k=3, train__steps=7, name="other"))
+    write_config(config, tmp_path / "config.json")
+    assert read_config(tmp_path / "config.json") == config
+    assert freeze(thaw(config)) == config
+
+
+def test_a_damaged_stored_config_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UserError, match=r"config\.json: is not JSON"):
+        read_config(tmp_path / "config.json")
+
+
+def test_every_key_has_its_line_in_the_help():
+    for name, field, _ in walk(Config()):
+        assert f"--config.{name}=" in help_text()
+        assert field.metadata["doc"] in help_text()
+
+
+def test_every_key_is_read_somewhere_in_the_package():
+    """That it changes something is shown key by key in the tests of what it changes."""
+    source = (
+        "".join(
+            path.read_text() for path in Path("jformer").rglob("*.py") if path.name != "config.py"
+        )
+        + Path("jformer/config.py").read_text().partition("def key_width")[2]
+    )
+    unread = [key for key in flatten(Config()) if f".{key.rpartition('.')[2]}" not in source]
+    assert unread == []

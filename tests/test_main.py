@@ -1,0 +1,151 @@
+"""The doors: flags, streams and exit statuses of the real program."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jformer.main import main
+from tests.conftest import number_words, write_split
+
+
+def run_main(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "jformer.main", *map(str, arguments)], capture_output=True, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--config is missing, as in --config=configs/tiny.py"),
+        (["--config=configs/none.py"], "No such file or directory: 'configs/none.py'"),
+        (["--config=configs/tiny.py:phrase"], "did you mean phrases?"),
+        (["--config=configs/tiny.py", "--config.train.stepz=3"], "did you mean train.steps?"),
+        (["--config=configs/tiny.py", "--config.train.steps=few"], "--config.train.steps=few"),
+        (["--config=configs/tiny.py", "--config.train.steps=-1"], "must be >= 1"),
+        (["--config=configs/tiny.py", "--wrokdir=x"], "did you mean workdir?"),
+        (["--config=configs/tiny.py", "extra"], "'extra' is neither a flag nor a command"),
+        (["--config=configs/tiny.py:multi30k"], "config.data.directory is empty"),
+        (["trian", "--config=configs/tiny.py"], "did you mean train?"),
+        (["translate"], "--workdir is missing"),
+        (["translate", "--workdir=/nowhere"], "/nowhere/config.json: no such file"),
+        (
+            ["--config=configs/tiny.py", "--config.data.target_language=xx"],
+            "CLDR has no locale 'xx'",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_2(arguments, message, tmp_path, capsys):
+    if arguments and arguments[0] == "--config=configs/tiny.py":
+        arguments = [*arguments, f"--workdir={tmp_path / 'new'}"]
+    assert main(["jformer", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err.splitlines()[-1]
+    assert captured.err.splitlines()[-1].startswith("jformer: ")
+    assert captured.out == ""
+    assert not (tmp_path / "new").exists()  # and nothing was begun
+
+
+def test_a_file_fault_is_found_before_a_run_directory_is_made(tmp_path, capsys):
+    write_split(tmp_path / "train", number_words(1, 5))
+    (tmp_path / "train.de").write_text("one line\n")
+    flags = [f"--config.data.{s}={tmp_path / 'train'}" for s in ("train", "validation")]
+    workdir = tmp_path / "run"
+    assert main(["jformer", "--config=configs/tiny.py:files", f"--workdir={workdir}", *flags]) == 2
+    assert "has 4 lines and" in capsys.readouterr().err
+    assert not workdir.exists()
+
+
+def test_debug_shows_where_a_mistake_was_found():
+    result = run_main("--config=configs/tiny.py:phrase", "--debug")
+    assert b"Traceback" in result.stderr
+    assert result.returncode != 0
+
+
+def test_translate_reads_standard_input_and_writes_a_line_for_each_line(trained_workdir):
+    result = run_main(
+        "translate", f"--workdir={trained_workdir}", input="1 2\n\n\u2028 3\n4".encode()
+    )
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.decode().split("\n")
+    assert len(lines) == 5
+    assert lines[1] == ""
+    assert lines[4] == ""
+    assert result.stderr == b""
+
+
+def test_translate_reads_and_writes_files_as_it_does_streams(trained_workdir, tmp_path):
+    from jformer import load
+
+    sentences = ["1 2 3", "4 5"]
+    (tmp_path / "in").write_text("".join(s + "\n" for s in sentences))
+    arguments = ["--input=" + str(tmp_path / "in"), "--output=" + str(tmp_path / "out")]
+    assert main(["jformer", "translate", f"--workdir={trained_workdir}", *arguments]) == 0
+    expected = load(trained_workdir).translate(sentences)
+    assert (tmp_path / "out").read_text().split("\n")[:-1] == expected
+
+
+def test_translate_takes_other_decoding_and_nothing_else(trained_workdir, tmp_path, capsys):
+    (tmp_path / "in").write_text("".join(" ".join(str(n)) + "\n" for n in range(100, 120)))
+    arguments = ["translate", f"--workdir={trained_workdir}", f"--input={tmp_path / 'in'}"]
+    outputs = []
+    for extra in ("--config.decode.max_extra_length=0", "--config.decode.max_extra_length=5"):
+        assert main(["jformer", *arguments, f"--output={tmp_path / 'out'}", extra]) == 0
+        outputs.append((tmp_path / "out").read_text())
+    assert outputs[0] != outputs[1]
+    assert main(["jformer", *arguments, "--config.model.d_model=8"]) == 2
+    assert "only config.decode.* can change" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--input={}/none", "none: no such file"),
+        ("--output={}/none/out", "cannot be written; its folder must exist"),
+    ],
+)
+def test_translate_names_a_file_it_cannot_use(trained_workdir, tmp_path, capsys, flag, message):
+    arguments = ["translate", f"--workdir={trained_workdir}", flag.format(tmp_path)]
+    assert main(["jformer", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_invalid_utf8_on_standard_input_is_named_by_its_line(trained_workdir):
+    result = run_main("translate", f"--workdir={trained_workdir}", input=b"1 2\n\xff\n")
+    assert result.returncode == 2
+    assert b"standard input:2: not UTF-8" in result.stderr
+
+
+def test_evaluate_scores_a_pair_of_files_under_its_prefix(trained_workdir, tmp_path, capsys):
+    write_split(tmp_path / "other", number_words(500, 505))
+    prefix = str(tmp_path / "other")
+    assert main(["jformer", "evaluate", f"--workdir={trained_workdir}", f"--data={prefix}"]) == 0
+    results = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert list(results) == [prefix]
+    assert results[prefix]["step"] == 12
+
+
+def test_summary_prints_parameters_by_module_and_their_total(capsys):
+    arguments = ["summary", "--config=configs/base.py", "--config.data.vocabulary_size=37000"]
+    assert main(["jformer", *arguments]) == 0
+    rows = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert rows["embedding"] == "18,944,000"
+    assert rows["encoder_0"] == "3,150,336"
+    assert rows["decoder_5"] == "4,199,936"
+    assert rows["total"] == "63,045,632"
+
+
+def test_help_names_the_commands_and_every_key(capsys):
+    assert main(["jformer", "--help"]) == 0
+    text = capsys.readouterr().out
+    for word in ("translate", "evaluate", "summary", "--config.optimizer.warmup_steps=4000"):
+        assert word in text
+
+
+def test_the_console_script_is_the_same_program():
+    script = os.path.join(os.path.dirname(sys.executable), "jformer")
+    output = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
+    assert output == run_main("--help", text=True).stdout

@@ -1,0 +1,148 @@
+"""A run that is stopped anywhere goes on exactly; a real process, a real `kill -9`."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from jformer.config import UserError, read_config
+from jformer.main import main
+from jformer.training.checkpoint import Checkpoints
+from jformer.training.loop import check_same_config
+from jformer.training.optimizer import make_optimizer
+from jformer.training.step import create_state
+from tests.conftest import small_flags
+
+STEPS = 60
+
+
+def command(corpus_directory, workdir):
+    flags = [f for f in small_flags(corpus_directory, workdir) if "every" not in f]
+    return [
+        sys.executable, "-m", "jformer.main", *flags, f"--config.train.steps={STEPS}",
+        # Neither divides the other: a checkpoint falls between two lines of the log.
+        "--config.train.log_every=7", "--config.train.checkpoint_every=5",
+        "--config.train.evaluate_every=20",
+    ]  # fmt: skip
+
+
+def saved_run(workdir):
+    """Everything that the last checkpoint holds."""
+    from jformer.run import load
+
+    run = load(workdir)
+    optimizer = make_optimizer(run.config.optimizer, lambda count: 1.0)
+    like = jax.device_put(create_state(run.model, optimizer, jax.random.key(0)), jax.devices()[0])
+    with Checkpoints(workdir) as checkpoints:
+        return checkpoints.restore(checkpoints.steps()[-1], like)
+
+
+def metrics_of(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("tokens_per_second", None)
+    return lines
+
+
+def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_directory, tmp_path):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    reference = subprocess.Popen(command(corpus_directory, undisturbed), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command(corpus_directory, killed), stderr=subprocess.DEVNULL)
+    while not (killed / "checkpoints" / "15").is_dir():
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (killed / "results.json").exists()
+    again = subprocess.run(command(corpus_directory, killed), capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert re.search(r"resuming from step \d+", again.stderr)
+    assert reference.wait() == 0
+
+    (state, position), (expected, expected_position) = saved_run(killed), saved_run(undisturbed)
+    assert int(state.step) == STEPS
+    jax.tree.map(np.testing.assert_array_equal, state, expected)
+    assert position == expected_position
+    assert metrics_of(killed) == metrics_of(undisturbed)
+    steps = [line["step"] for line in metrics_of(killed) if line["split"] == "train"]
+    assert steps == [*range(7, STEPS, 7), STEPS]
+
+
+def test_a_complete_run_prints_its_scores_again_and_trains_no_more(
+    trained_workdir, corpus_directory, capsys
+):
+    before = {
+        path: path.stat().st_mtime_ns for path in trained_workdir.rglob("*") if path.is_file()
+    }
+    assert main(["jformer", *small_flags(corpus_directory, trained_workdir)]) == 0
+    captured = capsys.readouterr()
+    assert "complete at step 12" in captured.err
+    assert json.loads(captured.out.splitlines()[-1])["test"]["step"] == 12
+    after = {path: path.stat().st_mtime_ns for path in trained_workdir.rglob("*") if path.is_file()}
+    assert after.keys() == before.keys()
+    assert not any("checkpoints" in str(path) for path in after if after[path] != before[path])
+
+
+def test_metrics_hold_every_line_that_was_asked_for(trained_workdir):
+    lines = metrics_of(trained_workdir)
+    assert [line["step"] for line in lines if line["split"] == "train"] == [4, 8, 12]
+    assert [line["step"] for line in lines if line["split"] == "validation"] == [6, 12]
+    train = [line for line in lines if line["split"] == "train"]
+    assert set(train[0]) == {"step", "split", "loss", "nll", "perplexity", "learning_rate"}
+    config = read_config(trained_workdir / "config.json")
+    rate = 16**-0.5 * 8 * config.optimizer.warmup_steps**-1.5
+    assert train[1]["learning_rate"] == pytest.approx(rate, rel=1e-5)
+
+
+def test_another_config_in_the_same_directory_is_refused_with_what_differs(
+    trained_workdir, corpus_directory, capsys
+):
+    flags = [
+        *small_flags(corpus_directory, trained_workdir),
+        "--config.model.dropout=0.3",
+        "--config.seed=4",
+    ]
+    assert main(["jformer", *flags]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "config.model.dropout was 0.1, now 0.3" in error
+    assert "config.seed was 0, now 4" in error
+
+
+def test_more_steps_and_other_decoding_are_the_same_run(trained_workdir):
+    import dataclasses
+
+    config = read_config(trained_workdir / "config.json")
+    longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=99))
+    other_beam = dataclasses.replace(config, decode=dataclasses.replace(config.decode, beam_size=9))
+    for same in (config, longer, other_beam):
+        check_same_config(same, trained_workdir)
+    with pytest.raises(UserError, match=r"config\.name was 'tiny', now 'other'"):
+        check_same_config(dataclasses.replace(config, name="other"), trained_workdir)
+
+
+def test_a_vocabulary_that_is_not_the_runs_own_is_refused(
+    trained_workdir, corpus_directory, tmp_path, capsys
+):
+    import shutil
+
+    from jformer.data.vocabulary import Vocabulary
+
+    copy = tmp_path / "copy"
+    shutil.copytree(trained_workdir, copy)
+    flags = [*small_flags(corpus_directory, copy), "--config.train.steps=15"]
+    Vocabulary.train(["other text"], 300).save(copy / "vocabulary.json")
+    assert main(["jformer", *flags]) == 2
+    assert (
+        "not the vocabulary that the checkpoints beside it were trained with"
+        in capsys.readouterr().err
+    )
+    os.remove(copy / "vocabulary.json")
+    assert main(["jformer", *flags]) == 2
+    assert "vocabulary.json: missing beside checkpoints" in capsys.readouterr().err

@@ -1,0 +1,113 @@
+"""The train step as a pure function."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jformer.config import ModelConfig, OptimizerConfig
+from jformer.model.transformer import Transformer
+from jformer.training.optimizer import learning_rate, make_optimizer
+from jformer.training.step import create_state, make_evaluation_step, make_train_step
+
+V = 31
+CONFIG = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0.2)
+KEY = jax.random.key(9)
+
+
+def setup(dropout=0.2, **optimizer):
+    model = Transformer(dataclasses.replace(CONFIG, dropout=dropout), V)
+    config = OptimizerConfig(warmup_steps=20, **optimizer)
+    adam = make_optimizer(config, learning_rate(config, CONFIG.d_model))
+    return jax.jit(make_train_step(model, adam, 0.1)), create_state(model, adam, jax.random.key(0))
+
+
+def batch(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    source = rng.integers(3, V, (rows, 5)).astype(np.int32)
+    target = np.concatenate([np.ones((rows, 1), np.int32), source, np.full((rows, 1), 2)], axis=1)
+    return {"source_BS": source, "target_BT1": target.astype(np.int32)}
+
+
+def assert_trees_close(a, b, **tolerance):
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), a, b)
+
+
+def test_a_model_learns_to_copy():
+    step, state = setup(dropout=0.0)
+    losses = []
+    for i in range(150):
+        state, metrics = step(state, batch(32, seed=i), KEY)
+        losses.append(float(metrics["nll"] / metrics["tokens"]))
+    assert losses[0] > 3
+    assert losses[-1] < 1.5
+    assert int(state.step) == 150
+
+
+def test_the_same_arguments_give_the_same_bits():
+    step, state = setup()
+    (first, _), (second, _) = step(state, batch(4), KEY), step(state, batch(4), KEY)
+    assert_trees_close(first.params, second.params, rtol=0)
+
+
+def test_successive_steps_draw_different_dropout_masks():
+    step, state = setup()
+    later = state.replace(step=state.step + 1)
+    losses = [float(step(s, batch(4), KEY)[1]["loss"]) for s in (state, later)]
+    assert losses[0] != losses[1]
+
+
+def test_rows_of_padding_weigh_nothing():
+    step, state = setup(dropout=0.0)
+    padded = {name: np.pad(rows, ((0, 3), (0, 0))) for name, rows in batch(4).items()}
+    (plain, a), (with_rows, b) = step(state, batch(4), KEY), step(state, padded, KEY)
+    assert float(a["tokens"]) == float(b["tokens"]) == 24
+    assert_trees_close(plain.params, with_rows.params, atol=1e-6)
+
+
+def test_the_gradient_is_that_of_the_mean_over_all_tokens():
+    """Adam's first moment after one step is 0.1 of the gradient."""
+    step, state = setup(dropout=0.0)
+    short = {"source_BS": batch(4)["source_BS"], "target_BT1": batch(4)["target_BT1"].copy()}
+    short["target_BT1"][2:, 3:] = 0  # two rows of 2 tokens beside two of 6
+
+    def gradient(rows):
+        chosen = {name: value[rows] for name, value in short.items()}
+        new, metrics = step(state, chosen, KEY)
+        return jax.tree.map(lambda m: 10 * m, new.optimizer_state[0].mu), metrics["tokens"]
+
+    (whole, tokens), (long, n), (rest, m) = (
+        gradient(r) for r in (slice(0, 4), slice(0, 2), slice(2, 4))
+    )
+    assert (float(n), float(m), float(tokens)) == (12, 4, 16)
+    weighted = jax.tree.map(lambda a, b: (12 * a + 4 * b) / 16, long, rest)
+    assert_trees_close(whole, weighted, atol=1e-6)
+
+
+def test_evaluation_has_no_dropout_and_no_smoothing():
+    _, state = setup(dropout=0.5)
+    model = Transformer(dataclasses.replace(CONFIG, dropout=0.5), V)
+    sums = make_evaluation_step(model)(state.params, batch(4))
+    assert float(sums["loss"]) == pytest.approx(float(sums["nll"]))
+    again = make_evaluation_step(Transformer(CONFIG, V))(state.params, batch(4))
+    assert float(again["nll"]) == float(sums["nll"])
+
+
+def test_label_smoothing_changes_the_loss_and_not_the_likelihood():
+    model, adam = Transformer(CONFIG, V), make_optimizer(OptimizerConfig(), lambda count: 1e-3)
+    state = create_state(model, adam, jax.random.key(0))
+    plain, smooth = (make_train_step(model, adam, e)(state, batch(4), KEY)[1] for e in (0.0, 0.3))
+    assert float(plain["nll"]) == pytest.approx(float(smooth["nll"]))
+    assert float(plain["loss"]) != pytest.approx(float(smooth["loss"]), rel=1e-3)
+
+
+def test_the_state_of_a_step_is_three_things():
+    _, state = setup()
+    assert [field.name for field in dataclasses.fields(state)] == [
+        "step",
+        "params",
+        "optimizer_state",
+    ]
+    assert state.step.dtype == jnp.int32
