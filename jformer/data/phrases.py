@@ -148,8 +148,8 @@ def names_of(names: Names, locale: babel.Locale) -> list[str]:
 
 
 def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
-    """One phrase of any kind, or a list of two or three."""
-    parts = [rng.choice(kinds)(rng, names) for _ in range(rng.choice((1, 1, 2, 3)))]
+    """One phrase of any kind, or a list of two."""
+    parts = [rng.choice(kinds)(rng, names) for _ in range(rng.choice((1, 1, 1, 2)))]
     if len(parts) == 1:
         return parts[0]
     style: Any = rng.choice(("standard", "or"))

@@ -3,6 +3,7 @@
 A table's row is the last token, its column the next: log-probabilities of a first-order chain.
 """
 
+import functools
 import itertools
 import math
 
@@ -30,9 +31,15 @@ def chain_step(table_VV):
 
 
 def search(table_VV, limits, beam_size, alpha):
-    cache = {"history": jnp.zeros((len(limits), beam_size, max(limits)), jnp.int32)}
-    step = chain_step(jnp.asarray(table_VV, jnp.float32))
-    return beam_search(step, cache, jnp.asarray(limits), max(limits), beam_size, alpha)
+    return compiled_search(
+        jnp.asarray(table_VV, jnp.float32), jnp.asarray(limits), max(limits), beam_size, alpha
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def compiled_search(table_VV, limits_B, max_length, beam_size, alpha):
+    cache = {"history": jnp.zeros((limits_B.shape[0], beam_size, max_length), jnp.int32)}
+    return beam_search(chain_step(table_VV), cache, limits_B, max_length, beam_size, alpha)
 
 
 def tokens_of(hypotheses, b=0, w=0):
