@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jformer.config import ModelConfig
-from jformer.model.attention import MultiHeadAttention
+from jformer.model.attention import MultiHeadAttention, residual_init
 
 
 def hash_bits(key, shape):
@@ -58,8 +58,9 @@ class FeedForward(nn.Module):
 
     def setup(self):
         xavier = nn.initializers.xavier_uniform()
+        smaller = residual_init(self.config.num_layers)
         self.ffn_in = nn.Dense(self.config.d_ff, kernel_init=xavier)
-        self.ffn_out = nn.Dense(self.config.d_model, kernel_init=xavier)
+        self.ffn_out = nn.Dense(self.config.d_model, kernel_init=smaller)
 
     def __call__(self, x_BLD):
         return self.ffn_out(nn.relu(self.ffn_in(x_BLD)))
