@@ -21,7 +21,7 @@ def run_main(*arguments, **options):
     ("arguments", "message"),
     [
         ([], "--config is missing, as in --config=configs/tiny.py"),
-        (["--config=configs/none.py"], "No such file or directory: 'configs/none.py'"),
+        (["--config=configs/none.py"], "configs/none.py"),
         (["--config=configs/tiny.py:phrase"], "did you mean phrases?"),
         (["--config=configs/tiny.py", "--config.train.stepz=3"], "did you mean train.steps?"),
         (["--config=configs/tiny.py", "--config.train.steps=few"], "--config.train.steps=few"),
@@ -103,7 +103,7 @@ def test_translate_takes_other_decoding_and_nothing_else(trained_workdir, tmp_pa
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--input={}/none", "none: no such file"),
+        ("--input={}/none", "none: cannot be read (No such file"),
         ("--output={}/none/out", "cannot be written; its folder must exist"),
     ],
 )

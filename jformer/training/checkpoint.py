@@ -26,9 +26,7 @@ class Checkpoints:
     def __init__(self, workdir: Path, keep: int | None = None):
         """Keep the last `keep`; with None, only read."""
         self._workdir = workdir
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=keep is not None, read_only=keep is None
-        )
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=keep is not None)
         self._manager = ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
 
     def __enter__(self) -> "Checkpoints":

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+from jformer.config import UserError
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.step import TrainState
 from tests.conftest import small_config
@@ -47,11 +48,11 @@ def test_the_average_is_the_mean_of_the_parameters(saved):
     jax.tree.map(np.testing.assert_allclose, average, state_at(6).params)
 
 
-def test_metadata_holds_the_config_and_the_vocabularys_hash(saved):
+def test_another_vocabulary_than_that_of_the_checkpoint_is_refused(saved):
     with Checkpoints(saved) as checkpoints:
-        metadata = checkpoints.metadata(8)
-    assert metadata["vocabulary_hash"] == "hash"
-    assert metadata["config"]["model"]["d_model"] == CONFIG.model.d_model
+        checkpoints.check_vocabulary(8, "hash")
+        with pytest.raises(UserError, match=r"vocabulary\.json: not the vocabulary that"):
+            checkpoints.check_vocabulary(8, "other hash")
 
 
 def test_reading_writes_nothing(saved):
