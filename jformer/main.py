@@ -199,6 +199,7 @@ def parse(
     try:
         extra = config_values(rest)[1:]
         config = config_values.config
+        frozen = None if config is None else freeze(config)  # a file that failed raises only here
     except flags.UnrecognizedFlagError as error:
         hint = nearest(error.flagname, ["config", *defaults])
         raise UserError(f"--{error.flagname} is no flag of this command{hint}") from error
@@ -209,9 +210,9 @@ def parse(
         raise UserError(f"--config: {error}") from error
     if extra:
         raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")
-    if config is None:
+    if frozen is None:
         raise UserError("--config is missing, as in --config=configs/tiny.py")
-    return values, freeze(config)
+    return values, frozen
 
 
 def score_splits(run: Any, tests: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
         for step, batch in enumerate(iterator, start=first + 1):
             state, metrics = train_step(state, parallel.place_batch(batch, mesh), dropout_key)
             window.add(metrics)
-            progress.advance()
+            progress.advance(metrics)
             if step % every.log_every == 0 or step == total:
                 log.write(step, "train", **window.means(), learning_rate=float(rate(step - 1)))
                 progress.report(step, log.last)

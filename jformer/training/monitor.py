@@ -71,7 +71,10 @@ class Progress:
         self._last = time.monotonic()
         self._bar = tqdm(initial=first, total=total, unit="step", disable=not sys.stderr.isatty())
 
-    def advance(self) -> None:
+    def advance(self, metrics: dict[str, jax.Array]) -> None:
+        """One step more; waits for the first, whose time then holds the compilation."""
+        if not self._seconds:
+            jax.block_until_ready(metrics)
         now = time.monotonic()
         self._seconds.append(now - self._last)
         self._last = now

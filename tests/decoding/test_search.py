@@ -75,7 +75,7 @@ def test_a_beam_of_two_finds_what_greedy_walks_past():
 
 
 def test_a_length_penalty_prefers_the_longer_hypothesis():
-    #  EOS at once: .5 ; A A A EOS: .5 * .9^3 = .36, worth more when divided by its length
+    # EOS at once has .5; A C D EOS has .5 * .9 * .9 = .405, but is worth more for its length.
     rows = table(
         {BOS: {EOS: 0.5, A: 0.5}, A: {C: 0.9, EOS: 0.1}, C: {D: 0.9, EOS: 0.1}, D: {EOS: 1.0}}
     )

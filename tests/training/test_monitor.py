@@ -43,7 +43,7 @@ def test_sums_go_on_from_those_of_a_checkpoint():
 def test_progress_off_a_terminal_is_lines_with_the_time_left(capsys):
     progress = Progress(90, 1000)
     for _ in range(10):
-        progress.advance()
+        progress.advance({})
     progress.report(100, "loss 2.5")
     progress.close()
     lines = capsys.readouterr().err.splitlines()
