@@ -111,7 +111,7 @@ def test_another_config_in_the_same_directory_is_refused_with_what_differs(
     ]
     assert main(["jformer", *flags]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "config.model.dropout was 0.2, now 0.3" in error
+    assert "config.model.dropout was 0.1, now 0.3" in error
     assert "config.seed was 0, now 4" in error
 
 
