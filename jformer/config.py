@@ -241,7 +241,7 @@ def write_config(config: Config, path: Path) -> None:
 def read_config(path: Path) -> Config:
     try:
         return freeze(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    except OSError:
         raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?") from None
     except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error}); restore the file") from error

@@ -8,7 +8,7 @@
     train      train, then score; the same command again resumes, or prints the scores of a
                complete run
     translate  one line out for each line in; standard input and output by default
-    evaluate   score the run's test splits, or PREFIX.en and PREFIX.de, each also as .gz
+    evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de, each also as .gz
     summary    parameters by module, no training
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the
@@ -18,10 +18,13 @@ files. --debug shows the traceback of a mistake.
 # Flags and sub-commands only: no other module reads a flag. Whatever imports JAX is imported where
 # it is used, so that --help and a mistyped flag answer at once.
 
+import dataclasses
 import json
 import logging
 import os
+import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,11 +52,12 @@ def main(argv: list[str]) -> int:
         return command(arguments)
     except (UserError, flags.Error) as error:
         if "--debug" in argv:
-            raise
-        print(f"jformer: {' '.join(str(error).split())}", file=sys.stderr)
+            traceback.print_exc()
+        # The last line: ml_collections puts a traceback before it, where a config file fails.
+        print(f"jformer: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("jformer: interrupted; the same command resumes", file=sys.stderr)
+        print("jformer: interrupted; training resumes with the same command", file=sys.stderr)
         return 130
 
 
@@ -110,7 +114,8 @@ def train_command(arguments: list[str]) -> int:
     run = load(workdir)
     tests = {name: split for name, split in splits.items() if name not in ("train", "validation")}
     results = read_results(workdir)
-    if all(results.get(name, {}).get("step") == run.step for name in tests):
+    scored_with = {"step": run.step, "decode": dataclasses.asdict(config.decode)}
+    if all(scored_with == {k: results.get(name, {}).get(k) for k in scored_with} for name in tests):
         say(f"the run is complete at step {run.step}; --config.train.steps=MORE goes on")
         print(json.dumps({name: results[name] for name in tests}))
     else:
@@ -128,8 +133,7 @@ def evaluate_command(arguments: list[str]) -> int:
     if flag.data:
         tests = {flag.data: read_pair(flag.data, data.source_language, data.target_language)}
     else:
-        tests = load_splits(data, config.seed)
-        del tests["train"]
+        tests = load_splits(data, config.seed, with_train=False)
     print(json.dumps(score_splits(load(flag.workdir).with_decode(config.decode), tests)))
     return 0
 
@@ -190,7 +194,7 @@ def parse(
     known: dict[str, Any] = {"sys_argv": rest, "flag_values": config_values}
     if of_run:
         for argument in rest:
-            if argument.startswith("--config") and not argument.startswith("--config.decode."):
+            if re.match(r"--?config(?!\.decode\.)", argument):
                 raise UserError(f"{argument}: the run is trained; only config.decode.* can change")
         stored = read_config(Path(values.workdir) / "config.json")
         config_flags.DEFINE_config_dict("config", thaw(stored), **known)
@@ -206,7 +210,7 @@ def parse(
     except OSError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"--config: {reason}; there is configs/tiny.py, for one") from error
-    except (AttributeError, TypeError, SyntaxError) as error:
+    except (AttributeError, ImportError, LookupError, NameError, SyntaxError, TypeError) as error:
         raise UserError(f"--config: {error}") from error
     if extra:
         raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")

@@ -80,10 +80,10 @@ def load(workdir: str | Path, step: int | None = None) -> Run:
     config = read_config(workdir / "config.json")
     vocabulary = Vocabulary.load(workdir / "vocabulary.json")
     model = Transformer(config.model, vocabulary.size)
-    if not (workdir / "checkpoints").is_dir():
-        raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
     with Checkpoints(workdir) as checkpoints:
         saved = checkpoints.steps()
+        if not saved:
+            raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
         steps = [s for s in saved if step is None or s <= step]
         if not steps or step not in (None, steps[-1]):
             raise UserError(f"{workdir}: no checkpoint of step {step}; there are {saved}")
@@ -119,7 +119,8 @@ def score_split(run: Run, name: str, split: Split) -> tuple[dict[str, Any], list
     began = time.monotonic()
     hypotheses = run.translate(split.sources)
     seconds = time.monotonic() - began
-    scores = {**run.score(split, hypotheses), "step": run.step, "seconds": round(seconds, 1)}
+    scores = {**run.score(split, hypotheses), "step": run.step}
+    scores |= {"seconds": round(seconds, 1), "decode": dataclasses.asdict(run.config.decode)}
     replace_file(
         run.workdir / "results.json",
         json.dumps({**read_results(run.workdir), name: scores}, indent=2).encode() + b"\n",

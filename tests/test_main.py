@@ -62,7 +62,7 @@ def test_a_file_fault_is_found_before_a_run_directory_is_made(tmp_path, capsys):
 def test_debug_shows_where_a_mistake_was_found():
     result = run_main("--config=configs/tiny.py:phrase", "--debug")
     assert b"Traceback" in result.stderr
-    assert result.returncode != 0
+    assert result.returncode == 2
 
 
 def test_translate_reads_standard_input_and_writes_a_line_for_each_line(trained_workdir):

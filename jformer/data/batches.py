@@ -45,8 +45,8 @@ class Ragged:
     def padded(self, rows: np.ndarray, height: int, width: int) -> np.ndarray:
         """The given rows as (height, width), PAD to the right of each and in the rows left over."""
         columns = np.arange(width)
-        starts, lengths = self.offsets[rows], self.lengths[rows]
-        inside = columns < lengths[:, None]
+        starts = self.offsets[rows]
+        inside = columns < (self.offsets[rows + 1] - starts)[:, None]
         result = np.full((height, width), PAD, np.int32)
         result[: len(rows)][inside] = self.flat[(starts[:, None] + columns)[inside]]
         return result

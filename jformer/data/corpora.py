@@ -26,22 +26,21 @@ class Split:
         return len(self.sources)
 
 
-def load_splits(config: DataConfig, seed: int) -> dict[str, Split]:
+def load_splits(config: DataConfig, seed: int, with_train: bool = True) -> dict[str, Split]:
     """`train` and `validation`, and under their own names the splits to be scored at the end."""
     if config.name == "phrases":
         made = phrases.make_splits(
             config.source_language, config.target_language, config.phrases, seed
         )
-        return {name: Split(*texts) for name, texts in made.items()}
+        return {n: Split(*texts) for n, texts in made.items() if with_train or n != "train"}
     if config.name == "multi30k":
         prefixes = {split: f"{config.directory}/{name}" for split, name in MULTI30K.items()}
     else:
         prefixes = {"train": config.train, "validation": config.validation, "test": config.test}
+    if not with_train:
+        del prefixes["train"]
     languages = config.source_language, config.target_language
     splits = {split: read_pair(prefix, *languages) for split, prefix in prefixes.items() if prefix}
-    for name, split in splits.items():
-        if not len(split):
-            raise UserError(f"{prefixes[name]}: the files are empty; {name} needs sentences")
     return splits
 
 
@@ -54,6 +53,8 @@ def read_pair(prefix: str, source_language: str, target_language: str) -> Split:
             f"{paths[0]} has {len(sources)} lines and {paths[1]} has {len(targets)}: "
             f"line i of one must translate line i of the other"
         )
+    if not sources:
+        raise UserError(f"{paths[0]} and {paths[1]}: are empty; sentences are needed there")
     return Split(sources, targets)
 
 

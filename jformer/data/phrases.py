@@ -118,6 +118,8 @@ def shared_names(source: babel.Locale, target: babel.Locale) -> Names:
         "units": sorted(units),
     }
     pers = ("duration-second", "duration-minute", "duration-hour", "duration-day")
+    if min(len(names[sort]) for sort in NAMED) < 20:
+        raise UserError(f"CLDR names too little in {source} and {target} for a corpus of phrases")
     rates = [(u, per) for u in names["units"] for per in pers if u != per and in_words(u, per)]
     return {**names, "rates": rates}
 

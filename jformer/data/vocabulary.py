@@ -48,7 +48,10 @@ class Vocabulary:
     def load(cls, path: Path) -> "Vocabulary":
         if not path.is_file():
             raise UserError(f"{path}: no such file; a run keeps its vocabulary there")
-        return cls(Tokenizer.from_file(str(path)))
+        try:
+            return cls(Tokenizer.from_file(str(path)))
+        except Exception as error:
+            raise UserError(f"{path}: is no vocabulary ({error}); restore the file") from error
 
     def save(self, path: Path) -> None:
         replace_file(path, self._tokenizer.to_str().encode())

@@ -22,7 +22,7 @@ from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.monitor import MetricsFile, Progress, Window, say
 from jformer.training.optimizer import learning_rate, make_optimizer
-from jformer.training.step import TrainState, create_state, make_evaluation_step, make_train_step
+from jformer.training.step import TrainState, create_state, evaluation_step, make_train_step
 
 # A run may go on with other values of these; any other key would make it another run.
 MAY_CHANGE = ("train.steps", "decode.")
@@ -81,12 +81,11 @@ def evaluation(
     """From parameters to the split's NLL a token and its perplexity; each pair counts once."""
     pairs = tokenize(split, vocabulary)
     batches = Batches(pairs, config.train.batch_tokens, config.data.num_buckets, seed=None)
-    step = jax.jit(make_evaluation_step(model))
 
     def evaluate(params: Any) -> dict[str, float]:
         window = Window({})
         for number in range(batches.per_epoch):
-            window.add(step(params, parallel.place_batch(batches[number], mesh)))
+            window.add(evaluation_step(model, params, parallel.place_batch(batches[number], mesh)))
         means = window.means()
         return {name: means[name] for name in ("nll", "perplexity")}
 
@@ -108,18 +107,20 @@ def restore_newest(
 def open_vocabulary(config: Config, split: Split, workdir: Path) -> Vocabulary:
     """The run's own vocabulary, learned from the training side only when the run begins."""
     path = workdir / "vocabulary.json"
-    if not path.exists():
-        if any((workdir / "checkpoints").glob("[0-9]*")):
-            raise UserError(f"{path}: missing beside checkpoints that need it; put it back")
+    if not has_checkpoints(workdir):
         texts = (text for side in (split.sources, split.targets) for text in side)
         Vocabulary.train(texts, config.data.vocabulary_size).save(path)
     return Vocabulary.load(path)
 
 
+def has_checkpoints(workdir: Path) -> bool:
+    return any((workdir / "checkpoints").glob("[0-9]*"))
+
+
 def check_same_config(config: Config, workdir: Path) -> None:
     """Raise `UserError` where `workdir` holds a run of another config, naming what differs."""
-    if not (workdir / "config.json").exists():
-        return
+    if not has_checkpoints(workdir):
+        return  # nothing is lost: what stopped before its first checkpoint begins anew
     before, now = flatten(read_config(workdir / "config.json")), flatten(config)
     differing = [
         f"config.{key} was {before[key]!r}, now {now[key]!r}"

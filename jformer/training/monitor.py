@@ -19,6 +19,7 @@ class Window:
     def __init__(self, sums: dict[str, float]):
         self._sums = dict(sums)
         self._pending: list[dict[str, jax.Array]] = []
+        self._tokens_before = sums.get("tokens", 0.0)
         self._began = time.monotonic()
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
@@ -38,11 +39,12 @@ class Window:
     def means(self) -> dict[str, float]:
         """A token's loss and NLL, their perplexity, and the tokens a second since the beginning."""
         sums = self.sums()
+        new_tokens = sums["tokens"] - self._tokens_before
         return {
             "loss": sums["loss"] / sums["tokens"],
             "nll": sums["nll"] / sums["tokens"],
             "perplexity": perplexity(sums),
-            "tokens_per_second": sums["tokens"] / (time.monotonic() - self._began),
+            "tokens_per_second": new_tokens / (time.monotonic() - self._began),
         }
 
 

@@ -4,6 +4,7 @@ A batch is `{"source_BS": ids, "target_BT1": ids}`; a target row is BOS, the sen
 so that its first T columns are the decoder's input and its last T the labels.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -56,12 +57,9 @@ def make_train_step(
     return step
 
 
-def make_evaluation_step(model: Transformer):
-    """`step(params, batch) -> sums`, without dropout and without label smoothing."""
-
-    def step(params, batch):
-        input_BT, labels_BT = split_target(batch["target_BT1"])
-        logits_BTV = model.apply({"params": params}, batch["source_BS"], input_BT)
-        return loss_sums(logits_BTV, labels_BT, label_smoothing=0.0)
-
-    return step
+@functools.partial(jax.jit, static_argnums=0)
+def evaluation_step(model: Transformer, params, batch):
+    """Sums over the batch's tokens, without dropout and without label smoothing."""
+    input_BT, labels_BT = split_target(batch["target_BT1"])
+    logits_BTV = model.apply({"params": params}, batch["source_BS"], input_BT)
+    return loss_sums(logits_BTV, labels_BT, label_smoothing=0.0)

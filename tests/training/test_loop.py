@@ -97,7 +97,8 @@ def test_metrics_hold_every_line_that_was_asked_for(trained_workdir):
     train = [line for line in lines if line["split"] == "train"]
     assert set(train[0]) == {"step", "split", "loss", "nll", "perplexity", "learning_rate"}
     config = read_config(trained_workdir / "config.json")
-    rate = 16**-0.5 * 8 * config.optimizer.warmup_steps**-1.5
+    optimizer = config.optimizer
+    rate = optimizer.learning_rate_factor * 16**-0.5 * 8 * optimizer.warmup_steps**-1.5
     assert train[1]["learning_rate"] == pytest.approx(rate, rel=1e-5)
 
 
@@ -145,4 +146,4 @@ def test_a_vocabulary_that_is_not_the_runs_own_is_refused(
     )
     os.remove(copy / "vocabulary.json")
     assert main(["jformer", *flags]) == 2
-    assert "vocabulary.json: missing beside checkpoints" in capsys.readouterr().err
+    assert "vocabulary.json: no such file" in capsys.readouterr().err

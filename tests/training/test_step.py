@@ -11,7 +11,7 @@ import pytest
 from jformer.config import ModelConfig, OptimizerConfig
 from jformer.model.transformer import Transformer
 from jformer.training.optimizer import make_optimizer
-from jformer.training.step import create_state, make_evaluation_step, make_train_step
+from jformer.training.step import create_state, evaluation_step, make_train_step
 
 V = 31
 CONFIG = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0.2)
@@ -92,9 +92,9 @@ def test_the_gradient_is_that_of_the_mean_over_all_tokens():
 def test_evaluation_has_no_dropout_and_no_smoothing():
     _, state = setup(dropout=0.5)
     model = Transformer(dataclasses.replace(CONFIG, dropout=0.5), V)
-    sums = make_evaluation_step(model)(state.params, batch(4))
+    sums = evaluation_step(model, state.params, batch(4))
     assert float(sums["loss"]) == pytest.approx(float(sums["nll"]))
-    again = make_evaluation_step(Transformer(CONFIG, V))(state.params, batch(4))
+    again = evaluation_step(Transformer(CONFIG, V), state.params, batch(4))
     assert float(again["nll"]) == float(sums["nll"])
 
 
