@@ -14,7 +14,7 @@ def get_config(dataset="phrases"):
     config.model.d_ff = 256
     config.model.num_heads = 4
     if dataset == "phrases":
-        # Many small batches: attention finds its alignments after about 700 updates of any size.
+        # Many small batches: what counts here is the number of updates.
         # Few shapes: each costs seconds of compilation out of the minutes that the run has.
         config.model.num_layers = 2
         config.data.vocabulary_size = 2000

@@ -8,7 +8,7 @@
     train      train, then score; the same command again resumes, or prints the scores of a
                complete run
     translate  one line out for each line in; standard input and output by default
-    evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de, each also as .gz
+    evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de (or .gz)
     summary    parameters by module, no training
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the

@@ -1,4 +1,4 @@
-"""The BPE is lossless for any text and keeps to the training side."""
+"""The BPE is lossless for any text, and saved as it is."""
 
 import pytest
 from hypothesis import given, settings

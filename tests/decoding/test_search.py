@@ -208,15 +208,16 @@ def test_any_beam_finds_what_a_search_over_lists_finds(seed, W, alpha):
 
 
 def test_the_loop_ends_when_no_open_hypothesis_can_win():
+    # One hypothesis of three has ended; the open one has .1 against its .9 and cannot catch up.
+    early_end = table({BOS: {EOS: 0.9, A: 0.1}, A: {C: 1.0}, C: {A: 1.0}})
     calls = []
-    base = chain_step(jnp.asarray(GARDEN_PATH, jnp.float32))
+    base = chain_step(jnp.asarray(early_end, jnp.float32))
 
     def step(cache, tokens_BW, t):
         jax.debug.callback(lambda t: calls.append(int(t)), t)
         return base(cache, tokens_BW, t)
 
-    cache = {"history": jnp.zeros((1, 2, 50), jnp.int32)}
-    found = beam_search(step, cache, jnp.array([50]), 50, 2, 0.6)
-    jax.block_until_ready(found)
+    cache = {"history": jnp.zeros((1, 3, 50), jnp.int32)}
+    jax.block_until_ready(beam_search(step, cache, jnp.array([50]), 50, 3, 0.6))
     jax.effects_barrier()
-    assert len(calls) < 10
+    assert calls == [0]

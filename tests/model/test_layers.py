@@ -1,4 +1,4 @@
-"""Dropout's own generator is held to statistics, residuals to the paper's formula."""
+"""Dropout's own generator is held to statistics."""
 
 import jax
 import jax.numpy as jnp

@@ -29,7 +29,7 @@ def command(corpus_directory, workdir):
         sys.executable, "-m", "jformer.main", *flags, f"--config.train.steps={STEPS}",
         # Neither divides the other: a checkpoint falls between two lines of the log.
         "--config.train.log_every=7", "--config.train.checkpoint_every=5",
-        "--config.train.evaluate_every=20",
+        "--config.train.evaluate_every=20", "--config.train.average_checkpoints=20",
     ]  # fmt: skip
 
 
