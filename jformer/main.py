@@ -32,8 +32,16 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from jformer import config as schema
-from jformer.config import Config, UserError, check_flags, freeze, nearest, read_config, thaw
+from jformer.config import (
+    Config,
+    UserError,
+    check_flags,
+    freeze,
+    help_text,
+    nearest,
+    read_config,
+    thaw,
+)
 
 EXAMPLES_SHOWN = 5
 REQUIRED = None  # the default of a flag that has none
@@ -43,9 +51,7 @@ def main(argv: list[str]) -> int:
     """Run one command line, program name first, and return its exit status."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     if "--help" in argv or "-h" in argv:
-        print(
-            f"{__doc__}\nConfig keys, with the paper's base model as default:\n{schema.help_text()}"
-        )
+        print(f"{__doc__}\nConfig keys, with the paper's base model as default:\n{help_text()}")
         return 0
     try:
         command, arguments = split_command(argv[1:])
@@ -144,8 +150,8 @@ def translate_command(arguments: list[str]) -> int:
     from jformer.data.corpora import decode_lines, read_lines
     from jformer.run import load
 
-    output = Path(flag.output or "-")
-    if output.is_dir() or not output.absolute().parent.is_dir():
+    output = Path(flag.output) if flag.output else None
+    if output and (output.is_dir() or not output.absolute().parent.is_dir()):
         raise UserError(f"--output={output}: cannot be written; its folder must exist")
     if flag.input:
         sentences = read_lines(Path(flag.input))
@@ -154,7 +160,7 @@ def translate_command(arguments: list[str]) -> int:
     outputs = load(flag.workdir).with_decode(config.decode).translate(sentences)
     # A translation could hold a line break of its own; the lines must stay those of the input.
     content = "".join(text.replace("\n", " ") + "\n" for text in outputs).encode()
-    if flag.output:
+    if output:
         output.write_bytes(content)
     else:
         sys.stdout.buffer.write(content)

@@ -83,7 +83,8 @@ def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, mess
 
 
 def test_heads_need_not_divide_d_model_when_their_widths_are_set():
-    freeze(edited(model__num_heads=7, model__d_k=5, model__d_v=3))
+    model = freeze(edited(model__num_heads=7, model__d_k=5, model__d_v=3)).model
+    assert (model.num_heads, model.key_width, model.value_width) == (7, 5, 3)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,6 @@ def test_every_room_says_what_lives_there():
 
 
 def test_nothing_is_left_for_later():
+    marks = ["TO" + "DO", "FIX" + "ME", "XX" + "X"]  # in two parts: this file is read as well
     for path in FILES:
-        assert not re.search(
-            r"\b(TODO|FIXME|XXX)\b", path.read_text().replace("TODO|FIXME|XXX", "")
-        )
+        assert not re.search(rf"\b({'|'.join(marks)})\b", path.read_text()), path

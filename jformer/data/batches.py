@@ -42,6 +42,11 @@ class Ragged:
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
+    def take(self, rows: np.ndarray) -> "Ragged":
+        return self.from_rows(
+            [self.flat[self.offsets[i] : self.offsets[i + 1]].tolist() for i in rows]
+        )
+
     def padded(self, rows: np.ndarray, height: int, width: int) -> np.ndarray:
         """The given rows as (height, width), PAD to the right of each and in the rows left over."""
         columns = np.arange(width)
@@ -164,7 +169,7 @@ def trainable(split: Split, vocabulary: Vocabulary, max_length: int) -> tuple[To
     if not len(short):
         raise UserError(f"no pair to train on: {left_out}; see config.data.max_length")
     if len(short) < len(filled):
-        pairs = tokenize(split, vocabulary, [filled[i] for i in short])
+        pairs = TokenPairs(pairs.sources.take(short), pairs.targets.take(short))
     return pairs, left_out
 
 

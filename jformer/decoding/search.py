@@ -89,7 +89,7 @@ def extend(step, beam: Beam) -> tuple[Beam, Any, Any]:
     # Exact in two stages: the best of all are among the best of each hypothesis.
     each = min(2 * W, V)
     sums_BWC, tokens_BWC = jax.lax.top_k(sums_BWV, each)
-    sums_BC, order_BC = jax.lax.top_k(sums_BWC.reshape(B, W * each), min(2 * W, W * each))
+    sums_BC, order_BC = jax.lax.top_k(sums_BWC.reshape(B, W * each), 2 * W)
     parents_BC = order_BC // each
     tokens_BC = jnp.take_along_axis(tokens_BWC.reshape(B, W * each), order_BC, axis=1)
     histories_BCT = (
