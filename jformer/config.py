@@ -20,12 +20,7 @@ from ml_collections import config_dict
 PAD, BOS, EOS = 0, 1, 2
 
 DATASETS = ("phrases", "multi30k", "files")
-COMPARISONS: dict[str, Any] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 class UserError(Exception):
@@ -140,7 +135,9 @@ def thaw(config: Config) -> config_dict.ConfigDict:
 def freeze(config: config_dict.ConfigDict | dict) -> Config:
     """The same values as a checked, hashable `Config`; `UserError` names the first bad key."""
 
-    def section(default: Any, values: dict, path: str) -> Any:
+    def section(default: Any, values: Any, path: str) -> Any:
+        if not isinstance(values, dict):
+            raise UserError(f"config.{path[:-1]}={values!r}: must hold keys and their values")
         for name in values:
             if not hasattr(default, name):
                 raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(Config()))}")
@@ -165,9 +162,7 @@ def check(config: Config) -> None:
             raise UserError(f"config.{path}={value}: {wrong}")
     model, data, train = config.model, config.data, config.train
     if model.d_model % 2:
-        raise UserError(
-            f"config.model.d_model={model.d_model}: must be even, for sines and cosines"
-        )
+        raise UserError(f"config.model.d_model={model.d_model}: must be even (sines and cosines)")
     if model.d_model % model.num_heads and None in (model.d_k, model.d_v):
         divisors = [h for h in range(1, model.d_model + 1) if model.d_model % h == 0]
         close = min(divisors, key=lambda h: abs(h - model.num_heads))

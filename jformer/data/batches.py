@@ -42,11 +42,6 @@ class Ragged:
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
-    def take(self, rows: np.ndarray) -> "Ragged":
-        return self.from_rows(
-            [self.flat[self.offsets[i] : self.offsets[i + 1]].tolist() for i in rows]
-        )
-
     def padded(self, rows: np.ndarray, height: int, width: int) -> np.ndarray:
         """The given rows as (height, width), PAD to the right of each and in the rows left over."""
         columns = np.arange(width)
@@ -70,14 +65,25 @@ class TokenPairs:
         return np.maximum(self.sources.lengths, self.targets.lengths - 1)
 
 
-def tokenize(split: Split, vocabulary: Vocabulary, rows: Sequence[int] | None = None) -> TokenPairs:
-    """All pairs of the split, or those at `rows`."""
-    rows = range(len(split)) if rows is None else rows
-    sources, targets = ([side[i] for i in rows] for side in (split.sources, split.targets))
+def tokenize(split: Split, vocabulary: Vocabulary) -> TokenPairs:
     return TokenPairs(
-        Ragged.from_rows([[*ids, EOS] for ids in vocabulary.encode(sources)]),
-        Ragged.from_rows([[BOS, *ids, EOS] for ids in vocabulary.encode(targets)]),
+        Ragged.from_rows([[*ids, EOS] for ids in vocabulary.encode(split.sources)]),
+        Ragged.from_rows([[BOS, *ids, EOS] for ids in vocabulary.encode(split.targets)]),
     )
+
+
+def trainable(split: Split, pairs: TokenPairs, max_length: int) -> tuple[np.ndarray, str]:
+    """The rows to train on, and in words how many were left out and why."""
+    sides = zip(split.sources, split.targets, strict=True)
+    filled = np.array([bool(source.strip() and target.strip()) for source, target in sides])
+    short = pairs.lengths <= max_length
+    left_out = (
+        f"{np.sum(~filled):,} pairs with an empty side and {np.sum(filled & ~short):,} "
+        f"of more than {max_length} tokens left out"
+    )
+    if not np.any(filled & short):
+        raise UserError(f"no pair to train on: {left_out}; see config.data.max_length")
+    return np.flatnonzero(filled & short), left_out
 
 
 def bucket_lengths(lengths: np.ndarray, number: int) -> list[int]:
@@ -94,61 +100,12 @@ def bucket_lengths(lengths: np.ndarray, number: int) -> list[int]:
     for _ in range(min(number, len(candidates))):
         covers = [covers[0]] + [
             min(
-                (
-                    cost + (shorter[i] - shorter[j]) * candidates[i - 1],
-                    [*buckets, candidates[i - 1]],
-                )
+                (cost + (shorter[i] - shorter[j]) * length, [*buckets, length])
                 for j, (cost, buckets) in enumerate(covers[:i])
             )
-            for i in range(1, len(candidates) + 1)
+            for i, length in enumerate(candidates, start=1)
         ]
     return [int(length) for length in covers[-1][1]]
-
-
-class Batches:
-    """Random access to the batches of all epochs: `batches[i]` for any i >= 0.
-
-    A batch has at most `batch_tokens` positions on each side, padding included. Its last rows may
-    be empty, where a bucket's pairs do not fill a batch; they weigh nothing.
-    """
-
-    def __init__(self, pairs: TokenPairs, batch_tokens: int, num_buckets: int, seed: int | None):
-        """With `seed=None` the order is that of the data, the same in each epoch."""
-        self.pairs, self.seed = pairs, seed
-        longest = bucket_lengths(pairs.lengths, num_buckets)
-        bucket_of = np.searchsorted(longest, pairs.lengths)
-        self.shapes = [(rows_that_fit(batch_tokens, length), length) for length in longest]
-        self._members = [np.flatnonzero(bucket_of == b) for b in range(len(longest))]
-        self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
-        self.per_epoch = len(self._epoch(0))
-
-    def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """For each batch of the epoch, its bucket and its pairs."""
-        rng = None if self.seed is None else np.random.default_rng((self.seed, epoch))
-        plan = []
-        for bucket, members in enumerate(self._members):
-            order = members if rng is None else rng.permutation(members)
-            rows = self.shapes[bucket][0]
-            plan += [(bucket, order[i : i + rows]) for i in range(0, len(order), rows)]
-        return plan if rng is None else [plan[i] for i in rng.permutation(len(plan))]
-
-    def plan(self, number: int) -> tuple[int, np.ndarray]:
-        """The bucket of batch `number`, and the pairs that it holds."""
-        return self._epoch(number // self.per_epoch)[number % self.per_epoch]
-
-    def __getitem__(self, number: int) -> Batch:
-        bucket, indices = self.plan(number)
-        rows, length = self.shapes[bucket]
-        return {
-            "source_BS": self.pairs.sources.padded(indices, rows, length),
-            "target_BT1": self.pairs.targets.padded(indices, rows, length + 1),
-        }
-
-    def non_pad_share(self) -> float:
-        """Of all positions on both sides in an epoch, those that hold a token."""
-        positions = sum(2 * math.prod(self.shapes[bucket]) for bucket, _ in self._epoch(0))
-        sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths - 1
-        return (sources.sum() + targets.sum()) / positions
 
 
 def rows_that_fit(batch_tokens: int, length: int) -> int:
@@ -156,21 +113,51 @@ def rows_that_fit(batch_tokens: int, length: int) -> int:
     return rows - rows % ROW_MULTIPLE if rows >= ROW_MULTIPLE else rows
 
 
-def trainable(split: Split, vocabulary: Vocabulary, max_length: int) -> tuple[TokenPairs, str]:
-    """The pairs to train on, and in words how many were left out and why."""
-    sides = zip(split.sources, split.targets, strict=True)
-    filled = [i for i, (source, target) in enumerate(sides) if source.strip() and target.strip()]
-    pairs = tokenize(split, vocabulary, filled)
-    short = np.flatnonzero(pairs.lengths <= max_length)
-    left_out = (
-        f"{len(split) - len(filled):,} pairs with an empty side and {len(filled) - len(short):,} "
-        f"of more than {max_length} tokens left out"
-    )
-    if not len(short):
-        raise UserError(f"no pair to train on: {left_out}; see config.data.max_length")
-    if len(short) < len(filled):
-        pairs = TokenPairs(pairs.sources.take(short), pairs.targets.take(short))
-    return pairs, left_out
+class Batches:
+    """Random access to the batches of all epochs of some rows of `pairs`: `batches[i]`, i >= 0.
+
+    A batch has at most `batch_tokens` positions on each side, padding included. Its last rows may
+    be empty, where a bucket's pairs do not fill a batch; they weigh nothing.
+    """
+
+    def __init__(
+        self, pairs: TokenPairs, rows: np.ndarray, batch_tokens: int, num_buckets: int, seed: int
+    ):
+        self.pairs, self.rows, self.seed = pairs, rows, seed
+        lengths = pairs.lengths[rows]
+        longest = bucket_lengths(lengths, num_buckets)
+        bucket_of = np.searchsorted(longest, lengths)
+        self.shapes = [(rows_that_fit(batch_tokens, length), length) for length in longest]
+        self._members = [rows[bucket_of == bucket] for bucket in range(len(longest))]
+        self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
+        self.per_epoch = len(self._epoch(0))
+
+    def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
+        """For each batch of the epoch, its bucket and its rows of `pairs`."""
+        rng = np.random.default_rng((self.seed, epoch))
+        plan = []
+        for bucket, members in enumerate(self._members):
+            order, height = rng.permutation(members), self.shapes[bucket][0]
+            plan += [(bucket, order[i : i + height]) for i in range(0, len(order), height)]
+        return [plan[i] for i in rng.permutation(len(plan))]
+
+    def plan(self, number: int) -> tuple[int, np.ndarray]:
+        """The bucket of batch `number`, and the rows of `pairs` that it holds."""
+        return self._epoch(number // self.per_epoch)[number % self.per_epoch]
+
+    def __getitem__(self, number: int) -> Batch:
+        bucket, members = self.plan(number)
+        height, length = self.shapes[bucket]
+        return {
+            "source_BS": self.pairs.sources.padded(members, height, length),
+            "target_BT1": self.pairs.targets.padded(members, height, length + 1),
+        }
+
+    def non_pad_share(self) -> float:
+        """Of all positions on both sides in an epoch, those that hold a token."""
+        positions = sum(2 * math.prod(self.shapes[bucket]) for bucket, _ in self._epoch(0))
+        tokens = self.pairs.sources.lengths + self.pairs.targets.lengths - 1
+        return tokens[self.rows].sum() / positions
 
 
 def iterate(batches: Batches, stop: int, position: dict | None = None) -> Any:

@@ -1,9 +1,9 @@
 """The embedded corpus: phrases that Unicode's CLDR knows in every locale, rendered through Babel.
 
-Dates, times, intervals, durations, quantities, rates, amounts of money, lists, languages with
-their territory, time zones, and lists of all these. No sentence is typed in here: a *kind* draws
-what is to be said, and CLDR says it in both locales. So the corpus needs no network, exists for any
-two locales, and is a function of the seed.
+Dates, times, durations, quantities, amounts of money, territories, languages with their territory,
+and lists of all these. No sentence is typed in here: a *kind* draws what is to be said, and CLDR
+says it in both locales. So the corpus needs no network, exists for any two locales, and is a
+function of the seed.
 
 Scores on it say whether a Transformer trains and decodes, not how well it would translate text.
 """
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import babel
-import babel.core
 import babel.dates
 import babel.lists
 import babel.numbers
@@ -25,7 +24,7 @@ import babel.units
 from jformer.config import UserError
 
 Render = Callable[[babel.Locale], str]
-Names = dict[str, list]  # CLDR's codes of territories, languages, currencies, zones, units, rates
+Names = dict[str, list[str]]  # CLDR's codes of territories, languages, currencies and units
 
 NAMED = ("territories", "languages", "currencies")  # sorts of which some names are held out
 HELD_OUT_SHARE = 0.05
@@ -99,49 +98,34 @@ def shared_names(source: babel.Locale, target: babel.Locale) -> Names:
         both = names.keys() & getattr(target, sort).keys()
         return sorted(c for c in both if re.fullmatch(pattern, c) and uses[names[c]] <= 1)
 
-    def in_words(unit: str, per: str | None = None) -> bool:
-        """Babel falls back to CLDR's code, or to nothing, where a locale lacks a pattern."""
-        texts = [say_unit(locale, 2, unit, per) for locale in (source, target)]
-        return all(text and unit not in text and (per or unit) not in text for text in texts)
+    def in_words(unit: str) -> bool:
+        """Babel falls back to CLDR's code where a locale lacks a pattern."""
+        return all(
+            unit not in babel.units.format_unit(2, unit, locale=locale)
+            for locale in (source, target)
+        )
 
     territories = shared("territories", "[A-Z]{2}")
     in_use = {c for t in territories for c in babel.numbers.get_territory_currencies(t)}
-    zones = collections.defaultdict(list)
-    for zone, territory in babel.core.get_global("zone_territories").items():
-        zones[territory].append(zone)
     units = filter(in_words, source.unit_display_names.keys() & target.unit_display_names.keys())
     names = {
         "territories": territories,
         "languages": shared("languages", "[a-z]{2}"),
         "currencies": [c for c in shared("currencies", "[A-Z]{3}") if c in in_use],
-        "zones": sorted(zones[t][0] for t in territories if len(zones[t]) == 1),
         "units": sorted(units),
     }
-    pers = ("duration-second", "duration-minute", "duration-hour", "duration-day")
     if min(len(names[sort]) for sort in NAMED) < 20:
         raise UserError(f"CLDR names too little in {source} and {target} for a corpus of phrases")
-    rates = [(u, per) for u in names["units"] for per in pers if u != per and in_words(u, per)]
-    return {**names, "rates": rates}
-
-
-def say_unit(locale: babel.Locale, number: float, unit: str, per: str | None) -> Any:
-    if per is None:
-        return babel.units.format_unit(number, unit, "long", locale=locale)
-    return babel.units.format_compound_unit(
-        number, unit, denominator_unit=per, length="long", locale=locale
-    )
+    return names
 
 
 def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:
-    """The names for training, and the few that it must not see. Units and rates are in both."""
+    """The names for training, and the few that it must not see. Units are in both."""
     common, held_out = dict(names), dict(names)
     for sort in NAMED:
         out = set(rng.sample(names[sort], max(3, round(len(names[sort]) * HELD_OUT_SHARE))))
         held_out[sort] = [code for code in names[sort] if code in out]
         common[sort] = [code for code in names[sort] if code not in out]
-    territory_of = babel.core.get_global("zone_territories")
-    for part in (common, held_out):
-        part["zones"] = [z for z in names["zones"] if territory_of[z] in part["territories"]]
     return common, held_out
 
 
@@ -183,12 +167,6 @@ def time(rng: random.Random, names: Names) -> Render:
     return lambda locale: say(moment, style, locale=locale)
 
 
-def interval(rng: random.Random, names: Names) -> Render:
-    start, skeleton = draw_moment(rng), rng.choice(("yMMMd", "MMMd", "yMMMEd"))
-    end = start + datetime.timedelta(days=rng.randrange(1, 60))
-    return lambda locale: babel.dates.format_interval(start, end, skeleton, locale=locale)
-
-
 def duration(rng: random.Random, names: Names) -> Render:
     units: Any = babel.dates.TIMEDELTA_UNITS
     unit, seconds = rng.choice(units)
@@ -200,23 +178,14 @@ def duration(rng: random.Random, names: Names) -> Render:
 
 def quantity(rng: random.Random, names: Names) -> Render:
     number, unit = draw_number(rng), rng.choice(names["units"])
-    return lambda locale: say_unit(locale, number, unit, None)
-
-
-def rate(rng: random.Random, names: Names) -> Render:
-    number, (unit, per) = draw_number(rng), rng.choice(names["rates"])
-    return lambda locale: say_unit(locale, number, unit, per)
-
-
-def price(rng: random.Random, names: Names) -> Render:
-    number, currency = draw_number(rng), rng.choice(names["currencies"])
-    return lambda locale: babel.numbers.format_currency(number, currency, locale=locale)
+    return lambda locale: babel.units.format_unit(number, unit, "long", locale=locale)
 
 
 def money(rng: random.Random, names: Names) -> Render:
     number, currency = draw_number(rng), rng.choice(names["currencies"])
+    style: Any = rng.choice(("standard", "name"))
     return lambda locale: babel.numbers.format_currency(
-        number, currency, locale=locale, format_type="name"
+        number, currency, locale=locale, format_type=style
     )
 
 
@@ -236,10 +205,5 @@ def language_of_territory(rng: random.Random, names: Names) -> Render:
     return lambda locale: f"{locale.languages[spoken]} ({locale.territories[where]})"
 
 
-def zone_time(rng: random.Random, names: Names) -> Render:
-    zone = rng.choice(names["zones"])
-    return lambda locale: babel.dates.get_timezone_location(zone, locale=locale)
-
-
-NAMED_KINDS = [territory, language, language_of_territory, zone_time, money]
-KINDS = [date, time, time, interval, duration, quantity, rate, price, *NAMED_KINDS]
+NAMED_KINDS = [territory, language, language_of_territory, money]
+KINDS = [date, time, duration, quantity, *NAMED_KINDS]

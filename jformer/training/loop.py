@@ -6,11 +6,13 @@ the position in the data and in the log, so a run that was killed and started ag
 same bits as one that was not.
 """
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from jformer.config import Config, UserError, flatten, read_config, write_config
@@ -22,53 +24,55 @@ from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.monitor import MetricsFile, Progress, Window, say
 from jformer.training.optimizer import learning_rate, make_optimizer
-from jformer.training.step import TrainState, create_state, evaluation_step, make_train_step
+from jformer.training.step import create_state, evaluation_step, make_train_step
 
 # A run may go on with other values of these; any other key would make it another run.
-MAY_CHANGE = ("train.steps", "decode.")
+MAY_CHANGE = ("train.steps", "train.log_every", "train.evaluate_every", "decode.")
 
 
 def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one."""
     every, total = config.train, config.train.steps
-    write_config(config, workdir / "config.json")
-    vocabulary = open_vocabulary(config, splits["train"], workdir)
-    pairs, left_out = trainable(splits["train"], vocabulary, config.data.max_length)
-    batches = Batches(pairs, every.batch_tokens, config.data.num_buckets, config.seed)
-
-    mesh = parallel.make_mesh()
-    everywhere = parallel.replicated(mesh)
-    model = Transformer(config.model, vocabulary.size)
-    rate = learning_rate(config.optimizer, config.model.d_model)
-    optimizer = make_optimizer(config.optimizer, rate)
-    params_key, dropout_key = jax.random.split(jax.random.key(config.seed))
-    state = jax.device_put(create_state(model, optimizer, params_key), everywhere)
-    dropout_key = jax.device_put(dropout_key, everywhere)
-    train_step = parallel.compile_train_step(
-        make_train_step(model, optimizer, every.label_smoothing), mesh
-    )
-    validate = evaluation(model, vocabulary, splits["validation"], config, mesh)
-
     with Checkpoints(workdir, keep=every.average_checkpoints) as checkpoints:
-        state, position = restore_newest(checkpoints, state, vocabulary)
-        first = int(state.step)
-        if first >= total:
+        newest = max(checkpoints.steps(), default=0)
+        if newest >= total:
             return
+        write_config(config, workdir / "config.json")
+        vocabulary = open_vocabulary(config, splits["train"], workdir, begins=not newest)
+        pairs = tokenize(splits["train"], vocabulary)
+        rows, left_out = trainable(splits["train"], pairs, config.data.max_length)
+        batches = Batches(pairs, rows, every.batch_tokens, config.data.num_buckets, config.seed)
+
+        mesh = parallel.make_mesh()
+        model = Transformer(config.model, vocabulary.size)
+        rate = learning_rate(config.optimizer, config.model.d_model)
+        optimizer = make_optimizer(config.optimizer, rate)
+        keys = jax.random.split(jax.random.key(config.seed))
+        params_key, dropout_key = jax.device_put(keys, parallel.replicated(mesh))
+        state = create_state(model, optimizer, params_key)
+        position = {"data": None, "window": {}}
+        train_step = parallel.compile_train_step(
+            make_train_step(model, optimizer, every.label_smoothing), mesh
+        )
+        validate = evaluation(model, vocabulary, splits["validation"], config, mesh)
+        if newest:
+            say(f"resuming from step {newest}")
+            checkpoints.check_vocabulary(newest, vocabulary.hash)
+            state, position = checkpoints.restore(newest, state)
         say(describe(config, vocabulary, batches, left_out, state, mesh))
-        log, progress = MetricsFile(workdir / "metrics.jsonl", first), Progress(first, total)
+        log, progress = MetricsFile(workdir / "metrics.jsonl", newest), Progress(newest, total)
         window = Window(position["window"])
         iterator = iterate(batches, total, position["data"])
-        for step, batch in enumerate(iterator, start=first + 1):
+        for step, batch in enumerate(iterator, start=newest + 1):
             state, metrics = train_step(state, parallel.place_batch(batch, mesh), dropout_key)
             window.add(metrics)
             progress.advance(metrics)
             if step % every.log_every == 0 or step == total:
-                log.write(step, "train", **window.means(), learning_rate=float(rate(step - 1)))
-                progress.report(step, log.last)
+                means = {**window.means(), "learning_rate": float(rate(step - 1))}
+                progress.report(step, log.write(step, "train", **means))
                 window = Window({})
             if step % every.evaluate_every == 0 or step == total:
-                log.write(step, "validation", **validate(state.params))
-                progress.report(step, log.last)
+                progress.report(step, log.write(step, "validation", **validate(state.params)))
             if step % every.checkpoint_every == 0 or step == total:
                 position = {"data": iterator.get_state(), "window": window.sums()}
                 checkpoints.save(state, position, config, vocabulary.hash)
@@ -79,8 +83,9 @@ def evaluation(
     model: Transformer, vocabulary: Vocabulary, split: Split, config: Config, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
     """From parameters to the split's NLL a token and its perplexity; each pair counts once."""
-    pairs = tokenize(split, vocabulary)
-    batches = Batches(pairs, config.train.batch_tokens, config.data.num_buckets, seed=None)
+    pairs, data = tokenize(split, vocabulary), config.data
+    rows = np.arange(len(split))
+    batches = Batches(pairs, rows, config.train.batch_tokens, data.num_buckets, config.seed)
 
     def evaluate(params: Any) -> dict[str, float]:
         window = Window({})
@@ -92,23 +97,11 @@ def evaluation(
     return evaluate
 
 
-def restore_newest(
-    checkpoints: Checkpoints, state: TrainState, vocabulary: Vocabulary
-) -> tuple[TrainState, dict]:
-    """The newest checkpoint's state and position, or the given state and the beginning."""
-    steps = checkpoints.steps()
-    if not steps:
-        return state, {"data": None, "window": {}}
-    checkpoints.check_vocabulary(steps[-1], vocabulary.hash)
-    say(f"resuming from step {steps[-1]}")
-    return checkpoints.restore(steps[-1], state)
-
-
-def open_vocabulary(config: Config, split: Split, workdir: Path) -> Vocabulary:
+def open_vocabulary(config: Config, split: Split, workdir: Path, begins: bool) -> Vocabulary:
     """The run's own vocabulary, learned from the training side only when the run begins."""
     path = workdir / "vocabulary.json"
-    if not has_checkpoints(workdir):
-        texts = (text for side in (split.sources, split.targets) for text in side)
+    if begins:
+        texts = itertools.chain(split.sources, split.targets)
         Vocabulary.train(texts, config.data.vocabulary_size).save(path)
     return Vocabulary.load(path)
 

@@ -58,10 +58,11 @@ class MetricsFile:
         replace_file(path, b"".join(line + b"\n" for line in kept))
         self._path = path
 
-    def write(self, step: int, split: str, **numbers: float) -> None:
+    def write(self, step: int, split: str, **numbers: float) -> str:
+        """Append a line, and return it as text to read."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
-        self.last = f"{split}  " + "  ".join(f"{name} {n:.4g}" for name, n in numbers.items())
+        return f"{split}  " + "  ".join(f"{name} {n:.4g}" for name, n in numbers.items())
 
 
 class Progress:
@@ -77,15 +78,15 @@ class Progress:
         """One step more; waits for the first, whose time then holds the compilation."""
         if not self._seconds:
             jax.block_until_ready(metrics)
-        now = time.monotonic()
-        self._seconds.append(now - self._last)
+        began, now = self._last, time.monotonic()
+        self._seconds.append(now - began)
         self._last = now
         self._bar.update()
         if len(self._seconds) == 1:
-            seconds = self._seconds[0]
+            seconds = now - began
             say(f"step {self._first + 1}/{self._total}  done in {seconds:.0f} s, with compilation")
-        if len(self._seconds) == 10:
-            self.report(self._first + 10, "")
+        if len(self._seconds) == 20:
+            self.report(self._first + 20, "")
 
     def report(self, step: int, text: str) -> None:
         """`text` beside the step and the time that is left at the pace of the last steps."""

@@ -32,9 +32,15 @@ def random_pairs(number=237, seed=0):
     return TokenPairs(*sides)
 
 
+def make_batches(seed, rows=None):
+    pairs = random_pairs()
+    rows = np.arange(237) if rows is None else rows
+    return Batches(pairs, rows, BATCH_TOKENS, num_buckets=4, seed=seed)
+
+
 @pytest.fixture(scope="module")
 def batches():
-    return Batches(random_pairs(), BATCH_TOKENS, num_buckets=4, seed=5)
+    return make_batches(seed=5)
 
 
 def epoch_of(batches, epoch):
@@ -47,9 +53,16 @@ def test_each_pair_stands_exactly_once_in_each_epoch(batches):
         assert sorted(indices) == list(range(237))
 
 
+def test_rows_that_are_left_out_stand_in_no_epoch():
+    kept = np.arange(0, 237, 3)
+    batches = make_batches(seed=5, rows=kept)
+    assert sorted(np.concatenate(epoch_of(batches, 0))) == kept.tolist()
+    assert batches.non_pad_share() == pytest.approx(share_of_tokens(batches))
+
+
 def test_epochs_differ_in_order_and_seeds_do_too(batches):
     orders = [np.concatenate(epoch_of(batches, epoch)).tolist() for epoch in range(2)]
-    other = Batches(batches.pairs, BATCH_TOKENS, num_buckets=4, seed=6)
+    other = make_batches(seed=6)
     assert orders[0] != orders[1]
     assert orders[0] != np.concatenate(epoch_of(other, 0)).tolist()
 
@@ -78,7 +91,7 @@ def test_no_batch_exceeds_its_budget_on_either_side(batches):
 
 
 def test_a_batch_is_a_function_of_seed_and_number_alone(batches):
-    again = Batches(random_pairs(), BATCH_TOKENS, num_buckets=4, seed=5)
+    again = make_batches(seed=5)
     for number in (200, 3, 77):  # in no order
         for side in ("source_BS", "target_BT1"):
             np.testing.assert_array_equal(batches[number][side], again[number][side])
@@ -116,14 +129,18 @@ def test_bucket_lengths_are_those_of_an_exhaustive_search(number):
     assert padded(chosen) == best
 
 
-def test_share_of_tokens_counts_both_sides_of_all_batches(batches):
+def share_of_tokens(batches):
     tokens = positions = 0
     for i in range(batches.per_epoch):
         batch = batches[i]
         labels_BT = batch["target_BT1"][:, 1:]
         tokens += np.sum(batch["source_BS"] != PAD) + np.sum(labels_BT != PAD)
         positions += batch["source_BS"].size + labels_BT.size
-    assert batches.non_pad_share() == pytest.approx(tokens / positions)
+    return tokens / positions
+
+
+def test_share_of_tokens_counts_both_sides_of_all_batches(batches):
+    assert batches.non_pad_share() == pytest.approx(share_of_tokens(batches))
 
 
 def test_sentences_carry_their_marks():
@@ -138,13 +155,13 @@ def test_sentences_carry_their_marks():
 def test_empty_and_long_pairs_are_left_out_and_counted():
     vocabulary = Vocabulary.train(["a", "b"], 260)
     split = Split(["a", "", "b", " ", "ab", "a" * 50], ["b", "b", "\t", "b", "ba", "a"])
-    pairs, left_out = trainable(split, vocabulary, max_length=10)
+    rows, left_out = trainable(split, tokenize(split, vocabulary), max_length=10)
     assert left_out == "3 pairs with an empty side and 1 of more than 10 tokens left out"
-    a, b = (vocabulary.encode([letter])[0][0] for letter in "ab")
-    assert pairs.sources.flat.tolist() == [a, EOS, a, b, EOS]
-    assert pairs.targets.flat.tolist() == [BOS, b, EOS, BOS, b, a, EOS]
+    assert rows.tolist() == [0, 4]
 
 
 def test_a_corpus_of_which_nothing_is_left_is_refused():
+    split = Split([""], ["a"])
+    pairs = tokenize(split, Vocabulary.train(["ab"], 260))
     with pytest.raises(UserError, match="no pair to train on: 1 pairs with an empty side"):
-        trainable(Split([""], ["a"]), Vocabulary.train(["ab"], 260), max_length=10)
+        trainable(split, pairs, max_length=10)

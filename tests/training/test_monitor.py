@@ -42,11 +42,11 @@ def test_sums_go_on_from_those_of_a_checkpoint():
 
 def test_progress_off_a_terminal_is_lines_with_the_time_left(capsys):
     progress = Progress(90, 1000)
-    for _ in range(10):
+    for _ in range(20):
         progress.advance({})
-    progress.report(100, "loss 2.5")
+    progress.report(110, "loss 2.5")
     progress.close()
     lines = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"step 91/1000  done in 0 s, with compilation", lines[0])
-    assert re.fullmatch(r"step 100/1000  ETA 00:00  ", lines[1])
-    assert re.fullmatch(r"step 100/1000  ETA 00:00  loss 2.5", lines[2])
+    assert re.fullmatch(r"step 110/1000  ETA 00:00  ", lines[1])
+    assert re.fullmatch(r"step 110/1000  ETA 00:00  loss 2.5", lines[2])
