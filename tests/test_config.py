@@ -115,6 +115,8 @@ def test_a_stored_config_with_an_unknown_key_or_type_is_refused():
         freeze({**values, "model": {**values["model"], "depth": 3}})
     with pytest.raises(UserError, match=r"config\.train\.steps=many: must be int, not str"):
         freeze({**values, "train": {**values["train"], "steps": "many"}})
+    with pytest.raises(UserError, match=r"config\.model=3: must hold keys and their values"):
+        freeze({**values, "model": 3})
     with pytest.raises(UserError, match=r"config\.seed=True: must be int, not bool"):
         freeze({**values, "seed": True})
 

@@ -18,10 +18,10 @@ def run(trained_workdir):
 
 
 def test_a_loaded_run_translates_a_list(run):
-    outputs = run.translate(["1 2 3", "", "4"])
-    assert len(outputs) == 3
-    assert outputs[1] == ""
-    assert outputs == run.translate(["1 2 3", "", "4"])
+    sentences = ["1 2 3", "", "4 5 6 7 8"]
+    outputs = run.translate(sentences)
+    assert outputs == [run.translate([sentence])[0] for sentence in sentences]
+    assert [bool(text) for text in outputs] == [True, False, True]
 
 
 def test_decode_overrides_take_effect_and_are_checked(run):

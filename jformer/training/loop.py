@@ -50,7 +50,7 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
         keys = jax.random.split(jax.random.key(config.seed))
         params_key, dropout_key = jax.device_put(keys, parallel.replicated(mesh))
         state = create_state(model, optimizer, params_key)
-        position = {"data": None, "window": {}}
+        position: dict = {"data": None, "window": {}}
         train_step = parallel.compile_train_step(
             make_train_step(model, optimizer, every.label_smoothing), mesh
         )

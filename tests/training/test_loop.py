@@ -120,7 +120,8 @@ def test_more_steps_and_other_decoding_are_the_same_run(trained_workdir):
     import dataclasses
 
     config = read_config(trained_workdir / "config.json")
-    longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=99))
+    train = dataclasses.replace(config.train, steps=99, log_every=1, evaluate_every=2)
+    longer = dataclasses.replace(config, train=train)
     other_beam = dataclasses.replace(config, decode=dataclasses.replace(config.decode, beam_size=9))
     for same in (config, longer, other_beam):
         check_same_config(same, trained_workdir)
