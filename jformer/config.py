@@ -20,6 +20,9 @@ from ml_collections import config_dict
 PAD, BOS, EOS = 0, 1, 2
 
 DATASETS = ("phrases", "multi30k", "files")
+POSITIONS = ("sinusoidal", "halves", "learned", "relative", "rotary", "alibi", "none")
+TYINGS = ("all", "output", "none")
+SMOOTHINGS = ("all", "others", "others_but_padding")
 COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
@@ -28,7 +31,9 @@ class UserError(Exception):
 
 
 def key(default: Any, doc: str, *bounds: str) -> Any:
-    """A config key; `bounds` such as ">= 1" hold for every value."""
+    """A config key. `bounds` hold for every value: such as ">= 1", or the words to choose from."""
+    if isinstance(default, str) and bounds:
+        doc += f": {', '.join(bounds)}"
     return dataclasses.field(default=default, metadata={"doc": doc, "bounds": bounds})
 
 
@@ -41,6 +46,16 @@ class ModelConfig:
     d_k: int | None = key(None, "width of a query and a key; unset: d_model / h", ">= 1")
     d_v: int | None = key(None, "width of a value; unset: d_model / h", ">= 1")
     dropout: float = key(0.1, "P_drop, probability of a zero; Section 5.4", ">= 0", "< 1")
+    attention_dropout: float = key(0.0, "of the weights of Equation 1", ">= 0", "< 1")
+    activation_dropout: float = key(0.0, "of the inner layer of Equation 2", ">= 0", "< 1")
+    activation: str = key("relu", "of Equation 2", "relu", "gelu")
+    scaled_attention: bool = key(True, "Equation 1 divides by sqrt(d_k); Section 3.2.1")
+    norm_position: str = key("post", "LayerNorm after or before a sub-layer", "post", "pre")
+    positions: str = key("sinusoidal", "Section 3.5", *POSITIONS)
+    max_positions: int = key(512, "rows of the learned positions; Table 3, row E", ">= 1")
+    max_distance: int = key(16, "farthest that relative positions tell apart", ">= 1")
+    tying: str = key("all", "one matrix for source, target, output; Section 3.4", *TYINGS)
+    initializer: str = key("scaled_xavier", "of the kernels", "scaled_xavier", "xavier", "normal")
 
     @property
     def key_width(self) -> int:
@@ -53,7 +68,7 @@ class ModelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    name: str = key("phrases", f"corpus: {', '.join(DATASETS)}")
+    name: str = key("phrases", "corpus", *DATASETS)
     source_language: str = key("en", "suffix of the source files; phrases: a CLDR locale")
     target_language: str = key("de", "suffix of the target files; phrases: a CLDR locale")
     directory: str = key("", "multi30k: the folder with train.en, val.en, test_2016_flickr.en, ...")
@@ -61,7 +76,8 @@ class DataConfig:
     validation: str = key("", "files: PREFIX of the validation pair")
     test: str = key("", "files: PREFIX of the test pair; empty: nothing is scored")
     phrases: int = key(40_000, "phrases: pairs made, before the splits", ">= 1000")
-    vocabulary_size: int = key(37_000, "entries of the joint BPE at most; Section 5.1", ">= 260")
+    vocabulary_size: int = key(37_000, "entries of a BPE at most; Section 5.1", ">= 260")
+    joint_vocabulary: bool = key(True, "one BPE for both languages, not one each; Section 5.1")
     max_length: int = key(256, "tokens a side; longer training pairs are skipped", ">= 2")
     num_buckets: int = key(6, "static batch shapes at most, each compiled once", ">= 1")
 
@@ -73,6 +89,7 @@ class TrainConfig:
         25_000, "positions of one batch on each side, padding included; Section 5.1", ">= 1"
     )
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", ">= 0", "< 1")
+    smoothing_over: str = key("all", "the entries that share epsilon_ls", *SMOOTHINGS)
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1")
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1")
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
@@ -175,8 +192,19 @@ def check(config: Config) -> None:
             f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
             f"data.max_length={data.max_length}; raise the one or lower the other"
         )
-    if data.name not in DATASETS:
-        raise UserError(f"config.data.name={data.name}: is unknown{nearest(data.name, DATASETS)}")
+    if model.positions == "rotary" and model.key_width % 2:
+        raise UserError(f"config.model.d_k={model.key_width}: must be even, for rotary positions")
+    longest = data.max_length + config.decode.max_extra_length
+    if model.positions == "learned" and model.max_positions < longest:
+        raise UserError(
+            f"config.model.max_positions={model.max_positions}: an output may have "
+            f"data.max_length + decode.max_extra_length = {longest} tokens"
+        )
+    if model.tying == "all" and not data.joint_vocabulary:
+        raise UserError(
+            "config.data.joint_vocabulary=False: two vocabularies cannot share a matrix; "
+            "set config.model.tying=output or none"
+        )
     needed = {"multi30k": ["directory"], "files": ["train", "validation"]}
     for name in needed.get(data.name, []):
         if not getattr(data, name):
@@ -189,9 +217,12 @@ def violation(field: dataclasses.Field, value: Any) -> str:
         return ""
     wanted = int if field.default is None else type(field.default)
     accepted = (int, float) if wanted is float else wanted
-    if isinstance(value, bool) or not isinstance(value, accepted):
+    if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
         return f"must be {wanted.__name__}, not {type(value).__name__}"
-    for bound in field.metadata["bounds"]:
+    bounds = field.metadata["bounds"]
+    if wanted is str and bounds and value not in bounds:
+        return f"is unknown{nearest(value, bounds)}"
+    for bound in bounds if wanted is not str else ():
         comparison, limit = bound.split()
         if not COMPARISONS[comparison](value, float(limit)):
             return f"must be {bound}"

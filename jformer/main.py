@@ -3,13 +3,15 @@
     python -m jformer.main [train] --config=configs/tiny.py[:DATASET] [--workdir=DIR]
     python -m jformer.main translate --workdir=DIR [--input=FILE] [--output=FILE]
     python -m jformer.main evaluate  --workdir=DIR [--data=PREFIX]
-    python -m jformer.main summary   --config=configs/base.py
+    python -m jformer.main summary   --config=configs/base.py [--source_length=32]
+                                     [--target_length=32] [--memory=GB]
 
     train      train, then score; the same command again resumes, or prints the scores of a
                complete run
     translate  one line out for each line in; standard input and output by default
     evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de (or .gz)
-    summary    parameters by module, no training
+    summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step, with
+               the largest train.batch_tokens that --memory holds; no training
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the
 user's mistake in one line, 1 a failure of ours, 130 interrupted. DATASET is phrases, multi30k or
@@ -170,15 +172,39 @@ def translate_command(arguments: list[str]) -> int:
 
 
 def summary_command(arguments: list[str]) -> int:
-    _, config = parse(arguments, {})
+    lengths = {"source_length": "32", "target_length": "32"}
+    flag, config = parse(arguments, {**lengths, "memory": ""})
+    S, T = (int(positive(name, flag[name].value)) for name in lengths)
+    limit = positive("memory", flag.memory) * 1e9 if flag.memory else 0
 
-    from jformer.run import count_parameters
+    from jformer.training.cost import forward_costs, largest_batch_tokens, step_bytes
 
-    counts = count_parameters(config)
-    for module, count in [*counts.items(), ("total", sum(counts.values()))]:
-        print(f"{module:<12}  {count:>13,}")
-    say(f"with a vocabulary of {config.data.vocabulary_size:,} (config.data.vocabulary_size)")
+    rows = forward_costs(config, S, T)
+    rows.append(("total", sum(row[1] for row in rows), sum(row[2] for row in rows)))
+    print(f"{'module':<24}{'parameters':>14}{'multiply-adds':>18}{'FLOPs':>18}")
+    for name, count, products in rows:
+        print(f"{name:<24}{count:>14,}{products:>18,}{2 * products:>18,}")
+    say(
+        f"\nwith {config.data.vocabulary_size:,} entries (config.data.vocabulary_size), one pair "
+        f"of {S} source and\n{T} target positions, forward. A multiply-add (MAC) is two FLOPs."
+    )
+    tokens, longest = config.train.batch_tokens, max(S, T)
+    say(f"\ncompiling the train step for {tokens:,} tokens a side in rows of {longest} ...")
+    print(f"train step, {tokens:,} tokens: {step_bytes(config, tokens, longest) / 1e9:.2f} GB")
+    if limit:
+        most = largest_batch_tokens(config, longest, limit)
+        print(f"--memory={flag.memory} GB holds train.batch_tokens={most}")
     return 0
+
+
+def positive(name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise UserError(f"--{name}={text}: must be a number above 0")
+    return number
 
 
 def parse(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jformer.config import (
     Config,
@@ -24,13 +23,14 @@ from jformer.config import (
     replace_file,
 )
 from jformer.data.corpora import Split
-from jformer.data.vocabulary import Vocabulary
+from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.translate import translate
 from jformer.evaluation.scores import score
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.loop import evaluation
+from jformer.training.cost import abstract_params
+from jformer.training.loop import evaluation, make_model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +41,13 @@ class Run:
     config: Config
     model: Transformer
     params: Any
-    vocabulary: Vocabulary
+    vocabularies: Vocabularies
     step: int
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The target's, which is the source's too where they are joint."""
+        return self.vocabularies.target
 
     def translate(self, sentences: Sequence[str], **decode_overrides: Any) -> list[str]:
         """One translation a sentence; overrides are keys of `config.decode`, as `beam_size=1`."""
@@ -55,8 +60,9 @@ class Run:
         decode = dataclasses.replace(self.config.decode, **decode_overrides)
         check(dataclasses.replace(self.config, decode=decode))
         return translate(
-            self.model, self.params, self.vocabulary, sentences, decode, self.config.data.max_length
-        )
+            self.model, self.params, self.vocabularies, sentences, decode,
+            self.config.data.max_length,
+        )  # fmt: skip
 
     def with_decode(self, decode: DecodeConfig) -> "Run":
         return dataclasses.replace(self, config=dataclasses.replace(self.config, decode=decode))
@@ -64,7 +70,7 @@ class Run:
     def score(self, split: Split, hypotheses: Sequence[str]) -> dict[str, Any]:
         """Scores of `hypotheses` for the split, and the model's perplexity on it."""
         mesh = parallel.make_mesh(jax.local_devices()[:1])
-        evaluate = evaluation(self.model, self.vocabulary, split, self.config, mesh)
+        evaluate = evaluation(self.model, self.vocabularies, split, self.config, mesh)
         return {
             **score(hypotheses, split.targets),
             "perplexity": evaluate(self.params)["perplexity"],
@@ -78,8 +84,8 @@ def load(workdir: str | Path, step: int | None = None) -> Run:
     """
     workdir = Path(workdir)
     config = read_config(workdir / "config.json")
-    vocabulary = Vocabulary.load(workdir / "vocabulary.json")
-    model = Transformer(config.model, vocabulary.size)
+    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+    model = make_model(config, vocabularies)
     with Checkpoints(workdir) as checkpoints:
         saved = checkpoints.steps()
         if not saved:
@@ -87,31 +93,10 @@ def load(workdir: str | Path, step: int | None = None) -> Run:
         steps = [s for s in saved if step is None or s <= step]
         if not steps or step not in (None, steps[-1]):
             raise UserError(f"{workdir}: no checkpoint of step {step}; there are {saved}")
-        checkpoints.check_vocabulary(steps[-1], vocabulary.hash)
+        checkpoints.check_vocabulary(steps[-1], vocabularies.hash)
         averaged = steps[-config.train.average_checkpoints :]
-        params = checkpoints.average_params(empty_params(model), averaged)
-    return Run(workdir, config, model, params, vocabulary, steps[-1])
-
-
-def empty_params(model: Transformer) -> Any:
-    """Shapes of the parameters on one device, without computing any."""
-    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
-    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device), shapes
-    )
-
-
-def count_parameters(config: Config) -> dict[str, int]:
-    """`{module: parameters}` in the order of the model, for a full `data.vocabulary_size`."""
-    params = empty_params(Transformer(config.model, config.data.vocabulary_size))
-    return {
-        module: sum(leaf.size for leaf in jax.tree.leaves(params[module]))
-        for module in sorted(
-            params, key=lambda name: (name != "embedding", name[0] == "d", len(name), name)
-        )
-    }
+        params = checkpoints.average_params(abstract_params(model), averaged)
+    return Run(workdir, config, model, params, vocabularies, steps[-1])
 
 
 def score_split(run: Run, name: str, split: Split) -> tuple[dict[str, Any], list[str]]:

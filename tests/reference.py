@@ -1,6 +1,7 @@
 """The Transformer's forward pass once more, in plain numpy loops: an independent twin.
 
-One sentence, one head, one position at a time, in float64, from the paper's formulas. No JAX.
+One sentence, one head, one position at a time, in float64, from the papers' formulas. No JAX.
+`config` has the names of the schema; what its keys choose is written out here once more.
 """
 
 import math
@@ -18,64 +19,127 @@ def softmax(logits):
     return [w / sum(weights) for w in weights]
 
 
-def attention(x_QD, memory_MD, may_see, params):
+def turned(x_K, position):
+    """As complex numbers: each pair of columns times e^(i angle)."""
+    result = np.zeros(len(x_K))
+    for i in range(len(x_K) // 2):
+        angle = position / 10000 ** (2 * i / len(x_K))
+        number = complex(x_K[2 * i], x_K[2 * i + 1]) * complex(math.cos(angle), math.sin(angle))
+        result[2 * i], result[2 * i + 1] = number.real, number.imag
+    return result
+
+
+def attention(x_QD, memory_MD, may_see, params, config, positions="none"):
     """`may_see(q, m)` says whether query q may read memory m."""
     d_model, heads, d_k = params["query"]["kernel"].shape
     result = np.zeros((len(x_QD), d_model))
+
+    def relative(name, q, m):
+        farthest = config.max_distance
+        return params[name]["table"][min(max(m - q, -farthest), farthest) + farthest]
+
+    def logit(query_K, key_K, h, q, m):
+        if positions == "rotary":
+            query_K, key_K = turned(query_K, q), turned(key_K, m)
+        if positions == "relative":
+            key_K = key_K + relative("relative_key", q, m)
+        product = query_K @ key_K / (math.sqrt(d_k) if config.scaled_attention else 1)
+        if positions == "alibi":
+            product -= 2 ** (-8 * (h + 1) / heads) * abs(m - q)
+        return product
+
     for h in range(heads):
         w_q, w_k, w_v = (params[name]["kernel"][:, h] for name in ("query", "key", "value"))
         for q in range(len(x_QD)):
             seen = [m for m in range(len(memory_MD)) if may_see(q, m)]
-            logits = [(x_QD[q] @ w_q) @ (memory_MD[m] @ w_k) / math.sqrt(d_k) for m in seen]
-            mixture = sum(
-                w * (memory_MD[m] @ w_v) for w, m in zip(softmax(logits), seen, strict=True)
-            )
+            logits = [logit(x_QD[q] @ w_q, memory_MD[m] @ w_k, h, q, m) for m in seen]
+            mixture = 0
+            for weight, m in zip(softmax(logits), seen, strict=True):
+                value = memory_MD[m] @ w_v
+                if positions == "relative":
+                    value = value + relative("relative_value", q, m)
+                mixture = mixture + weight * value
             result[q] += mixture @ params["out"]["kernel"][h]
     return result
 
 
-def feed_forward(x_LD, params):
+def feed_forward(x_LD, params, config):
     rows = []
     for x_D in x_LD:
-        hidden = np.maximum(x_D @ params["ffn_in"]["kernel"] + params["ffn_in"]["bias"], 0)
+        hidden = x_D @ params["ffn_in"]["kernel"] + params["ffn_in"]["bias"]
+        if config.activation == "relu":
+            hidden = np.maximum(hidden, 0)
+        else:
+            hidden = np.array([z * (1 + math.erf(z / math.sqrt(2))) / 2 for z in hidden])
         rows.append(hidden @ params["ffn_out"]["kernel"] + params["ffn_out"]["bias"])
     return np.array(rows)
 
 
-def residual(x_LD, sublayer_LD, params):
+def normalized(x_LD, norm):
+    return np.array([layer_norm(x_D, norm) for x_D in x_LD])
+
+
+def residual(x_LD, sublayer, params, config):
+    if config.norm_position == "pre":
+        return x_LD + sublayer(normalized(x_LD, params["norm"]))
+    return normalized(x_LD + sublayer(x_LD), params["norm"])
+
+
+def encoding(position, params, config):
+    d_model, half = config.d_model, config.d_model // 2
+    result = np.zeros(d_model)
+    for i in range(half):
+        if config.positions == "sinusoidal":
+            angle = position / 10000 ** (2 * i / d_model)
+            result[2 * i], result[2 * i + 1] = math.sin(angle), math.cos(angle)
+        if config.positions == "halves":
+            angle = position * math.exp(-i * math.log(10000) / (half - 1))
+            result[i], result[half + i] = math.sin(angle), math.cos(angle)
+    if config.positions == "learned":
+        result = params["position_embedding"][position] * math.sqrt(d_model)
+    return result
+
+
+def embed(tokens_L, embedding_VD, params, config):
     return np.array(
-        [layer_norm(x + y, params["norm"]) for x, y in zip(x_LD, sublayer_LD, strict=True)]
+        [
+            embedding_VD[token] * math.sqrt(config.d_model) + encoding(position, params, config)
+            for position, token in enumerate(tokens_L)
+        ]
     )
 
 
-def embed(tokens_L, embedding_VD):
-    d_model = embedding_VD.shape[1]
-    rows = []
-    for position, token in enumerate(tokens_L):
-        encoding = np.zeros(d_model)
-        for i in range(d_model // 2):
-            angle = position / 10000 ** (2 * i / d_model)
-            encoding[2 * i], encoding[2 * i + 1] = math.sin(angle), math.cos(angle)
-        rows.append(embedding_VD[token] * math.sqrt(d_model) + encoding)
-    return np.array(rows)
-
-
-def forward(params, num_layers, source_S, target_T):
+def forward(params, config, source_S, target_T):
     """Logits (T, V) for one sentence pair; source padding is 0."""
-    x = embed(source_S, params["embedding"])
+    source_embedding = params["embedding" if config.tying == "all" else "source_embedding"]
+    x = embed(source_S, source_embedding, params, config)
     not_padding = [token != 0 for token in source_S]
-    for n in range(num_layers):
+
+    def self_attention(layer, may_see):
+        return lambda x: attention(x, x, may_see, layer["self_attention"], config, config.positions)
+
+    def cross_attention(layer):
+        return lambda x: attention(
+            x, memory, lambda q, m: not_padding[m], layer["cross_attention"], config
+        )
+
+    def network(layer):
+        return lambda x: feed_forward(x, layer["feed_forward"], config)
+
+    for n in range(config.num_layers):
         layer = params[f"encoder_{n}"]
-        y = attention(x, x, lambda q, m: not_padding[m], layer["self_attention"])
-        x = residual(x, y, layer["self_attention_residual"])
-        x = residual(x, feed_forward(x, layer["feed_forward"]), layer["feed_forward_residual"])
-    memory = x
-    x = embed(target_T, params["embedding"])
-    for n in range(num_layers):
+        sublayer = self_attention(layer, lambda q, m: not_padding[m])
+        x = residual(x, sublayer, layer["self_attention_residual"], config)
+        x = residual(x, network(layer), layer["feed_forward_residual"], config)
+    pre = config.norm_position == "pre"
+    memory = normalized(x, params["encoder_norm"]) if pre else x
+    x = embed(target_T, params["embedding"], params, config)
+    for n in range(config.num_layers):
         layer = params[f"decoder_{n}"]
-        y = attention(x, x, lambda q, m: m <= q, layer["self_attention"])
-        x = residual(x, y, layer["self_attention_residual"])
-        y = attention(x, memory, lambda q, m: not_padding[m], layer["cross_attention"])
-        x = residual(x, y, layer["cross_attention_residual"])
-        x = residual(x, feed_forward(x, layer["feed_forward"]), layer["feed_forward_residual"])
-    return x @ params["embedding"].T
+        sublayer = self_attention(layer, lambda q, m: m <= q)
+        x = residual(x, sublayer, layer["self_attention_residual"], config)
+        x = residual(x, cross_attention(layer), layer["cross_attention_residual"], config)
+        x = residual(x, network(layer), layer["feed_forward_residual"], config)
+    if pre:
+        x = normalized(x, params["decoder_norm"])
+    return x @ params["output" if config.tying == "none" else "embedding"].T

@@ -33,7 +33,7 @@ def edited(**changes):
     return config
 
 
-@pytest.mark.parametrize("name", CONFIG_FILES)
+@pytest.mark.parametrize("name", [name for name in CONFIG_FILES if name != "table3"])
 @pytest.mark.parametrize("dataset", ["phrases", "multi30k", "files"])
 def test_every_config_file_gives_a_valid_config_for_every_data_set(name, dataset):
     config = importlib.import_module(f"configs.{name}").get_config(dataset)
@@ -74,6 +74,13 @@ def test_the_default_is_the_papers_base_model():
         ({"data__name": "files"}, r"config\.data\.train is empty"),
         ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: one pair may be as long"),
         ({"optimizer__epsilon": 0.0}, r"config\.optimizer\.epsilon=0\.0: must be > 0"),
+        ({"model__positions": "rotery"}, r"positions=rotery: is unknown; did you mean rotary\?"),
+        ({"model__positions": "rotary", "model__d_k": 5}, r"d_k=5: must be even, for rotary"),
+        (
+            {"model__positions": "learned", "model__max_positions": 300},
+            r"config\.model\.max_positions=300: .* max_extra_length = 306 tokens",
+        ),
+        ({"data__joint_vocabulary": False}, r"cannot share a matrix; set config\.model\.tying"),
     ],
 )
 def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, message):

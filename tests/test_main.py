@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -31,6 +32,10 @@ def run_main(*arguments, **options):
         (["--config=configs/tiny.py:multi30k"], "config.data.directory is empty"),
         (["trian", "--config=configs/tiny.py"], "did you mean train?"),
         (["translate"], "--workdir is missing"),
+        (
+            ["summary", "--config=configs/tiny.py", "--memory=much"],
+            "--memory=much: must be a number",
+        ),
         (["translate", "--workdir=/nowhere"], "/nowhere/config.json: no such file"),
         (
             ["--config=configs/tiny.py", "--config.data.target_language=xx"],
@@ -128,14 +133,23 @@ def test_evaluate_scores_a_pair_of_files_under_its_prefix(trained_workdir, tmp_p
     assert results[prefix]["step"] == 12
 
 
-def test_summary_prints_parameters_by_module_and_their_total(capsys):
-    arguments = ["summary", "--config=configs/base.py", "--config.data.vocabulary_size=37000"]
+def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
+    arguments = ["summary", "--config=configs/tiny.py", "--target_length=16", "--memory=0.5"]
     assert main(["jformer", *arguments]) == 0
-    rows = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert rows["embedding"] == "18,944,000"
-    assert rows["encoder_0"] == "3,150,336"
-    assert rows["decoder_5"] == "4,199,936"
-    assert rows["total"] == "63,045,632"
+    lines = capsys.readouterr().out.splitlines()
+    rows = dict(line.split(maxsplit=1) for line in lines)
+    assert rows["embedding"].split() == ["256,000", "0", "0"]
+    # 2 layers of 4 x 128 x 128 over 32 positions, and 2 x 32 x 32 x 128 of queries, keys, values
+    products = 2 * (4 * 128 * 128 * 32 + 2 * 32 * 32 * 128)
+    assert rows["encoder/self_attention"].split() == [
+        "131,072",
+        f"{products:,}",
+        f"{2 * products:,}",
+    ]
+    assert rows["output"].split() == ["0", f"{16 * 128 * 2000:,}", f"{2 * 16 * 128 * 2000:,}"]
+    assert rows["total"].split()[0] == "915,456"
+    assert re.fullmatch(r"train step, 1,024 tokens: 0\.\d\d GB", lines[-2])
+    assert re.fullmatch(r"--memory=0\.5 GB holds train\.batch_tokens=\d+", lines[-1])
 
 
 def test_help_names_the_commands_and_every_key(capsys):

@@ -10,6 +10,7 @@ import jformer
 from jformer.config import UserError
 from jformer.run import read_results
 from jformer.training.checkpoint import Checkpoints
+from tests.conftest import small_flags
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,24 @@ def test_perplexity_is_that_of_each_pair_scored_alone(run):
         alone = run.score(Split([source], [target]), [target])["perplexity"]
         total, tokens = total + np.log(alone) * count, tokens + count
     assert together == pytest.approx(np.exp(total / tokens), rel=1e-4)
+
+
+def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, capsys):
+    from jformer.main import main
+
+    flags = small_flags(corpus_directory, tmp_path / "run")
+    apart = ["--config.data.joint_vocabulary=False", "--config.model.tying=output"]
+    assert main(["jformer", *flags, *apart]) == 0
+    run = jformer.load(tmp_path / "run")
+    source, target = run.vocabularies.source, run.vocabularies.target
+    assert source.size < target.size  # digits are few, words are many
+    assert f"vocabulary of {source.size:,} and {target.size:,}" in capsys.readouterr().err
+    assert run.params["source_embedding"].shape == (source.size, 16)
+    assert run.params["embedding"].shape == (target.size, 16)
+    assert len(run.translate(["1 2 3"])) == 1
+    (tmp_path / "run" / "source_vocabulary.json").unlink()
+    with pytest.raises(UserError, match=r"source_vocabulary\.json: no such file"):
+        jformer.load(tmp_path / "run")
 
 
 def test_importing_the_package_does_not_import_jax():

@@ -18,7 +18,7 @@ import numpy as np
 
 from jformer.config import BOS, EOS, PAD, UserError
 from jformer.data.corpora import Split
-from jformer.data.vocabulary import Vocabulary
+from jformer.data.vocabulary import Vocabularies
 
 Batch = dict[str, np.ndarray]
 
@@ -65,10 +65,12 @@ class TokenPairs:
         return np.maximum(self.sources.lengths, self.targets.lengths - 1)
 
 
-def tokenize(split: Split, vocabulary: Vocabulary) -> TokenPairs:
+def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
+    sources = vocabularies.source.encode(split.sources)
+    targets = vocabularies.target.encode(split.targets)
     return TokenPairs(
-        Ragged.from_rows([[*ids, EOS] for ids in vocabulary.encode(split.sources)]),
-        Ragged.from_rows([[BOS, *ids, EOS] for ids in vocabulary.encode(split.targets)]),
+        Ragged.from_rows([[*ids, EOS] for ids in sources]),
+        Ragged.from_rows([[BOS, *ids, EOS] for ids in targets]),
     )
 
 

@@ -1,10 +1,11 @@
-"""A joint byte-level BPE for both languages (Section 5.1), by the `tokenizers` library.
+"""Byte-level BPE, joint for both languages (Section 5.1) or one each, by `tokenizers`.
 
 Every Unicode text is a sequence of bytes and every byte is in the vocabulary, so
 `decode(encode(text)) == text` always holds and there is no unknown token. Digits stand alone:
 numbers of any length are then copied digit by digit.
 """
 
+import dataclasses
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,9 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from jformer.config import BOS, EOS, PAD, UserError, replace_file
+from jformer.data.corpora import Split
 
+SOURCE_FILE = "source_vocabulary.json"
 SPECIAL_TOKENS = ["<pad>", "<s>", "</s>"]
 assert [PAD, BOS, EOS] == [0, 1, 2], "the trainer gives special tokens the first ids, in order"
 
@@ -74,3 +77,32 @@ class Vocabulary:
         """The text up to the first EOS, or all of it where there is none."""
         kept = itertools.takewhile(lambda token: token != EOS, map(int, ids))
         return self._tokenizer.decode(list(kept), skip_special_tokens=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Vocabularies:
+    """The source's and the target's: one and the same where they are joint."""
+
+    source: Vocabulary
+    target: Vocabulary
+
+    @classmethod
+    def train(cls, split: Split, size: int, joint: bool) -> "Vocabularies":
+        if joint:
+            both = Vocabulary.train(itertools.chain(split.sources, split.targets), size)
+            return cls(both, both)
+        return cls(Vocabulary.train(split.sources, size), Vocabulary.train(split.targets, size))
+
+    @classmethod
+    def load(cls, workdir: Path, joint: bool) -> "Vocabularies":
+        target = Vocabulary.load(workdir / "vocabulary.json")
+        return cls(target if joint else Vocabulary.load(workdir / SOURCE_FILE), target)
+
+    def save(self, workdir: Path) -> None:
+        self.target.save(workdir / "vocabulary.json")
+        if self.source is not self.target:
+            self.source.save(workdir / SOURCE_FILE)
+
+    @property
+    def hash(self) -> str:
+        return f"{self.source.hash} {self.target.hash}"

@@ -1,4 +1,4 @@
-"""Model, vocabulary and search: sentences in, sentences out, in the order of the input.
+"""Model, vocabularies and search: sentences in, sentences out, in the order of the input.
 
 Sentences of similar length are searched together in batches of few shapes, each compiled once.
 Neither the batch size nor the order of the sentences changes what comes out.
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.data.vocabulary import Vocabulary
+from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.search import Hypotheses, beam_search
 from jformer.model.transformer import Transformer
 
@@ -26,7 +26,7 @@ SHORTEST_BUCKET = 16  # source positions; buckets double from here
 def translate(
     model: Transformer,
     params: Any,
-    vocabulary: Vocabulary,
+    vocabularies: Vocabularies,
     sentences: Sequence[str],
     config: DecodeConfig,
     max_length: int,
@@ -38,7 +38,8 @@ def translate(
     """
     outputs = [""] * len(sentences)
     wanted = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    sources = dict(zip(wanted, vocabulary.encode([sentences[i] for i in wanted]), strict=True))
+    encoded = vocabularies.source.encode([sentences[i] for i in wanted])
+    sources = dict(zip(wanted, encoded, strict=True))
     for i, ids in sources.items():
         if len(ids) >= max_length:
             log.warning(
@@ -49,7 +50,7 @@ def translate(
     for indices, source_BS in source_batches(sources, config.batch_size):
         tokens_BWT = np.asarray(search_batch(model, config, params, source_BS).tokens_BWT)
         for i, tokens_WT in zip(indices, tokens_BWT, strict=False):
-            outputs[i] = vocabulary.decode(tokens_WT[0])
+            outputs[i] = vocabularies.target.decode(tokens_WT[0])
     return outputs
 
 

@@ -4,11 +4,16 @@ A mask is True where a query may attend. Letters: B sentences, Q queries, M memo
 H heads, K d_k, U d_v.
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jformer.config import PAD, ModelConfig
+from jformer.model.dropout import Dropout
+from jformer.model.positions import RelativeVectors, linear_bias, rotate
 from jformer.model.shapes import check_shapes
 
 
@@ -25,57 +30,98 @@ def causal_mask(length):
     return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
-def attend(q_BQHK, k_BMHK, v_BMHU, mask_B1QM):
-    """Equation 1, with the softmax in float32 whatever the compute dtype.
+def attend(q_BQHK, k_BMHK, v_BMHU, mask_B1QM, bias_BHQM=0.0, drop=lambda weights: weights):
+    """Equation 1, with the softmax in float32 whatever the compute dtype: answers and weights.
 
     The mask's axes B and Q may be 1. A query whose mask row is all False gets a finite answer
-    that the loss must ignore.
+    that the loss must ignore. The paper adds no bias to the logits and drops none of the weights.
     """
     check_shapes(q_BQHK=q_BQHK, k_BMHK=k_BMHK, v_BMHU=v_BMHU)
     logits_BHQM = jnp.einsum("BQHK,BMHK->BHQM", q_BQHK, k_BMHK).astype(jnp.float32)
     logits_BHQM /= q_BQHK.shape[-1] ** 0.5  # keeps the variance at 1, Section 3.2.1
+    logits_BHQM += bias_BHQM
     # finfo.min and not -inf: a row of -inf would turn the softmax into NaN.
     logits_BHQM = jnp.where(mask_B1QM, logits_BHQM, jnp.finfo(jnp.float32).min)
-    weights_BHQM = jax.nn.softmax(logits_BHQM).astype(v_BMHU.dtype)
-    return jnp.einsum("BHQM,BMHU->BQHU", weights_BHQM, v_BMHU)
+    weights_BHQM = drop(jax.nn.softmax(logits_BHQM).astype(v_BMHU.dtype))
+    return jnp.einsum("BHQM,BMHU->BQHU", weights_BHQM, v_BMHU), weights_BHQM
 
 
-def residual_init(num_layers):
-    """Xavier, smaller by sqrt(2N), for the projection that ends a residual branch.
+def kernel_init(config, ends_branch=False):
+    """Initial values of a kernel; `ends_branch` is the projection that ends a residual branch.
 
-    The paper is silent on initial values. Branches that begin small beside what they are added to
-    let a post-norm stack learn from its first steps (GPT-2 scales them so, Radford et al. 2019);
-    with plain Xavier 6 + 6 layers stay at the unigram distribution for hundreds of steps.
+    The paper is silent on them. The default is Xavier, smaller by sqrt(2N) at the end of a branch:
+    branches that begin small beside what they are added to let a post-norm stack learn from its
+    first steps (GPT-2 scales them so, Radford et al. 2019). With plain Xavier 6 + 6 layers stay at
+    the unigram distribution for hundreds of steps.
     """
-    return nn.initializers.variance_scaling(1 / (2 * num_layers), "fan_avg", "uniform")
+    if config.initializer == "normal":
+        return nn.initializers.normal(0.02)
+    if config.initializer == "scaled_xavier" and ends_branch:
+        return nn.initializers.variance_scaling(1 / (2 * config.num_layers), "fan_avg", "uniform")
+    return nn.initializers.xavier_uniform()
 
 
 class MultiHeadAttention(nn.Module):
-    """Section 3.2.2: h attentions side by side, without biases."""
+    """Section 3.2.2: h attentions side by side, without biases.
+
+    `positions` says which of the encodings by distance it uses: relative, rotary, alibi; any other
+    word stands for none. `attend` is Equation 1, or whatever takes its arguments in its place.
+    """
 
     config: ModelConfig
+    positions: str = "none"
+    attend: Callable = attend
 
     def setup(self):
-        config = self.config
+        config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
 
-        xavier, smaller = nn.initializers.xavier_uniform(), residual_init(config.num_layers)
-
-        def project(features, axis=-1, kernel_init=xavier):
+        def project(features, axis=-1, kernel_init=first):
             return nn.DenseGeneral(features, axis, use_bias=False, kernel_init=kernel_init)
 
         self.query = project((config.num_heads, config.key_width))
         self.key = project((config.num_heads, config.key_width))
         self.value = project((config.num_heads, config.value_width))
-        self.out = project(config.d_model, axis=(-2, -1), kernel_init=smaller)
+        self.out = project(config.d_model, axis=(-2, -1), kernel_init=last)
+        self.weights_dropout = Dropout(config.attention_dropout)
+        if self.positions == "relative":
+            self.relative_key = RelativeVectors(config.max_distance, config.key_width)
+            self.relative_value = RelativeVectors(config.max_distance, config.value_width)
 
-    def __call__(self, x_BQD, memory_BMD, mask_B1QM):
-        k_BMHK, v_BMHU = self.keys_values(memory_BMD)
-        return self.read(x_BQD, k_BMHK, v_BMHU, mask_B1QM)
+    def __call__(self, x_BQD, memory_BMD, mask_B1QM, train=False):
+        k_BMHK, v_BMHU = self.keys_values(memory_BMD, jnp.arange(memory_BMD.shape[1]))
+        positions_Q = jnp.arange(x_BQD.shape[1])
+        return self.read(x_BQD, positions_Q, k_BMHK, v_BMHU, mask_B1QM, train)
 
-    def keys_values(self, memory_BMD):
+    def keys_values(self, memory_BMD, positions_M):
         """What queries read; a decoder computes it once for each position and keeps it."""
-        return self.key(memory_BMD), self.value(memory_BMD)
+        return self.place(self.key(memory_BMD), positions_M), self.value(memory_BMD)
 
-    def read(self, x_BQD, k_BMHK, v_BMHU, mask_B1QM):
-        """Each query's mixture of the values, back in d_model."""
-        return self.out(attend(self.query(x_BQD), k_BMHK, v_BMHU, mask_B1QM))
+    def read(self, x_BQD, positions_Q, k_BMHK, v_BMHU, mask_B1QM, train):
+        """Each query's mixture of the values, back in d_model. The memory begins at position 0."""
+        distances_QM = jnp.arange(k_BMHK.shape[1])[None, :] - positions_Q[:, None]
+        q_BQHK = self.place(self.query(x_BQD), positions_Q)
+        if not self.config.scaled_attention:
+            q_BQHK *= q_BQHK.shape[-1] ** 0.5  # undoes the division in Equation 1
+        mixed_BQHU, weights_BHQM = self.attend(
+            q_BQHK, k_BMHK, v_BMHU, mask_B1QM, self.bias(q_BQHK, distances_QM),
+            functools.partial(self.weights_dropout, train=train),
+        )  # fmt: skip
+        if self.positions == "relative":
+            relative_QMU = self.relative_value(distances_QM)
+            mixed_BQHU += jnp.einsum("BHQM,QMU->BQHU", weights_BHQM, relative_QMU)
+        # Kept only where a caller asks for it: apply(..., mutable="intermediates").
+        self.sow("intermediates", "weights_BHQM", weights_BHQM)
+        return self.out(mixed_BQHU)
+
+    def place(self, x_BLHK, positions_L):
+        """Queries or keys with their positions in them, if that is where positions go."""
+        return rotate(x_BLHK, positions_L) if self.positions == "rotary" else x_BLHK
+
+    def bias(self, q_BQHK, distances_QM):
+        """What the distance of a query and a key adds to the logits of Equation 1."""
+        if self.positions == "alibi":
+            return linear_bias(distances_QM, self.config.num_heads)
+        if self.positions == "relative":
+            logits_BHQM = jnp.einsum("BQHK,QMK->BHQM", q_BQHK, self.relative_key(distances_QM))
+            return logits_BHQM / q_BQHK.shape[-1] ** 0.5
+        return 0.0

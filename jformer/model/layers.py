@@ -1,53 +1,41 @@
-"""Dropout and residuals (5.4), the feed-forward network (3.3), encoder and decoder layer (3.1)."""
+"""Residuals and norms (5.4), the feed-forward network (3.3), encoder and decoder layer (3.1).
 
-import math
+Each layer takes the two parts that an experiment may want to swap, without editing the package:
+`attend`, whatever has the arguments of Equation 1, and `make_norm`, which makes a module in place
+of LayerNorm.
+"""
+
+import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from jformer.config import ModelConfig
-from jformer.model.attention import MultiHeadAttention, residual_init
+from jformer.model.attention import MultiHeadAttention, attend, kernel_init
+from jformer.model.dropout import Dropout
 
-
-def hash_bits(key, shape):
-    """Uniform uint32, each a function of the key and of the element's index alone.
-
-    Two rounds of the 32-bit mixer "lowbias32" (Chris Wellons, 2018), keyed before each. It fuses
-    into whatever uses the bits, where JAX's own generator costs a fifth of a train step on a CPU.
-    """
-    bits = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
-    for word in jax.random.key_data(key):
-        bits = bits ^ word
-        bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
-        bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
-        bits = bits ^ (bits >> 16)
-    return bits
-
-
-class Dropout(nn.Module):
-    """Zero each element with probability `rate` and scale the rest so that the mean stays."""
-
-    rate: float
-
-    @nn.compact
-    def __call__(self, x, train):
-        if not train or self.rate == 0:
-            return x
-        keep = hash_bits(self.make_rng("dropout"), x.shape) >= jnp.uint32(int(self.rate * 2**32))
-        return jnp.where(keep, x / (1 - self.rate), 0)
+# GELU as it was defined, x times the normal distribution function (Hendrycks and Gimpel 2016).
+ACTIVATIONS = {"relu": nn.relu, "gelu": functools.partial(nn.gelu, approximate=False)}
 
 
 class Residual(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4."""
+    """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; post-norm.
+
+    Pre-norm is x + Dropout(Sublayer(LayerNorm(x))), and a norm more at the end of each stack.
+    """
 
     config: ModelConfig
+    make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
         self.dropout = Dropout(self.config.dropout)
-        self.norm = nn.LayerNorm()
+        self.norm = self.make_norm()
 
     def __call__(self, x_BLD, sublayer, train):
+        if self.config.norm_position == "pre":
+            return x_BLD + self.dropout(sublayer(self.norm(x_BLD)), train)
         return self.norm(x_BLD + self.dropout(sublayer(x_BLD), train))
 
 
@@ -57,54 +45,70 @@ class FeedForward(nn.Module):
     config: ModelConfig
 
     def setup(self):
-        xavier = nn.initializers.xavier_uniform()
-        smaller = residual_init(self.config.num_layers)
-        self.ffn_in = nn.Dense(self.config.d_ff, kernel_init=xavier)
-        self.ffn_out = nn.Dense(self.config.d_model, kernel_init=smaller)
+        config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
+        self.ffn_in = nn.Dense(config.d_ff, kernel_init=first)
+        self.ffn_out = nn.Dense(config.d_model, kernel_init=last)
+        self.activation_dropout = Dropout(config.activation_dropout)
 
-    def __call__(self, x_BLD):
-        return self.ffn_out(nn.relu(self.ffn_in(x_BLD)))
+    def __call__(self, x_BLD, train):
+        hidden_BLF = ACTIVATIONS[self.config.activation](self.ffn_in(x_BLD))
+        return self.ffn_out(self.activation_dropout(hidden_BLF, train))
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then the feed-forward network."""
+    """Self-attention, then the feed-forward network.
+
+    With a causal mask it is the layer of a decoder that has no encoder.
+    """
 
     config: ModelConfig
+    attend: Callable = attend
+    make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
-        self.self_attention = MultiHeadAttention(self.config)
-        self.self_attention_residual = Residual(self.config)
-        self.feed_forward = FeedForward(self.config)
-        self.feed_forward_residual = Residual(self.config)
+        config = self.config
+        self.self_attention = MultiHeadAttention(config, config.positions, self.attend)
+        self.self_attention_residual = Residual(config, self.make_norm)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config, self.make_norm)
 
-    def __call__(self, x_BSD, mask_B11S, train):
+    def __call__(self, x_BSD, mask_B1SS, train=False):
         x_BSD = self.self_attention_residual(
-            x_BSD, lambda x_BSD: self.self_attention(x_BSD, x_BSD, mask_B11S), train
+            x_BSD, lambda x_BSD: self.self_attention(x_BSD, x_BSD, mask_B1SS, train), train
         )
-        return self.feed_forward_residual(x_BSD, self.feed_forward, train)
+        return self.feed_forward_residual(
+            x_BSD, lambda x_BSD: self.feed_forward(x_BSD, train), train
+        )
 
 
 class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the encoder's output, then the feed-forward network."""
 
     config: ModelConfig
+    attend: Callable = attend
+    make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
-        self.self_attention = MultiHeadAttention(self.config)
-        self.self_attention_residual = Residual(self.config)
-        self.cross_attention = MultiHeadAttention(self.config)
-        self.cross_attention_residual = Residual(self.config)
-        self.feed_forward = FeedForward(self.config)
-        self.feed_forward_residual = Residual(self.config)
+        config = self.config
+        self.self_attention = MultiHeadAttention(config, config.positions, self.attend)
+        self.self_attention_residual = Residual(config, self.make_norm)
+        self.cross_attention = MultiHeadAttention(config, attend=self.attend)
+        self.cross_attention_residual = Residual(config, self.make_norm)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config, self.make_norm)
 
-    def __call__(self, x_BTD, mask_11TT, memory_BSD, memory_mask_B11S, train):
-        x_BTD = self.self_attention_residual(
-            x_BTD, lambda x_BTD: self.self_attention(x_BTD, x_BTD, mask_11TT), train
+    def __call__(self, x_BTD, mask_11TT, memory_BSD, memory_mask_B11S, train=False):
+        def self_attention(x_BTD):
+            return self.self_attention(x_BTD, x_BTD, mask_11TT, train)
+
+        def cross_attention(x_BTD):
+            return self.cross_attention(x_BTD, memory_BSD, memory_mask_B11S, train)
+
+        x_BTD = self.self_attention_residual(x_BTD, self_attention, train)
+        x_BTD = self.cross_attention_residual(x_BTD, cross_attention, train)
+        return self.feed_forward_residual(
+            x_BTD, lambda x_BTD: self.feed_forward(x_BTD, train), train
         )
-        x_BTD = self.cross_attention_residual(
-            x_BTD, lambda x_BTD: self.cross_attention(x_BTD, memory_BSD, memory_mask_B11S), train
-        )
-        return self.feed_forward_residual(x_BTD, self.feed_forward, train)
 
     def step(self, x_BWD, t, cache_BWTHK, memory_BSHK, memory_mask_B11S):
         """One position of W hypotheses a sentence; returns it and the cache with position t filled.
@@ -112,27 +116,31 @@ class DecoderLayer(nn.Module):
         `cache_BWTHK` and `memory_BSHK` are pairs of keys and values. The hypotheses of a sentence
         are the queries of one attention to its memory, so the memory is not copied for each.
         """
+        B, W, T = cache_BWTHK[0].shape[:3]
+        here, train = t[None], False
 
         def self_attention(x_BWD):
             nonlocal cache_BWTHK
-            new_BW1HK = self.self_attention.keys_values(x_BWD[:, :, None, :])
+            x_X1D = x_BWD.reshape(B * W, 1, -1)  # X = B W: each hypothesis has its own memory
             cache_BWTHK = jax.tree.map(
-                lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, t, axis=2),
+                lambda old, new: jax.lax.dynamic_update_slice_in_dim(
+                    old, new.reshape(B, W, 1, *new.shape[2:]), t, axis=2
+                ),
                 cache_BWTHK,
-                new_BW1HK,
+                self.self_attention.keys_values(x_X1D, here),
             )
-            B, W, T = cache_BWTHK[0].shape[:3]
-            k, v = (x.reshape(B * W, T, *x.shape[3:]) for x in cache_BWTHK)
+            k_XTHK, v_XTHU = (x.reshape(B * W, T, *x.shape[3:]) for x in cache_BWTHK)
             visible_111T = (jnp.arange(T) <= t)[None, None, None, :]
             return self.self_attention.read(
-                x_BWD.reshape(B * W, 1, -1), k, v, visible_111T
+                x_X1D, here, k_XTHK, v_XTHU, visible_111T, train
             ).reshape(x_BWD.shape)
 
-        k_BSHK, v_BSHU = memory_BSHK
-        x_BWD = self.self_attention_residual(x_BWD, self_attention, train=False)
-        x_BWD = self.cross_attention_residual(
-            x_BWD,
-            lambda x_BWD: self.cross_attention.read(x_BWD, k_BSHK, v_BSHU, memory_mask_B11S),
-            train=False,
+        def cross_attention(x_BWD):
+            return self.cross_attention.read(x_BWD, here, *memory_BSHK, memory_mask_B11S, train)
+
+        x_BWD = self.self_attention_residual(x_BWD, self_attention, train)
+        x_BWD = self.cross_attention_residual(x_BWD, cross_attention, train)
+        x_BWD = self.feed_forward_residual(
+            x_BWD, lambda x_BWD: self.feed_forward(x_BWD, train), train
         )
-        return self.feed_forward_residual(x_BWD, self.feed_forward, train=False), cache_BWTHK
+        return x_BWD, cache_BWTHK

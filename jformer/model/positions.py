@@ -1,6 +1,12 @@
-"""The position encoding of Section 3.5."""
+"""Where a token stands: the sinusoids of Section 3.5, and what others put in their place.
+
+Added to the embeddings: `sinusoids`, `sinusoids_in_halves`, or a learned table (Table 3, row E).
+Inside self-attention, by the distance of query and key alone: `rotate`, `linear_bias`, and
+`RelativeVectors`. Letters: L positions, Q queries, M memory, D d_model, H heads, K key width.
+"""
 
 import jax.numpy as jnp
+from flax import linen as nn
 
 
 def sinusoids(positions_L, d_model):
@@ -11,3 +17,54 @@ def sinusoids(positions_L, d_model):
     frequencies = 10000.0 ** (-jnp.arange(0, d_model, 2) / d_model)
     angles = positions_L[:, None] * frequencies[None, :]
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(-1, d_model)
+
+
+def sinusoids_in_halves(positions_L, d_model):
+    """All sines, then all cosines, as tensor2tensor and fairseq have them: float32 (L, D).
+
+    Their last frequency is 1 / 10000 itself, so these are not the paper's in another order.
+    """
+    steps = max(d_model // 2 - 1, 1)
+    frequencies = 10000.0 ** (-jnp.arange(d_model // 2) / steps)
+    angles = positions_L[:, None] * frequencies[None, :]
+    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+
+
+def rotate(x_BLHK, positions_L):
+    """Each pair of columns turned by its position times the frequency of Section 3.5.
+
+    The product of a query and a key, both turned, depends on their distance alone (RoPE, Su et al.
+    2021).
+    """
+    K = x_BLHK.shape[-1]
+    angles = positions_L[:, None] * (10000.0 ** (-jnp.arange(0, K, 2) / K))[None, :]
+    cosine, sine = jnp.cos(angles)[None, :, None, :], jnp.sin(angles)[None, :, None, :]
+    even, odd = x_BLHK[..., 0::2], x_BLHK[..., 1::2]
+    turned = jnp.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
+    return turned.reshape(x_BLHK.shape).astype(x_BLHK.dtype)
+
+
+def linear_bias(distances_QM, num_heads):
+    """Less attention the farther away, by a slope of 2^(-8h / H) in head h = 1 ... H: (1, H, Q, M).
+
+    ALiBi (Press et al. 2021), on both sides of a query: the encoder looks both ways.
+    """
+    slopes_H = 2.0 ** (-8.0 * jnp.arange(1, num_heads + 1) / num_heads)
+    return -slopes_H[None, :, None, None] * jnp.abs(distances_QM)[None, None]
+
+
+class RelativeVectors(nn.Module):
+    """A vector (Q, M, K) for each distance, the same for all beyond `max_distance`.
+
+    Shaw et al. 2018, Equations 3 to 5; all heads share them.
+    """
+
+    max_distance: int
+    width: int
+
+    @nn.compact
+    def __call__(self, distances_QM):
+        farthest = self.max_distance
+        shape = (2 * farthest + 1, self.width)
+        table = self.param("table", nn.initializers.xavier_uniform(), shape)
+        return table[jnp.clip(distances_QM, -farthest, farthest) + farthest]

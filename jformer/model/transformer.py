@@ -5,16 +5,19 @@ Tokens are int32 ids, padding stands at the end. `encode` and `decode` are Figur
 Letters: B sentences, S source, T target, W hypotheses, D d_model, H heads, V vocabulary.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jformer.config import ModelConfig
-from jformer.model.attention import causal_mask, padding_mask
-from jformer.model.layers import DecoderLayer, Dropout, EncoderLayer
-from jformer.model.positions import sinusoids
+from jformer.config import ModelConfig, UserError
+from jformer.model.attention import attend, causal_mask, padding_mask
+from jformer.model.dropout import Dropout
+from jformer.model.layers import DecoderLayer, EncoderLayer
+from jformer.model.positions import sinusoids, sinusoids_in_halves
 from jformer.model.shapes import check_shapes
 
 
@@ -27,23 +30,41 @@ class Memory:
 
 
 class Transformer(nn.Module):
-    """`model.apply({"params": params}, source_BS, target_BT)` gives logits of the next tokens."""
+    """`model.apply({"params": params}, source_BS, target_BT)` gives logits of the next tokens.
+
+    The source has the target's vocabulary, unless it has a size of its own. `attend` and
+    `make_norm` are the seams of layers.py.
+    """
 
     config: ModelConfig
     vocabulary_size: int
+    source_vocabulary_size: int | None = None
+    attend: Callable = attend
+    make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
         config = self.config
-        # One matrix for source, target and output (Section 3.4). Its deviation makes the scaled
-        # embeddings of variance 1, as large as the position encoding beside them.
-        self.embedding = self.param(
-            "embedding",
-            nn.initializers.normal(config.d_model**-0.5),
-            (self.vocabulary_size, config.d_model),
-        )
+
+        def matrix(name, rows):
+            # This deviation makes the scaled embeddings of variance 1, as large as the position
+            # encoding beside them.
+            values = nn.initializers.normal(config.d_model**-0.5)
+            return self.param(name, values, (rows or self.vocabulary_size, config.d_model))
+
+        # One matrix for source, target and output (Section 3.4), unless `tying` says otherwise.
+        self.embedding = self.source_embedding = self.output = matrix("embedding", None)
+        if config.tying != "all":
+            self.source_embedding = matrix("source_embedding", self.source_vocabulary_size)
+        if config.tying == "none":
+            self.output = matrix("output", None)
+        if config.positions == "learned":
+            self.position_embedding = matrix("position_embedding", config.max_positions)
         self.embedding_dropout = Dropout(config.dropout)
-        self.encoder = [EncoderLayer(config) for _ in range(config.num_layers)]
-        self.decoder = [DecoderLayer(config) for _ in range(config.num_layers)]
+        parts = (config, self.attend, self.make_norm)
+        self.encoder = [EncoderLayer(*parts) for _ in range(config.num_layers)]
+        self.decoder = [DecoderLayer(*parts) for _ in range(config.num_layers)]
+        if config.norm_position == "pre":
+            self.encoder_norm, self.decoder_norm = self.make_norm(), self.make_norm()
 
     def __call__(self, source_BS, target_BT, train=False):
         """Logits (B, T, V) of the token after each target position, given those up to it.
@@ -54,17 +75,18 @@ class Transformer(nn.Module):
         return self.decode(target_BT, memory_BSD, source_BS, train)
 
     def encode(self, source_BS, train=False):
-        x_BSD = self.embed(source_BS, jnp.arange(source_BS.shape[1]), train)
+        positions_S = jnp.arange(source_BS.shape[1])
+        x_BSD = self.embed(self.source_embedding, source_BS, positions_S, train)
         mask_B11S = padding_mask(source_BS)
         for layer in self.encoder:
             x_BSD = layer(x_BSD, mask_B11S, train)
-        return x_BSD
+        return self.encoder_norm(x_BSD) if self.config.norm_position == "pre" else x_BSD
 
     def decode(self, target_BT, memory_BSD, source_BS, train=False):
         """`source_BS` only says which positions of the memory are padding."""
         check_shapes(target_BT=target_BT, memory_BSD=memory_BSD, source_BS=source_BS)
         length = target_BT.shape[1]
-        x_BTD = self.embed(target_BT, jnp.arange(length), train)
+        x_BTD = self.embed(self.embedding, target_BT, jnp.arange(length), train)
         mask_11TT, memory_mask_B11S = causal_mask(length), padding_mask(source_BS)
         for layer in self.decoder:
             x_BTD = layer(x_BTD, mask_11TT, memory_BSD, memory_mask_B11S, train)
@@ -72,7 +94,10 @@ class Transformer(nn.Module):
 
     def start(self, memory_BSD, source_BS):
         """The `Memory` that `step` reads."""
-        keys_values = [layer.cross_attention.keys_values(memory_BSD) for layer in self.decoder]
+        positions_S = jnp.arange(source_BS.shape[1])
+        keys_values = [
+            layer.cross_attention.keys_values(memory_BSD, positions_S) for layer in self.decoder
+        ]
         return Memory(keys_values, padding_mask(source_BS))
 
     def empty_cache(self, B, W, T):
@@ -86,7 +111,7 @@ class Transformer(nn.Module):
 
     def step(self, tokens_BW, t, cache, memory):
         """`decode` at position t alone: logits (B, W, V), and the cache with position t filled."""
-        x_BWD = self.embed(tokens_BW, t[None], train=False)
+        x_BWD = self.embed(self.embedding, tokens_BW, t[None], train=False)
         new_cache = []
         for layer, cache_BWTHK, memory_BSHK in zip(
             self.decoder, cache, memory.keys_values, strict=True
@@ -95,15 +120,40 @@ class Transformer(nn.Module):
             new_cache.append(cache_BWTHK)
         return self.logits(x_BWD), new_cache
 
-    def embed(self, tokens_BL, positions_L, train):
+    def embed(self, embedding_VD, tokens_BL, positions_L, train):
         """Embedding times sqrt(d_model) plus position (Sections 3.4, 3.5), with dropout (5.4).
 
         One position serves all the tokens, as in `step`.
         """
-        d_model = self.config.d_model
-        x_BLD = self.embedding[tokens_BL] * d_model**0.5 + sinusoids(positions_L, d_model)[None]
+        scale = self.config.d_model**0.5
+        x_BLD = embedding_VD[tokens_BL] * scale + self.encode_positions(positions_L)[None]
         return self.embedding_dropout(x_BLD, train)
+
+    def encode_positions(self, positions_L):
+        """What is added to the embeddings; zero where attention itself knows the positions."""
+        d_model, kind = self.config.d_model, self.config.positions
+        if kind == "sinusoidal":
+            return sinusoids(positions_L, d_model)
+        if kind == "halves":
+            return sinusoids_in_halves(positions_L, d_model)
+        if kind == "learned":
+            if len(positions_L) > self.config.max_positions:
+                raise UserError(
+                    f"config.model.max_positions={self.config.max_positions}: "
+                    f"a text needs {len(positions_L)}; shorten it, or train with more"
+                )
+            return self.position_embedding[positions_L] * d_model**0.5
+        return jnp.zeros((len(positions_L), d_model))
 
     def logits(self, x_BLD):
         """The embedding matrix again, as the linear map before the softmax; Section 3.4."""
-        return x_BLD @ self.embedding.T
+        if self.config.norm_position == "pre":
+            x_BLD = self.decoder_norm(x_BLD)
+        return x_BLD @ self.output.T
+
+
+def attention_weights(model: Transformer, params, source_BS, target_BT) -> dict[str, jax.Array]:
+    """The weights of every attention: `{"decoder_0/cross_attention": (B, H, Q, M), ...}`."""
+    _, kept = model.apply({"params": params}, source_BS, target_BT, mutable="intermediates")
+    leaves = jax.tree_util.tree_leaves_with_path(kept["intermediates"])
+    return {"/".join(key.key for key in path[:2]): weights for path, weights in leaves}

@@ -6,7 +6,6 @@ the position in the data and in the log, so a run that was killed and started ag
 same bits as one that was not.
 """
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from jax.sharding import Mesh
 from jformer.config import Config, UserError, flatten, read_config, write_config
 from jformer.data.batches import Batches, iterate, tokenize, trainable
 from jformer.data.corpora import Split
-from jformer.data.vocabulary import Vocabulary
+from jformer.data.vocabulary import Vocabularies
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
@@ -38,13 +37,18 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
         if newest >= total:
             return
         write_config(config, workdir / "config.json")
-        vocabulary = open_vocabulary(config, splits["train"], workdir, begins=not newest)
-        pairs = tokenize(splits["train"], vocabulary)
+        if not newest:
+            # From the training side only.
+            Vocabularies.train(
+                splits["train"], config.data.vocabulary_size, config.data.joint_vocabulary
+            ).save(workdir)
+        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+        pairs = tokenize(splits["train"], vocabularies)
         rows, left_out = trainable(splits["train"], pairs, config.data.max_length)
         batches = Batches(pairs, rows, every.batch_tokens, config.data.num_buckets, config.seed)
 
         mesh = parallel.make_mesh()
-        model = Transformer(config.model, vocabulary.size)
+        model = make_model(config, vocabularies)
         rate = learning_rate(config.optimizer, config.model.d_model)
         optimizer = make_optimizer(config.optimizer, rate)
         keys = jax.random.split(jax.random.key(config.seed))
@@ -52,14 +56,14 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
         state = create_state(model, optimizer, params_key)
         position: dict = {"data": None, "window": {}}
         train_step = parallel.compile_train_step(
-            make_train_step(model, optimizer, every.label_smoothing), mesh
+            make_train_step(model, optimizer, every.label_smoothing, every.smoothing_over), mesh
         )
-        validate = evaluation(model, vocabulary, splits["validation"], config, mesh)
+        validate = evaluation(model, vocabularies, splits["validation"], config, mesh)
         if newest:
             say(f"resuming from step {newest}")
-            checkpoints.check_vocabulary(newest, vocabulary.hash)
+            checkpoints.check_vocabulary(newest, vocabularies.hash)
             state, position = checkpoints.restore(newest, state)
-        say(describe(config, vocabulary, batches, left_out, state, mesh))
+        say(describe(config, vocabularies, batches, left_out, state, mesh))
         log, progress = MetricsFile(workdir / "metrics.jsonl", newest), Progress(newest, total)
         window = Window(position["window"])
         iterator = iterate(batches, total, position["data"])
@@ -75,15 +79,15 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
                 progress.report(step, log.write(step, "validation", **validate(state.params)))
             if step % every.checkpoint_every == 0 or step == total:
                 position = {"data": iterator.get_state(), "window": window.sums()}
-                checkpoints.save(state, position, config, vocabulary.hash)
+                checkpoints.save(state, position, config, vocabularies.hash)
         progress.close()
 
 
 def evaluation(
-    model: Transformer, vocabulary: Vocabulary, split: Split, config: Config, mesh: Mesh
+    model: Transformer, vocabularies: Vocabularies, split: Split, config: Config, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
     """From parameters to the split's NLL a token and its perplexity; each pair counts once."""
-    pairs, data = tokenize(split, vocabulary), config.data
+    pairs, data = tokenize(split, vocabularies), config.data
     rows = np.arange(len(split))
     batches = Batches(pairs, rows, config.train.batch_tokens, data.num_buckets, config.seed)
 
@@ -97,13 +101,8 @@ def evaluation(
     return evaluate
 
 
-def open_vocabulary(config: Config, split: Split, workdir: Path, begins: bool) -> Vocabulary:
-    """The run's own vocabulary, learned from the training side only when the run begins."""
-    path = workdir / "vocabulary.json"
-    if begins:
-        texts = itertools.chain(split.sources, split.targets)
-        Vocabulary.train(texts, config.data.vocabulary_size).save(path)
-    return Vocabulary.load(path)
+def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
+    return Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
 
 
 def has_checkpoints(workdir: Path) -> bool:
@@ -127,14 +126,16 @@ def check_same_config(config: Config, workdir: Path) -> None:
         )
 
 
-def describe(config, vocabulary, batches, left_out, state, mesh) -> str:
+def describe(config, vocabularies, batches, left_out, state, mesh) -> str:
     """What is about to be trained on what."""
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    both = dict.fromkeys((vocabularies.source, vocabularies.target))  # one, where they are joint
+    sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
     shapes = ", ".join(f"{rows}x{length}" for rows, length in batches.shapes)
     epochs = config.train.steps / batches.per_epoch
     return (
-        f"model       {parameters:,} parameters, vocabulary of {vocabulary.size:,}\n"
-        f"data        {len(batches.pairs.lengths):,} training pairs; {left_out}\n"
+        f"model       {parameters:,} parameters, vocabulary of {sizes}\n"
+        f"data        {len(batches.rows):,} training pairs; {left_out}\n"
         f"batches     {shapes} (pairs x tokens, each compiled once); "
         f"{batches.non_pad_share():.0%} of positions hold a token\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {batches.per_epoch:,}, "

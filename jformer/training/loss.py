@@ -14,25 +14,32 @@ from jformer.config import PAD
 from jformer.model.shapes import check_shapes
 
 
-def token_losses(logits_BTV, labels_BT, label_smoothing):
+def token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over="all"):
     """The smoothed loss and the plain negative log-likelihood of every label, in nats: (B, T) each.
 
-    The smoothed target has 1 - epsilon + epsilon / V on the label and epsilon / V on every other
-    entry, padding included. Perplexity is exp of the mean NLL, never of the smoothed loss.
+    The smoothed target takes epsilon from the label and shares it evenly: over `all` entries (which
+    leaves 1 - epsilon + epsilon / V on the label), over the `others`, or over the
+    `others_but_padding`. Perplexity is exp of the mean NLL, never of the smoothed loss.
     """
     check_shapes(logits_BTV=logits_BTV, labels_BT=labels_BT)
     logits_BTV = logits_BTV.astype(jnp.float32)
+    V = logits_BTV.shape[-1]
     log_normalizer_BT = jax.nn.logsumexp(logits_BTV, axis=-1)
     # A gather: anything one-hot costs another pass over (B, T, V), and the gradient two.
     label_logit_BT = jnp.take_along_axis(logits_BTV, labels_BT[..., None], axis=-1)[..., 0]
     nll_BT = log_normalizer_BT - label_logit_BT
     uniform_BT = log_normalizer_BT - jnp.mean(logits_BTV, axis=-1)
+    if smoothing_over == "others":
+        uniform_BT = (V * uniform_BT - nll_BT) / (V - 1)
+    if smoothing_over == "others_but_padding":
+        padding_nll_BT = log_normalizer_BT - logits_BTV[..., PAD]
+        uniform_BT = (V * uniform_BT - nll_BT - padding_nll_BT) / (V - 2)
     return (1 - label_smoothing) * nll_BT + label_smoothing * uniform_BT, nll_BT
 
 
-def loss_sums(logits_BTV, labels_BT, label_smoothing):
+def loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over="all"):
     """Sums over the tokens that are not padding: `{"loss": .., "nll": .., "tokens": ..}`."""
-    loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, label_smoothing)
+    loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over)
     weights_BT = (labels_BT != PAD).astype(jnp.float32)
     return {
         "loss": jnp.sum(loss_BT * weights_BT),

@@ -34,7 +34,10 @@ def split_target(target_BT1):
 
 
 def make_train_step(
-    model: Transformer, optimizer: optax.GradientTransformation, label_smoothing: float
+    model: Transformer,
+    optimizer: optax.GradientTransformation,
+    label_smoothing: float,
+    smoothing_over: str = "all",
 ):
     """`step(state, batch, key) -> (state, metrics)`, pure; metrics are sums over tokens."""
 
@@ -43,7 +46,7 @@ def make_train_step(
         logits_BTV = model.apply(
             {"params": params}, batch["source_BS"], input_BT, train=True, rngs={"dropout": key}
         )
-        metrics = loss_sums(logits_BTV, labels_BT, label_smoothing)
+        metrics = loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over)
         return metrics["loss"] / metrics["tokens"], metrics
 
     def step(state, batch, key):

@@ -18,7 +18,7 @@ from jformer.data.batches import (
     trainable,
 )
 from jformer.data.corpora import Split
-from jformer.data.vocabulary import Vocabulary
+from jformer.data.vocabulary import Vocabularies
 
 BATCH_TOKENS = 128
 
@@ -144,24 +144,28 @@ def test_share_of_tokens_counts_both_sides_of_all_batches(batches):
 
 
 def test_sentences_carry_their_marks():
-    vocabulary = Vocabulary.train(["a", "b"], 260)
-    pairs = tokenize(Split(["ab"], ["ba"]), vocabulary)
+    split = Split(["ab"], ["ba"])
+    vocabularies = Vocabularies.train(split, 260, joint=True)
+    vocabulary, pairs = vocabularies.target, tokenize(split, vocabularies)
     a, b = (vocabulary.encode([letter])[0][0] for letter in "ab")
     assert vocabulary.decode(pairs.sources.flat) == "ab"
     assert pairs.sources.flat[-1] == EOS
     assert pairs.targets.flat.tolist() == [BOS, b, a, EOS]
 
 
+def bytes_only():
+    return Vocabularies.train(Split(["a"], ["b"]), 260, joint=True)
+
+
 def test_empty_and_long_pairs_are_left_out_and_counted():
-    vocabulary = Vocabulary.train(["a", "b"], 260)
     split = Split(["a", "", "b", " ", "ab", "a" * 50], ["b", "b", "\t", "b", "ba", "a"])
-    rows, left_out = trainable(split, tokenize(split, vocabulary), max_length=10)
+    rows, left_out = trainable(split, tokenize(split, bytes_only()), max_length=10)
     assert left_out == "3 pairs with an empty side and 1 of more than 10 tokens left out"
     assert rows.tolist() == [0, 4]
 
 
 def test_a_corpus_of_which_nothing_is_left_is_refused():
     split = Split([""], ["a"])
-    pairs = tokenize(split, Vocabulary.train(["ab"], 260))
+    pairs = tokenize(split, bytes_only())
     with pytest.raises(UserError, match="no pair to train on: 1 pairs with an empty side"):
         trainable(split, pairs, max_length=10)

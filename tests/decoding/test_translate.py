@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jformer.config import DecodeConfig, ModelConfig
-from jformer.data.vocabulary import Vocabulary
+from jformer.data.corpora import Split
+from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.translate import source_batches, translate
 from jformer.model.transformer import Transformer
 
@@ -18,9 +19,9 @@ SENTENCES = ["one two", "three", "", "four five six seven eight nine ten", "two"
 @pytest.fixture(scope="module")
 def translator():
     """An untrained model: its outputs are arbitrary, which is all that these tests need."""
-    vocabulary = Vocabulary.train(SENTENCES * 3, 300)
+    vocabularies = Vocabularies.train(Split(SENTENCES, SENTENCES), 300, joint=True)
     model = Transformer(
-        ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2), vocabulary.size
+        ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2), vocabularies.target.size
     )
     tokens_11 = np.ones((1, 1), np.int32)
     params = model.init(jax.random.key(0), tokens_11, tokens_11)["params"]
@@ -29,7 +30,7 @@ def translator():
 
     def run(sentences, max_length=100, **overrides):
         config = dataclasses.replace(CONFIG, **overrides)
-        return translate(model, params, vocabulary, sentences, config, max_length)
+        return translate(model, params, vocabularies, sentences, config, max_length)
 
     return run
 

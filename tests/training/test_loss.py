@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jformer.config import SMOOTHINGS
 from jformer.training.loss import loss_sums, perplexity, token_losses
 
 B, T, V = 2, 5, 7
@@ -14,26 +15,55 @@ LOGITS = np.random.default_rng(0).normal(size=(B, T, V)).astype(np.float32) * 3
 LABELS = np.array([[4, 3, 6, 2, 0], [5, 2, 0, 0, 0]], np.int32)
 
 
-def smoothed_cross_entropy(logits_V, label, epsilon):
-    """Against the distribution (1 - epsilon) on the label and epsilon / V on every entry."""
+def smoothed_labels(label, epsilon, over):
+    """The target distribution, entry by entry; padding is entry 0."""
+    shares = {
+        "all": [True] * V,
+        "others": [v != label for v in range(V)],
+        "others_but_padding": [v not in (label, 0) for v in range(V)],
+    }[over]
+    return [
+        (1 - epsilon if v == label else 0) + (epsilon / sum(shares) if shares[v] else 0)
+        for v in range(V)
+    ]
+
+
+def cross_entropy(logits_V, target_V):
     normalizer = math.log(sum(math.exp(z) for z in logits_V))
-    total = 0.0
-    for v, logit in enumerate(logits_V):
-        probability = epsilon / V + (1 - epsilon if v == label else 0)
-        total -= probability * (float(logit) - normalizer)
-    return total
+    return -sum(p * (float(z) - normalizer) for z, p in zip(logits_V, target_V, strict=True))
 
 
+@pytest.mark.parametrize("over", SMOOTHINGS)
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.9])
-def test_loss_is_the_cross_entropy_against_the_smoothed_labels(epsilon):
-    loss_BT, nll_BT = token_losses(jnp.asarray(LOGITS), jnp.asarray(LABELS), epsilon)
-    for b in range(B):
-        for t in range(T):
-            logits_V, label = LOGITS[b, t], LABELS[b, t]
-            expected = smoothed_cross_entropy(logits_V, label, epsilon)
-            assert float(loss_BT[b, t]) == pytest.approx(expected, rel=1e-5)
-            expected = smoothed_cross_entropy(logits_V, label, 0)
-            assert float(nll_BT[b, t]) == pytest.approx(expected, rel=1e-5)
+def test_loss_is_the_cross_entropy_against_the_smoothed_labels(epsilon, over):
+    loss_BT, nll_BT = token_losses(jnp.asarray(LOGITS), jnp.asarray(LABELS), epsilon, over)
+    for b, t in np.argwhere(LABELS != 0):
+        logits_V, label = LOGITS[b, t], LABELS[b, t]
+        expected = cross_entropy(logits_V, smoothed_labels(label, epsilon, over))
+        assert float(loss_BT[b, t]) == pytest.approx(expected, rel=1e-5)
+        expected = cross_entropy(logits_V, smoothed_labels(label, 0, over))
+        assert float(nll_BT[b, t]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("over", "loss", "least"),
+    [("all", 0.6680, 0.3897), ("others", 0.7073, 0.4637), ("others_but_padding", 0.6900, 0.4349)],
+)
+def test_the_worked_example_of_the_paper_map(over, loss, least):
+    """Five entries with probabilities .05 (padding), .1, .2, .6 (the label), .05; epsilon 0.1.
+
+    `least` is the entropy of the target, which tensor2tensor, The Annotated Transformer and JoeyNMT
+    take off, so that their loss can reach 0.
+    """
+    logits_11V = jnp.log(jnp.array([[[0.05, 0.1, 0.2, 0.6, 0.05]]]))
+    loss_11, nll_11 = token_losses(logits_11V, jnp.array([[3]]), 0.1, over)
+    assert float(loss_11[0, 0]) == pytest.approx(loss, abs=5e-5)
+    assert float(nll_11[0, 0]) == pytest.approx(-math.log(0.6), rel=1e-5)
+    entries = {"all": 5, "others": 4, "others_but_padding": 3}[over]
+    label = 0.9 + (0.1 / 5 if over == "all" else 0)
+    others = [0.1 / entries] * (entries - (over == "all"))
+    entropy = -sum(p * math.log(p) for p in [label, *others])
+    assert entropy == pytest.approx(least, abs=5e-5)
 
 
 def test_gradient_is_the_softmax_less_the_smoothed_label():

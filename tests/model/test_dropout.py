@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.model.layers import Dropout, hash_bits
+from jformer.model.dropout import Dropout, hash_bits
 
 N = 100_000
 

@@ -1,0 +1,121 @@
+"""What a config costs, before anything runs: parameters, multiply-adds, memory of the train step.
+
+Multiply-adds (MAC) are those of the matrix products, which are nearly all that is computed; a FLOP
+count is twice as large. They are read off the traced program, so they hold for every variant.
+"""
+
+import collections
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jformer.config import Config
+from jformer.data.batches import rows_that_fit
+from jformer.model.transformer import Transformer
+from jformer.training.optimizer import learning_rate, make_optimizer
+from jformer.training.step import create_state, make_train_step
+
+
+def parameters(params: Any) -> dict[str, int]:
+    """`{"encoder/self_attention": number, ...}`, layers of a stack together."""
+    counts: collections.Counter = collections.Counter()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        counts[module_name([key.key for key in path[:-1]] or [path[0].key])] += leaf.size
+    return dict(counts)
+
+
+def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
+    """The multiply-adds of all matrix products in a call, by the module that makes them."""
+    counts: collections.Counter = collections.Counter()
+
+    def visit(jaxpr: Any) -> None:
+        for equation in jaxpr.eqns:
+            if equation.primitive.name == "dot_general":
+                summed = equation.params["dimension_numbers"][0][0]
+                shape = equation.invars[0].aval.shape
+                size = math.prod(shape[axis] for axis in summed) * equation.outvars[0].aval.size
+                counts[module_name(str(equation.source_info.name_stack).split("/"))] += size
+            for inner in equation.params.values():
+                inner = getattr(inner, "jaxpr", inner)  # of a function called within
+                if hasattr(inner, "eqns"):
+                    visit(inner)
+
+    visit(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return dict(counts)
+
+
+def module_name(path: list[str]) -> str:
+    """`encoder_3/self_attention/query` belongs to `encoder/self_attention`."""
+    # Linen's scopes also hold the model's own name, methods as `encoder_0.step`, einsum formulas.
+    names = [name for name in path if name.isidentifier() and name != Transformer.__name__]
+    stack, _, number = names[0].rpartition("_") if names else ("", "", "")
+    if not number.isdigit():
+        return names[0] if names else "output"
+    parts = [name for name in names[1:] if not name.endswith("_residual")]
+    return f"{stack}/{parts[0]}"
+
+
+def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
+    """`(module, parameters, multiply-adds)` for one pair of S source and T target positions."""
+    model = Transformer(config.model, config.data.vocabulary_size)
+    params = abstract_params(model)
+
+    def forward(params, source_1S, target_1T):
+        return model.apply({"params": params}, source_1S, target_1T)
+
+    tokens = [jax.ShapeDtypeStruct((1, length), jnp.int32) for length in (S, T)]
+    counts, work = parameters(params), multiply_adds(forward, params, *tokens)
+    order = ("embedding", "encoder", "decoder", "output")
+    names = sorted({**counts, **work}, key=lambda name: [name.startswith(o) for o in order[::-1]])
+    return [(name, counts.get(name, 0), work.get(name, 0)) for name in names]
+
+
+def abstract_params(model: Transformer) -> Any:
+    """Shapes of the parameters on one device, without computing any."""
+    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device), shapes
+    )
+
+
+def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
+    """The train step and the shapes of its arguments for one batch of `rows` pairs."""
+    model = Transformer(config.model, config.data.vocabulary_size)
+    rate = learning_rate(config.optimizer, config.model.d_model)
+    optimizer = make_optimizer(config.optimizer, rate)
+    train = config.train
+    step = make_train_step(model, optimizer, train.label_smoothing, train.smoothing_over)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(lambda key: create_state(model, optimizer, key), key)
+    batch = {
+        "source_BS": jax.ShapeDtypeStruct((rows, length), jnp.int32),
+        "target_BT1": jax.ShapeDtypeStruct((rows, length + 1), jnp.int32),
+    }
+    return jax.jit(step, donate_argnums=0), (state, batch, key)
+
+
+def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
+    """Memory of the compiled train step on this backend, by XLA's own account."""
+    step, arguments = abstract_step(config, rows_that_fit(batch_tokens, length), length)
+    memory = step.lower(*arguments).compile().memory_analysis()
+    sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return sizes - memory.alias_size_in_bytes  # the state is donated: it is counted once
+
+
+def largest_batch_tokens(config: Config, length: int, limit: int) -> int:
+    """The most `train.batch_tokens` whose step takes at most `limit` bytes; 0 if none does.
+
+    Memory grows in a line with the rows: two batches give the line, and a third is the proof.
+    """
+    few, many = 8, 16
+    low, high = (step_bytes(config, rows * length, length) for rows in (few, many))
+    slope = (high - low) / (many - few)
+    rows = int((limit - low) / slope) + few
+    rows -= rows % few
+    while rows > 0 and step_bytes(config, rows * length, length) > limit:
+        rows -= max(few, rows // 16 // few * few)
+    return max(rows, 0) * length

@@ -1,0 +1,348 @@
+"""The parts by themselves: equivalences that readers of the paper ask for, and parts swapped."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jformer.config import ModelConfig
+from jformer.model.attention import MultiHeadAttention, attend, causal_mask, padding_mask
+from jformer.model.layers import EncoderLayer, FeedForward
+from jformer.model.positions import sinusoids, sinusoids_in_halves
+from jformer.model.transformer import Transformer, attention_weights
+from jformer.training.loss import loss_sums
+
+SMALL = ModelConfig(num_layers=2, d_model=12, d_ff=17, num_heads=3, dropout=0.0)
+B, L, V = 2, 7, 19
+ALL_11LL = jnp.ones((1, 1, L, L), bool)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def tokens(*shape, seed=0):
+    return np.random.default_rng(seed).integers(3, V, shape).astype(np.int32)
+
+
+def test_a_matrix_for_each_head_is_one_matrix_for_all():
+    """Section 3.2.2 writes W_i^Q and so on; here one kernel (D, H, K) holds them side by side."""
+    x_BLD = random(B, L, 12)
+    attention = MultiHeadAttention(SMALL)
+    variables = attention.init(jax.random.key(0), x_BLD, x_BLD, ALL_11LL)
+    kernels = {name: leaf["kernel"] for name, leaf in variables["params"].items()}
+    heads = []
+    for h in range(3):
+        q, k, v = ((x_BLD @ kernels[name][:, h])[:, :, None] for name in ("query", "key", "value"))
+        heads.append(attend(q, k, v, ALL_11LL)[0][:, :, 0])
+    output_matrix = kernels["out"].reshape(-1, 12)  # W^O: h d_v rows
+    expected = jnp.concatenate(heads, axis=-1) @ output_matrix
+    np.testing.assert_allclose(
+        attention.apply(variables, x_BLD, x_BLD, ALL_11LL), expected, atol=1e-5
+    )
+
+
+def test_heads_on_the_batch_axis_are_heads_on_their_own():
+    """Kyubyong's split: heads concatenated on the batch axis, attended to, and split again."""
+    q, k, v = (random(B, L, 3, 4, seed=seed) for seed in range(3))
+    stacked = [np.concatenate(np.split(x, 3, axis=2)) for x in (q, k, v)]  # (3 B, L, 1, K)
+    mixed = attend(*stacked, ALL_11LL)[0]
+    expected = np.concatenate(np.split(np.asarray(mixed), 3), axis=2)
+    np.testing.assert_allclose(attend(q, k, v, ALL_11LL)[0], expected, atol=1e-6)
+
+
+def test_the_feed_forward_network_is_two_convolutions_of_width_one():
+    x_BLD = random(B, L, 12)
+    network = FeedForward(SMALL)
+    variables = network.init(jax.random.key(0), x_BLD, False)
+    inner, outer = (variables["params"][name] for name in ("ffn_in", "ffn_out"))
+
+    def convolve(x, layer):
+        kernel = layer["kernel"][None]  # one tap
+        dims = ("NWC", "WIO", "NWC")
+        return (
+            jax.lax.conv_general_dilated(x, kernel, (1,), "VALID", dimension_numbers=dims)
+            + layer["bias"][None, None]
+        )
+
+    expected = convolve(nn.relu(convolve(x_BLD, inner)), outer)
+    np.testing.assert_allclose(network.apply(variables, x_BLD, False), expected, atol=1e-5)
+
+
+def test_attention_weights_of_each_query_sum_to_one_and_are_zero_where_masked():
+    tokens_BM = jnp.array([[5, 6, 7, 8, 9, 0, 0], [5, 6, 7, 8, 9, 5, 6]])
+    mask_B1QM = padding_mask(tokens_BM) & causal_mask(L)  # both at once
+    q, k, v = (random(B, L, 3, 4, seed=seed) for seed in range(3))
+    weights_BHQM = np.asarray(attend(q, k, v, mask_B1QM)[1])
+    np.testing.assert_allclose(weights_BHQM.sum(axis=-1), 1, rtol=1e-6)
+    assert np.all(weights_BHQM[~np.broadcast_to(mask_B1QM, weights_BHQM.shape)] == 0)
+    assert np.all(weights_BHQM[np.broadcast_to(mask_B1QM, weights_BHQM.shape)] > 0)
+
+
+def test_a_mask_fills_what_it_forbids_before_the_softmax():
+    """As masked_fill: of the logits 1, 2, 3 the second is out, and e : e^3 share the weight."""
+    q = jnp.ones((1, 1, 1, 1))
+    k = jnp.array([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1)
+    mask = jnp.array([True, False, True])[None, None, None]
+    weights = attend(q, k, k, mask)[1].ravel()
+    e = np.e
+    np.testing.assert_allclose(weights, [e / (e + e**3), 0, e**3 / (e + e**3)], rtol=1e-6)
+
+
+def test_the_product_of_query_and_key_is_a_similarity():
+    """Of three words each answers with what it resembles: softmax(Q K^T / sqrt(2)) V."""
+    words = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], np.float32)
+    x = words[None, :, None, :]
+    mixed, weights = attend(x, x, x, jnp.ones((1, 1, 1, 3), bool))
+    scores = np.exp(np.array([[1, 0.8, 0], [0.8, 1, 0.6], [0, 0.6, 1]]) / 2**0.5)
+    expected = scores / scores.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(weights[0, 0], expected, rtol=1e-5)
+    np.testing.assert_allclose(mixed[0, :, 0], expected @ words, rtol=1e-5)
+
+
+def test_unscaled_products_of_wide_keys_saturate_the_softmax():
+    """Why Section 3.2.1 divides: the largest of 50 weights is near one, and gradients vanish."""
+    q, k = random(1, 50, 1, 512), random(1, 50, 1, 512, seed=1)
+    mask = jnp.ones((1, 1, 1, 50), bool)
+    scaled = attend(q, k, k, mask)[1].max(axis=-1)
+    unscaled = attend(q * 512**0.5, k, k, mask)[1].max(axis=-1)
+    assert np.median(scaled) < 0.3
+    assert np.median(unscaled) > 0.9
+
+
+def test_sinusoids_in_halves_are_those_of_tensor2tensor():
+    table = np.asarray(sinusoids_in_halves(jnp.arange(50), 16))
+    for position in (0, 1, 49):
+        for i in range(8):
+            angle = position * np.exp(-i * np.log(10000) / 7)
+            assert table[position, i] == pytest.approx(np.sin(angle), abs=1e-5)
+            assert table[position, 8 + i] == pytest.approx(np.cos(angle), abs=1e-5)
+
+
+def test_wavelengths_run_from_2_pi_to_10000_times_2_pi():
+    """The first pair of columns turns once in 2 pi positions, the last in 9600 times that."""
+    first, last = 2 * np.pi, 2 * np.pi * 10000 ** (510 / 512)
+    table = sinusoids(jnp.array([0.0, first, last, last / 2]), 512)
+    np.testing.assert_allclose(table[1, :2], table[0, :2], atol=1e-5)
+    # 10^4.8 radians in float32 are exact to some thousandths
+    np.testing.assert_allclose(table[2, -2:], table[0, -2:], atol=1e-2)
+    np.testing.assert_allclose(table[3, -1], -1, atol=1e-4)
+    assert last / first > 9600
+    assert np.max(np.abs(table)) <= 1
+
+
+# Parts that the documents only discuss are passed in: nothing in the package knows them.
+
+
+class AdditiveAttention(nn.Module):
+    """v . tanh(q + k), Bahdanau et al. 2015, in place of the product in Equation 1."""
+
+    @nn.compact
+    def __call__(self, q_BQHK, k_BMHK, v_BMHU, mask_B1QM, bias=0.0, drop=lambda weights: weights):
+        v_K = self.param("v", nn.initializers.normal(1.0), (q_BQHK.shape[-1],))
+        sums_BQMHK = jnp.tanh(q_BQHK[:, :, None] + k_BMHK[:, None])
+        logits_BHQM = jnp.einsum("BQMHK,K->BHQM", sums_BQMHK, v_K) + bias
+        weights = drop(jax.nn.softmax(jnp.where(mask_B1QM, logits_BHQM, -1e30)))
+        return jnp.einsum("BHQM,BMHU->BQHU", weights, v_BMHU), weights
+
+
+def attend_once(query_BQHK, *rest, **options):
+    """A function in place of Equation 1: each query takes the key it likes best."""
+    return attend(query_BQHK * 1e4, *rest, **options)
+
+
+class SampleNorm(nn.Module):
+    """The Annotated Transformer's: the sample deviation (n - 1), epsilon added to it."""
+
+    @nn.compact
+    def __call__(self, x):
+        D = x.shape[-1]
+        gain = self.param("scale", nn.initializers.ones, (1,) * (x.ndim - 1) + (D,))
+        deviation = jnp.std(x, axis=-1, keepdims=True, ddof=1)
+        return gain * (x - x.mean(axis=-1, keepdims=True)) / (deviation + 1e-6)
+
+
+class BatchNorm(nn.Module):
+    """Statistics of the batch while they may be updated, stored ones else."""
+
+    @nn.compact
+    def __call__(self, x):
+        stored = not self.is_mutable_collection("batch_stats")
+        return nn.BatchNorm(use_running_average=stored, momentum=0.5)(x)
+
+
+def test_another_attention_takes_the_place_of_equation_1():
+    source, target = tokens(B, L), tokens(B, L, seed=1)
+    usual = Transformer(SMALL, V)
+    variables = usual.init(jax.random.key(0), source, target)
+    hard = Transformer(SMALL, V, attend=attend_once)
+    assert not np.allclose(
+        usual.apply(variables, source, target), hard.apply(variables, source, target)
+    )
+    weights = attention_weights(hard, variables["params"], source, target)
+    assert np.mean(np.max(weights["encoder_0/self_attention"], axis=-1)) > 0.99
+
+
+def test_additive_attention_trains_in_place_of_the_product():
+    x_BLD = random(B, L, 12)
+
+    class Toy(nn.Module):
+        def setup(self):
+            self.additive = AdditiveAttention()
+            self.attention = MultiHeadAttention(SMALL, attend=self.additive)
+
+        def __call__(self, x_BLD):
+            return self.attention(x_BLD, x_BLD, ALL_11LL)
+
+    variables = Toy().init(jax.random.key(0), x_BLD)
+    gradient = jax.grad(lambda v: jnp.sum(Toy().apply(v, x_BLD) ** 2))(variables)
+    flat = jax.tree_util.tree_leaves_with_path(gradient)
+    additive = [leaf for path, leaf in flat if path[-1].key == "v"]
+    assert len(additive) == 1
+    assert np.all(np.abs(additive[0]) > 0)
+
+
+def test_another_norm_takes_the_place_of_layer_norm():
+    x_BLD = 3 + 2 * random(B, L, 12)
+    layer = EncoderLayer(SMALL, make_norm=SampleNorm)
+    variables = layer.init(jax.random.key(0), x_BLD, ALL_11LL)
+    out = layer.apply(variables, x_BLD, ALL_11LL)
+    np.testing.assert_allclose(np.std(out, axis=-1, ddof=1), 1, rtol=1e-4)
+    usual = EncoderLayer(SMALL)
+    usual_out = usual.apply(usual.init(jax.random.key(0), x_BLD, ALL_11LL), x_BLD, ALL_11LL)
+    np.testing.assert_allclose(np.std(usual_out, axis=-1), 1, rtol=1e-4)
+
+
+def test_a_batch_norm_in_its_place_depends_on_the_rest_of_the_batch_as_layer_norm_does_not():
+    x_BLD = random(8, L, 12)
+
+    def first_sentence(make_norm, rows, **options):
+        layer = EncoderLayer(SMALL, make_norm=make_norm)
+        variables = layer.init(jax.random.key(0), x_BLD, ALL_11LL)
+        out = layer.apply(variables, x_BLD[:rows], ALL_11LL, **options)
+        return np.asarray(out[0] if options else out)[0]
+
+    training = {"mutable": ["batch_stats"]}
+    assert not np.allclose(
+        first_sentence(BatchNorm, 2, **training), first_sentence(BatchNorm, 8, **training)
+    )
+    np.testing.assert_allclose(
+        first_sentence(BatchNorm, 2), first_sentence(BatchNorm, 8), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        first_sentence(nn.LayerNorm, 2), first_sentence(nn.LayerNorm, 8), atol=1e-5
+    )
+
+
+def test_attention_weights_can_be_had_from_every_layer_and_head():
+    source, target = tokens(B, 5), tokens(B, L, seed=1)
+    model = Transformer(SMALL, V)
+    params = model.init(jax.random.key(0), source, target)["params"]
+    weights = attention_weights(model, params, source, target)
+    assert {name: leaf.shape for name, leaf in weights.items()} == {
+        **{f"encoder_{n}/self_attention": (B, 3, 5, 5) for n in range(2)},
+        **{f"decoder_{n}/self_attention": (B, 3, L, L) for n in range(2)},
+        **{f"decoder_{n}/cross_attention": (B, 3, L, 5) for n in range(2)},
+    }
+    for leaf in weights.values():
+        np.testing.assert_allclose(np.sum(leaf, axis=-1), 1, rtol=1e-5)
+    assert np.all(np.triu(weights["decoder_1/self_attention"][0, 0], k=1) == 0)
+
+
+def test_weights_that_nobody_asks_for_are_not_kept():
+    source = tokens(B, 5)
+    model = Transformer(SMALL, V)
+    variables = model.init(jax.random.key(0), source, source)
+    assert set(variables) == {"params"}
+    compiled = jax.jit(model.apply).lower(variables, source, source).compile()
+    outputs = jax.tree.leaves(compiled.out_info)
+    assert [leaf.shape for leaf in outputs] == [(B, 5, V)]
+
+
+# Other shapes of model are a few lines over the same parts.
+
+
+class EncoderOnly(nn.Module):
+    """Embed, encode, a linear map and a log-softmax, as torch's nn.TransformerEncoder is shown."""
+
+    config: ModelConfig
+    vocabulary_size: int
+
+    @nn.compact
+    def __call__(self, tokens_BL):
+        x_BLD = nn.Embed(self.vocabulary_size, self.config.d_model)(tokens_BL)
+        for _ in range(self.config.num_layers):
+            x_BLD = EncoderLayer(self.config)(x_BLD, padding_mask(tokens_BL))
+        return nn.log_softmax(nn.Dense(self.vocabulary_size)(x_BLD))
+
+
+class DecoderOnly(nn.Module):
+    """A language model: encoder layers under a causal mask."""
+
+    config: ModelConfig
+    vocabulary_size: int
+
+    @nn.compact
+    def __call__(self, tokens_BL):
+        length = tokens_BL.shape[1]
+        x_BLD = nn.Embed(self.vocabulary_size, self.config.d_model)(tokens_BL)
+        x_BLD += sinusoids(jnp.arange(length), self.config.d_model)[None]
+        for _ in range(self.config.num_layers):
+            x_BLD = EncoderLayer(self.config)(x_BLD, causal_mask(length))
+        return nn.Dense(self.vocabulary_size)(x_BLD)
+
+
+def test_an_encoder_alone_classifies_five_tokens_of_a_thousand():
+    toy = EncoderOnly(ModelConfig(num_layers=6, d_model=256, d_ff=1024, num_heads=4), 1000)
+    tokens_15 = jnp.array([[1, 2, 3, 4, 5]])
+    logits_15V, _ = toy.init_with_output(jax.random.key(0), tokens_15)
+    assert logits_15V.shape == (1, 5, 1000)
+    np.testing.assert_allclose(jnp.exp(logits_15V).sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_a_decoder_alone_does_not_see_what_follows():
+    toy, text = DecoderOnly(SMALL, V), tokens(B, L)
+    variables = toy.init(jax.random.key(0), text)
+    other = text.copy()
+    other[:, 4:] = 3
+    before, after = (toy.apply(variables, t) for t in (text, other))
+    np.testing.assert_array_equal(before[:, :4], after[:, :4])
+    assert not np.allclose(before[:, 4:], after[:, 4:])
+
+
+def test_the_smallest_transformer_has_one_layer_on_each_side():
+    model = Transformer(ModelConfig(num_layers=1, d_model=2, d_ff=1, num_heads=1), 4)
+    logits, variables = model.init_with_output(jax.random.key(0), tokens(1, 1), tokens(1, 1))
+    assert logits.shape == (1, 1, 4)
+    assert set(variables["params"]) == {"embedding", "encoder_0", "decoder_0"}
+
+
+def test_a_row_of_zeros_for_padding_stays_zero_where_its_update_is_masked():
+    """Kyubyong's zero_pad, as two lines of optax: no key, for padding is never attended to."""
+    model = Transformer(SMALL, V)
+    source, target = tokens(B, L), tokens(B, L + 1, seed=1)
+    source[0, 4:] = target[0, 5:] = 0
+    params = model.init(jax.random.key(0), source, target)["params"]
+    params["embedding"] = params["embedding"].at[0].set(0)
+
+    def keep_row_zero(updates, _params):
+        return {**updates, "embedding": updates["embedding"].at[0].set(0)}
+
+    optimizer = optax.chain(optax.adam(0.01), optax.stateless(keep_row_zero))
+
+    def loss_fn(params):
+        logits = model.apply({"params": params}, source, target[:, :-1])
+        return loss_sums(logits, target[:, 1:], 0.1)["loss"]
+
+    def train(optimizer, params):
+        state = optimizer.init(params)
+        for _ in range(3):
+            updates, state = optimizer.update(jax.grad(loss_fn)(params), state, params)
+            params = optax.apply_updates(params, updates)
+        return params["embedding"]
+
+    assert np.all(train(optimizer, params)[0] == 0)
+    assert np.all(train(optimizer, params)[5] != params["embedding"][5])
+    assert np.all(train(optax.adam(0.01), params)[0] != 0)  # the tied output moves it otherwise

@@ -1,0 +1,202 @@
+"""Every variant of the model: against the numpy twin, and what must hold for each of them."""
+
+import dataclasses
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jformer.config import POSITIONS, ModelConfig, UserError
+from jformer.model.attention import MultiHeadAttention, kernel_init
+from jformer.model.transformer import Transformer
+from tests import reference
+
+# One layer, so that the loops of the twin stay short; test_transformer.py has two.
+MODEL = ModelConfig(
+    num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, dropout=0.3, max_positions=13,
+    max_distance=2,
+)  # fmt: skip
+B, S, T, V, V_SOURCE = 2, 7, 11, 19, 23
+BY_POSITION = [
+    {"norm_position": norm, "positions": positions}
+    for norm, positions in itertools.product(("post", "pre"), POSITIONS)
+]
+OTHERS = [
+    {"tying": "output"},
+    {"tying": "none"},
+    {"activation": "gelu"},
+    {"scaled_attention": False},
+    {"scaled_attention": False, "positions": "relative"},
+]
+
+
+def name_of(changes):
+    return "-".join(map(str, changes.values()))
+
+
+def by_position(test):
+    return pytest.mark.parametrize("changes", BY_POSITION, ids=name_of)(test)
+
+
+SOURCE_BS = np.random.default_rng(1).integers(3, V, (B, S)).astype(np.int32)
+SOURCE_BS[0, 5:] = 0  # padding, of one sentence only
+TARGET_BT = np.random.default_rng(2).integers(3, V, (B, T)).astype(np.int32)
+
+
+def make(changes):
+    """A model and its parameters, random everywhere."""
+    config = dataclasses.replace(MODEL, **changes)
+    model = Transformer(config, V, V if config.tying == "all" else V_SOURCE)
+    initial = model.init(jax.random.key(0), SOURCE_BS, TARGET_BT)["params"]
+    rng = np.random.default_rng(3)
+    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), initial)
+    return model, {"params": params}
+
+
+@pytest.mark.parametrize("changes", BY_POSITION + OTHERS, ids=name_of)
+def test_logits_equal_those_of_plain_numpy_loops(changes):
+    model, variables = make(changes)
+    logits_BTV = model.apply(variables, SOURCE_BS, TARGET_BT)
+    doubles = jax.tree.map(lambda x: np.asarray(x, np.float64), variables["params"])
+    expected_TV = reference.forward(doubles, model.config, SOURCE_BS[0], TARGET_BT[0])
+    # float32 against float64
+    np.testing.assert_allclose(logits_BTV[0], expected_TV, rtol=1e-4, atol=1e-4)
+
+
+@by_position
+def test_cached_steps_give_the_logits_of_the_whole_decoder(changes):
+    model, variables = make(changes)
+    expected_BTV = model.apply(variables, SOURCE_BS, TARGET_BT)
+    memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
+    memory = model.apply(variables, memory_BSD, SOURCE_BS, method="start")
+    cache = model.empty_cache(B, 2, T)
+    for t in range(T):
+        # Two hypotheses a sentence; only the second is the target's.
+        tokens_BW = np.stack([TARGET_BT[:, t] * 0 + 4, TARGET_BT[:, t]], axis=1)
+        logits_BWV, cache = model.apply(
+            variables, tokens_BW, jnp.int32(t), cache, memory, method="step"
+        )
+        np.testing.assert_allclose(logits_BWV[:, 1], expected_BTV[:, t], atol=1e-5)
+
+
+@by_position
+def test_no_logit_depends_on_a_later_target_token(changes):
+    model, variables = make(changes)
+    changed_BT = TARGET_BT.copy()
+    changed_BT[:, 6:] = 3 + (TARGET_BT[:, 6:] - 2) % (V - 3)
+    before, after = (model.apply(variables, SOURCE_BS, t) for t in (TARGET_BT, changed_BT))
+    np.testing.assert_array_equal(before[:, :6], after[:, :6])
+    assert not np.allclose(before[:, 6:], after[:, 6:])
+
+
+@by_position
+def test_padding_changes_nothing_on_either_side(changes):
+    model, variables = make(changes)
+    narrow = model.apply(variables, SOURCE_BS, TARGET_BT)
+    padded = [np.pad(tokens, ((0, 0), (0, 2))) for tokens in (SOURCE_BS, TARGET_BT)]
+    wide = model.apply(variables, *padded)[:, :T]
+    np.testing.assert_allclose(narrow, wide, atol=1e-5)  # sums of other lengths, in float32
+
+
+@pytest.mark.parametrize("positions", ["relative", "rotary", "alibi"])
+def test_positions_by_distance_do_not_see_where_a_sentence_begins(positions):
+    """Behind five positions that nobody may attend to, it is answered as at the beginning."""
+    attention = MultiHeadAttention(MODEL, positions)
+    x_BLD = np.random.default_rng(0).normal(size=(B, T, MODEL.d_model)).astype(np.float32)
+    shifted_BLD = np.pad(x_BLD, ((0, 0), (5, 0), (0, 0)), constant_values=0.7)
+    mask_B1QM = np.ones((1, 1, T, T), bool)
+    hidden_B1QM = np.ones((1, 1, T + 5, T + 5), bool)
+    hidden_B1QM[..., :5] = False
+    variables = attention.init(jax.random.key(0), x_BLD, x_BLD, mask_B1QM)
+    answer = attention.apply(variables, x_BLD, x_BLD, mask_B1QM)
+    shifted = attention.apply(variables, shifted_BLD, shifted_BLD, hidden_B1QM)[:, 5:]
+    np.testing.assert_allclose(answer, shifted, atol=1e-5)
+    reversed_BLD = x_BLD[:, ::-1]
+    assert not np.allclose(
+        attention.apply(variables, reversed_BLD, reversed_BLD, mask_B1QM)[:, ::-1], answer
+    )
+
+
+def test_without_positions_a_source_is_a_bag_of_words():
+    model, variables = make({"positions": "none"})
+    reordered_BS = SOURCE_BS[1:, ::-1]
+    first, second = (
+        model.apply(variables, s, TARGET_BT[1:]) for s in (SOURCE_BS[1:], reordered_BS)
+    )
+    np.testing.assert_allclose(first, second, atol=1e-5)
+    model, variables = make({"positions": "sinusoidal"})
+    assert not np.allclose(model.apply(variables, reordered_BS, TARGET_BT[1:]), second)
+
+
+def test_learned_positions_end_where_their_table_does():
+    model, variables = make({"positions": "learned"})
+    with pytest.raises(UserError, match=r"config\.model\.max_positions=13: a text needs 14"):
+        model.apply(variables, np.ones((1, 14), np.int32), TARGET_BT[:1])
+
+
+def changed_value(field):
+    """Some other valid value for every key under `model`."""
+    special = {
+        "d_model": 8, "d_k": 3, "d_v": 3, "dropout": 0.5, "attention_dropout": 0.5,
+        "activation_dropout": 0.5,
+    }  # fmt: skip
+    if field.name in special:
+        return special[field.name]
+    if isinstance(field.default, bool):
+        return not field.default
+    if isinstance(field.default, int):
+        return getattr(MODEL, field.name) + 1
+    return next(word for word in field.metadata["bounds"] if word != field.default)
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(ModelConfig), ids=lambda field: field.name)
+def test_every_key_under_model_changes_the_parameters_or_the_output(field):
+    base = {"max_distance": {"positions": "relative"}, "max_positions": {"positions": "learned"}}
+    config = dataclasses.replace(MODEL, **base.get(field.name, {}))
+
+    def observe(config):
+        model = Transformer(config, V)
+        keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
+        logits, variables = model.init_with_output(keys, SOURCE_BS, TARGET_BT, train=True)
+        shapes = jax.tree.map(lambda leaf: leaf.shape, variables["params"])
+        return shapes, np.asarray(logits)
+
+    shapes, logits = observe(config)
+    other_shapes, other = observe(dataclasses.replace(config, **{field.name: changed_value(field)}))
+    assert shapes != other_shapes or not np.allclose(logits, other, atol=1e-3)
+
+
+def test_dropout_of_weights_and_activations_acts_in_training_only():
+    for name in ("attention_dropout", "activation_dropout"):
+        model, variables = make({"dropout": 0.0, name: 0.4})
+        quiet = model.apply(variables, SOURCE_BS, TARGET_BT)
+        plain = Transformer(dataclasses.replace(model.config, **{name: 0.0}), V)
+        np.testing.assert_array_equal(quiet, plain.apply(variables, SOURCE_BS, TARGET_BT))
+        loud = [
+            model.apply(
+                variables, SOURCE_BS, TARGET_BT, train=True, rngs={"dropout": jax.random.key(key)}
+            )
+            for key in (0, 0, 1)
+        ]
+        np.testing.assert_array_equal(loud[0], loud[1])
+        assert not np.allclose(loud[0], loud[2])
+        assert not np.allclose(loud[0], quiet)
+
+
+@pytest.mark.parametrize(
+    ("initializer", "inner", "last"),
+    [
+        # Xavier's deviation is sqrt(2 / (fan_in + fan_out)), 128 and 512 here; with 2 layers the
+        # last of a branch has half of it.
+        ("xavier", (2 / 640) ** 0.5, (2 / 640) ** 0.5),
+        ("scaled_xavier", (2 / 640) ** 0.5, (2 / 640) ** 0.5 / 2),
+        ("normal", 0.02, 0.02),
+    ],
+)
+def test_kernels_begin_with_the_deviation_of_their_initializer(initializer, inner, last):
+    config = ModelConfig(num_layers=2, initializer=initializer)
+    for ends_branch, deviation in ((False, inner), (True, last)):
+        kernel = kernel_init(config, ends_branch)(jax.random.key(0), (128, 512))
+        assert np.std(kernel) == pytest.approx(deviation, rel=0.03)

@@ -1,0 +1,92 @@
+"""Costs before anything runs, against XLA and formulas; programs for devices that are not here."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import base, tiny
+from jformer.config import ModelConfig, freeze
+from jformer.decoding.translate import search_batch
+from jformer.model.transformer import Transformer
+from jformer.training.cost import (
+    abstract_params,
+    abstract_step,
+    forward_costs,
+    largest_batch_tokens,
+    step_bytes,
+)
+
+BASE, TINY = freeze(base.get_config()), freeze(tiny.get_config("phrases"))
+
+
+@pytest.mark.parametrize("config", [BASE, TINY], ids=["base", "tiny"])
+def test_flops_agree_with_xlas_count_of_the_compiled_forward_pass(config):
+    S, T = 48, 32
+    model = Transformer(config.model, config.data.vocabulary_size)
+    tokens = [jax.ShapeDtypeStruct((1, length), jnp.int32) for length in (S, T)]
+    forward = jax.jit(lambda params, *tokens: model.apply({"params": params}, *tokens))
+    compiled = forward.lower(abstract_params(model), *tokens).compile()
+    flops = 2 * sum(products for _, _, products in forward_costs(config, S, T))
+    assert flops == pytest.approx(compiled.cost_analysis()["flops"], rel=0.02)
+
+
+def test_multiply_adds_are_those_of_the_formulas_for_every_variant():
+    model = ModelConfig(
+        num_layers=3, d_model=10, d_ff=7, num_heads=2, d_k=4, d_v=6, positions="relative",
+        norm_position="pre",
+    )  # fmt: skip
+    config = dataclasses.replace(TINY, model=model)
+    S, T, V = 5, 11, config.data.vocabulary_size
+    costs = {name: work for name, _, work in forward_costs(config, S, T)}
+
+    def attention(Q, M):
+        projections = 10 * 2 * (4 + 6) * Q + 10 * 2 * (4 + 6) * M  # query, out; key, value
+        return projections + 2 * Q * M * (4 + 6)
+
+    def relative(L):
+        return 2 * L * L * (4 + 6)  # once more for the vectors of distances
+
+    assert costs == {
+        "embedding": 0,
+        "encoder/self_attention": 3 * (attention(S, S) + relative(S)),
+        "encoder/feed_forward": 3 * 2 * 10 * 7 * S,
+        "encoder/norm": 0,
+        "encoder_norm": 0,
+        "decoder/self_attention": 3 * (attention(T, T) + relative(T)),
+        "decoder/cross_attention": 3 * attention(T, S),
+        "decoder/feed_forward": 3 * 2 * 10 * 7 * T,
+        "decoder/norm": 0,
+        "decoder_norm": 0,
+        "output": T * 10 * V,
+    }
+
+
+def test_the_largest_batch_fits_and_a_larger_one_does_not():
+    length = 32
+    limit = 2 * step_bytes(TINY, 512, length)
+    tokens = largest_batch_tokens(TINY, length, limit)
+    assert tokens > 512
+    assert step_bytes(TINY, tokens, length) <= limit
+    assert step_bytes(TINY, tokens + tokens // 8, length) > limit
+    assert largest_batch_tokens(TINY, length, 1000) == 0
+
+
+def test_the_train_step_of_base_lowers_for_tpu_and_cuda():
+    step, arguments = abstract_step(BASE, rows=8, length=48)
+    exported = jax.export.export(step, platforms=["tpu", "cuda"])(*arguments)
+    assert exported.platforms == ("tpu", "cuda")
+    assert [leaf.shape for leaf in exported.out_avals[1:2]] == [
+        jax.tree.leaves(arguments[0].params)[0].shape
+    ]
+
+
+def test_the_search_of_base_lowers_for_tpu_and_cuda():
+    model = Transformer(BASE.model, BASE.data.vocabulary_size)
+    source_BS = jax.ShapeDtypeStruct((8, 48), jnp.int32)
+    search = jax.jit(lambda params, source: search_batch(model, BASE.decode, params, source))
+    exported = jax.export.export(search, platforms=["tpu", "cuda"])(
+        abstract_params(model), source_BS
+    )
+    assert [leaf.shape for leaf in exported.out_avals] == [(8, 4, 48 + 50), (8, 4)]
