@@ -134,7 +134,7 @@ def describe(config, vocabulary, batches, left_out, state, mesh) -> str:
     epochs = config.train.steps / batches.per_epoch
     return (
         f"model       {parameters:,} parameters, vocabulary of {vocabulary.size:,}\n"
-        f"data        {len(batches.pairs.lengths):,} training pairs; {left_out}\n"
+        f"data        {len(batches.rows):,} training pairs; {left_out}\n"
         f"batches     {shapes} (pairs x tokens, each compiled once); "
         f"{batches.non_pad_share():.0%} of positions hold a token\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {batches.per_epoch:,}, "
