@@ -166,8 +166,7 @@ def freeze(config: config_dict.ConfigDict | dict) -> Config:
         }
         return dataclasses.replace(default, **changes)
 
-    plain = config.to_dict() if isinstance(config, config_dict.ConfigDict) else config
-    frozen = section(Config(), plain, "")
+    frozen = section(Config(), config if isinstance(config, dict) else config.to_dict(), "")
     check(frozen)
     return frozen
 

@@ -1,6 +1,17 @@
 """What every test runs under, and one small trained run that several tests read."""
 
+import atexit
 import dataclasses
+import os
+import shutil
+import tempfile
+
+# Programs compiled by one process serve the others: workers, and the real runs that tests start.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    programs = tempfile.mkdtemp(prefix="jformer-tests-")
+    atexit.register(shutil.rmtree, programs, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import jax
 import numpy as np
@@ -126,6 +137,6 @@ def target_BT():
 @pytest.fixture(scope="session")
 def params(model, source_BS, target_BT):
     """Random everywhere: zeros and ones from the initialiser would hide a mistake."""
-    initial = model.init(jax.random.key(0), source_BS, target_BT)["params"]
+    initial = jax.jit(model.init)(jax.random.key(0), source_BS, target_BT)["params"]
     rng = np.random.default_rng(3)
     return jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), initial)

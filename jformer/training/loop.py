@@ -6,6 +6,7 @@ the position in the data and in the log, so a run that was killed and started ag
 same bits as one that was not.
 """
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,11 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
         model = make_model(config, vocabularies)
         rate = learning_rate(config.optimizer, config.model.d_model)
         optimizer = make_optimizer(config.optimizer, rate)
+        everywhere = parallel.replicated(mesh)
         keys = jax.random.split(jax.random.key(config.seed))
-        params_key, dropout_key = jax.device_put(keys, parallel.replicated(mesh))
-        state = create_state(model, optimizer, params_key)
+        params_key, dropout_key = jax.device_put(keys, everywhere)
+        create = functools.partial(create_state, model, optimizer)
+        state = jax.jit(create, out_shardings=everywhere)(params_key)
         position: dict = {"data": None, "window": {}}
         train_step = parallel.compile_train_step(
             make_train_step(model, optimizer, every.label_smoothing, every.smoothing_over), mesh

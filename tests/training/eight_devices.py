@@ -15,7 +15,8 @@ def train(devices):
     optimizer = make_optimizer(OptimizerConfig(), lambda count: 1e-2)
     mesh = parallel.make_mesh(devices)
     everywhere = parallel.replicated(mesh)
-    state = jax.device_put(create_state(model, optimizer, jax.random.key(0)), everywhere)
+    create = jax.jit(lambda key: create_state(model, optimizer, key), out_shardings=everywhere)
+    state = create(jax.random.key(0))
     step = parallel.compile_train_step(make_train_step(model, optimizer, 0.1), mesh)
     key = jax.device_put(jax.random.key(1), everywhere)
     losses = []

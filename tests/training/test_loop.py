@@ -20,16 +20,17 @@ from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state
 from tests.conftest import small_flags
 
-STEPS = 60
+STEPS = 32
 
 
 def command(corpus_directory, workdir):
-    flags = [f for f in small_flags(corpus_directory, workdir) if "every" not in f]
+    without = ("every", "data.test")  # nothing is scored: that is for other tests
+    flags = [f for f in small_flags(corpus_directory, workdir) if not any(w in f for w in without)]
     return [
         sys.executable, "-m", "jformer.main", *flags, f"--config.train.steps={STEPS}",
         # Neither divides the other: a checkpoint falls between two lines of the log.
         "--config.train.log_every=7", "--config.train.checkpoint_every=5",
-        "--config.train.evaluate_every=20", "--config.train.average_checkpoints=20",
+        "--config.train.evaluate_every=12", "--config.train.average_checkpoints=20",
     ]  # fmt: skip
 
 
@@ -55,12 +56,11 @@ def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_dire
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     reference = subprocess.Popen(command(corpus_directory, undisturbed), stderr=subprocess.DEVNULL)
     process = subprocess.Popen(command(corpus_directory, killed), stderr=subprocess.DEVNULL)
-    while not (killed / "checkpoints" / "15").is_dir():
+    while not (killed / "checkpoints" / "10").is_dir():
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.002)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    assert not (killed / "results.json").exists()
     again = subprocess.run(command(corpus_directory, killed), capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert re.search(r"resuming from step \d+", again.stderr)

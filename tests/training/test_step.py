@@ -24,7 +24,7 @@ def setup(dropout=0.2, label_smoothing=0.1):
     model = Transformer(dataclasses.replace(CONFIG, dropout=dropout), V)
     adam = make_optimizer(OptimizerConfig(), lambda count: 0.01)
     step = jax.jit(make_train_step(model, adam, label_smoothing))
-    return step, create_state(model, adam, jax.random.key(0))
+    return step, jax.jit(lambda key: create_state(model, adam, key))(jax.random.key(0))
 
 
 def batch(rows, seed=0):
