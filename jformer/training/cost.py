@@ -22,7 +22,7 @@ def parameters(params: Any) -> dict[str, int]:
     """`{"encoder/self_attention": number, ...}`, layers of a stack together."""
     counts: collections.Counter = collections.Counter()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        counts[module_name([key.key for key in path[:-1]] or [path[0].key])] += leaf.size
+        counts[module_name([key.key for key in path])] += leaf.size
     return dict(counts)
 
 
@@ -36,7 +36,8 @@ def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
                 summed = equation.params["dimension_numbers"][0][0]
                 shape = equation.invars[0].aval.shape
                 size = math.prod(shape[axis] for axis in summed) * equation.outvars[0].aval.size
-                counts[module_name(str(equation.source_info.name_stack).split("/"))] += size
+                scope = str(equation.source_info.name_stack).split("/")[1:]  # of the model's own
+                counts[module_name(scope)] += size
             for inner in equation.params.values():
                 inner = getattr(inner, "jaxpr", inner)  # of a function called within
                 if hasattr(inner, "eqns"):
@@ -48,13 +49,12 @@ def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
 
 def module_name(path: list[str]) -> str:
     """`encoder_3/self_attention/query` belongs to `encoder/self_attention`."""
-    # Linen's scopes also hold the model's own name, methods as `encoder_0.step`, einsum formulas.
-    names = [name for name in path if name.isidentifier() and name != Transformer.__name__]
-    stack, _, number = names[0].rpartition("_") if names else ("", "", "")
-    if not number.isdigit():
-        return names[0] if names else "output"
-    parts = [name for name in names[1:] if not name.endswith("_residual")]
-    return f"{stack}/{parts[0]}"
+    # Linen's scopes also name methods, as `encoder_0.step`, and the formulas of einsum.
+    names = [name for name in path if name.isidentifier() and not name.endswith("_residual")]
+    if not names:
+        return "output"
+    stack, _, number = names[0].rpartition("_")
+    return "/".join([stack, *names[1:2]]) if number.isdigit() else names[0]
 
 
 def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:

@@ -38,12 +38,7 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
         if newest >= total:
             return
         write_config(config, workdir / "config.json")
-        if not newest:
-            # From the training side only.
-            Vocabularies.train(
-                splits["train"], config.data.vocabulary_size, config.data.joint_vocabulary
-            ).save(workdir)
-        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+        vocabularies = open_vocabularies(config, splits["train"], workdir, begins=not newest)
         pairs = tokenize(splits["train"], vocabularies)
         rows, left_out = trainable(splits["train"], pairs, config.data.max_length)
         batches = Batches(pairs, rows, every.batch_tokens, config.data.num_buckets, config.seed)
@@ -102,6 +97,14 @@ def evaluation(
         return {name: means[name] for name in ("nll", "perplexity")}
 
     return evaluate
+
+
+def open_vocabularies(config: Config, split: Split, workdir: Path, begins: bool) -> Vocabularies:
+    """The run's own, learned from the training side only when the run begins."""
+    if begins:
+        data = config.data
+        Vocabularies.train(split, data.vocabulary_size, data.joint_vocabulary).save(workdir)
+    return Vocabularies.load(workdir, config.data.joint_vocabulary)
 
 
 def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
