@@ -30,9 +30,10 @@ def test_no_logit_depends_on_a_later_target_token(model, params, source_BS):
         return self.logits(x_1TD)
 
     x_1TD = np.random.default_rng(0).normal(size=(1, T, MODEL.d_model)).astype(np.float32)
-    jacobian_TVTD = jax.jacrev(
+    jacobian = jax.jacrev(
         lambda x_1TD: model.apply({"params": params}, x_1TD, method=decode_embedded)
-    )(x_1TD)[0, :, :, 0]
+    )
+    jacobian_TVTD = jax.jit(jacobian)(x_1TD)[0, :, :, 0]
     influence_TT = np.abs(jacobian_TVTD).sum(axis=(1, 3))
     assert np.all(np.triu(influence_TT, k=1) == 0)
     assert np.all(influence_TT[np.tril_indices(T)] > 0)  # but on each earlier one it does depend

@@ -17,6 +17,7 @@ from jformer.training.cost import (
     largest_batch_tokens,
     step_bytes,
 )
+from tests.conftest import small_config
 
 BASE, TINY = freeze(base.get_config()), freeze(tiny.get_config("phrases"))
 
@@ -64,13 +65,13 @@ def test_multiply_adds_are_those_of_the_formulas_for_every_variant():
 
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not():
-    length = 32
-    limit = 2 * step_bytes(TINY, 512, length)
-    tokens = largest_batch_tokens(TINY, length, limit)
-    assert tokens > 512
-    assert step_bytes(TINY, tokens, length) <= limit
-    assert step_bytes(TINY, tokens + tokens // 8, length) > limit
-    assert largest_batch_tokens(TINY, length, 1000) == 0
+    config, length = small_config(), 32
+    limit = 3 * step_bytes(config, 16 * length, length)
+    tokens = largest_batch_tokens(config, length, limit)
+    assert tokens > 32 * length
+    assert step_bytes(config, tokens, length) <= limit
+    assert step_bytes(config, tokens + tokens // 8, length) > limit
+    assert largest_batch_tokens(config, length, 1000) == 0
 
 
 def test_the_train_step_of_base_lowers_for_tpu_and_cuda():

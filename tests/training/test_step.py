@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import ModelConfig, OptimizerConfig
+from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig
 from jformer.model.transformer import Transformer
 from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state, evaluation_step, make_train_step
@@ -27,11 +27,11 @@ def setup(dropout=0.2, label_smoothing=0.1):
     return step, jax.jit(lambda key: create_state(model, adam, key))(jax.random.key(0))
 
 
-def batch(rows, seed=0):
-    rng = np.random.default_rng(seed)
-    source = rng.integers(3, V, (rows, 5)).astype(np.int32)
-    target = np.concatenate([np.ones((rows, 1), np.int32), source, np.full((rows, 1), 2)], axis=1)
-    return {"source_BS": source, "target_BT1": target.astype(np.int32)}
+def batch(seed=0):
+    """One shape for all tests: a step of another would be compiled once more."""
+    source = np.random.default_rng(seed).integers(3, V, (16, 5))
+    target = np.concatenate([np.full((16, 1), BOS), source, np.full((16, 1), EOS)], axis=1)
+    return {"source_BS": source.astype(np.int32), "target_BT1": target.astype(np.int32)}
 
 
 def assert_trees_close(a, b, **tolerance):
@@ -42,7 +42,7 @@ def test_a_model_learns_to_copy():
     step, state = setup(dropout=0.0)
     losses = []
     for i in range(300):
-        state, metrics = step(state, batch(16, seed=i), KEY)
+        state, metrics = step(state, batch(seed=i), KEY)
         losses.append(float(metrics["nll"] / metrics["tokens"]))
     assert losses[0] > 3
     assert losses[-1] < 1.5
@@ -51,56 +51,58 @@ def test_a_model_learns_to_copy():
 
 def test_the_same_arguments_give_the_same_bits():
     step, state = setup()
-    (first, _), (second, _) = step(state, batch(4), KEY), step(state, batch(4), KEY)
+    (first, _), (second, _) = step(state, batch(), KEY), step(state, batch(), KEY)
     assert_trees_close(first.params, second.params, rtol=0)
 
 
 def test_successive_steps_draw_different_dropout_masks():
     step, state = setup()
     later = state.replace(step=state.step + 1)
-    losses = [float(step(s, batch(4), KEY)[1]["loss"]) for s in (state, later)]
+    losses = [float(step(s, batch(), KEY)[1]["loss"]) for s in (state, later)]
     assert losses[0] != losses[1]
 
 
 def test_rows_of_padding_weigh_nothing():
     step, state = setup(dropout=0.0)
-    padded = {name: np.pad(rows, ((0, 3), (0, 0))) for name, rows in batch(4).items()}
-    (plain, a), (with_rows, b) = step(state, batch(4), KEY), step(state, padded, KEY)
-    assert float(a["tokens"]) == float(b["tokens"]) == 24
+    padded = {name: np.pad(rows, ((0, 3), (0, 0))) for name, rows in batch().items()}
+    (plain, a), (with_rows, b) = step(state, batch(), KEY), step(state, padded, KEY)
+    assert float(a["tokens"]) == float(b["tokens"]) == 96
     assert_trees_close(plain.params, with_rows.params, atol=1e-6)
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_tokens():
     """Adam's first moment after one step is 0.1 of the gradient."""
     step, state = setup(dropout=0.0)
-    short = {"source_BS": batch(4)["source_BS"], "target_BT1": batch(4)["target_BT1"].copy()}
-    short["target_BT1"][2:, 3:] = 0  # two rows of 2 tokens beside two of 6
+    short = batch()
+    short["target_BT1"][8:, 3:] = PAD  # eight rows of 2 tokens beside eight of 6
 
     def gradient(rows):
-        chosen = {name: value[rows] for name, value in short.items()}
+        chosen = {name: np.zeros_like(value) for name, value in short.items()}
+        for name, value in short.items():
+            chosen[name][rows] = value[rows]
         new, metrics = step(state, chosen, KEY)
         return jax.tree.map(lambda m: 10 * m, new.optimizer_state[0].mu), metrics["tokens"]
 
     (whole, tokens), (long, n), (rest, m) = (
-        gradient(r) for r in (slice(0, 4), slice(0, 2), slice(2, 4))
+        gradient(r) for r in (slice(0, 16), slice(0, 8), slice(8, 16))
     )
-    assert (float(n), float(m), float(tokens)) == (12, 4, 16)
-    weighted = jax.tree.map(lambda a, b: (12 * a + 4 * b) / 16, long, rest)
+    assert (float(n), float(m), float(tokens)) == (48, 16, 64)
+    weighted = jax.tree.map(lambda a, b: (48 * a + 16 * b) / 64, long, rest)
     assert_trees_close(whole, weighted, atol=1e-6)
 
 
 def test_evaluation_has_no_dropout_and_no_smoothing():
     _, state = setup(dropout=0.5)
     model = Transformer(dataclasses.replace(CONFIG, dropout=0.5), V)
-    sums = evaluation_step(model, state.params, batch(4))
+    sums = evaluation_step(model, state.params, batch())
     assert float(sums["loss"]) == pytest.approx(float(sums["nll"]))
-    again = evaluation_step(Transformer(CONFIG, V), state.params, batch(4))
+    again = evaluation_step(Transformer(CONFIG, V), state.params, batch())
     assert float(again["nll"]) == float(sums["nll"])
 
 
 def test_label_smoothing_changes_the_loss_and_not_the_likelihood():
     (step, state), (smooth, _) = setup(dropout=0.0), setup(dropout=0.0, label_smoothing=0.3)
-    plain, smoothed = (s(state, batch(4), KEY)[1] for s in (step, smooth))
+    plain, smoothed = (s(state, batch(), KEY)[1] for s in (step, smooth))
     assert float(plain["nll"]) == pytest.approx(float(smoothed["nll"]))
     assert float(plain["loss"]) != pytest.approx(float(smoothed["loss"]), rel=1e-3)
 
