@@ -1,7 +1,8 @@
 """Every row of the paper's Table 3: `configs/table3.py:ROW`, with `base` for no row.
 
-Each row is the base model with one thing changed; a width of queries, keys or values that a row
-does not set follows as d_model / h. The table is of single models: no checkpoints are averaged.
+Each row is the base model with one thing changed (`Ddrop02` is P_drop = 0.2, `Dls02` epsilon_ls);
+a width of queries, keys or values that a row does not set follows as d_model / h.
+The table is of single models: no checkpoints are averaged.
 """
 
 from jformer.config import UserError, default_config, nearest
@@ -21,10 +22,10 @@ ROWS = {
     "Cd1024": {"model.d_model": 1024},
     "Cff1024": {"model.d_ff": 1024},
     "Cff4096": {"model.d_ff": 4096},
-    "Ddrop0.0": {"model.dropout": 0.0},
-    "Ddrop0.2": {"model.dropout": 0.2},
-    "Dls0.0": {"train.label_smoothing": 0.0},
-    "Dls0.2": {"train.label_smoothing": 0.2},
+    "Ddrop00": {"model.dropout": 0.0},
+    "Ddrop02": {"model.dropout": 0.2},
+    "Dls00": {"train.label_smoothing": 0.0},
+    "Dls02": {"train.label_smoothing": 0.2},
     "E": {"model.positions": "learned"},
     "big": {
         "model.d_model": 1024,

@@ -57,6 +57,9 @@ class ModelConfig:
     tying: str = key("all", "one matrix for source, target, output; Section 3.4", *TYINGS)
     initializer: str = key("scaled_xavier", "of the kernels", "scaled_xavier", "xavier", "normal")
 
+    def __post_init__(self):
+        check_model(self)
+
     @property
     def key_width(self) -> int:
         return self.d_k or self.d_model // self.num_heads
@@ -172,27 +175,14 @@ def freeze(config: config_dict.ConfigDict | dict) -> Config:
 
 
 def check(config: Config) -> None:
-    """Raise `UserError` for the first value that cannot work."""
-    for path, field, value in walk(config):
-        if wrong := violation(field, value):
-            raise UserError(f"config.{path}={value}: {wrong}")
+    """Raise `UserError` for the first value that cannot work; `model` has checked itself."""
+    check_values(config, "config.")
     model, data, train = config.model, config.data, config.train
-    if model.d_model % 2:
-        raise UserError(f"config.model.d_model={model.d_model}: must be even (sines and cosines)")
-    if model.d_model % model.num_heads and None in (model.d_k, model.d_v):
-        divisors = [h for h in range(1, model.d_model + 1) if model.d_model % h == 0]
-        close = min(divisors, key=lambda h: abs(h - model.num_heads))
-        raise UserError(
-            f"config.model.num_heads={model.num_heads}: does not divide d_model={model.d_model}; "
-            f"the nearest that does is {close}, or set model.d_k and model.d_v"
-        )
     if train.batch_tokens < data.max_length:
         raise UserError(
             f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
             f"data.max_length={data.max_length}; raise the one or lower the other"
         )
-    if model.positions == "rotary" and model.key_width % 2:
-        raise UserError(f"config.model.d_k={model.key_width}: must be even, for rotary positions")
     longest = data.max_length + config.decode.max_extra_length
     if model.positions == "learned" and model.max_positions < longest:
         raise UserError(
@@ -208,6 +198,28 @@ def check(config: Config) -> None:
     for name in needed.get(data.name, []):
         if not getattr(data, name):
             raise UserError(f"config.data.{name} is empty: set --config.data.{name}=PATH")
+
+
+def check_model(model: ModelConfig) -> None:
+    """Raise `UserError` for the first value that cannot work."""
+    check_values(model, "config.model.")
+    if model.d_model % 2:
+        raise UserError(f"config.model.d_model={model.d_model}: must be even (sines and cosines)")
+    if model.d_model % model.num_heads and None in (model.d_k, model.d_v):
+        divisors = [h for h in range(1, model.d_model + 1) if model.d_model % h == 0]
+        close = min(divisors, key=lambda h: abs(h - model.num_heads))
+        raise UserError(
+            f"config.model.num_heads={model.num_heads}: does not divide d_model={model.d_model}; "
+            f"the nearest that does is {close}, or set model.d_k and model.d_v"
+        )
+    if model.positions == "rotary" and model.key_width % 2:
+        raise UserError(f"config.model.d_k={model.key_width}: must be even, for rotary positions")
+
+
+def check_values(section: Any, path: str) -> None:
+    for name, field, value in walk(section, path):
+        if wrong := violation(field, value):
+            raise UserError(f"{name}={value}: {wrong}")
 
 
 def violation(field: dataclasses.Field, value: Any) -> str:

@@ -174,8 +174,10 @@ def translate_command(arguments: list[str]) -> int:
 def summary_command(arguments: list[str]) -> int:
     lengths = {"source_length": "32", "target_length": "32"}
     flag, config = parse(arguments, {**lengths, "memory": ""})
-    S, T = (int(positive(name, flag[name].value)) for name in lengths)
-    limit = positive("memory", flag.memory) * 1e9 if flag.memory else 0
+    S, T = (positive(name, flag[name].value, int) for name in lengths)
+    limit = positive("memory", flag.memory, float) * 1e9 if flag.memory else 0
+
+    import jax
 
     from jformer.training.cost import forward_costs, largest_batch_tokens, step_bytes
 
@@ -188,22 +190,24 @@ def summary_command(arguments: list[str]) -> int:
         f"\nwith {config.data.vocabulary_size:,} entries (config.data.vocabulary_size), one pair "
         f"of {S} source and\n{T} target positions, forward. A multiply-add (MAC) is two FLOPs."
     )
-    tokens, longest = config.train.batch_tokens, max(S, T)
-    say(f"\ncompiling the train step for {tokens:,} tokens a side in rows of {longest} ...")
-    print(f"train step, {tokens:,} tokens: {step_bytes(config, tokens, longest) / 1e9:.2f} GB")
+    tokens, longest = config.train.batch_tokens, config.data.max_length
+    where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
+    say(f"\ncompiling the train step for {tokens:,} tokens a side in {where} ...")
+    gigabytes = step_bytes(config, tokens, longest) / 1e9
+    print(f"train step: {gigabytes:.2f} GB, {tokens:,} tokens, {where}")
     if limit:
         most = largest_batch_tokens(config, longest, limit)
-        print(f"--memory={flag.memory} GB holds train.batch_tokens={most}")
+        print(f"--memory={flag.memory} GB holds train.batch_tokens={most} in {where}")
     return 0
 
 
-def positive(name: str, text: str) -> float:
+def positive(name: str, text: str, kind: type) -> Any:
     try:
-        number = float(text)
+        number = kind(text)
     except ValueError:
         number = 0
-    if number <= 0:
-        raise UserError(f"--{name}={text}: must be a number above 0")
+    if not 0 < number < float("inf"):
+        raise UserError(f"--{name}={text}: must be {kind.__name__} above 0")
     return number
 
 

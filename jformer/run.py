@@ -1,7 +1,8 @@
 """A run directory, opened: the way in for translating, scoring and notebooks.
 
-It is self-contained: config.json, vocabulary.json, metrics.jsonl, results.json, checkpoints/. What
-many devices wrote is read on one device of any kind.
+It is self-contained: config.json, vocabulary.json (beside source_vocabulary.json where there are
+two), metrics.jsonl, results.json, checkpoints/. What many devices wrote is read on one device of
+any kind.
 """
 
 import dataclasses
@@ -29,8 +30,8 @@ from jformer.evaluation.scores import score
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.cost import abstract_params
 from jformer.training.loop import evaluation, make_model
+from jformer.training.step import abstract_params
 
 
 @dataclasses.dataclass(frozen=True)

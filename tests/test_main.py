@@ -32,9 +32,10 @@ def run_main(*arguments, **options):
         (["--config=configs/tiny.py:multi30k"], "config.data.directory is empty"),
         (["trian", "--config=configs/tiny.py"], "did you mean train?"),
         (["translate"], "--workdir is missing"),
+        (["summary", "--config=configs/tiny.py", "--source_length=0"], "must be int above 0"),
         (
             ["summary", "--config=configs/tiny.py", "--memory=much"],
-            "--memory=much: must be a number",
+            "--memory=much: must be float above 0",
         ),
         (["translate", "--workdir=/nowhere"], "/nowhere/config.json: no such file"),
         (
@@ -145,8 +146,9 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     assert attention == ["65,536", f"{products:,}", f"{2 * products:,}"]
     assert rows["output"].split() == ["0", f"{16 * 128 * 2000:,}", f"{2 * 16 * 128 * 2000:,}"]
     assert rows["total"].split()[0] == "585,728"
-    assert re.fullmatch(r"train step, 1,024 tokens: 0\.\d\d GB", lines[-2])
-    assert re.fullmatch(r"--memory=0\.5 GB holds train\.batch_tokens=\d+", lines[-1])
+    where = r"rows of 256 \(config\.data\.max_length\) on cpu"
+    assert re.fullmatch(rf"train step: 0\.\d\d GB, 1,024 tokens, {where}", lines[-2])
+    assert re.fullmatch(rf"--memory=0\.5 GB holds train\.batch_tokens=\d+ in {where}", lines[-1])
 
 
 def test_help_names_the_commands_and_every_key(capsys):

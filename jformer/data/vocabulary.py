@@ -105,4 +105,5 @@ class Vocabularies:
 
     @property
     def hash(self) -> str:
-        return f"{self.source.hash} {self.target.hash}"
+        both = dict.fromkeys((self.source, self.target))  # one, where they are joint
+        return " ".join(vocabulary.hash for vocabulary in both)

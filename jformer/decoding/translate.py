@@ -47,7 +47,7 @@ def translate(
                 i + 1, len(ids), max_length - 1,
             )  # fmt: skip
             sources[i] = ids[: max_length - 1]
-    for indices, source_BS in source_batches(sources, config.batch_size):
+    for indices, source_BS in source_batches(sources, config.batch_size, max_length):
         tokens_BWT = np.asarray(search_batch(model, config, params, source_BS).tokens_BWT)
         for i, tokens_WT in zip(indices, tokens_BWT, strict=False):
             outputs[i] = vocabularies.target.decode(tokens_WT[0])
@@ -55,15 +55,18 @@ def translate(
 
 
 def source_batches(
-    sources: dict[int, list[int]], batch_size: int
+    sources: dict[int, list[int]], batch_size: int, max_length: int
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Keys and padded rows, sentences of one bucket together; rows left over are all padding."""
+    """Keys and padded rows of at most `max_length`, EOS included, sentences of one bucket together.
+
+    Rows left over are all padding.
+    """
     buckets: dict[int, list[int]] = {}
     for i in sorted(sources, key=lambda i: len(sources[i])):
         length = SHORTEST_BUCKET
         while length < len(sources[i]) + 1:
             length *= 2
-        buckets.setdefault(length, []).append(i)
+        buckets.setdefault(min(length, max_length), []).append(i)
     for length, members in buckets.items():
         for start in range(0, len(members), batch_size):
             indices = members[start : start + batch_size]

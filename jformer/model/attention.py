@@ -46,6 +46,10 @@ def attend(q_BQHK, k_BMHK, v_BMHU, mask_B1QM, bias_BHQM=0.0, drop=lambda weights
     return jnp.einsum("BHQM,BMHU->BQHU", weights_BHQM, v_BMHU), weights_BHQM
 
 
+def equation_1():
+    return attend
+
+
 def kernel_init(config, ends_branch=False):
     """Initial values of a kernel; `ends_branch` is the projection that ends a residual branch.
 
@@ -64,15 +68,16 @@ def kernel_init(config, ends_branch=False):
 class MultiHeadAttention(nn.Module):
     """Section 3.2.2: h attentions side by side, without biases.
 
-    `positions` says which of the encodings by distance it uses: relative, rotary, alibi; any other
-    word stands for none. `attend` is Equation 1, or whatever takes its arguments in its place.
+    `positions` says which of the encodings by distance it uses: relative, rotary, alibi; the others
+    are added to the embeddings. `make_attend` makes Equation 1, or what takes its arguments.
     """
 
     config: ModelConfig
     positions: str = "none"
-    attend: Callable = attend
+    make_attend: Callable[[], Callable] = equation_1
 
     def setup(self):
+        self.attend = self.make_attend()
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
 
         def project(features, axis=-1, kernel_init=first):
@@ -94,12 +99,12 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, memory_BMD, positions_M):
         """What queries read; a decoder computes it once for each position and keeps it."""
-        return self.place(self.key(memory_BMD), positions_M), self.value(memory_BMD)
+        return self.rotate_if_rotary(self.key(memory_BMD), positions_M), self.value(memory_BMD)
 
     def read(self, x_BQD, positions_Q, k_BMHK, v_BMHU, mask_B1QM, train):
         """Each query's mixture of the values, back in d_model. The memory begins at position 0."""
         distances_QM = jnp.arange(k_BMHK.shape[1])[None, :] - positions_Q[:, None]
-        q_BQHK = self.place(self.query(x_BQD), positions_Q)
+        q_BQHK = self.rotate_if_rotary(self.query(x_BQD), positions_Q)
         if not self.config.scaled_attention:
             q_BQHK *= q_BQHK.shape[-1] ** 0.5  # undoes the division in Equation 1
         mixed_BQHU, weights_BHQM = self.attend(
@@ -113,8 +118,7 @@ class MultiHeadAttention(nn.Module):
         self.sow("intermediates", "weights_BHQM", weights_BHQM)
         return self.out(mixed_BQHU)
 
-    def place(self, x_BLHK, positions_L):
-        """Queries or keys with their positions in them, if that is where positions go."""
+    def rotate_if_rotary(self, x_BLHK, positions_L):
         return rotate(x_BLHK, positions_L) if self.positions == "rotary" else x_BLHK
 
     def bias(self, q_BQHK, distances_QM):

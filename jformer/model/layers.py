@@ -1,8 +1,8 @@
 """Residuals and norms (5.4), the feed-forward network (3.3), encoder and decoder layer (3.1).
 
-Each layer takes the two parts that an experiment may want to swap, without editing the package:
-`attend`, whatever has the arguments of Equation 1, and `make_norm`, which makes a module in place
-of LayerNorm.
+Each layer takes makers of the two parts that an experiment may want to swap without editing the
+package: `make_attend` makes what has the arguments of Equation 1, a function or a module, and
+`make_norm` a module in place of LayerNorm.
 """
 
 import functools
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jformer.config import ModelConfig
-from jformer.model.attention import MultiHeadAttention, attend, kernel_init
+from jformer.model.attention import MultiHeadAttention, equation_1, kernel_init
 from jformer.model.dropout import Dropout
 
 # GELU as it was defined, x times the normal distribution function (Hendrycks and Gimpel 2016).
@@ -62,12 +62,12 @@ class EncoderLayer(nn.Module):
     """
 
     config: ModelConfig
-    attend: Callable = attend
+    make_attend: Callable[[], Callable] = equation_1
     make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
         config = self.config
-        self.self_attention = MultiHeadAttention(config, config.positions, self.attend)
+        self.self_attention = MultiHeadAttention(config, config.positions, self.make_attend)
         self.self_attention_residual = Residual(config, self.make_norm)
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config, self.make_norm)
@@ -85,14 +85,14 @@ class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the encoder's output, then the feed-forward network."""
 
     config: ModelConfig
-    attend: Callable = attend
+    make_attend: Callable[[], Callable] = equation_1
     make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
         config = self.config
-        self.self_attention = MultiHeadAttention(config, config.positions, self.attend)
+        self.self_attention = MultiHeadAttention(config, config.positions, self.make_attend)
         self.self_attention_residual = Residual(config, self.make_norm)
-        self.cross_attention = MultiHeadAttention(config, attend=self.attend)
+        self.cross_attention = MultiHeadAttention(config, make_attend=self.make_attend)
         self.cross_attention_residual = Residual(config, self.make_norm)
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config, self.make_norm)

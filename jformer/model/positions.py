@@ -22,7 +22,8 @@ def sinusoids(positions_L, d_model):
 def sinusoids_in_halves(positions_L, d_model):
     """All sines, then all cosines, as tensor2tensor and fairseq have them: float32 (L, D).
 
-    Their last frequency is 1 / 10000 itself, so these are not the paper's in another order.
+    Their last frequency is 1 / 10000 itself, so these are not the paper's in another order. fairseq
+    counts positions from its padding index + 1.
     """
     steps = max(d_model // 2 - 1, 1)
     frequencies = 10000.0 ** (-jnp.arange(d_model // 2) / steps)
@@ -47,7 +48,8 @@ def rotate(x_BLHK, positions_L):
 def linear_bias(distances_QM, num_heads):
     """Less attention the farther away, by a slope of 2^(-8h / H) in head h = 1 ... H: (1, H, Q, M).
 
-    ALiBi (Press et al. 2021), on both sides of a query: the encoder looks both ways.
+    ALiBi (Press et al. 2021) is for decoders. Here both sides of a query count alike, so an encoder
+    knows how far a word is, but not whether it stands before or after.
     """
     slopes_H = 2.0 ** (-8.0 * jnp.arange(1, num_heads + 1) / num_heads)
     return -slopes_H[None, :, None, None] * jnp.abs(distances_QM)[None, None]
@@ -56,7 +58,7 @@ def linear_bias(distances_QM, num_heads):
 class RelativeVectors(nn.Module):
     """A vector (Q, M, K) for each distance, the same for all beyond `max_distance`.
 
-    Shaw et al. 2018, Equations 3 to 5; all heads share them.
+    Shaw et al. 2018, Equations 3 to 5; each layer has its own, shared by its heads.
     """
 
     max_distance: int

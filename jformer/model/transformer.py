@@ -14,7 +14,7 @@ from flax import linen as nn
 from flax import struct
 
 from jformer.config import ModelConfig, UserError
-from jformer.model.attention import attend, causal_mask, padding_mask
+from jformer.model.attention import causal_mask, equation_1, padding_mask
 from jformer.model.dropout import Dropout
 from jformer.model.layers import DecoderLayer, EncoderLayer
 from jformer.model.positions import sinusoids, sinusoids_in_halves
@@ -32,35 +32,38 @@ class Memory:
 class Transformer(nn.Module):
     """`model.apply({"params": params}, source_BS, target_BT)` gives logits of the next tokens.
 
-    The source has the target's vocabulary, unless it has a size of its own. `attend` and
-    `make_norm` are the seams of layers.py.
+    The source has the target's vocabulary, unless it has a size of its own. `make_attend` and
+    `make_norm` swap parts, see layers.py.
     """
 
     config: ModelConfig
     vocabulary_size: int
     source_vocabulary_size: int | None = None
-    attend: Callable = attend
+    make_attend: Callable[[], Callable] = equation_1
     make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
         config = self.config
 
+        sizes = (self.vocabulary_size, self.source_vocabulary_size or self.vocabulary_size)
+        if config.tying == "all" and len(set(sizes)) > 1:
+            raise ValueError(f"vocabularies of {sizes} entries cannot share a matrix: tying=all")
+
         def matrix(name, rows):
-            # This deviation makes the scaled embeddings of variance 1, as large as the position
-            # encoding beside them.
+            # With this deviation the scaled embeddings have variance 1.
             values = nn.initializers.normal(config.d_model**-0.5)
-            return self.param(name, values, (rows or self.vocabulary_size, config.d_model))
+            return self.param(name, values, (rows, config.d_model))
 
         # One matrix for source, target and output (Section 3.4), unless `tying` says otherwise.
-        self.embedding = self.source_embedding = self.output = matrix("embedding", None)
+        self.embedding = self.source_embedding = self.output = matrix("embedding", sizes[0])
         if config.tying != "all":
-            self.source_embedding = matrix("source_embedding", self.source_vocabulary_size)
+            self.source_embedding = matrix("source_embedding", sizes[1])
         if config.tying == "none":
-            self.output = matrix("output", None)
+            self.output = matrix("output", sizes[0])
         if config.positions == "learned":
             self.position_embedding = matrix("position_embedding", config.max_positions)
         self.embedding_dropout = Dropout(config.dropout)
-        parts = (config, self.attend, self.make_norm)
+        parts = (config, self.make_attend, self.make_norm)
         self.encoder = [EncoderLayer(*parts) for _ in range(config.num_layers)]
         self.decoder = [DecoderLayer(*parts) for _ in range(config.num_layers)]
         if config.norm_position == "pre":
@@ -80,7 +83,7 @@ class Transformer(nn.Module):
         mask_B11S = padding_mask(source_BS)
         for layer in self.encoder:
             x_BSD = layer(x_BSD, mask_B11S, train)
-        return self.encoder_norm(x_BSD) if self.config.norm_position == "pre" else x_BSD
+        return self.end_stack("encoder_norm", x_BSD)
 
     def decode(self, target_BT, memory_BSD, source_BS, train=False):
         """`source_BS` only says which positions of the memory are padding."""
@@ -90,7 +93,7 @@ class Transformer(nn.Module):
         mask_11TT, memory_mask_B11S = causal_mask(length), padding_mask(source_BS)
         for layer in self.decoder:
             x_BTD = layer(x_BTD, mask_11TT, memory_BSD, memory_mask_B11S, train)
-        return self.logits(x_BTD)
+        return self.logits(self.end_stack("decoder_norm", x_BTD))
 
     def start(self, memory_BSD, source_BS):
         """The `Memory` that `step` reads."""
@@ -118,7 +121,11 @@ class Transformer(nn.Module):
         ):
             x_BWD, cache_BWTHK = layer.step(x_BWD, t, cache_BWTHK, memory_BSHK, memory.mask_B11S)
             new_cache.append(cache_BWTHK)
-        return self.logits(x_BWD), new_cache
+        return self.logits(self.end_stack("decoder_norm", x_BWD)), new_cache
+
+    def end_stack(self, norm, x_BLD):
+        """A pre-norm stack ends with a norm; in a post-norm one each layer has done so."""
+        return getattr(self, norm)(x_BLD) if self.config.norm_position == "pre" else x_BLD
 
     def embed(self, embedding_VD, tokens_BL, positions_L, train):
         """Embedding times sqrt(d_model) plus position (Sections 3.4, 3.5), with dropout (5.4).
@@ -146,9 +153,7 @@ class Transformer(nn.Module):
         return jnp.zeros((len(positions_L), d_model))
 
     def logits(self, x_BLD):
-        """The embedding matrix again, as the linear map before the softmax; Section 3.4."""
-        if self.config.norm_position == "pre":
-            x_BLD = self.decoder_norm(x_BLD)
+        """The linear map before the softmax, by the embedding matrix again; Section 3.4."""
         return x_BLD @ self.output.T
 
 

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from jformer.config import Config
-from jformer.data.batches import rows_that_fit
+from jformer.data.batches import ROW_MULTIPLE, rows_that_fit
 from jformer.model.transformer import Transformer
 from jformer.training.optimizer import learning_rate, make_optimizer
-from jformer.training.step import create_state, make_train_step
+from jformer.training.step import abstract_params, create_state, make_train_step
 
 
 def parameters(params: Any) -> dict[str, int]:
@@ -27,7 +27,10 @@ def parameters(params: Any) -> dict[str, int]:
 
 
 def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
-    """The multiply-adds of all matrix products in a call, by the module that makes them."""
+    """The multiply-adds of all matrix products in a call, by the module that makes them.
+
+    A loop or a branch inside is a `ValueError`: how often it runs is not known.
+    """
     counts: collections.Counter = collections.Counter()
 
     def visit(jaxpr: Any) -> None:
@@ -38,6 +41,8 @@ def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
                 size = math.prod(shape[axis] for axis in summed) * equation.outvars[0].aval.size
                 scope = str(equation.source_info.name_stack).split("/")[1:]  # of the model's own
                 counts[module_name(scope)] += size
+            if equation.primitive.name in ("while", "scan", "cond"):
+                raise ValueError(f"what a {equation.primitive.name} computes cannot be counted")
             for inner in equation.params.values():
                 inner = getattr(inner, "jaxpr", inner)  # of a function called within
                 if hasattr(inner, "eqns"):
@@ -72,16 +77,6 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
     return [(name, counts.get(name, 0), work.get(name, 0)) for name in names]
 
 
-def abstract_params(model: Transformer) -> Any:
-    """Shapes of the parameters on one device, without computing any."""
-    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
-    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device), shapes
-    )
-
-
 def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     """The train step and the shapes of its arguments for one batch of `rows` pairs."""
     model = Transformer(config.model, config.data.vocabulary_size)
@@ -106,16 +101,21 @@ def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
     return sizes - memory.alias_size_in_bytes  # the state is donated: it is counted once
 
 
-def largest_batch_tokens(config: Config, length: int, limit: int) -> int:
-    """The most `train.batch_tokens` whose step takes at most `limit` bytes; 0 if none does.
+def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
+    """The most `train.batch_tokens` in rows of `length` whose step takes at most `limit` bytes.
 
-    Memory grows in a line with the rows: two batches give the line, and a third is the proof.
+    To one part in 16, by bisection; 0 if not one row fits.
     """
-    few, many = 8, 16
-    low, high = (step_bytes(config, rows * length, length) for rows in (few, many))
-    slope = (high - low) / (many - few)
-    rows = int((limit - low) / slope) + few
-    rows -= rows % few
-    while rows > 0 and step_bytes(config, rows * length, length) > limit:
-        rows -= max(few, rows // 16 // few * few)
-    return max(rows, 0) * length
+    fits, too_many = 0, ROW_MULTIPLE
+    while step_bytes(config, too_many * length, length) <= limit:
+        fits, too_many = too_many, 2 * too_many
+    while too_many - fits > max(1, fits // 16):
+        rows = (fits + too_many) // 2
+        rows -= rows % ROW_MULTIPLE if rows > ROW_MULTIPLE else 0
+        if rows == fits:
+            break
+        if step_bytes(config, rows * length, length) <= limit:
+            fits = rows
+        else:
+            too_many = rows
+    return fits * length

@@ -86,6 +86,13 @@ def evaluation(
 ) -> Callable[[Any], dict[str, float]]:
     """From parameters to the split's NLL a token and its perplexity; each pair counts once."""
     pairs, data = tokenize(split, vocabularies), config.data
+    most = config.model.max_positions
+    if config.model.positions == "learned" and pairs.lengths.max() > most:
+        line = int(pairs.lengths.argmax()) + 1
+        raise UserError(
+            f"config.model.max_positions={most}: line {line} of a split to be scored has "
+            f"{pairs.lengths.max()} tokens; raise it, or shorten the line"
+        )
     rows = np.arange(len(split))
     batches = Batches(pairs, rows, config.train.batch_tokens, data.num_buckets, config.seed)
 

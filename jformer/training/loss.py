@@ -14,7 +14,7 @@ from jformer.config import PAD
 from jformer.model.shapes import check_shapes
 
 
-def token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over="all"):
+def token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over):
     """The smoothed loss and the plain negative log-likelihood of every label, in nats: (B, T) each.
 
     The smoothed target takes epsilon from the label and shares it evenly: over `all` entries (which
@@ -37,7 +37,7 @@ def token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over="all"):
     return (1 - label_smoothing) * nll_BT + label_smoothing * uniform_BT, nll_BT
 
 
-def loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over="all"):
+def loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over):
     """Sums over the tokens that are not padding: `{"loss": .., "nll": .., "tokens": ..}`."""
     loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over)
     weights_BT = (labels_BT != PAD).astype(jnp.float32)

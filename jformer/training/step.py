@@ -29,6 +29,16 @@ def create_state(model: Transformer, optimizer: optax.GradientTransformation, ke
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
 
+def abstract_params(model: Transformer) -> Any:
+    """Shapes of the parameters on one device, without computing any."""
+    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device), shapes
+    )
+
+
 def split_target(target_BT1):
     return target_BT1[:, :-1], target_BT1[:, 1:]
 
@@ -37,7 +47,7 @@ def make_train_step(
     model: Transformer,
     optimizer: optax.GradientTransformation,
     label_smoothing: float,
-    smoothing_over: str = "all",
+    smoothing_over: str,
 ):
     """`step(state, batch, key) -> (state, metrics)`, pure; metrics are sums over tokens."""
 
@@ -65,4 +75,4 @@ def evaluation_step(model: Transformer, params, batch):
     """Sums over the batch's tokens, without dropout and without label smoothing."""
     input_BT, labels_BT = split_target(batch["target_BT1"])
     logits_BTV = model.apply({"params": params}, batch["source_BS"], input_BT)
-    return loss_sums(logits_BTV, labels_BT, label_smoothing=0.0)
+    return loss_sums(logits_BTV, labels_BT, label_smoothing=0.0, smoothing_over="all")

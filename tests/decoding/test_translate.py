@@ -68,9 +68,10 @@ def test_batches_hold_every_sentence_once_in_few_shapes():
     rng = np.random.default_rng(0)
     sources = {i: [7] * n for i, n in enumerate(rng.integers(1, 60, 100))}
     seen, shapes = [], set()
-    for indices, source_BS in source_batches(sources, batch_size=8):
+    for indices, source_BS in source_batches(sources, batch_size=8, max_length=60):
         seen += indices
         shapes.add(source_BS.shape)
+        assert source_BS.shape[1] <= 60
         assert len(indices) <= source_BS.shape[0] <= 8
         for row, i in zip(source_BS, indices, strict=False):
             assert np.sum(row == 7) == len(sources[i])

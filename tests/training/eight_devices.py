@@ -17,7 +17,7 @@ def train(devices):
     everywhere = parallel.replicated(mesh)
     create = jax.jit(lambda key: create_state(model, optimizer, key), out_shardings=everywhere)
     state = create(jax.random.key(0))
-    step = parallel.compile_train_step(make_train_step(model, optimizer, 0.1), mesh)
+    step = parallel.compile_train_step(make_train_step(model, optimizer, 0.1, "all"), mesh)
     key = jax.device_put(jax.random.key(1), everywhere)
     losses = []
     for i in range(5):

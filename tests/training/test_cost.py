@@ -11,12 +11,13 @@ from jformer.config import ModelConfig, freeze
 from jformer.decoding.translate import search_batch
 from jformer.model.transformer import Transformer
 from jformer.training.cost import (
-    abstract_params,
     abstract_step,
     forward_costs,
     largest_batch_tokens,
+    multiply_adds,
     step_bytes,
 )
+from jformer.training.step import abstract_params
 from tests.conftest import small_config
 
 BASE, TINY = freeze(base.get_config()), freeze(tiny.get_config("phrases"))
@@ -33,7 +34,7 @@ def test_flops_agree_with_xlas_count_of_the_compiled_forward_pass(config):
     assert flops == pytest.approx(compiled.cost_analysis()["flops"], rel=0.02)
 
 
-def test_multiply_adds_are_those_of_the_formulas_for_every_variant():
+def test_multiply_adds_are_those_of_the_formulas():
     model = ModelConfig(
         num_layers=3, d_model=10, d_ff=7, num_heads=2, d_k=4, d_v=6, positions="relative",
         norm_position="pre",
@@ -62,6 +63,14 @@ def test_multiply_adds_are_those_of_the_formulas_for_every_variant():
         "decoder_norm": 0,
         "output": T * 10 * V,
     }
+
+
+def test_what_a_loop_computes_is_not_counted_in_silence():
+    def looped(x):
+        return jax.lax.fori_loop(0, 3, lambda _, x: x @ x, x)
+
+    with pytest.raises(ValueError, match=r"what a (while|scan) computes cannot be counted"):
+        multiply_adds(looped, jnp.ones((2, 2)))
 
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not():

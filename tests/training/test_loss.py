@@ -67,15 +67,15 @@ def test_the_worked_example_of_the_paper_map(over, loss, least):
 
 
 def test_gradient_is_the_softmax_less_the_smoothed_label():
-    gradient = jax.grad(lambda z: token_losses(z, jnp.asarray(LABELS), 0.1)[0].sum())(LOGITS)
+    gradient = jax.grad(lambda z: token_losses(z, jnp.asarray(LABELS), 0.1, "all")[0].sum())(LOGITS)
     smoothed = np.full((B, T, V), 0.1 / V)
     np.put_along_axis(smoothed, LABELS[..., None], 0.9 + 0.1 / V, axis=-1)
     np.testing.assert_allclose(gradient, jax.nn.softmax(LOGITS) - smoothed, atol=1e-6)
 
 
 def test_sums_leave_out_the_padding():
-    sums = loss_sums(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1)
-    loss_BT, nll_BT = token_losses(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1)
+    sums = loss_sums(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1, "all")
+    loss_BT, nll_BT = token_losses(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1, "all")
     real = LABELS != 0
     assert float(sums["tokens"]) == 6
     assert float(sums["loss"]) == pytest.approx(float(np.sum(loss_BT, where=real)), rel=1e-6)
@@ -83,7 +83,7 @@ def test_sums_leave_out_the_padding():
 
 
 def test_perplexity_is_that_of_the_unsmoothed_likelihood():
-    uniform = loss_sums(jnp.zeros((B, T, V)), jnp.asarray(LABELS), 0.1)
+    uniform = loss_sums(jnp.zeros((B, T, V)), jnp.asarray(LABELS), 0.1, "all")
     assert perplexity(uniform) == pytest.approx(V, rel=1e-6)
     assert perplexity({"loss": 0.0, "nll": 2.0, "tokens": 4}) == pytest.approx(math.exp(0.5))
     assert perplexity({"nll": 1e6, "tokens": 1}) == math.inf

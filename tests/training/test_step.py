@@ -23,7 +23,7 @@ def setup(dropout=0.2, label_smoothing=0.1):
     """A compiled step, shared by the tests, and a state to begin with."""
     model = Transformer(dataclasses.replace(CONFIG, dropout=dropout), V)
     adam = make_optimizer(OptimizerConfig(), lambda count: 0.01)
-    step = jax.jit(make_train_step(model, adam, label_smoothing))
+    step = jax.jit(make_train_step(model, adam, label_smoothing, "all"))
     return step, jax.jit(lambda key: create_state(model, adam, key))(jax.random.key(0))
 
 
