@@ -15,7 +15,7 @@ def get_config(dataset="phrases"):
         # many small batches at a lower rate: half an hour on two CPU cores.
         config.data.vocabulary_size = 2000
         config.data.num_buckets = 4
-        config.train.steps = 1500
+        config.train.steps = 1400
         config.train.batch_tokens = 512
         config.train.log_every = 50
         config.train.evaluate_every = 400
