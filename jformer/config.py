@@ -126,7 +126,7 @@ class DecodeConfig:
 class Config:
     name: str = key("base", "names the default run directory")
     seed: int = key(0, "of parameters, dropout, data order and phrases", ">= 0")
-    model: ModelConfig = ModelConfig()
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -231,9 +231,9 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
         return f"must be {wanted.__name__}, not {type(value).__name__}"
     bounds = field.metadata["bounds"]
-    if wanted is str and bounds and value not in bounds:
+    if isinstance(value, str) and bounds and value not in bounds:
         return f"is unknown{nearest(value, bounds)}"
-    for bound in bounds if wanted is not str else ():
+    for bound in () if wanted is str else bounds:
         comparison, limit = bound.split()
         if not COMPARISONS[comparison](value, float(limit)):
             return f"must be {bound}"

@@ -201,7 +201,7 @@ def summary_command(arguments: list[str]) -> int:
     return 0
 
 
-def positive(name: str, text: str, kind: type) -> Any:
+def positive(name: str, text: Any, kind: type) -> Any:
     try:
         number = kind(text)
     except ValueError:

@@ -17,7 +17,10 @@ from jformer.model.attention import MultiHeadAttention, equation_1, kernel_init
 from jformer.model.dropout import Dropout
 
 # GELU as it was defined, x times the normal distribution function (Hendrycks and Gimpel 2016).
-ACTIVATIONS = {"relu": nn.relu, "gelu": functools.partial(nn.gelu, approximate=False)}
+ACTIVATIONS: dict[str, Callable] = {
+    "relu": nn.relu,
+    "gelu": functools.partial(nn.gelu, approximate=False),
+}
 
 
 class Residual(nn.Module):
@@ -136,7 +139,8 @@ class DecoderLayer(nn.Module):
             ).reshape(x_BWD.shape)
 
         def cross_attention(x_BWD):
-            return self.cross_attention.read(x_BWD, here, *memory_BSHK, memory_mask_B11S, train)
+            k_BSHK, v_BSHU = memory_BSHK
+            return self.cross_attention.read(x_BWD, here, k_BSHK, v_BSHU, memory_mask_B11S, train)
 
         x_BWD = self.self_attention_residual(x_BWD, self_attention, train)
         x_BWD = self.cross_attention_residual(x_BWD, cross_attention, train)

@@ -191,7 +191,8 @@ def test_additive_attention_trains_in_place_of_the_product():
     source, target = tokens(B, L), tokens(B, L, seed=1)
     model = Transformer(SMALL, V, make_attend=AdditiveAttention)
     params = model.init(jax.random.key(0), source, target)["params"]
-    gradient = jax.grad(lambda p: jnp.sum(model.apply({"params": p}, source, target) ** 2))(params)
+    total = jax.grad(lambda p: jnp.sum(model.apply({"params": p}, source, target) ** 2))
+    gradient = jax.jit(total)(params)
     leaves = jax.tree_util.tree_leaves_with_path(gradient)
     additive = ["/".join(key.key for key in path[:2]) for path, g in leaves if path[-1].key == "v"]
     # Each attention of each layer has its own.
@@ -332,14 +333,16 @@ def test_a_row_of_zeros_for_padding_stays_zero_where_its_update_is_masked():
 
     optimizer = optax.chain(optax.adam(0.01), optax.stateless(keep_row_zero))
 
-    def loss_fn(params):
+    @jax.jit
+    @jax.grad
+    def gradient(params):
         logits = model.apply({"params": params}, source, target[:, :-1])
         return loss_sums(logits, target[:, 1:], 0.1, "all")["loss"]
 
     def train(optimizer, params):
         state = optimizer.init(params)
         for _ in range(3):
-            updates, state = optimizer.update(jax.grad(loss_fn)(params), state, params)
+            updates, state = optimizer.update(gradient(params), state, params)
             params = optax.apply_updates(params, updates)
         return params["embedding"]
 

@@ -59,6 +59,23 @@ def as_torch(params, config):
     return {name: np.asarray(value, np.float64) for name, value in result.items()}
 
 
+def torch_twin(config):
+    pre, nn = config.norm_position == "pre", torch.nn
+    layer = {
+        "d_model": D, "nhead": H, "dim_feedforward": config.d_ff, "dropout": 0.0,
+        "activation": config.activation, "layer_norm_eps": 1e-6, "batch_first": True,
+        "norm_first": pre,
+    }  # fmt: skip
+    norms = [nn.LayerNorm(D, 1e-6) if pre else None for _ in range(2)]  # the ends of the stacks
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**layer), config.num_layers, norms[0], enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(
+        nn.TransformerDecoderLayer(**layer), config.num_layers, norms[1]
+    )
+    return nn.Transformer(D, H, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
+
+
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_logits_and_gradients_equal_those_of_torch(norm_position, activation):
@@ -67,21 +84,16 @@ def test_logits_and_gradients_equal_those_of_torch(norm_position, activation):
         norm_position=norm_position, activation=activation, positions="none",
     )  # fmt: skip
     model = Transformer(config, V)
-    params = model.init(jax.random.key(0), SOURCE_BS, TARGET_BT1[:, :-1])["params"]
+    params = jax.jit(model.init)(jax.random.key(0), SOURCE_BS, TARGET_BT1[:, :-1])["params"]
 
     def loss_fn(params):
         logits = model.apply({"params": params}, SOURCE_BS, TARGET_BT1[:, :-1])
         sums = loss_sums(logits, TARGET_BT1[:, 1:], 0.1, "all")
         return sums["loss"] / sums["tokens"], logits
 
-    (loss, logits_BTV), gradients = jax.value_and_grad(loss_fn, has_aux=True)(params)
+    (loss, logits_BTV), gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(params)
 
-    twin = torch.nn.Transformer(
-        D, H, config.num_layers, config.num_layers, config.d_ff, 0.0, activation,
-        layer_norm_eps=1e-6, batch_first=True, norm_first=norm_position == "pre",
-    ).double()  # fmt: skip
-    if norm_position == "post":  # torch ends each stack with a norm in both cases
-        twin.encoder.norm = twin.decoder.norm = None
+    twin = torch_twin(config).double()
     named = dict(twin.named_parameters())
     ours = as_torch(params, config)
     embedding = torch.nn.Parameter(torch.tensor(ours.pop("embedding")))
@@ -128,10 +140,11 @@ def test_multiply_adds_are_what_thop_counts_in_the_linear_layers():
     thop = pytest.importorskip("thop", reason="the extra `parity` has thop")
     D, F, N, words, length = 256, 1024, 6, 1000, 5
     layer = torch.nn.TransformerEncoderLayer(D, 4, F, batch_first=True)
-    layer.norm1 = layer.norm2 = torch.nn.Identity()  # no matrix product
     stack = torch.nn.TransformerEncoder(layer, N, enable_nested_tensor=False)
     toy = torch.nn.Sequential(torch.nn.Embedding(words, D), stack, torch.nn.Linear(D, words))
-    theirs, _ = thop.profile(toy, inputs=(torch.tensor([[1, 2, 3, 4, 5]]),), verbose=False)
+    tokens = torch.tensor([[1, 2, 3, 4, 5]])
+    without_norms = {torch.nn.LayerNorm: lambda module, inputs, output: None}
+    theirs, _ = thop.profile(toy, inputs=(tokens,), custom_ops=without_norms, verbose=False)
 
     ours = EncoderOnly(ModelConfig(num_layers=N, d_model=D, d_ff=F, num_heads=4), words)
     tokens_15 = jnp.array([[1, 2, 3, 4, 5]])

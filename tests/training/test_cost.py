@@ -75,12 +75,10 @@ def test_what_a_loop_computes_is_not_counted_in_silence():
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not():
     config, length = small_config(), 32
-    limit = 3 * step_bytes(config, 16 * length, length)
-    tokens = largest_batch_tokens(config, length, limit)
-    assert tokens > 32 * length
-    assert step_bytes(config, tokens, length) <= limit
-    assert step_bytes(config, tokens + tokens // 8, length) > limit
-    assert largest_batch_tokens(config, length, 1000) == 0
+    rows_8, rows_24, rows_32 = (step_bytes(config, n * length, length) for n in (8, 24, 32))
+    assert rows_8 < rows_24 < rows_32
+    assert largest_batch_tokens(config, length, (rows_24 + rows_32) / 2) == 24 * length
+    assert largest_batch_tokens(config, length, rows_8) == 8 * length
 
 
 def test_the_train_step_of_base_lowers_for_tpu_and_cuda():
