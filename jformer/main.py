@@ -197,7 +197,8 @@ def summary_command(arguments: list[str]) -> int:
     print(f"train step: {gigabytes:.2f} GB, {tokens:,} tokens, {where}")
     if limit:
         most = largest_batch_tokens(config, longest, limit)
-        print(f"--memory={flag.memory} GB holds train.batch_tokens={most} in {where}")
+        held = f"train.batch_tokens={most}" if most else "not even 8"
+        print(f"--memory={flag.memory} GB holds {held} in {where}")
     return 0
 
 

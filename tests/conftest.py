@@ -23,6 +23,8 @@ from jformer.model.transformer import Transformer
 
 # A missing axis must not be broadcast into being.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Small programs compile faster than they would gain; the runs that tests start are optimized.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 def small_config(**train) -> Config:

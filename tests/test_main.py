@@ -135,7 +135,7 @@ def test_evaluate_scores_a_pair_of_files_under_its_prefix(trained_workdir, tmp_p
 
 
 def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
-    arguments = ["summary", "--config=configs/tiny.py", "--target_length=16", "--memory=0.02"]
+    arguments = ["summary", "--config=configs/tiny.py", "--target_length=16", "--memory=0.001"]
     small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
     assert main(["jformer", *arguments, *small]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -149,7 +149,7 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     assert rows["total"].split()[0] == "585,728"
     where = r"rows of 8 \(config\.data\.max_length\) on cpu"
     assert re.fullmatch(rf"train step: 0\.\d\d GB, 1,024 tokens, {where}", lines[-2])
-    assert re.fullmatch(rf"--memory=0\.02 GB holds train\.batch_tokens=\d+ in {where}", lines[-1])
+    assert re.fullmatch(rf"--memory=0\.001 GB holds not even 8 in {where}", lines[-1])
 
 
 def test_help_names_the_commands_and_every_key(capsys):

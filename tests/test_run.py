@@ -97,6 +97,7 @@ def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, c
 
     flags = small_flags(corpus_directory, tmp_path / "run")
     apart = ["--config.data.joint_vocabulary=False", "--config.model.tying=output"]
+    apart += ["--config.data.test=", "--config.train.steps=3"]
     assert main(["jformer", *flags, *apart]) == 0
     run = jformer.load(tmp_path / "run")
     source, target = run.vocabularies.source, run.vocabularies.target

@@ -1,5 +1,7 @@
 """The parts by themselves: equivalences that readers of the paper ask for, and parts swapped."""
 
+import dataclasses
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,7 @@ from jformer.model.positions import sinusoids, sinusoids_in_halves
 from jformer.model.transformer import Transformer, attention_weights
 from jformer.training.loss import loss_sums
 
-SMALL = ModelConfig(num_layers=2, d_model=12, d_ff=17, num_heads=3, dropout=0.0)
+SMALL = ModelConfig(num_layers=1, d_model=12, d_ff=17, num_heads=3, dropout=0.0)
 B, L, V = 2, 7, 19
 ALL_11LL = jnp.ones((1, 1, L, L), bool)
 
@@ -197,9 +199,8 @@ def test_additive_attention_trains_in_place_of_the_product():
     additive = ["/".join(key.key for key in path[:2]) for path, g in leaves if path[-1].key == "v"]
     # Each attention of each layer has its own.
     assert additive == [
-        *(f"decoder_{n}/{kind}_attention" for n in range(2) for kind in ("cross", "self")),
-        *(f"encoder_{n}/self_attention" for n in range(2)),
-    ]
+        "decoder_0/cross_attention", "decoder_0/self_attention", "encoder_0/self_attention",
+    ]  # fmt: skip
     assert all(np.all(np.abs(g) > 0) for path, g in leaves if path[-1].key == "v")
 
 
@@ -237,7 +238,7 @@ def test_a_batch_norm_in_its_place_depends_on_the_rest_of_the_batch_as_layer_nor
 
 def test_attention_weights_can_be_had_from_every_layer_and_head():
     source, target = tokens(B, 5), tokens(B, L, seed=1)
-    model = Transformer(SMALL, V)
+    model = Transformer(dataclasses.replace(SMALL, num_layers=2), V)
     params = model.init(jax.random.key(0), source, target)["params"]
     weights = attention_weights(model, params, source, target)
     assert {name: leaf.shape for name, leaf in weights.items()} == {
@@ -331,7 +332,7 @@ def test_a_row_of_zeros_for_padding_stays_zero_where_its_update_is_masked():
     def keep_row_zero(updates, _params):
         return {**updates, "embedding": updates["embedding"].at[0].set(0)}
 
-    optimizer = optax.chain(optax.adam(0.01), optax.stateless(keep_row_zero))
+    optimizer = optax.chain(optax.sgd(0.01), optax.stateless(keep_row_zero))
 
     @jax.jit
     @jax.grad
@@ -348,4 +349,4 @@ def test_a_row_of_zeros_for_padding_stays_zero_where_its_update_is_masked():
 
     assert np.all(train(optimizer, params)[0] == 0)
     assert np.all(train(optimizer, params)[5] != params["embedding"][5])
-    assert np.all(train(optax.adam(0.01), params)[0] != 0)  # the tied output moves it otherwise
+    assert np.all(train(optax.sgd(0.01), params)[0] != 0)  # the tied output moves it otherwise

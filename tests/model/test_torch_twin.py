@@ -76,8 +76,7 @@ def torch_twin(config):
     return nn.Transformer(D, H, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
 
 
-@pytest.mark.parametrize("norm_position", ["post", "pre"])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize(("norm_position", "activation"), [("post", "relu"), ("pre", "gelu")])
 def test_logits_and_gradients_equal_those_of_torch(norm_position, activation):
     config = ModelConfig(
         num_layers=2, d_model=D, d_ff=31, num_heads=H, dropout=0.0,
