@@ -183,11 +183,12 @@ def check(config: Config) -> None:
             f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
             f"data.max_length={data.max_length}; raise the one or lower the other"
         )
-    longest = data.max_length + config.decode.max_extra_length
+    # An output's tokens; 3, because batches round the length of their rows up to a multiple of 4.
+    longest = data.max_length + max(3, config.decode.max_extra_length)
     if model.positions == "learned" and model.max_positions < longest:
         raise UserError(
-            f"config.model.max_positions={model.max_positions}: an output may have "
-            f"data.max_length + decode.max_extra_length = {longest} tokens"
+            f"config.model.max_positions={model.max_positions}: must be >= {longest}, for "
+            f"data.max_length and decode.max_extra_length"
         )
     if model.tying == "all" and not data.joint_vocabulary:
         raise UserError(

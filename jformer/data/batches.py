@@ -94,7 +94,7 @@ def bucket_lengths(lengths: np.ndarray, number: int) -> list[int]:
     Exact, by dynamic programming: the cheapest cover of the rows up to a length with k buckets is
     the cheapest of those up to a shorter one with k - 1, and one bucket more.
     """
-    rounded = np.minimum(-(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, lengths.max())
+    rounded = -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     candidates, counts = np.unique(rounded, return_counts=True)
     shorter = np.concatenate([[0], np.cumsum(counts)])  # rows below candidate i
     # covers[i]: the positions that the rows below candidate i take, and their buckets.

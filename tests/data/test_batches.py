@@ -118,7 +118,7 @@ def test_bucket_lengths_are_those_of_an_exhaustive_search(number):
         return np.sum(np.array(choice)[np.searchsorted(choice, lengths)])
 
     candidates = range(LENGTH_MULTIPLE, 41, LENGTH_MULTIPLE)
-    largest = lengths.max()
+    largest = -(-lengths.max() // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
     best = min(
         padded([*choice, largest])
         for size in range(number)
