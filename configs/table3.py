@@ -37,7 +37,7 @@ ROWS = {
 }
 
 
-def get_config(row="base"):
+def get_config(row=""):
     if row not in ROWS:
         raise UserError(f"Table 3 has no row {row!r}{nearest(row, ROWS)}")
     config = default_config()

@@ -10,8 +10,8 @@
                complete run
     translate  one line out for each line in; standard input and output by default
     evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de (or .gz)
-    summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step, with
-               the largest train.batch_tokens that --memory holds; no training
+    summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step (which
+               is compiled for it), with the largest train.batch_tokens that --memory holds
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the
 user's mistake in one line, 1 a failure of ours, 130 interrupted. DATASET is phrases, multi30k or
@@ -187,8 +187,9 @@ def summary_command(arguments: list[str]) -> int:
     for name, count, products in rows:
         print(f"{name:<24}{count:>14,}{products:>18,}{2 * products:>18,}")
     say(
-        f"\nwith {config.data.vocabulary_size:,} entries (config.data.vocabulary_size), one pair "
-        f"of {S} source and\n{T} target positions, forward. A multiply-add (MAC) is two FLOPs."
+        f"\nwith {config.data.vocabulary_size:,} entries (data.vocabulary_size; a small corpus has "
+        f"fewer), one pair of\n{S} source and {T} target positions, forward. A multiply-add (MAC) "
+        f"is two FLOPs."
     )
     tokens, longest = config.train.batch_tokens, config.data.max_length
     where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
@@ -197,8 +198,8 @@ def summary_command(arguments: list[str]) -> int:
     print(f"train step: {gigabytes:.2f} GB, {tokens:,} tokens, {where}")
     if limit:
         most = largest_batch_tokens(config, longest, limit)
-        held = f"train.batch_tokens={most}" if most else "not even 8"
-        print(f"--memory={flag.memory} GB holds {held} in {where}")
+        held = f"train.batch_tokens={most}" if most else "not one row"
+        print(f"--memory={flag.memory} GB holds {held}, {where}")
     return 0
 
 
@@ -263,8 +264,9 @@ def score_splits(run: Any, tests: dict[str, Any]) -> dict[str, Any]:
 
     scores = {}
     for name, split in tests.items():
+        say(f"\nscoring {name}: {len(split):,} pairs ...")
         scores[name], hypotheses = score_split(run, name, split)
-        say(f"\n{name}: {len(split):,} pairs, BLEU {scores[name]['bleu']:.2f}")
+        say(f"{name}: {len(split):,} pairs, BLEU {scores[name]['bleu']:.2f}")
         for i in range(0, len(split), -(-len(split) // EXAMPLES_SHOWN)):
             say(f"  source     {split.sources[i]}")
             say(f"  reference  {split.targets[i]}")

@@ -149,7 +149,7 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     assert rows["total"].split()[0] == "585,728"
     where = r"rows of 8 \(config\.data\.max_length\) on cpu"
     assert re.fullmatch(rf"train step: 0\.\d\d GB, 1,024 tokens, {where}", lines[-2])
-    assert re.fullmatch(rf"--memory=0\.001 GB holds not even 8 in {where}", lines[-1])
+    assert re.fullmatch(rf"--memory=0\.001 GB holds not one row, {where}", lines[-1])
 
 
 def test_help_names_the_commands_and_every_key(capsys):

@@ -88,6 +88,8 @@ def test_a_row_is_what_the_table_says(row):
 def test_a_row_that_the_table_lacks_is_named():
     with pytest.raises(UserError, match="Table 3 has no row 'A2'; did you mean A"):
         get_config("A2")
+    with pytest.raises(UserError, match="there are base, A1"):
+        get_config()
 
 
 def test_the_base_model_of_tensor2tensor_is_a_line_of_flags():

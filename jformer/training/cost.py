@@ -106,13 +106,15 @@ def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
 def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
     """The most `train.batch_tokens` in rows of `length` whose step takes at most `limit` bytes.
 
-    In multiples of 8 rows, to one part in 16, by bisection; 0 if 8 rows do not fit.
+    By bisection to one part in 16, as the batches have it: 1 to 8 rows, or a multiple of 8; 0 if
+    not one row fits.
     """
     fits, too_many = 0, ROW_MULTIPLE
     while step_bytes(config, too_many * length, length) <= limit:
         fits, too_many = too_many, 2 * too_many
-    while too_many - fits > max(ROW_MULTIPLE, fits // 16):
-        rows = (fits + too_many) // (2 * ROW_MULTIPLE) * ROW_MULTIPLE
+    step = ROW_MULTIPLE if fits else 1
+    while too_many - fits > max(step, fits // 16):
+        rows = (fits + too_many) // (2 * step) * step
         if step_bytes(config, rows * length, length) <= limit:
             fits = rows
         else:

@@ -57,3 +57,8 @@ def test_size_is_at_most_what_was_asked(vocabulary):
 def test_a_missing_vocabulary_is_named(tmp_path):
     with pytest.raises(UserError, match=r"vocabulary\.json: no such file"):
         Vocabulary.load(tmp_path / "vocabulary.json")
+
+
+def test_one_string_is_not_taken_for_a_list_of_letters():
+    with pytest.raises(TypeError, match="a list of texts, got one string"):
+        Vocabulary.train(["ab"], 260).encode("ab")
