@@ -1,4 +1,4 @@
-"""Every row of the paper's Table 3: `configs/table3.py:ROW`, with `base` for no row.
+"""Every row of the paper's Table 3: `configs/table3.py:ROW`; `base` is its first.
 
 Each row is the base model with one thing changed (`Ddrop02` is P_drop = 0.2, `Dls02` epsilon_ls);
 a width of queries, keys or values that a row does not set follows as d_model / h.

@@ -6,6 +6,7 @@ numbers of any length are then copied digit by digit.
 """
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
@@ -105,7 +106,7 @@ class Vocabularies:
         if self.source is not self.target:
             self.source.save(workdir / SOURCE_FILE)
 
-    @property
+    @functools.cached_property  # each checkpoint asks for it
     def hash(self) -> str:
         both = dict.fromkeys((self.source, self.target))  # one, where they are joint
         return " ".join(vocabulary.hash for vocabulary in both)

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jformer.config import Config
 from jformer.data.batches import ROW_MULTIPLE, rows_that_fit
 from jformer.model.transformer import Transformer
-from jformer.training.optimizer import learning_rate, make_optimizer
-from jformer.training.step import abstract_params, create_state, make_train_step
+from jformer.training.step import abstract_params, create_state, from_config
 
 
 def parameters(params: Any) -> dict[str, int]:
@@ -81,10 +80,7 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     """The train step and the shapes of its arguments for one batch of `rows` pairs."""
     model = Transformer(config.model, config.data.vocabulary_size)
-    rate = learning_rate(config.optimizer, config.model.d_model)
-    optimizer = make_optimizer(config.optimizer, rate)
-    train = config.train
-    step = make_train_step(model, optimizer, train.label_smoothing, train.smoothing_over)
+    _, optimizer, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(lambda key: create_state(model, optimizer, key), key)
     batch = {

@@ -23,8 +23,7 @@ from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.monitor import MetricsFile, Progress, Window, say
-from jformer.training.optimizer import learning_rate, make_optimizer
-from jformer.training.step import create_state, evaluation_step, make_train_step
+from jformer.training.step import create_state, evaluation_step, from_config
 
 # A run may go on with other values of these; any other key would make it another run.
 MAY_CHANGE = ("train.steps", "train.log_every", "train.evaluate_every", "decode.")
@@ -45,17 +44,14 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
 
         mesh = parallel.make_mesh()
         model = make_model(config, vocabularies)
-        rate = learning_rate(config.optimizer, config.model.d_model)
-        optimizer = make_optimizer(config.optimizer, rate)
+        rate, optimizer, step_fn = from_config(config, model)
         everywhere = parallel.replicated(mesh)
         keys = jax.random.split(jax.random.key(config.seed))
         params_key, dropout_key = jax.device_put(keys, everywhere)
         create = functools.partial(create_state, model, optimizer)
         state = jax.jit(create, out_shardings=everywhere)(params_key)
         position: dict = {"data": None, "window": {}}
-        train_step = parallel.compile_train_step(
-            make_train_step(model, optimizer, every.label_smoothing, every.smoothing_over), mesh
-        )
+        train_step = parallel.compile_train_step(step_fn, mesh)
         validate = evaluation(model, vocabularies, splits["validation"], config, mesh)
         if newest:
             say(f"resuming from step {newest}")

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jformer.config import Config
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums
+from jformer.training.optimizer import learning_rate, make_optimizer
 
 
 @struct.dataclass
@@ -68,6 +70,14 @@ def make_train_step(
         return TrainState(state.step + 1, params, optimizer_state), metrics
 
     return step
+
+
+def from_config(config: Config, model: Transformer) -> tuple[Any, Any, Any]:
+    """The schedule, the optimizer and the train step that a config asks for."""
+    train, rate = config.train, learning_rate(config.optimizer, config.model.d_model)
+    optimizer = make_optimizer(config.optimizer, rate)
+    step = make_train_step(model, optimizer, train.label_smoothing, train.smoothing_over)
+    return rate, optimizer, step
 
 
 @functools.partial(jax.jit, static_argnums=0)
