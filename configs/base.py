@@ -1,7 +1,7 @@
 """The paper's base model: 6 + 6 layers, d_model 512, 8 heads (Table 3, first row).
 
-`configs/base.py` trains on the embedded phrases, `configs/base.py:multi30k` and
-`configs/base.py:files` on text files.
+`configs/base.py` trains on the embedded phrases, `configs/base.py:DATASET` with the paper's values
+on any other data set, such as wmt14.
 """
 
 from jformer.config import default_config
@@ -13,7 +13,6 @@ def get_config(dataset="phrases"):
     if dataset == "phrases":
         # The paper's 100,000 steps of 25,000 tokens are for WMT. This corpus needs far less, in
         # many small batches at a lower rate: half an hour on two CPU cores.
-        config.data.vocabulary_size = 2000
         config.data.num_buckets = 4
         config.train.steps = 1400
         config.train.batch_tokens = 512

@@ -19,8 +19,15 @@ from ml_collections import config_dict
 # The ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
 
-DATASETS = ("phrases", "multi30k", "files")
+DATASETS = (
+    "phrases", "multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba", "hub", "files",
+)  # fmt: skip
 POSITIONS = ("sinusoidal", "halves", "learned", "relative", "rotary", "alibi", "none")
+# Where the paper's 37,000 would be too many for the text.
+VOCABULARY_SIZES = {
+    "phrases": 2000, "multi30k": 8000, "tatoeba": 8000, "iwslt14": 10_000, "iwslt17": 16_000,
+}  # fmt: skip
+TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram")
 TYINGS = ("all", "output", "none")
 SMOOTHINGS = ("all", "others", "others_but_padding")
 COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
@@ -74,15 +81,34 @@ class DataConfig:
     name: str = key("phrases", "corpus", *DATASETS)
     source_language: str = key("en", "suffix of the source files; phrases: a CLDR locale")
     target_language: str = key("de", "suffix of the target files; phrases: a CLDR locale")
-    directory: str = key("", "multi30k: the folder with train.en, val.en, test_2016_flickr.en, ...")
-    train: str = key("", "files: PREFIX of the training pair, PREFIX.en and PREFIX.de or .gz")
-    validation: str = key("", "files: PREFIX of the validation pair")
-    test: str = key("", "files: PREFIX of the test pair; empty: nothing is scored")
+    directory: str = key("", "folder with a named corpus's files; empty: from the hub")
+    hub: str = key("", "hub: REPOSITORY[@REVISION] or a folder of Parquet files, with three splits")
+    train: str = key("", "PREFIX, FILE.tsv or FILE.parquet, or several with commas between")
+    weights: str = key("", "times an epoch holds each training corpus, as 1,4; empty: once each")
+    validation: str = key("", "files: PREFIX, FILE.tsv or FILE.parquet of the validation pairs")
+    test: str = key("", "files: the same of the test pairs; empty: nothing is scored")
     phrases: int = key(40_000, "phrases: pairs made, before the splits", ">= 1000")
-    vocabulary_size: int = key(37_000, "entries of a BPE at most; Section 5.1", ">= 260")
-    joint_vocabulary: bool = key(True, "one BPE for both languages, not one each; Section 5.1")
-    max_length: int = key(256, "tokens a side; longer training pairs are skipped", ">= 2")
-    num_buckets: int = key(6, "static batch shapes at most, each compiled once", ">= 1")
+    bad_lines: str = key("error", "what is not UTF-8 or not two texts", "error", "replace", "skip")
+    long_pairs: str = key("skip", "training pairs beyond max_length", "skip", "truncate")
+    max_length: int = key(256, "tokens a side of a pair, and of a packed row", ">= 2")
+    tokenizer: str = key("byte_bpe", "sub-words; Section 5.1", *TOKENIZERS)
+    vocabulary_size: int = key(37_000, "entries at most; Section 5.1", ">= 260")
+    vocabulary_sample: int = key(2_000_000, "pairs that a vocabulary is learned from", ">= 1")
+    joint_vocabulary: bool = key(True, "one for both languages, not one each; Section 5.1")
+    vocabulary: str = key("", "tokenizer.json or SentencePiece .model to take instead of learning")
+    source_vocabulary: str = key("", "the same for the source, where each language has its own")
+    normalization: str = key("none", "of all text, by Unicode", "none", "nfc", "nfkc")
+    bpe_dropout: float = key(0.0, "probability that a merge is left out", ">= 0", "< 1")
+    batching: str = key("buckets", "of training pairs: one a row, or several", "buckets", "packed")
+    num_buckets: int = key(12, "static batch shapes at most, each compiled once", ">= 1", "<= 255")
+    cache: str = key("", "folder of tokenized text; empty: ~/.cache/jformer")
+
+    def corpus_weights(self, number: int) -> list[int]:
+        """Times an epoch holds each of `number` training corpora."""
+        weights = [int(weight) for weight in self.weights.split(",") if self.weights]
+        if weights and len(weights) != number:
+            raise UserError(f"config.data.weights={self.weights}: for {number} training corpora")
+        return weights or [1] * number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +163,8 @@ def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
     """The paper's base model on `dataset`, locked: a key that the schema lacks cannot be added."""
     if dataset not in DATASETS:
         raise UserError(f"data set {dataset!r} is unknown{nearest(dataset, DATASETS)}")
-    return thaw(Config(data=DataConfig(name=dataset)))
+    size = VOCABULARY_SIZES.get(dataset, DataConfig.vocabulary_size)
+    return thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
 
 
 def thaw(config: Config) -> config_dict.ConfigDict:
@@ -195,10 +222,40 @@ def check(config: Config) -> None:
             "config.data.joint_vocabulary=False: two vocabularies cannot share a matrix; "
             "set config.model.tying=output or none"
         )
-    needed = {"multi30k": ["directory"], "files": ["train", "validation"]}
-    for name in needed.get(data.name, []):
+    check_data(data)
+
+
+def check_data(data: DataConfig) -> None:
+    """Raise `UserError` for a key that the data set needs and lacks, or does not know."""
+    named = tuple(name for name in DATASETS if name not in ("phrases", "hub", "files"))
+    known = {
+        "directory": named,
+        "hub": ("hub", *named),
+        "validation": ("files",),
+        "test": ("files",),
+    }
+    needed = {"files": ("train", "validation"), "hub": ("hub",)}
+    for name in needed.get(data.name, ()):
         if not getattr(data, name):
             raise UserError(f"config.data.{name} is empty: set --config.data.{name}=PATH")
+    for name, datasets in known.items():
+        if getattr(data, name) and data.name not in datasets:
+            raise UserError(
+                f"config.data.{name}={getattr(data, name)}: data.name={data.name} has no use for "
+                f"it; it is for {', '.join(datasets)}"
+            )
+    if not re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", data.weights):
+        raise UserError(f"config.data.weights={data.weights}: must be whole numbers as in 1,4")
+    if data.source_vocabulary and data.joint_vocabulary:
+        raise UserError(
+            f"config.data.source_vocabulary={data.source_vocabulary}: the source has the joint "
+            f"vocabulary; set config.data.joint_vocabulary=False"
+        )
+    if data.bpe_dropout and not data.tokenizer.endswith("bpe"):
+        raise UserError(
+            f"config.data.bpe_dropout={data.bpe_dropout}: data.tokenizer={data.tokenizer} has no "
+            f"merges to drop; set it to bpe or byte_bpe"
+        )
 
 
 def check_model(model: ModelConfig) -> None:

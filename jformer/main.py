@@ -3,6 +3,7 @@
     python -m jformer.main [train] --config=configs/tiny.py[:DATASET] [--workdir=DIR]
     python -m jformer.main translate --workdir=DIR [--input=FILE] [--output=FILE]
     python -m jformer.main evaluate  --workdir=DIR [--data=PREFIX]
+    python -m jformer.main data      --config=configs/tiny.py[:DATASET] [--format=json]
     python -m jformer.main summary   --config=configs/base.py [--source_length=32]
                                      [--target_length=32] [--memory=GB]
 
@@ -10,12 +11,14 @@
                complete run
     translate  one line out for each line in; standard input and output by default
     evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de (or .gz)
+    data       a look at the corpus before training: pairs, what is skipped and why, lengths,
+               vocabulary, padding, odd characters, examples as the model sees them
     summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step (which
                is compiled for it), with the largest train.batch_tokens that --memory holds
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the
-user's mistake in one line, 1 a failure of ours, 130 interrupted. DATASET is phrases, multi30k or
-files. --debug shows the traceback of a mistake.
+user's mistake in one line, 1 a failure of ours, 130 interrupted. DATASET is phrases, multi30k,
+iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files. --debug shows the traceback of a mistake.
 """
 # Flags and sub-commands only: no other module reads a flag. Whatever imports JAX is imported where
 # it is used, so that --help and a mistyped flag answer at once.
@@ -52,6 +55,7 @@ REQUIRED = None  # the default of a flag that has none
 def main(argv: list[str]) -> int:
     """Run one command line, program name first, and return its exit status."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
+    logging.getLogger("jformer").setLevel(logging.INFO)
     if "--help" in argv or "-h" in argv:
         print(f"{__doc__}\nConfig keys, with the paper's base model as default:\n{help_text()}")
         return 0
@@ -91,6 +95,7 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
         "train": train_command,
         "translate": translate_command,
         "evaluate": evaluate_command,
+        "data": data_command,
         "summary": summary_command,
     }
     if not arguments or arguments[0].startswith("-"):
@@ -103,7 +108,7 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": ""})
 
-    from jformer.data.corpora import load_splits
+    from jformer.data.pipeline import open_corpora, read_split
     from jformer.run import load, read_results
     from jformer.training.loop import check_same_config, train
 
@@ -113,14 +118,17 @@ def train_command(arguments: list[str]) -> int:
     say(f"workdir     {workdir}")
     say(f"config      {config.name}, {config.train.steps:,} steps on {data.name}, {languages}")
     check_same_config(config, workdir)
-    splits = load_splits(data, config.seed)
+    corpora = open_corpora(data, config.seed)
+    training = corpora.pop("train")
+    data.corpus_weights(len(training))
+    splits = {name: read_split(split, data) for name, split in corpora.items()}
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
-    train(config, splits, workdir)
+    train(config, training, splits["validation"], workdir)
     run = load(workdir)
-    tests = {name: split for name, split in splits.items() if name not in ("train", "validation")}
+    tests = {name: split for name, split in splits.items() if name != "validation"}
     as_now = {"step": run.step, "decode": dataclasses.asdict(config.decode)}
     known = {n: s for n, s in read_results(workdir).items() if as_now.items() <= s.items()}
     if tests.keys() <= known.keys():
@@ -135,14 +143,16 @@ def train_command(arguments: list[str]) -> int:
 def evaluate_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": REQUIRED, "data": ""}, of_run=True)
 
-    from jformer.data.corpora import load_splits, read_pair
+    from jformer.data.corpora import open_corpus
+    from jformer.data.pipeline import open_corpora, read_split
     from jformer.run import load
 
     data = config.data
     if flag.data:
-        tests = {flag.data: read_pair(flag.data, data.source_language, data.target_language)}
+        corpora = {flag.data: [open_corpus(flag.data, data.source_language, data.target_language)]}
     else:
-        tests = load_splits(data, config.seed, with_train=False)
+        corpora = open_corpora(data, config.seed, with_train=False)
+    tests = {name: read_split(split, data) for name, split in corpora.items()}
     print(json.dumps(score_splits(load(flag.workdir).with_decode(config.decode), tests)))
     return 0
 
@@ -150,16 +160,14 @@ def evaluate_command(arguments: list[str]) -> int:
 def translate_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": REQUIRED, "input": "", "output": ""}, of_run=True)
 
-    from jformer.data.corpora import decode_lines, read_lines
+    from jformer.data.corpora import existing, read_text, texts, without_ends
     from jformer.run import load
 
     output = Path(flag.output) if flag.output else None
     if output and (output.is_dir() or not output.absolute().parent.is_dir()):
         raise UserError(f"--output={output}: cannot be written; its folder must exist")
-    if flag.input:
-        sentences = read_lines(Path(flag.input))
-    else:
-        sentences = decode_lines(sys.stdin.buffer.read(), "standard input")
+    lines = texts(existing(Path(flag.input))) if flag.input else without_ends(sys.stdin.buffer)
+    sentences = read_text(lines, flag.input or "standard input", config.data.bad_lines)
     outputs = load(flag.workdir).with_decode(config.decode).translate(sentences)
     # A translation could hold a line break of its own; the lines must stay those of the input.
     content = "".join(text.replace("\n", " ") + "\n" for text in outputs).encode()
@@ -168,6 +176,22 @@ def translate_command(arguments: list[str]) -> int:
     else:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
+    return 0
+
+
+def data_command(arguments: list[str]) -> int:
+    flag, config = parse(arguments, {"format": "text"})
+    if flag.format not in ("text", "json"):
+        raise UserError(f"--format={flag.format}: must be text or json")
+
+    from jformer.data.look import look, page
+    from jformer.data.pipeline import open_corpora, read_split
+
+    corpora = open_corpora(config.data, config.seed)
+    training = corpora.pop("train")
+    splits = {name: read_split(split, config.data) for name, split in corpora.items()}
+    facts = look(config, training, splits)
+    print(json.dumps(facts) if flag.format == "json" else page(facts))
     return 0
 
 
@@ -233,8 +257,11 @@ def parse(
     known: dict[str, Any] = {"sys_argv": rest, "flag_values": config_values}
     if of_run:
         for argument in rest:
-            if re.match(r"--?config(?!\.decode\.)", argument):
-                raise UserError(f"{argument}: the run is trained; only config.decode.* can change")
+            if re.match(r"--?config(?!\.decode\.|\.data\.bad_lines)", argument):
+                raise UserError(
+                    f"{argument}: the run is trained; only config.decode.* and "
+                    f"config.data.bad_lines can change"
+                )
         stored = read_config(Path(values.workdir) / "config.json")
         config_flags.DEFINE_config_dict("config", thaw(stored), **known)
     else:

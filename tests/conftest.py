@@ -6,12 +6,14 @@ import os
 import shutil
 import tempfile
 
-# Programs compiled by one process serve the others: workers, and the real runs that tests start.
+# One folder serves all processes, workers and the real runs that tests start: for programs that one
+# of them has compiled, and in place of the user's caches of data.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    programs = tempfile.mkdtemp(prefix="jformer-tests-")
-    atexit.register(shutil.rmtree, programs, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = programs
+    shared = tempfile.mkdtemp(prefix="jformer-tests-")
+    atexit.register(shutil.rmtree, shared, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{shared}/programs"
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["XDG_CACHE_HOME"] = f"{shared}/cache"
 
 import jax
 import numpy as np

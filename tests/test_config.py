@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from jformer.config import (
+    DATASETS,
     Config,
     UserError,
     check_flags,
@@ -34,16 +35,22 @@ def edited(**changes):
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIG_FILES if name != "table3"])
-@pytest.mark.parametrize("dataset", ["phrases", "multi30k", "files"])
+@pytest.mark.parametrize("dataset", DATASETS)
 def test_every_config_file_gives_a_valid_config_for_every_data_set(name, dataset):
     config = importlib.import_module(f"configs.{name}").get_config(dataset)
-    config.data.directory = config.data.train = config.data.validation = "somewhere"
+    for key in {"files": ("train", "validation"), "hub": ("hub",)}.get(dataset, ()):
+        config.data[key] = "somewhere"
     assert freeze(config).name == name
     assert freeze(config).data.name == dataset
 
 
+def test_small_corpora_have_small_vocabularies():
+    sizes = {name: default_config(name).data.vocabulary_size for name in DATASETS}
+    assert sizes["phrases"] < sizes["multi30k"] < sizes["wmt14"] == 37_000
+
+
 def test_the_default_is_the_papers_base_model():
-    flat = flatten(freeze(default_config()))
+    flat = flatten(freeze(thaw(Config())))
     expected = {
         "model.num_layers": 6, "model.d_model": 512, "model.d_ff": 2048, "model.num_heads": 8,
         "model.dropout": 0.1, "train.label_smoothing": 0.1, "train.steps": 100_000,
@@ -70,8 +77,13 @@ def test_the_default_is_the_papers_base_model():
             {"data__name": "phrase"},
             r"config\.data\.name=phrase: is unknown; did you mean phrases\?",
         ),
-        ({"data__name": "multi30k"}, r"config\.data\.directory is empty: set --config"),
-        ({"data__name": "files"}, r"config\.data\.train is empty"),
+        ({"data__name": "files"}, r"config\.data\.train is empty: set --config"),
+        ({"data__name": "hub"}, r"config\.data\.hub is empty: set --config"),
+        ({"data__directory": "x"}, r"directory=x: data\.name=phrases has no use for it; it is for"),
+        ({"data__name": "wmt14", "data__test": "x"}, r"test=x: .* has no use for it; .* files$"),
+        ({"data__weights": "1,0"}, r"config\.data\.weights=1,0: must be whole numbers as in 1,4"),
+        ({"data__source_vocabulary": "x"}, r"set config\.data\.joint_vocabulary=False"),
+        ({"data__tokenizer": "unigram", "data__bpe_dropout": 0.1}, r"unigram has no merges"),
         ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: one pair may be as long"),
         ({"optimizer__epsilon": 0.0}, r"config\.optimizer\.epsilon=0\.0: must be > 0"),
         ({"model__positions": "rotery"}, r"positions=rotery: is unknown; did you mean rotary\?"),

@@ -29,7 +29,8 @@ def run_main(*arguments, **options):
         (["--config=configs/tiny.py", "--config.train.steps=-1"], "must be >= 1"),
         (["--config=configs/tiny.py", "--wrokdir=x"], "did you mean workdir?"),
         (["--config=configs/tiny.py", "extra"], "'extra' is neither a flag nor a command"),
-        (["--config=configs/tiny.py:multi30k"], "config.data.directory is empty"),
+        (["--config=configs/tiny.py:files"], "config.data.train is empty"),
+        (["data", "--config=configs/tiny.py", "--format=xml"], "must be text or json"),
         (["trian", "--config=configs/tiny.py"], "did you mean train?"),
         (["translate"], "--workdir is missing"),
         (["summary", "--config=configs/tiny.py", "--source_length=0"], "must be int above 0"),
@@ -103,13 +104,13 @@ def test_translate_takes_other_decoding_and_nothing_else(trained_workdir, tmp_pa
         outputs.append((tmp_path / "out").read_text())
     assert outputs[0] != outputs[1]
     assert main(["jformer", *arguments, "--config.model.d_model=8"]) == 2
-    assert "only config.decode.* can change" in capsys.readouterr().err
+    assert "only config.decode.* and config.data.bad_lines can change" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--input={}/none", "none: cannot be read (No such file"),
+        ("--input={}/none", "none: no such file"),
         ("--output={}/none/out", "cannot be written; its folder must exist"),
     ],
 )

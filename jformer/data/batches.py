@@ -1,175 +1,294 @@
-"""Pairs of sentences to batches of ids: token-budget buckets over a few static shapes.
+"""Tokenized pairs to batches of ids: shuffled, laid out in static shapes, resumable at any batch.
 
-Every batch of a bucket has the same rows and columns, so the train step compiles once a bucket.
-Batch number i is a pure function of `(seed, i)`: the epoch is `i // batches_per_epoch`, and each
-epoch holds each pair exactly once. So the position in the data is one integer, and a resumed run
-goes on with the batches that an uninterrupted one would have seen.
+An epoch is a function of the seed and its number alone, and holds each of its pairs exactly once.
+So the position in the data is two integers, the epoch and the next batch of it, and a resumed run
+goes on with the batches that an uninterrupted one would have seen, on any number of processes.
 """
 
 import dataclasses
 import functools
 import itertools
-import math
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
 import grain
 import numpy as np
 
-from jformer.config import BOS, EOS, PAD, UserError
-from jformer.data.corpora import Split
-from jformer.data.vocabulary import Vocabularies
+from jformer.config import BOS, PAD
+from jformer.data.bpe_dropout import BpeDropout
+from jformer.data.layout import Buckets, Packing
 
 Batch = dict[str, np.ndarray]
 
-LENGTH_MULTIPLE = 4  # of bucket lengths: finer ones would gain little and compile as often
-ROW_MULTIPLE = 8  # of bucket rows, so that they divide among devices
+READ_ROWS = 2**13  # of a mapped file at a time
+GROUP = 64  # batches whose pairs are read together, from the front of the file to its back
 
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
     """Rows of different lengths in one flat array, row i from `offsets[i]` to `offsets[i + 1]`."""
 
-    flat: np.ndarray
+    flat: np.ndarray  # it and the offsets may be mapped files
     offsets: np.ndarray
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        offsets = np.cumsum([0, *map(len, rows)])
-        return cls(np.fromiter(itertools.chain.from_iterable(rows), np.int32, offsets[-1]), offsets)
+        return cls.from_lengths(
+            np.fromiter(itertools.chain.from_iterable(rows), np.int32), [len(row) for row in rows]
+        )
+
+    @classmethod
+    def from_lengths(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray) -> "Ragged":
+        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
     @property
     def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)
+        lengths = np.empty(len(self.offsets) - 1, np.int32)
+        for start in range(0, len(lengths), READ_ROWS):
+            part = self.offsets[start : start + READ_ROWS + 1]
+            lengths[start : start + READ_ROWS] = np.diff(part)
+        release(self.offsets)
+        return lengths
 
-    def padded(self, rows: np.ndarray, height: int, width: int) -> np.ndarray:
-        """The given rows as (height, width), PAD to the right of each and in the rows left over."""
-        columns = np.arange(width)
-        starts = self.offsets[rows]
-        inside = columns < (self.offsets[rows + 1] - starts)[:, None]
-        result = np.full((height, width), PAD, np.int32)
-        result[: len(rows)][inside] = self.flat[(starts[:, None] + columns)[inside]]
-        return result
+    def tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The given rows one after the other, and their lengths."""
+        begins = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - begins
+        return self.flat[ranges(begins, lengths)], lengths
+
+    def read(self, rows: np.ndarray) -> "Ragged":
+        """The given rows alone, in memory; ascending, they are read from front to back."""
+        parts = []
+        for start in range(0, len(rows), READ_ROWS):
+            parts.append(self.tokens(rows[start : start + READ_ROWS]))
+            release(self.flat, self.offsets)
+        tokens, lengths = zip(*parts, strict=True)
+        return Ragged.from_lengths(np.concatenate(tokens), np.concatenate(lengths))
+
+
+def release(*arrays: np.ndarray) -> None:
+    """Take what was read of mapped files out of this process's memory."""
+    for array in arrays:
+        if isinstance(array.base, mmap.mmap):
+            array.base.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenPairs:
-    """Source rows end in EOS; target rows begin with BOS and end in EOS."""
+    """Both sides end in EOS, which a target's labels do; its BOS is added in the batch."""
 
     sources: Ragged
     targets: Ragged
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Positions that a pair takes on its longer side."""
-        return np.maximum(self.sources.lengths, self.targets.lengths - 1)
+    def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions S and T that each pair takes."""
+        return self.sources.lengths[rows], self.targets.lengths[rows]
 
 
-def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
-    sources = vocabularies.source.encode(split.sources)
-    targets = vocabularies.target.encode(split.targets)
-    return TokenPairs(
-        Ragged.from_rows([[*ids, EOS] for ids in sources]),
-        Ragged.from_rows([[BOS, *ids, EOS] for ids in targets]),
-    )
+def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """`begins[0], begins[0] + 1, ...` for each length in turn, all in one array."""
+    shifts = begins - np.cumsum(lengths) + lengths
+    return np.repeat(shifts, lengths) + np.arange(lengths.sum())
 
 
-def trainable(split: Split, pairs: TokenPairs, max_length: int) -> tuple[np.ndarray, str]:
-    """The rows to train on, and in words how many were left out and why."""
-    sides = zip(split.sources, split.targets, strict=True)
-    filled = np.array([bool(source.strip() and target.strip()) for source, target in sides])
-    short = pairs.lengths <= max_length
-    left_out = (
-        f"{np.sum(~filled):,} pairs with an empty side and {np.sum(filled & ~short):,} "
-        f"of more than {max_length} tokens left out"
-    )
-    if not np.any(filled & short):
-        raise UserError(f"no pair to train on: {left_out}; see config.data.max_length")
-    return np.flatnonzero(filled & short), left_out
+@dataclasses.dataclass(frozen=True)
+class Epoch:
+    """The pairs of an epoch in the order of their rows, and its batches: ranges of rows."""
 
+    pairs: TokenPairs
+    members: np.ndarray  # rows of `pairs`
+    row_offsets: np.ndarray  # row r holds members[row_offsets[r] : row_offsets[r + 1]]
+    batches: np.ndarray  # (shape, first row, row behind the last) of each
 
-def bucket_lengths(lengths: np.ndarray, number: int) -> list[int]:
-    """At most `number` lengths, the largest fitting all, with the least padding in total.
+    def __len__(self) -> int:
+        return len(self.batches)
 
-    Exact, by dynamic programming: the cheapest cover of the rows up to a length with k buckets is
-    the cheapest of those up to a shorter one with k - 1, and one bucket more.
-    """
-    rounded = -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    candidates, counts = np.unique(rounded, return_counts=True)
-    shorter = np.concatenate([[0], np.cumsum(counts)])  # rows below candidate i
-    # covers[i]: the positions that the rows below candidate i take, and their buckets.
-    covers: list[tuple[float, list[int]]] = [(0, [])] + [(np.inf, [])] * len(candidates)
-    for _ in range(min(number, len(candidates))):
-        covers = [covers[0]] + [
-            min(
-                (cost + (shorter[i] - shorter[j]) * length, [*buckets, length])
-                for j, (cost, buckets) in enumerate(covers[:i])
-            )
-            for i, length in enumerate(candidates, start=1)
-        ]
-    return [int(length) for length in covers[-1][1]]
-
-
-def rows_that_fit(batch_tokens: int, length: int) -> int:
-    rows = max(1, batch_tokens // length)
-    return rows - rows % ROW_MULTIPLE if rows >= ROW_MULTIPLE else rows
+    def members_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """The pairs of one batch, and how many stand in each of its rows."""
+        _, first, last = self.batches[number]
+        offsets = self.row_offsets[first : last + 1]
+        return self.members[offsets[0] : offsets[-1]], np.diff(offsets)
 
 
 class Batches:
-    """Random access to the batches of all epochs of some rows of `pairs`: `batches[i]`, i >= 0.
+    """The epochs of some rows of `pairs`, and each batch of them as arrays.
 
-    A batch has at most `batch_tokens` positions on each side, padding included. Its last rows may
-    be empty, where a bucket's pairs do not fill a batch; they weigh nothing.
+    `redraw` is BPE dropout: each epoch then has segmentations of its own. One for which the layout
+    has no room is replaced with the plain one.
     """
 
     def __init__(
-        self, pairs: TokenPairs, rows: np.ndarray, batch_tokens: int, num_buckets: int, seed: int
+        self,
+        pairs: TokenPairs,
+        rows: np.ndarray,
+        layout: Buckets | Packing,
+        seed: int,
+        redraw: tuple[BpeDropout, BpeDropout] | None = None,
     ):
-        self.pairs, self.rows, self.seed = pairs, rows, seed
-        lengths = pairs.lengths[rows]
-        longest = bucket_lengths(lengths, num_buckets)
-        bucket_of = np.searchsorted(longest, lengths)
-        self.shapes = [(rows_that_fit(batch_tokens, length), length) for length in longest]
-        self._members = [rows[bucket_of == bucket] for bucket in range(len(longest))]
-        self._epoch = functools.lru_cache(maxsize=2)(self._plan_epoch)
-        self.per_epoch = len(self._epoch(0))
+        self.pairs, self.rows, self.layout = pairs, rows, layout
+        self._seed, self._redraw = seed, redraw
+        self.epoch = functools.lru_cache(maxsize=2)(self._plan)
+        self._group = functools.lru_cache(maxsize=1)(self._read_group)
 
-    def _plan_epoch(self, epoch: int) -> list[tuple[int, np.ndarray]]:
-        """For each batch of the epoch, its bucket and its rows of `pairs`."""
-        rng = np.random.default_rng((self.seed, epoch))
-        plan = []
-        for bucket, members in enumerate(self._members):
-            order, height = rng.permutation(members), self.shapes[bucket][0]
-            plan += [(bucket, order[i : i + height]) for i in range(0, len(order), height)]
-        return [plan[i] for i in rng.permutation(len(plan))]
+    def _plan(self, number: int) -> Epoch:
+        rng = np.random.default_rng((self._seed, number))
+        order = rng.permutation(self.rows)
+        pairs = self.pairs
+        if self._redraw is not None:
+            drawn = redrawn(pairs, self._redraw, rng)
+            fits = self.layout.fits(drawn.sources.lengths, drawn.targets.lengths)
+            pairs = TokenPairs(
+                choose(fits, drawn.sources, pairs.sources),
+                choose(fits, drawn.targets, pairs.targets),
+            )
+        row_of, shape_of = self.layout.rows(*pairs.lengths(order))
+        # Rows of one shape stand together, in an order that has nothing to do with their content.
+        rows = rng.permutation(len(shape_of)).astype(np.int32)
+        rows = rows[np.argsort(shape_of[rows], kind="stable")]
+        rank = np.empty_like(rows)
+        rank[rows] = np.arange(len(rows), dtype=np.int32)
+        row_of = rank[row_of]
+        counts = np.bincount(row_of, minlength=len(rows))
+        batches, first = [], 0
+        for shape, total in enumerate(np.bincount(shape_of, minlength=len(self.layout.shapes))):
+            height, end = self.layout.shapes[shape][0], first + int(total)
+            batches += [(shape, i, min(i + height, end)) for i in range(first, end, height)]
+            first = end
+        return Epoch(
+            pairs,
+            order[np.argsort(row_of, kind="stable")],
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+            np.array(batches, np.int32)[rng.permutation(len(batches))],
+        )
 
-    def plan(self, number: int) -> tuple[int, np.ndarray]:
-        """The bucket of batch `number`, and the rows of `pairs` that it holds."""
-        return self._epoch(number // self.per_epoch)[number % self.per_epoch]
+    def batch(self, epoch: int, number: int, part: int = 0, parts: int = 1) -> Batch:
+        """Batch `number` of an epoch; of several parts of its rows, equally many, one alone.
 
-    def __getitem__(self, number: int) -> Batch:
-        bucket, members = self.plan(number)
-        height, length = self.shapes[bucket]
-        return {
-            "source_BS": self.pairs.sources.padded(members, height, length),
-            "target_BT1": self.pairs.targets.padded(members, height, length + 1),
-        }
+        Its last rows may be empty, where the pairs of a shape do not fill a batch, or are fewer
+        than the parts ask for. They weigh nothing.
+        """
+        plan = self.epoch(epoch)
+        _, counts = plan.members_of(number)
+        pairs, ranks = self._group(epoch, number // GROUP)
+        members = ranks[number % GROUP]
+        height, S, T = self.layout.shapes[plan.batches[number][0]]
+        height = -(-height // parts)
+        row = np.repeat(np.arange(len(counts)), counts) - part * height
+        mine = (row >= 0) & (row < height)
+        members, row = members[mine], row[mine]
+        batch = {}
+        for name, side, width in (("source_BS", "sources", S), ("labels_BT", "targets", T)):
+            tokens, lengths = getattr(pairs, side).tokens(members)
+            begins, segment = place(lengths, row, width)
+            index = ranges(begins, lengths)
+            batch[name] = scatter(tokens, index, height, width)
+            if isinstance(self.layout, Packing):
+                axes = name.rpartition("_")[2]
+                side = "source" if axes == "BS" else "target"
+                segments = scatter(np.repeat(segment, lengths), index, height, width)
+                batch[f"{side}_segments_{axes}"] = segments
+        labels_BT = batch["labels_BT"]
+        target_BT = np.roll(labels_BT, 1, axis=1)
+        target_BT.ravel()[begins] = BOS
+        target_BT[labels_BT == PAD] = PAD
+        return {**batch, "target_BT": target_BT}
+
+    def _read_group(self, epoch: int, group: int) -> tuple[TokenPairs, list[np.ndarray]]:
+        """The pairs of a group of batches, and which of them stand in each."""
+        plan = self.epoch(epoch)
+        numbers = range(group * GROUP, min((group + 1) * GROUP, len(plan)))
+        members = [plan.members_of(number)[0] for number in numbers]
+        rows, ranks = np.unique(np.concatenate(members), return_inverse=True)
+        pairs = TokenPairs(plan.pairs.sources.read(rows), plan.pairs.targets.read(rows))
+        return pairs, np.split(ranks, np.cumsum([len(part) for part in members])[:-1])
 
     def non_pad_share(self) -> float:
-        """Of all positions on both sides in an epoch, those that hold a token."""
-        positions = sum(2 * math.prod(self.shapes[bucket]) for bucket, _ in self._epoch(0))
-        tokens = self.pairs.sources.lengths + self.pairs.targets.lengths - 1
-        return tokens[self.rows].sum() / positions
+        """Of all positions on both sides in the first epoch, those that hold a token."""
+        plan = self.epoch(0)
+        shapes = np.array(self.layout.shapes, np.int64)[plan.batches[:, 0]]
+        tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.members))
+        return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
 
 
-def iterate(batches: Batches, stop: int, position: dict | None = None) -> Any:
-    """Batches up to `stop - 1`, from `position` or the first, made ahead of their use in a thread.
+def redrawn(
+    pairs: TokenPairs, redraw: tuple[BpeDropout, BpeDropout], rng: np.random.Generator
+) -> TokenPairs:
+    """Other segmentations of all pairs."""
+    sides = zip(redraw, (pairs.sources, pairs.targets), strict=True)
+    return TokenPairs(
+        *(Ragged.from_lengths(*drop(side.flat, side.lengths, rng)) for drop, side in sides)
+    )
 
-    The iterator's `get_state()` is the position, of which JSON is made for a checkpoint.
+
+def place(lengths: np.ndarray, row: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each text begins in the rows' positions, and its number in its row, from 1."""
+    first = np.flatnonzero(np.diff(row, prepend=-1))
+    texts = np.diff(first, append=len(row))
+    before = np.cumsum(lengths) - lengths
+    begins = row * width + before - np.repeat(before[first], texts)
+    return begins, np.arange(len(row)) - np.repeat(first, texts) + 1
+
+
+def scatter(values: np.ndarray, index: np.ndarray, height: int, width: int) -> np.ndarray:
+    array = np.full(height * width, PAD, np.int32)
+    array[index] = values
+    return array.reshape(height, width)
+
+
+def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
+    """Row i of `a` where `first[i]`, and else of `b`."""
+    if first.all():
+        return a
+    begins = np.where(first, a.offsets[:-1], len(a.flat) + b.offsets[:-1])
+    lengths = np.where(first, a.lengths, b.lengths)
+    flat = np.concatenate([a.flat, b.flat])[ranges(begins, lengths)]
+    return Ragged.from_lengths(flat, lengths)
+
+
+class Stream(grain.IterDataset):
+    """The first `stop` batches of all epochs, in order; of each, one part of `parts`."""
+
+    def __init__(self, batches: Batches, stop: int, part: int = 0, parts: int = 1):
+        super().__init__()
+        self.take = functools.partial(batches.batch, part=part, parts=parts)
+        self.batches, self.stop = batches, stop
+
+    def __iter__(self) -> "StreamIterator":
+        return StreamIterator(self)
+
+
+class StreamIterator(grain.DatasetIterator):
+    def __init__(self, stream: Stream):
+        super().__init__()
+        self._stream = stream
+        self._state = {"epoch": 0, "batch": 0, "taken": 0}
+
+    def __next__(self) -> Batch:
+        state = self._state
+        if state["taken"] == self._stream.stop:
+            raise StopIteration
+        if state["batch"] == len(self._stream.batches.epoch(state["epoch"])):
+            state = {**state, "epoch": state["epoch"] + 1, "batch": 0}
+        batch = self._stream.take(state["epoch"], state["batch"])
+        self._state = {**state, "batch": state["batch"] + 1, "taken": state["taken"] + 1}
+        return batch
+
+    def get_state(self) -> dict[str, int]:
+        return dict(self._state)
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self._state = dict(state)
+
+
+def iterate(batches: Batches, stop: int, position: dict | None = None, **part: int) -> Any:
+    """Batches up to the `stop`-th, from `position` or the first, made ahead of use in a thread.
+
+    The iterator's `get_state()` is the position, of which JSON is made for a checkpoint: the same
+    for every process.
     """
-    numbers = grain.MapDataset.range(stop).map(batches.__getitem__)
-    options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=8)
-    iterator = iter(numbers.to_iter_dataset(options))
+    stream = Stream(batches, stop, **part)
+    iterator = iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=8))
     if position is not None:
         iterator.set_state(position)
     return iterator

@@ -1,25 +1,66 @@
-"""Byte-level BPE, joint for both languages (Section 5.1) or one each, by `tokenizers`.
+"""Sub-words by `tokenizers`, joint for both languages (Section 5.1) or one vocabulary each.
 
-Every Unicode text is a sequence of bytes and every byte is in the vocabulary, so
-`decode(encode(text)) == text` always holds and there is no unknown token. Digits stand alone:
-numbers of any length are then copied digit by digit.
+Entry i of a tokenizer has our id i + 3, after PAD, BOS and EOS. Special tokens of the tokenizer's
+own are never looked for, so "<s>" in a text is only text.
+
+The kinds trained here lose nothing: `decode(encode(text))` is the normalised text, whatever its
+characters. `byte_bpe` and `wordpiece` run over the 256 characters that stand for bytes; WordPiece
+knows no other way for a character that training never saw. `bpe` and `unigram` run over
+characters, and one that training never saw becomes its UTF-8 bytes, the entries "<0x00>" to
+"<0xFF>". Text is not taken for these: digits stand alone, so "<0" is never in one entry. Numbers
+of any length are then copied digit by digit, too. What is brought along has ways of its own.
 """
 
 import dataclasses
 import functools
 import hashlib
-import itertools
-from collections.abc import Iterable, Sequence
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import accumulate, chain, takewhile
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+import numpy as np
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from jformer.config import BOS, EOS, PAD, UserError, replace_file
-from jformer.data.corpora import Split
+from jformer.config import BOS, EOS, PAD, DataConfig, UserError, replace_file
 
 SOURCE_FILE = "source_vocabulary.json"
-SPECIAL_TOKENS = ["<pad>", "<s>", "</s>"]
-assert [PAD, BOS, EOS] == [0, 1, 2], "the trainer gives special tokens the first ids, in order"
+FIRST = 3  # our id of a tokenizer's entry 0
+assert sorted([PAD, BOS, EOS]) == list(range(FIRST))
+PART = 50_000  # texts encoded together; meanwhile the library takes kilobytes for each
+
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
+# "<0x41>" in a text must not become the entry for a byte; only what is brought along needs this.
+SPLIT_FALLBACK = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")
+MARK = (
+    "…"  # before a WordPiece entry within a word; "##" could be text, and this stands for no byte
+)
+# What any text needs, before all that is learned.
+BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]}
+BASES |= {"bpe": FALLBACK, "unigram": FALLBACK}
+
+NORMALIZERS = {"none": None, "nfc": normalizers.NFC(), "nfkc": normalizers.NFKC()}
+TO_BYTES: list[Any] = [
+    pre_tokenizers.Digits(individual_digits=True),
+    pre_tokenizers.ByteLevel(add_prefix_space=False),
+]
+# WordPiece takes the square of a word's length in time, and knows no word beyond 100 characters.
+CHOP = pre_tokenizers.Split(Regex(".{1,100}"), "isolated")
+# GPT-2's words, but for digits alone, and accents and vowel signs at their letters.
+WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
+CUTS = {
+    "byte_bpe": pre_tokenizers.Sequence(TO_BYTES),
+    "wordpiece": pre_tokenizers.Sequence([*TO_BYTES, CHOP]),
+    "bpe": pre_tokenizers.Split(WORDS, "isolated"),
+    "unigram": pre_tokenizers.Split(WORDS, "isolated"),
+}
+# They all cut before a space, whatever else there is: the words of a text can be encoded alone.
+BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
 
 
 class Vocabulary:
@@ -27,26 +68,56 @@ class Vocabulary:
         self._tokenizer = tokenizer
         # Text that happens to hold "<s>" is text; the library does not store this setting.
         tokenizer.encode_special_tokens = True
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        if isinstance(tokenizer.model, models.BPE):
+            tokenizer.model.dropout = None  # published with it, some never give the same ids twice
+        cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
+        self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
 
     @classmethod
-    def train(cls, texts: Iterable[str], size: int) -> "Vocabulary":
-        """Learn at most `size` entries; a small corpus has fewer."""
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Digits(individual_digits=True),
-                pre_tokenizers.ByteLevel(add_prefix_space=False),
-            ]
-        )
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=size,
-            special_tokens=SPECIAL_TOKENS,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            show_progress=False,
-        )
-        tokenizer.train_from_iterator(texts, trainer)
-        return cls(tokenizer)
+    def train(
+        cls, texts: Iterable[str], size: int, kind: str = "byte_bpe", normalization: str = "none"
+    ) -> "Vocabulary":
+        """Learn at most `size` entries, the first three among them; a small corpus has fewer."""
+        tokenizer, trainer = untrained(kind, max(size - FIRST, 0))
+        tokenizer.normalizer = normalizer = NORMALIZERS[normalization]
+        alphabet = set(BASES[kind])
+
+        def seen() -> Iterator[str]:
+            for text in texts:
+                if BASES[kind] is FALLBACK:
+                    alphabet.update(normalizer.normalize_str(text) if normalizer else text)
+                yield text
+            least = FIRST + len(alphabet) + (kind == "unigram")  # whose trainer adds one at least
+            if size < least:
+                raise UserError(
+                    f"config.data.vocabulary_size={size}: must be >= {least}, for the alphabet of "
+                    f"data.tokenizer={kind} on this text"
+                )
+
+        tokenizer.train_from_iterator(seen(), trainer)
+        document = json.loads(tokenizer.to_str())
+        document["added_tokens"] = []  # what the trainer called special are entries like any other
+        if kind == "unigram":
+            # It must have an unk_id, of an entry that no text has.
+            vocab = settle(document["model"]["vocab"])
+            document["model"] |= {"byte_fallback": True, "unk_id": 0, "vocab": vocab}
+        return cls(Tokenizer.from_str(json.dumps(document)))
+
+    @classmethod
+    def bring(cls, path: Path) -> "Vocabulary":
+        """Somebody else's `tokenizer.json`, or a SentencePiece model of type Unigram or BPE."""
+        needed = "a tokenizer.json or a SentencePiece .model, Unigram or BPE, is needed"
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; {needed}")
+        read = from_sentencepiece if path.suffix == ".model" else Tokenizer.from_file
+        try:
+            return cls(read(str(path)))
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{path}: {needed}, not this ({error})") from error
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
@@ -60,26 +131,167 @@ class Vocabulary:
     def save(self, path: Path) -> None:
         replace_file(path, self._tokenizer.to_str().encode())
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
-        return self._tokenizer.get_vocab_size()
+        """Ids, from PAD to the last; a tokenizer brought along may have gaps."""
+        return FIRST + 1 + max(self._tokenizer.get_vocab().values(), default=-1)
 
-    @property
+    @functools.cached_property
     def hash(self) -> str:
         """Says whether two vocabularies give the same ids."""
         return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
 
+    @functools.cached_property
+    def merges(self) -> np.ndarray | None:
+        """Ids of left, right and result of each merge of a BPE, by rank; None if it is no BPE."""
+        model = json.loads(self._tokenizer.to_str())["model"]
+        if model["type"] != "BPE":
+            return None
+        entries, prefix = model["vocab"], len(model["continuing_subword_prefix"] or "")
+        rows = [(entries[a], entries[b], entries[a + b[prefix:]]) for a, b in model["merges"]]
+        return np.array(rows, np.int32).reshape(-1, 3) + np.int32(FIRST)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without BOS and EOS."""
+        ids, lengths = (array.tolist() for array in self.encode_flat(texts))
+        return [ids[end - n : end] for end, n in zip(accumulate(lengths), lengths, strict=True)]
+
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """All ids one after another, and how many each text has; without BOS and EOS."""
         if isinstance(texts, str):
             raise TypeError("encode takes a list of texts, got one string")
-        encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        starts = range(0, max(len(texts), 1), PART)
+        parts = [self._encode_part(texts[start : start + PART]) for start in starts]
+        ids, lengths = zip(*parts, strict=True)
+        return np.concatenate(ids), np.concatenate(lengths)
+
+    def _encode_part(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        units = [self._units(text) for text in texts]
+        # Each once: 29,000 sentences have 345,000 words, and 16,000 of them are different.
+        distinct = list(dict.fromkeys(chain.from_iterable(units)))
+        encodings = self._tokenizer.encode_batch_fast(distinct, add_special_tokens=False)
+        known = {unit: part.ids for unit, part in zip(distinct, encodings, strict=True)}
+        found = [known[unit] for unit in chain.from_iterable(units)]
+        ids = np.fromiter(chain.from_iterable(found), np.int32) + np.int32(FIRST)
+        unit_ends, text_ends = (np.cumsum([0, *map(len, parts)]) for parts in (found, units))
+        return ids, np.diff(unit_ends[text_ends]).astype(np.int32)
+
+    def _units(self, text: str) -> list[str]:
+        """The text in parts whose ids make up the text's: its words, or all of it."""
+        if self._by_words and " ".join(text.split()) == text:
+            return text.replace(" ", "\n ").split("\n")
+        return [text]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first EOS, or all of it where there is none."""
-        kept = itertools.takewhile(lambda token: token != EOS, map(int, ids))
-        return self._tokenizer.decode(list(kept), skip_special_tokens=True)
+        kept = takewhile(lambda token: token != EOS, map(int, ids))
+        entries = [token - FIRST for token in kept if token >= FIRST]
+        return self._tokenizer.decode(entries, skip_special_tokens=False)
+
+
+def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
+    """An empty tokenizer, and the trainer that gives it at most `size` entries."""
+    model: Any = models.BPE(byte_fallback=kind == "bpe")
+    decoder: Any = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    train: Any = trainers.BpeTrainer
+    if kind == "byte_bpe":
+        decoder = decoders.ByteLevel()
+    elif kind == "wordpiece":
+        model = models.WordPiece(continuing_subword_prefix=MARK)
+        train = partial(trainers.WordPieceTrainer, continuing_subword_prefix=MARK)
+        decoder = decoders.Sequence([decoders.Replace(MARK, ""), decoders.ByteLevel()])
+    elif kind == "unigram":
+        model, train = models.Unigram(), trainers.UnigramTrainer
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer, tokenizer.decoder = CUTS[kind], decoder
+    return tokenizer, train(vocab_size=size, special_tokens=BASES[kind], show_progress=False)
+
+
+def settle(vocab: list[list]) -> list[list]:
+    """The same entries and scores from every training of a Unigram on the same texts.
+
+    Its trainer sums floats in the order of a hash table, so the last digits of a score are chance.
+    By that order, too, the characters for which EM found no use get the scores floor,
+    floor + 0.0001, floor + 0.0002 and so on, with the least score of all as the floor.
+    """
+    pieces = vocab[len(FALLBACK) :]
+    floor = min(score for _, score in pieces)
+    unused = floor + 0.0001 * sum(len(piece) == 1 for piece, _ in pieces)
+    settled = [
+        [piece, round(floor if len(piece) == 1 and score < unused else score, 6)]
+        for piece, score in pieces
+    ]
+    return vocab[: len(FALLBACK)] + sorted(settled, key=lambda entry: (-entry[1], entry[0]))
+
+
+def from_sentencepiece(path: str) -> Tokenizer:
+    """A tokenizer that cuts as `sentencepiece` does with this model, with the same ids.
+
+    They may part where two cuts have the same score, for its floats have 32 bits, and where the
+    model's normaliser changes a character of a user-defined symbol.
+    """
+    try:
+        proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto
+    except ImportError as error:
+        needed = "needs the package sentencepiece: pip install 'jformer[sentencepiece]'"
+        raise UserError(f"{path}: {needed}") from error
+    model, types = proto.FromString(Path(path).read_bytes()), proto.SentencePiece
+    spec, is_bpe = model.trainer_spec, model.trainer_spec.model_type == model.trainer_spec.BPE
+    of_type = {piece.type: i for i, piece in enumerate(model.pieces)}
+    if types.UNKNOWN not in of_type or not (is_bpe or spec.model_type == spec.UNIGRAM):
+        raise ValueError("neither Unigram nor BPE")
+    if is_bpe and types.UNUSED in of_type:
+        raise ValueError("a BPE with unused pieces")
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type == types.NORMAL}
+    symbols = [piece.piece for piece in model.pieces if piece.type == types.USER_DEFINED]
+    # No text is taken for an entry with a space in its name: a text's spaces are escaped.
+    hidden, unknown = {types.CONTROL, types.UNUSED}, of_type[types.UNKNOWN]
+    names = [f" {piece.piece}" if piece.type in hidden else piece.piece for piece in model.pieces]
+    names[unknown] = f" {spec.unk_surface.strip()} "  # what sentencepiece decodes it to
+    core: Any
+    if is_bpe:
+        merges = [
+            (piece[:cut], piece[cut:])
+            for piece in sorted(scores, key=lambda piece: -scores[piece])
+            for cut in range(1, len(piece))
+            if piece[:cut] in scores and piece[cut:] in scores
+        ]
+        core = models.BPE({name: i for i, name in enumerate(names)}, merges)
+        core.unk_token, core.fuse_unk, core.byte_fallback = names[unknown], True, spec.byte_fallback
+        core.ignore_merges = bool(symbols)  # they stand alone, and no merge makes them
+    else:
+        scores |= dict.fromkeys(symbols, -0.1)  # sentencepiece's bonus for them
+        entries = [(name, scores.get(name, 0.0)) for name in names]
+        core = models.Unigram(entries, unknown, spec.byte_fallback)
+    tokenizer = Tokenizer(core)
+    tokenizer.normalizer, tokenizer.decoder = spaces(model.normalizer_spec, spec)
+    cuts = [SPLIT_FALLBACK] if spec.byte_fallback else []
+    if symbols and is_bpe:
+        longest_first = "|".join(sorted(map(re.escape, symbols), key=len, reverse=True))
+        cuts.insert(0, pre_tokenizers.Split(Regex(longest_first), "isolated"))
+    if not any("▁" in piece[1:] for piece in [*scores, *symbols]):
+        cuts.append(pre_tokenizers.Split("▁", "merged_with_next"))  # the library remembers words
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    return tokenizer
+
+
+def spaces(rules: Any, spec: Any) -> tuple[Any, Any]:
+    """The normalizer and the decoder for SentencePiece's ways with spaces."""
+    if spec.treat_whitespace_as_suffix or not rules.escape_whitespaces:
+        raise ValueError("whitespace that is no escaped prefix")
+    steps: list[Any] = []
+    if rules.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
+    if rules.remove_extra_whitespaces:
+        outer, inner = Regex(r"\A +| +\z"), Regex(" {2,}")
+        steps += [normalizers.Replace(outer, ""), normalizers.Replace(inner, " ")]
+    if rules.add_dummy_prefix:  # Metaspace would add none before a space of the text's own
+        steps.append(normalizers.Prepend("▁"))
+    steps.append(normalizers.Replace(" ", "▁"))
+    undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if rules.add_dummy_prefix or rules.remove_extra_whitespaces:
+        undo.append(decoders.Strip(" ", 1, 0))
+    return normalizers.Sequence(steps), decoders.Sequence(undo)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +302,24 @@ class Vocabularies:
     target: Vocabulary
 
     @classmethod
-    def train(cls, split: Split, size: int, joint: bool) -> "Vocabularies":
-        if joint:
-            both = Vocabulary.train(itertools.chain(split.sources, split.targets), size)
+    def train(
+        cls, pairs: Callable[[], Iterable[tuple[str, str]]], data: DataConfig
+    ) -> "Vocabularies":
+        """Learn from the pairs, read anew for each side, or bring along the files `data` names."""
+
+        def make(texts: Iterable[str], path: str) -> Vocabulary:
+            if path:
+                return Vocabulary.bring(Path(path))
+            size, kind, normalization = data.vocabulary_size, data.tokenizer, data.normalization
+            return Vocabulary.train(texts, size, kind, normalization)
+
+        if data.joint_vocabulary:
+            both = make(chain.from_iterable(pairs()), data.vocabulary)
             return cls(both, both)
-        return cls(Vocabulary.train(split.sources, size), Vocabulary.train(split.targets, size))
+        return cls(
+            make((source for source, _ in pairs()), data.source_vocabulary),
+            make((target for _, target in pairs()), data.vocabulary),
+        )
 
     @classmethod
     def load(cls, workdir: Path, joint: bool) -> "Vocabularies":

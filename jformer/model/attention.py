@@ -22,6 +22,12 @@ def padding_mask(tokens_BM):
     return (tokens_BM != PAD)[:, None, None, :]
 
 
+def segment_mask(segments_BQ, segments_BM):
+    """Keeps each text of a packed row to itself. Segments count from 1, padding is 0."""
+    same_BQM = segments_BQ[:, :, None] == segments_BM[:, None, :]
+    return (same_BQM & (segments_BM != PAD)[:, None, :])[:, None]
+
+
 def causal_mask(length):
     """Keeps position t from positions after t, Section 3.2.3.
 

@@ -5,8 +5,16 @@ Inside self-attention, by the distance of query and key alone: `rotate`, `linear
 `RelativeVectors`. Letters: L positions, Q queries, M memory, D d_model, H heads, K key width.
 """
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
+
+
+def positions_in_segments(segments_BL):
+    """Each text of a packed row counts its positions from 0; a segment is a run of one number."""
+    index_L = jnp.arange(segments_BL.shape[1])
+    begins_BL = jnp.diff(segments_BL, axis=1, prepend=-1) != 0
+    return index_L[None] - jax.lax.cummax(jnp.where(begins_BL, index_L[None], 0), axis=1)
 
 
 def sinusoids(positions_L, d_model):

@@ -14,10 +14,10 @@ from flax import linen as nn
 from flax import struct
 
 from jformer.config import ModelConfig, UserError
-from jformer.model.attention import causal_mask, equation_1, padding_mask
+from jformer.model.attention import causal_mask, equation_1, padding_mask, segment_mask
 from jformer.model.dropout import Dropout
 from jformer.model.layers import DecoderLayer, EncoderLayer
-from jformer.model.positions import sinusoids, sinusoids_in_halves
+from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
 from jformer.model.shapes import check_shapes
 
 
@@ -69,30 +69,39 @@ class Transformer(nn.Module):
         if config.norm_position == "pre":
             self.encoder_norm, self.decoder_norm = self.make_norm(), self.make_norm()
 
-    def __call__(self, source_BS, target_BT, train=False):
+    def __call__(self, source_BS, target_BT, train=False, segments=None):
         """Logits (B, T, V) of the token after each target position, given those up to it.
 
-        `train=True` needs `rngs={"dropout": key}`.
+        `train=True` needs `rngs={"dropout": key}`. Rows that hold several pairs have `segments`,
+        `(source_segments_BS, target_segments_BT)`: pair 1, 2, ... of the row, and 0 for padding.
         """
-        memory_BSD = self.encode(source_BS, train)
-        return self.decode(target_BT, memory_BSD, source_BS, train)
+        source_segments_BS = None if segments is None else segments[0]
+        memory_BSD = self.encode(source_BS, train, source_segments_BS)
+        return self.decode(target_BT, memory_BSD, source_BS, train, segments)
 
-    def encode(self, source_BS, train=False):
-        positions_S = jnp.arange(source_BS.shape[1])
-        x_BSD = self.embed(self.source_embedding, source_BS, positions_S, train)
-        mask_B11S = padding_mask(source_BS)
+    def encode(self, source_BS, train=False, segments_BS=None):
+        x_BSD = self.embed(
+            self.source_embedding, source_BS, jnp.arange(source_BS.shape[1]), train, segments_BS
+        )
+        mask = padding_mask(source_BS)  # (B, 1, 1, S): all queries of a row see the same
+        if segments_BS is not None:
+            mask = segment_mask(segments_BS, segments_BS)  # (B, 1, S, S)
         for layer in self.encoder:
-            x_BSD = layer(x_BSD, mask_B11S, train)
+            x_BSD = layer(x_BSD, mask, train)
         return self.end_stack("encoder_norm", x_BSD)
 
-    def decode(self, target_BT, memory_BSD, source_BS, train=False):
+    def decode(self, target_BT, memory_BSD, source_BS, train=False, segments=None):
         """`source_BS` only says which positions of the memory are padding."""
         check_shapes(target_BT=target_BT, memory_BSD=memory_BSD, source_BS=source_BS)
-        length = target_BT.shape[1]
-        x_BTD = self.embed(self.embedding, target_BT, jnp.arange(length), train)
-        mask_11TT, memory_mask_B11S = causal_mask(length), padding_mask(source_BS)
+        length, segments_BT = target_BT.shape[1], None
+        mask, memory_mask = causal_mask(length), padding_mask(source_BS)
+        if segments is not None:
+            segments_BS, segments_BT = segments
+            mask &= segment_mask(segments_BT, segments_BT)
+            memory_mask = segment_mask(segments_BT, segments_BS)
+        x_BTD = self.embed(self.embedding, target_BT, jnp.arange(length), train, segments_BT)
         for layer in self.decoder:
-            x_BTD = layer(x_BTD, mask_11TT, memory_BSD, memory_mask_B11S, train)
+            x_BTD = layer(x_BTD, mask, memory_BSD, memory_mask, train)
         return self.logits(self.end_stack("decoder_norm", x_BTD))
 
     def start(self, memory_BSD, source_BS):
@@ -127,14 +136,15 @@ class Transformer(nn.Module):
         """A pre-norm stack ends with a norm; in a post-norm one each layer has done so."""
         return getattr(self, norm)(x_BLD) if self.config.norm_position == "pre" else x_BLD
 
-    def embed(self, embedding_VD, tokens_BL, positions_L, train):
+    def embed(self, embedding_VD, tokens_BL, positions_L, train, segments_BL=None):
         """Embedding times sqrt(d_model) plus position (Sections 3.4, 3.5), with dropout (5.4).
 
-        One position serves all the tokens, as in `step`.
+        One position serves all the tokens, as in `step`; in segments each begins at the first.
         """
-        scale = self.config.d_model**0.5
-        x_BLD = embedding_VD[tokens_BL] * scale + self.encode_positions(positions_L)[None]
-        return self.embedding_dropout(x_BLD, train)
+        scale, encoded_BLD = self.config.d_model**0.5, self.encode_positions(positions_L)[None]
+        if segments_BL is not None:
+            encoded_BLD = encoded_BLD[0][positions_in_segments(segments_BL)]
+        return self.embedding_dropout(embedding_VD[tokens_BL] * scale + encoded_BLD, train)
 
     def encode_positions(self, positions_L):
         """What is added to the embeddings; zero where attention itself knows the positions."""

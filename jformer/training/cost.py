@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from jformer.config import Config
-from jformer.data.batches import ROW_MULTIPLE, rows_that_fit
+from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
 from jformer.model.transformer import Transformer
 from jformer.training.step import abstract_params, create_state, from_config
 
@@ -83,10 +83,10 @@ def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     _, optimizer, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(lambda key: create_state(model, optimizer, key), key)
-    batch = {
-        "source_BS": jax.ShapeDtypeStruct((rows, length), jnp.int32),
-        "target_BT1": jax.ShapeDtypeStruct((rows, length + 1), jnp.int32),
-    }
+    packed = config.data.batching == "packed"
+    segments = ("source_segments_BS", "target_segments_BT") if packed else ()
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    batch = dict.fromkeys(("source_BS", "target_BT", "labels_BT", *segments), tokens)
     return jax.jit(step, donate_argnums=0), (state, batch, key)
 
 

@@ -16,8 +16,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jformer.config import Config, UserError, flatten, read_config, write_config
-from jformer.data.batches import Batches, iterate, tokenize, trainable
-from jformer.data.corpora import Split
+from jformer.data.batches import Batches, iterate
+from jformer.data.cache import content_hash
+from jformer.data.corpora import Corpus, Split
+from jformer.data.layout import Buckets
+from jformer.data.pipeline import make_batches
+from jformer.data.tokens import make_vocabularies, tokenize, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
@@ -26,10 +30,10 @@ from jformer.training.monitor import MetricsFile, Progress, Window, say
 from jformer.training.step import create_state, evaluation_step, from_config
 
 # A run may go on with other values of these; any other key would make it another run.
-MAY_CHANGE = ("train.steps", "train.log_every", "train.evaluate_every", "decode.")
+MAY_CHANGE = ("train.steps", "train.log_every", "train.evaluate_every", "data.cache", "decode.")
 
 
-def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
+def train(config: Config, corpora: list[Corpus], validation: Split, workdir: Path) -> None:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one."""
     every, total = config.train, config.train.steps
     with Checkpoints(workdir, keep=every.average_checkpoints) as checkpoints:
@@ -37,10 +41,13 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
         if newest >= total:
             return
         write_config(config, workdir / "config.json")
-        vocabularies = open_vocabularies(config, splits["train"], workdir, begins=not newest)
-        pairs = tokenize(splits["train"], vocabularies)
-        rows, left_out = trainable(splits["train"], pairs, config.data.max_length)
-        batches = Batches(pairs, rows, every.batch_tokens, config.data.num_buckets, config.seed)
+        content = content_hash(corpora)
+        if not newest:  # the run's own from here on
+            make_vocabularies(corpora, content, config.data).save(workdir)
+        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+        tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
+        rows = trainable(tokenized, config.data)
+        batches = make_batches(config, tokenized.pairs, rows, vocabularies)
 
         mesh = parallel.make_mesh()
         model = make_model(config, vocabularies)
@@ -52,12 +59,12 @@ def train(config: Config, splits: dict[str, Split], workdir: Path) -> None:
         state = jax.jit(create, out_shardings=everywhere)(params_key)
         position: dict = {"data": None, "window": {}}
         train_step = parallel.compile_train_step(step_fn, mesh)
-        validate = evaluation(model, vocabularies, splits["validation"], config, mesh)
+        validate = evaluation(model, vocabularies, validation, config, mesh)
         if newest:
             say(f"resuming from step {newest}")
             checkpoints.check_vocabulary(newest, vocabularies.hash)
             state, position = checkpoints.restore(newest, state)
-        say(describe(config, vocabularies, batches, left_out, state, mesh))
+        say(describe(config, vocabularies, batches, tokenized.report, state, mesh))
         log, progress = MetricsFile(workdir / "metrics.jsonl", newest), Progress(newest, total)
         window = Window(position["window"])
         iterator = iterate(batches, total, position["data"])
@@ -81,33 +88,28 @@ def evaluation(
     model: Transformer, vocabularies: Vocabularies, split: Split, config: Config, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
     """From parameters to the split's NLL a token and its perplexity; each pair counts once."""
-    pairs, data = tokenize(split, vocabularies), config.data
+    pairs = tokenize(split, vocabularies)
     most = config.model.max_positions
-    if config.model.positions == "learned" and pairs.lengths.max() > most:
-        line = int(pairs.lengths.argmax()) + 1
+    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
+    if config.model.positions == "learned" and longest.max() > most:
+        line = int(longest.argmax()) + 1
         raise UserError(
             f"config.model.max_positions={most}: line {line} of a split to be scored has "
-            f"{pairs.lengths.max()} tokens; raise it, or shorten the line"
+            f"{longest.max()} tokens; raise it, or shorten the line"
         )
     rows = np.arange(len(split))
-    batches = Batches(pairs, rows, config.train.batch_tokens, data.num_buckets, config.seed)
+    layout = Buckets(*pairs.lengths(rows), config.train.batch_tokens, config.data.num_buckets)
+    batches = Batches(pairs, rows, layout, config.seed)
 
     def evaluate(params: Any) -> dict[str, float]:
         window = Window({})
-        for number in range(batches.per_epoch):
-            window.add(evaluation_step(model, params, parallel.place_batch(batches[number], mesh)))
+        for number in range(len(batches.epoch(0))):
+            batch = parallel.place_batch(batches.batch(0, number), mesh)
+            window.add(evaluation_step(model, params, batch))
         means = window.means()
         return {name: means[name] for name in ("nll", "perplexity")}
 
     return evaluate
-
-
-def open_vocabularies(config: Config, split: Split, workdir: Path, begins: bool) -> Vocabularies:
-    """The run's own, learned from the training side only when the run begins."""
-    if begins:
-        data = config.data
-        Vocabularies.train(split, data.vocabulary_size, data.joint_vocabulary).save(workdir)
-    return Vocabularies.load(workdir, config.data.joint_vocabulary)
 
 
 def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
@@ -135,18 +137,20 @@ def check_same_config(config: Config, workdir: Path) -> None:
         )
 
 
-def describe(config, vocabularies, batches, left_out, state, mesh) -> str:
+def describe(config, vocabularies, batches, report, state, mesh) -> str:
     """What is about to be trained on what."""
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     both = dict.fromkeys((vocabularies.source, vocabularies.target))  # one, where they are joint
     sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
-    shapes = ", ".join(f"{rows}x{length}" for rows, length in batches.shapes)
-    epochs = config.train.steps / batches.per_epoch
+    shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in batches.layout.shapes)
+    per_epoch = len(batches.epoch(0))
+    epochs = config.train.steps / per_epoch
     return (
         f"model       {parameters:,} parameters, vocabulary of {sizes}\n"
-        f"data        {len(batches.rows):,} training pairs; {left_out}\n"
-        f"batches     {shapes} (pairs x tokens, each compiled once); "
-        f"{batches.non_pad_share():.0%} of positions hold a token\n"
-        f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {batches.per_epoch:,}, "
+        f"data        {len(batches.rows):,} training pairs an epoch; {'; '.join(report.lines())}\n"
+        f"batches     {shapes} (rows x source + target tokens, each of these "
+        f"{len(batches.layout.shapes)} compiled once);\n"
+        f"            {batches.non_pad_share():.0%} of positions hold a token\n"
+        f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {per_epoch:,}, "
         f"on {mesh.size} x {mesh.devices.flat[0].device_kind}"
     )

@@ -1,7 +1,8 @@
 """The functional train step and the evaluation step.
 
-A batch is `{"source_BS": ids, "target_BT1": ids}`; a target row is BOS, the sentence, EOS, padding,
-so that its first T columns are the decoder's input and its last T the labels.
+A batch is `{"source_BS": ids, "target_BT": ids, "labels_BT": ids}`: the labels are the target one
+position on, BOS left out and EOS at the end. Rows that hold several pairs come with
+`source_segments_BS` and `target_segments_BT`.
 """
 
 import functools
@@ -41,8 +42,11 @@ def abstract_params(model: Transformer) -> Any:
     )
 
 
-def split_target(target_BT1):
-    return target_BT1[:, :-1], target_BT1[:, 1:]
+def logits(model: Transformer, params, batch, **options):
+    packed = "source_segments_BS" in batch
+    segments = (batch["source_segments_BS"], batch["target_segments_BT"]) if packed else None
+    texts = (batch["source_BS"], batch["target_BT"])
+    return model.apply({"params": params}, *texts, segments=segments, **options)
 
 
 def make_train_step(
@@ -54,11 +58,8 @@ def make_train_step(
     """`step(state, batch, key) -> (state, metrics)`, pure; metrics are sums over tokens."""
 
     def loss_fn(params, batch, key):
-        input_BT, labels_BT = split_target(batch["target_BT1"])
-        logits_BTV = model.apply(
-            {"params": params}, batch["source_BS"], input_BT, train=True, rngs={"dropout": key}
-        )
-        metrics = loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over)
+        logits_BTV = logits(model, params, batch, train=True, rngs={"dropout": key})
+        metrics = loss_sums(logits_BTV, batch["labels_BT"], label_smoothing, smoothing_over)
         return metrics["loss"] / metrics["tokens"], metrics
 
     def step(state, batch, key):
@@ -83,6 +84,5 @@ def from_config(config: Config, model: Transformer) -> tuple[Any, Any, Any]:
 @functools.partial(jax.jit, static_argnums=0)
 def evaluation_step(model: Transformer, params, batch):
     """Sums over the batch's tokens, without dropout and without label smoothing."""
-    input_BT, labels_BT = split_target(batch["target_BT1"])
-    logits_BTV = model.apply({"params": params}, batch["source_BS"], input_BT)
-    return loss_sums(logits_BTV, labels_BT, label_smoothing=0.0, smoothing_over="all")
+    logits_BTV = logits(model, params, batch)
+    return loss_sums(logits_BTV, batch["labels_BT"], label_smoothing=0.0, smoothing_over="all")

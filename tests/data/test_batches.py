@@ -1,171 +1,190 @@
-"""Batches: everything once, within the budget, the same again from any position."""
+"""Batches: everything once, as it was laid out, the same again from any position."""
 
-import itertools
 import json
 
 import numpy as np
 import pytest
 
-from jformer.config import BOS, EOS, PAD, UserError
-from jformer.data.batches import (
-    LENGTH_MULTIPLE,
-    Batches,
-    Ragged,
-    TokenPairs,
-    bucket_lengths,
-    iterate,
-    tokenize,
-    trainable,
-)
-from jformer.data.corpora import Split
-from jformer.data.vocabulary import Vocabularies
+from jformer.config import BOS, EOS, PAD
+from jformer.data.batches import Batches, Ragged, TokenPairs, iterate
+from jformer.data.bpe_dropout import BpeDropout
+from jformer.data.layout import Buckets, Packing
 
-BATCH_TOKENS = 128
+BATCH_TOKENS, PAIRS = 512, 237
+# Ids 3 to 9 are base symbols, and three merges of them.
+MERGES = np.array([[3, 4, 10], [10, 5, 11], [6, 7, 12]], np.int32)
+KINDS = ("buckets", "packed", "buckets with dropout", "packed with dropout")
 
 
-def random_pairs(number=237, seed=0):
+def random_pairs(number=PAIRS, seed=0):
+    """Texts of the ids of `MERGES`, as that BPE has them: no merge is left to do."""
     rng = np.random.default_rng(seed)
     sides = []
-    for extra in (0, 1):  # a target has BOS before it
-        lengths = rng.geometric(0.1, number).clip(1, 60) + extra
-        sides.append(Ragged.from_rows([rng.integers(3, 99, n) for n in lengths]))
+    for _ in range(2):
+        lengths = rng.geometric(0.1, number).clip(1, 40)
+        sides.append(Ragged.from_rows([[*rng.integers(8, 13, n), EOS] for n in lengths]))
     return TokenPairs(*sides)
 
 
-def make_batches(seed, rows=None):
+def make_batches(kind="buckets", seed=5, rows=None):
     pairs = random_pairs()
-    rows = np.arange(237) if rows is None else rows
-    return Batches(pairs, rows, BATCH_TOKENS, num_buckets=4, seed=seed)
+    rows = np.arange(PAIRS) if rows is None else rows
+    drop = BpeDropout(MERGES, 0.5)
+    dropout = "dropout" in kind
+    S, T = (n * (3 if dropout else 1) for n in pairs.lengths(rows))
+    layout = (
+        Packing(S, T, BATCH_TOKENS, 128) if "packed" in kind else Buckets(S, T, BATCH_TOKENS, 4)
+    )
+    return Batches(pairs, rows, layout, seed, (drop, drop) if dropout else None)
 
 
-@pytest.fixture(scope="module")
-def batches():
-    return make_batches(seed=5)
+@pytest.fixture(scope="module", params=KINDS)
+def batches(request):
+    return make_batches(request.param)
 
 
-def epoch_of(batches, epoch):
-    return [batches.plan(epoch * batches.per_epoch + i)[1] for i in range(batches.per_epoch)]
+def members_of(epoch):
+    return [epoch.members_of(number)[0].tolist() for number in range(len(epoch))]
+
+
+def rows_of(batch):
+    """The texts of a batch, row by row: pairs of source, target and labels."""
+    for row in range(len(batch["source_BS"])):
+        source, target, labels = (batch[n][row] for n in ("source_BS", "target_BT", "labels_BT"))
+        segments = batch.get("source_segments_BS", (batch["source_BS"] != PAD).astype(int))[row]
+        target_segments = batch.get("target_segments_BT", (batch["labels_BT"] != PAD).astype(int))[
+            row
+        ]
+        for segment in range(1, segments.max() + 1):
+            here = target_segments == segment
+            yield source[segments == segment], target[here], labels[here]
 
 
 def test_each_pair_stands_exactly_once_in_each_epoch(batches):
     for epoch in range(3):
-        indices = np.concatenate(epoch_of(batches, epoch))
-        assert sorted(indices) == list(range(237))
+        members = np.concatenate(members_of(batches.epoch(epoch)))
+        assert sorted(members) == list(range(PAIRS))
 
 
-def test_rows_that_are_left_out_stand_in_no_epoch():
-    kept = np.arange(0, 237, 3)
-    batches = make_batches(seed=5, rows=kept)
-    assert sorted(np.concatenate(epoch_of(batches, 0))) == kept.tolist()
-    assert batches.non_pad_share() == pytest.approx(share_of_tokens(batches))
+def test_no_batch_is_empty(batches):
+    for epoch in range(3):
+        assert all(members_of(batches.epoch(epoch)))
+
+
+def test_a_row_of_weight_two_stands_twice_and_one_left_out_never():
+    rows = np.repeat(np.arange(PAIRS), np.arange(PAIRS) % 3)
+    for kind in ("buckets", "packed"):
+        members = np.concatenate(members_of(make_batches(kind, rows=rows).epoch(1)))
+        assert sorted(members) == rows.tolist()
 
 
 def test_epochs_differ_in_order_and_seeds_do_too(batches):
-    orders = [np.concatenate(epoch_of(batches, epoch)).tolist() for epoch in range(2)]
-    other = make_batches(seed=6)
-    assert orders[0] != orders[1]
-    assert orders[0] != np.concatenate(epoch_of(other, 0)).tolist()
+    first = members_of(batches.epoch(0))
+    assert members_of(batches.epoch(1)) != first
+    assert members_of(make_batches(seed=6).epoch(0)) != members_of(make_batches(seed=5).epoch(0))
 
 
-def test_rows_are_their_pairs_padded_to_one_of_few_shapes(batches):
-    shapes = set()
-    for i in range(batches.per_epoch):
-        batch, indices = batches[i], batches.plan(i)[1]
-        shapes.add(batch["source_BS"].shape)
-        assert batch["target_BT1"].shape[1] == batch["source_BS"].shape[1] + 1
-        for side, ragged in (
-            ("source_BS", batches.pairs.sources),
-            ("target_BT1", batches.pairs.targets),
-        ):
-            for row, pair in zip(batch[side], indices, strict=False):
-                expected = ragged.flat[ragged.offsets[pair] : ragged.offsets[pair + 1]]
-                assert row[row != PAD].tolist() == expected.tolist()
-            assert np.all(batch[side][len(indices) :] == PAD)
-    assert shapes == set(batches.shapes)
-    assert len(shapes) <= 4
+@pytest.mark.parametrize("kind", ["buckets", "packed"])
+def test_texts_come_whole_with_their_marks_in_one_of_the_shapes(kind):
+    batches = make_batches(kind)
+    epoch, shapes = batches.epoch(0), set()
+    for number in range(len(epoch)):
+        batch = batches.batch(0, number)
+        shapes.add((*batch["source_BS"].shape, batch["target_BT"].shape[1]))
+        members, _ = epoch.members_of(number)
+        for pair, (source, target, labels) in zip(members, rows_of(batch), strict=True):
+            expected = [
+                side.flat[side.offsets[pair] : side.offsets[pair + 1]].tolist()
+                for side in (batches.pairs.sources, batches.pairs.targets)
+            ]
+            assert [source.tolist(), labels.tolist()] == expected
+            assert target.tolist() == [BOS, *expected[1][:-1]]
+    assert shapes <= set(batches.layout.shapes)
 
 
-def test_no_batch_exceeds_its_budget_on_either_side(batches):
-    for rows, length in batches.shapes:
-        assert rows * length <= BATCH_TOKENS
+def test_what_holds_no_text_is_padding(batches):
+    for number in range(len(batches.epoch(0))):
+        batch = batches.batch(0, number)
+        texts = list(rows_of(batch))
+        assert np.sum(batch["source_BS"] != PAD) == sum(len(source) for source, _, _ in texts)
+        assert np.sum(batch["target_BT"] != PAD) == sum(len(target) for _, target, _ in texts)
+        assert np.sum(batch["labels_BT"] != PAD) == sum(len(labels) for _, _, labels in texts)
 
 
-def test_a_batch_is_a_function_of_seed_and_number_alone(batches):
-    again = make_batches(seed=5)
-    for number in (200, 3, 77):  # in no order
-        for side in ("source_BS", "target_BT1"):
-            np.testing.assert_array_equal(batches[number][side], again[number][side])
+def expand(ids):
+    """The base symbols of a text."""
+    parts = {result: (left, right) for left, right, result in MERGES.tolist()}
+    return [s for i in ids for s in (expand(parts[i]) if i in parts else [i])]
+
+
+@pytest.mark.parametrize("kind", ["buckets with dropout", "packed with dropout"])
+def test_dropout_cuts_each_epoch_otherwise_and_never_changes_the_text(kind):
+    batches, changed = make_batches(kind), 0
+    for epoch in (0, 1):
+        for number in range(len(batches.epoch(epoch))):
+            members, _ = batches.epoch(epoch).members_of(number)
+            for pair, (source, _, labels) in zip(
+                members, rows_of(batches.batch(epoch, number)), strict=True
+            ):
+                plain = [
+                    side.flat[side.offsets[pair] : side.offsets[pair + 1]].tolist()
+                    for side in (batches.pairs.sources, batches.pairs.targets)
+                ]
+                drawn = [source.tolist(), labels.tolist()]
+                assert [expand(ids) for ids in drawn] == [expand(ids) for ids in plain]
+                changed += drawn != plain
+    assert changed > PAIRS
+    texts = [batches.epoch(epoch).pairs.sources.flat.tolist() for epoch in (0, 1)]
+    assert texts[0] != texts[1]
+
+
+def test_a_drawing_that_no_row_has_room_for_is_replaced_with_the_plain_segmentation():
+    pairs = random_pairs()
+    rows, drop = np.arange(PAIRS), BpeDropout(MERGES, 0.9)
+    layout = Buckets(*pairs.lengths(rows), BATCH_TOKENS, 1)  # room for what is plain
+    epoch = Batches(pairs, rows, layout, 0, (drop, drop)).epoch(0)
+    assert layout.fits(*epoch.pairs.lengths(rows)).all()
+    assert epoch.pairs.sources.flat.tolist() != pairs.sources.flat.tolist()
 
 
 @pytest.mark.parametrize("taken", [0, 1, 30, 75])
 def test_a_restored_position_goes_on_with_the_batches_not_yet_taken(batches, taken):
-    stop = 80
+    stop = 80  # beyond the first epoch
+    assert len(batches.epoch(0)) < stop
+    whole = list(iterate(batches, stop))
     iterator = iterate(batches, stop)
     for _ in range(taken):
         next(iterator)
     position = json.loads(json.dumps(iterator.get_state()))
     rest = list(iterate(batches, stop, position))
     assert len(rest) == stop - taken
-    for batch, number in zip(rest, range(taken, stop), strict=True):
-        np.testing.assert_array_equal(batch["source_BS"], batches[number]["source_BS"])
+    for batch, expected in zip(rest, whole[taken:], strict=True):
+        for name in expected:
+            np.testing.assert_array_equal(batch[name], expected[name])
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5])
-def test_bucket_lengths_are_those_of_an_exhaustive_search(number):
-    lengths = np.random.default_rng(number).geometric(0.08, 300).clip(1, 40)
-
-    def padded(choice):
-        return np.sum(np.array(choice)[np.searchsorted(choice, lengths)])
-
-    candidates = range(LENGTH_MULTIPLE, 41, LENGTH_MULTIPLE)
-    largest = -(-lengths.max() // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-    best = min(
-        padded([*choice, largest])
-        for size in range(number)
-        for choice in itertools.combinations([c for c in candidates if c < largest], size)
-    )
-    chosen = bucket_lengths(lengths, number)
-    assert len(chosen) <= number
-    assert padded(chosen) == best
-
-
-def share_of_tokens(batches):
-    tokens = positions = 0
-    for i in range(batches.per_epoch):
-        batch = batches[i]
-        labels_BT = batch["target_BT1"][:, 1:]
-        tokens += np.sum(batch["source_BS"] != PAD) + np.sum(labels_BT != PAD)
-        positions += batch["source_BS"].size + labels_BT.size
-    return tokens / positions
+@pytest.mark.parametrize("parts", [1, 2, 3, 8])
+def test_the_parts_of_processes_are_the_batch_whatever_their_number(batches, parts):
+    """And a position saved by one number of processes serves another."""
+    whole = list(iterate(batches, 7))
+    saved = iterate(batches, 7, part=0, parts=3)
+    for _ in range(2):
+        next(saved)
+    position = saved.get_state()
+    split = [iterate(batches, 7, position, part=part, parts=parts) for part in range(parts)]
+    for expected, *shares in zip(whole[2:], *split, strict=True):
+        for name, rows in expected.items():
+            joined = np.concatenate([share[name] for share in shares])
+            assert {len(share[name]) for share in shares} == {-(-len(rows) // parts)}
+            np.testing.assert_array_equal(joined[: len(rows)], rows)
+            assert not joined[len(rows) :].any()
 
 
 def test_share_of_tokens_counts_both_sides_of_all_batches(batches):
-    assert batches.non_pad_share() == pytest.approx(share_of_tokens(batches))
-
-
-def test_sentences_carry_their_marks():
-    split = Split(["ab"], ["ba"])
-    vocabularies = Vocabularies.train(split, 260, joint=True)
-    vocabulary, pairs = vocabularies.target, tokenize(split, vocabularies)
-    a, b = (vocabulary.encode([letter])[0][0] for letter in "ab")
-    assert vocabulary.decode(pairs.sources.flat) == "ab"
-    assert pairs.sources.flat[-1] == EOS
-    assert pairs.targets.flat.tolist() == [BOS, b, a, EOS]
-
-
-def bytes_only():
-    return Vocabularies.train(Split(["a"], ["b"]), 260, joint=True)
-
-
-def test_empty_and_long_pairs_are_left_out_and_counted():
-    split = Split(["a", "", "b", " ", "ab", "a" * 50], ["b", "b", "\t", "b", "ba", "a"])
-    rows, left_out = trainable(split, tokenize(split, bytes_only()), max_length=10)
-    assert left_out == "3 pairs with an empty side and 1 of more than 10 tokens left out"
-    assert rows.tolist() == [0, 4]
-
-
-def test_a_corpus_of_which_nothing_is_left_is_refused():
-    split = Split([""], ["a"])
-    pairs = tokenize(split, bytes_only())
-    with pytest.raises(UserError, match="no pair to train on: 1 pairs with an empty side"):
-        trainable(split, pairs, max_length=10)
+    tokens = positions = 0
+    for number in range(len(batches.epoch(0))):
+        batch = batches.batch(0, number)
+        for name in ("source_BS", "labels_BT"):
+            tokens += np.sum(batch[name] != PAD)
+            positions += batch[name].size
+    assert batches.non_pad_share() == pytest.approx(tokens / positions)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from jformer.config import DecodeConfig, ModelConfig
-from jformer.data.corpora import Split
-from jformer.data.vocabulary import Vocabularies
+from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.translate import source_batches, translate
 from jformer.model.transformer import Transformer
 
@@ -19,7 +18,8 @@ SENTENCES = ["one two", "three", "", "four five six", "two", "  ", "ten one"]
 @pytest.fixture(scope="module")
 def translator():
     """An untrained model: its outputs are arbitrary, which is all that these tests need."""
-    vocabularies = Vocabularies.train(Split(SENTENCES, SENTENCES), 300, joint=True)
+    vocabulary = Vocabulary.train(SENTENCES, 300)
+    vocabularies = Vocabularies(vocabulary, vocabulary)
     model = Transformer(
         ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2), vocabularies.target.size
     )

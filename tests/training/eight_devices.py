@@ -24,8 +24,8 @@ def train(devices):
         rng = np.random.default_rng(i)
         lengths = rng.integers(1, 12, 13)  # 13 rows, of unequal length, on eight devices
         target = rng.integers(3, 31, (13, 13)) * (np.arange(13) <= lengths[:, None])
-        batch = {"source_BS": target[:, 1:], "target_BT1": target}
-        batch = {name: rows.astype(np.int32) for name, rows in batch.items()}
+        rows = target[:, 1:].astype(np.int32)
+        batch = {"source_BS": rows, "target_BT": target[:, :-1].astype(np.int32), "labels_BT": rows}
         state, metrics = step(state, parallel.place_batch(batch, mesh), key)
         losses.append(float(metrics["loss"] / metrics["tokens"]))
     return losses, jax.device_get(state.params)

@@ -28,6 +28,7 @@ def command(corpus_directory, workdir):
     flags = [f for f in small_flags(corpus_directory, workdir) if not any(w in f for w in without)]
     return [
         sys.executable, "-m", "jformer.main", *flags, f"--config.train.steps={STEPS}",
+        "--config.data.batching=packed", "--config.data.bpe_dropout=0.1",
         # Neither divides the other: a checkpoint falls between two lines of the log.
         "--config.train.log_every=7", "--config.train.checkpoint_every=5",
         "--config.train.evaluate_every=12", "--config.train.average_checkpoints=20",

@@ -30,8 +30,10 @@ def setup(dropout=0.2, label_smoothing=0.1):
 def batch(seed=0):
     """One shape for all tests: a step of another would be compiled once more."""
     source = np.random.default_rng(seed).integers(3, V, (16, 5))
-    target = np.concatenate([np.full((16, 1), BOS), source, np.full((16, 1), EOS)], axis=1)
-    return {"source_BS": source.astype(np.int32), "target_BT1": target.astype(np.int32)}
+    ends = [np.full((16, 1), mark) for mark in (BOS, EOS)]
+    target, labels = np.hstack([ends[0], source]), np.hstack([source, ends[1]])
+    named = {"source_BS": source, "target_BT": target, "labels_BT": labels}
+    return {name: rows.astype(np.int32) for name, rows in named.items()}
 
 
 def assert_trees_close(a, b, **tolerance):
@@ -74,7 +76,8 @@ def test_the_gradient_is_that_of_the_mean_over_all_tokens():
     """Adam's first moment after one step is 0.1 of the gradient."""
     step, state = setup(dropout=0.0)
     short = batch()
-    short["target_BT1"][8:, 3:] = PAD  # eight rows of 2 tokens beside eight of 6
+    for name in ("target_BT", "labels_BT"):
+        short[name][8:, 2:] = PAD  # eight rows of 2 tokens beside eight of 6
 
     def gradient(rows):
         chosen = {name: np.zeros_like(value) for name, value in short.items()}

@@ -1,0 +1,167 @@
+"""Data sets of the Hugging Face hub, or folders of Parquet files, by the package `datasets`.
+
+It keeps what it fetched in a cache of its own, so the network is needed once.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jformer.config import DataConfig, UserError
+from jformer.data.corpora import Corpus, Row
+from jformer.data.named import wanted
+
+
+@dataclasses.dataclass(frozen=True)
+class Hub:
+    """A data set of the hub, at a commit: what is there cannot change under a run.
+
+    {source} and {target} are the languages, {other} is the one that is not English.
+    """
+
+    repository: str
+    revision: str
+    splits: dict[str, str]  # our name of a split, and theirs
+    configurations: tuple[str, ...] = ("",)  # the first that it has; "" where it has but one
+    folder: str = ""  # of a branch of Parquet files, which has folders for configurations
+
+
+SEPARATE = {"train": "train", "validation": "validation", "test": "test"}
+# What is in no table may go by the pair in either order, or not by the pair.
+ANY = Hub("", "", SEPARATE, ("{source}-{target}", "{target}-{source}", ""))
+
+HUB = {
+    "multi30k": Hub(
+        "bentrevett/multi30k",
+        "37e118600232bb5298ca011a8a7e7a44e863c36a",
+        {"train": "train", "validation": "validation", "test_2016_flickr": "test"},
+    ),
+    "iwslt14": Hub(
+        "bbaaaa/iwslt14-de-en",
+        "5d811de19f17af7e20474f9017d946d34c8d9112",
+        SEPARATE,
+        folder="{other}-en",
+    ),
+    "iwslt17": Hub(
+        "IWSLT/iwslt2017",
+        "ada3f7e1378fe8ea9b0f4d70c5f8b973fd79ccf7",
+        SEPARATE,
+        folder="iwslt2017-{source}-{target}",
+    ),
+    "wmt14": Hub(
+        "wmt/wmt14",
+        "b199e406369ec1b7634206d3ded5ba45de2fe696",
+        {"train": "train", "validation": "validation", "newstest2014": "test"},
+        ("{other}-en",),
+    ),
+    "wmt16": Hub(
+        "wmt/wmt16",
+        "41d8a4013aa1489f28fea60ec0932af246086482",
+        {"train": "train", "validation": "validation", "newstest2016": "test"},
+        ("{other}-en",),
+    ),
+    # It has no test split, so nothing is scored.
+    "tatoeba": Hub(
+        "sentence-transformers/parallel-sentences-tatoeba",
+        "9a586f5cf4b772046b0e77583ee361ff68681b9b",
+        {"train": "train", "validation": "dev"},
+        ("en-{other}",),
+    ),
+}
+
+
+def open_hub(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
+    """The corpora of each split: of `config.data.hub`, or where that is empty of the named set."""
+    hub = choose(data)
+    dataset = load(hub, data)
+    corpora = {}
+    for ours, theirs in hub.splits.items():
+        if ours == "train" and not with_train:
+            continue
+        # Or by our name: in a folder the package takes dev.parquet for the validation split.
+        split = theirs if theirs in dataset else ours
+        if split not in dataset:
+            raise UserError(f"{hub.repository}: has the splits {[*dataset]}; {theirs} is needed")
+        corpora[ours] = [open_split(dataset[split], f"{hub.repository}/{split}", data)]
+    return corpora
+
+
+def choose(data: DataConfig) -> Hub:
+    """What `data` asks for, with the languages filled in."""
+    hub = HUB.get(data.name, ANY)
+    source, target = data.source_language, data.target_language
+    other = target if source == "en" else source
+
+    def fill(pattern: str) -> str:
+        return pattern.format(source=source, target=target, other=other)
+
+    if data.hub and Path(data.hub).is_dir():
+        folder = Path(data.hub).absolute()  # "json" alone would be a file format to the package
+        pairs = (hub.folder or "{source}-{target}", *ANY.configurations)
+        within = next(path for pair in pairs if (path := folder / fill(pair)).is_dir())
+        hub = dataclasses.replace(ANY, repository=str(within), splits=hub.splits)
+    elif data.hub:
+        repository, _, revision = data.hub.partition("@")
+        hub = dataclasses.replace(hub, repository=repository, revision=revision)
+    configurations = tuple(fill(pattern) for pattern in hub.configurations)
+    return dataclasses.replace(hub, configurations=configurations, folder=fill(hub.folder))
+
+
+def load(hub: Hub, data: DataConfig) -> Any:
+    """A `datasets.DatasetDict`."""
+    try:
+        import datasets
+    except ImportError as error:
+        way_out = f"; or {wanted(data)}" if data.name in HUB else ""
+        raise UserError(
+            f"config.data.name={data.name}: needs the package datasets to load {hub.repository}: "
+            f"pip install 'jformer[hub]'{way_out}"
+        ) from error
+    configuration, *others = hub.configurations
+    try:
+        return datasets.load_dataset(
+            hub.repository,
+            name=configuration or None,
+            data_dir=hub.folder or None,
+            revision=hub.revision or None,
+        )
+    # Errors of the network, of files and of formats have no class in common.
+    except Exception as error:
+        if others and isinstance(error, ValueError):  # for one: there is no such configuration
+            return load(dataclasses.replace(hub, configurations=tuple(others)), data)
+        place = f"config.data.hub={data.hub}" if data.hub else f"{hub.repository} of the hub"
+        reason = " ".join(str(error).split())
+        way_out = parquet_files(hub, data) if data.hub else wanted(data)
+        raise UserError(f"{place}: cannot be loaded ({reason}); or {way_out}") from error
+
+
+def parquet_files(hub: Hub, data: DataConfig) -> str:
+    """Which files to put into a folder as `config.data.hub`."""
+    files = ", ".join(f"{split}.parquet" for split in hub.splits.values())
+    return (
+        f"put {files} with columns {data.source_language} and {data.target_language} "
+        f"into a folder, and set --config.data.hub=FOLDER"
+    )
+
+
+def open_split(dataset: Any, place: str, data: DataConfig) -> Corpus:
+    """A split with a column for each language, or with both in a column `translation`."""
+    source, target = data.source_language, data.target_language
+    pairs = [(source, target), (f"translation.{source}", f"translation.{target}")]
+    if source == "en":
+        pairs.append(("english", "non_english"))
+    elif target == "en":
+        pairs.append(("non_english", "english"))
+    dataset = dataset.flatten()
+    columns = dataset.column_names
+    pair = next((pair for pair in pairs if {*pair} <= {*columns}), None)
+    if pair is None:
+        raise UserError(f"{place}: has the columns {columns}; {source} and {target} are needed")
+
+    def rows() -> Iterator[Row]:
+        for batch in dataset.iter(batch_size=1000):
+            yield from zip(batch[pair[0]], batch[pair[1]], strict=True)
+
+    files = tuple(Path(file["filename"]) for file in dataset.cache_files)
+    return Corpus((place, place), files, rows)

@@ -1,0 +1,190 @@
+"""A look at a corpus before training: what there is, what is odd, what it costs in padding."""
+
+import collections
+import dataclasses
+import itertools
+import unicodedata
+from typing import Any
+
+import numpy as np
+
+from jformer.config import EOS, Config
+from jformer.data.batches import Ragged
+from jformer.data.cache import content_hash
+from jformer.data.corpora import Corpus, Report, Split, read
+from jformer.data.pipeline import make_batches
+from jformer.data.tokens import (
+    SIDES,
+    Tokenized,
+    make_vocabularies,
+    tokenize,
+    tokenize_corpora,
+    trainable,
+)
+from jformer.data.vocabulary import Vocabularies, Vocabulary
+
+EXAMPLES = 10
+FIRST_ID = EOS + 1
+SCANNED = 200_000  # pairs at most, at even distances, that are searched for odd characters
+BARS, BAR_WIDTH = 12, 40
+# Unicode's general categories; tab is common and carriage returns have their own count.
+ODD = {
+    "Cc": "control character",
+    "Cf": "invisible format character",
+    "Cn": "unassigned code point",
+    "Co": "private use",
+    "Zl": "line separator",
+    "Zp": "paragraph separator",
+    "Zs": "space other than U+0020",
+}
+
+
+def look(config: Config, corpora: list[Corpus], scored: dict[str, Split]) -> dict[str, Any]:
+    """All that the page shows, as one object for JSON."""
+    content = content_hash(corpora)
+    vocabularies = make_vocabularies(corpora, content, config.data)
+    tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
+    rows = trainable(tokenized, config.data)
+    languages = (config.data.source_language, config.data.target_language)
+    both = (vocabularies.source, vocabularies.target)
+    sides = (tokenized.pairs.sources, tokenized.pairs.targets)
+    batchings = {}
+    for batching in ("buckets", "packed"):
+        data = dataclasses.replace(config.data, batching=batching)
+        as_config = dataclasses.replace(config, data=data)
+        batches = make_batches(as_config, tokenized.pairs, rows, vocabularies)
+        batchings[batching] = {
+            "non_pad_share": round(batches.non_pad_share(), 4),
+            "shapes": batches.layout.shapes,
+            "batches": len(batches.epoch(0)),
+        }
+    return {
+        "corpora": dict(
+            zip(tokenized.places, np.diff(tokenized.ends, prepend=0).tolist(), strict=True)
+        ),
+        "pairs": len(rows),
+        "skipped": tokenized.report.skipped(),
+        "decisions": tokenized.report.decisions,
+        "scored": {name: len(split) for name, split in scored.items()},
+        "lengths": {
+            language: length_statistics(side.lengths[rows])
+            for language, side in zip(languages, sides, strict=True)
+        },
+        "vocabulary": coverage(vocabularies, tokenized, scored),
+        "odd_characters": odd_characters(corpora, config.data.bad_lines, tokenized.ends[-1]),
+        "non_pad_share": {name: b["non_pad_share"] for name, b in batchings.items()},
+        "batchings": batchings,
+        "examples": [
+            [pieces(v, side, row) for v, side in zip(both, sides, strict=True)]
+            for row in rows[:: -(-len(rows) // EXAMPLES)].tolist()
+        ],
+    }
+
+
+def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
+    """Of tokens with EOS; the histogram has `[longest, texts]` for each bar."""
+    edges = np.unique(np.linspace(0, lengths.max(), BARS + 1).astype(int))
+    counts = np.histogram(lengths, bins=edges + 0.5)[0]
+    return {
+        "mean": round(float(lengths.mean()), 2),
+        "median": int(np.median(lengths)),
+        "p95": int(np.percentile(lengths, 95)),
+        "max": int(lengths.max()),
+        "histogram": [list(bar) for bar in zip(edges[1:].tolist(), counts.tolist(), strict=True)],
+    }
+
+
+def coverage(
+    vocabularies: Vocabularies, tokenized: Tokenized, scored: dict[str, Split]
+) -> dict[str, Any]:
+    """Entries that the training text uses, and tokens of the splits to be scored that it lacks."""
+    both = (vocabularies.source, vocabularies.target)
+    sides = (tokenized.pairs.sources, tokenized.pairs.targets)
+    uses = [count_ids(side.flat, v.size) for side, v in zip(sides, both, strict=True)]
+    if both[0] is both[1]:
+        uses = [uses[0] + uses[1]] * 2
+    facts: dict[str, Any] = {}
+    for name, vocabulary, used in zip(SIDES, both, uses, strict=True):
+        facts[name] = {"entries": vocabulary.size, "used": int(np.sum(used[FIRST_ID:] > 0))}
+    for split, text in scored.items():
+        pairs = tokenize(text, vocabularies)
+        ids = (pairs.sources.flat, pairs.targets.flat)
+        unseen = [int(np.sum(used[i] == 0)) for used, i in zip(uses, ids, strict=True)]
+        facts[split] = {f"unseen_{name}_tokens": n for name, n in zip(SIDES, unseen, strict=True)}
+    return facts
+
+
+def count_ids(flat: np.ndarray, size: int) -> np.ndarray:
+    parts = (flat[i : i + 2**22] for i in range(0, len(flat), 2**22))
+    return sum((np.bincount(part, minlength=size) for part in parts), np.zeros(size, np.int64))
+
+
+def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, dict]:
+    """`{character: {"kind", "count", "first"}}`, the most frequent first."""
+    every = -(-pairs // SCANNED)
+    counts: collections.Counter[str] = collections.Counter()
+    first: dict[str, str] = {}
+    for corpus in corpora:
+        for number, *texts in itertools.islice(read(corpus, policy, Report()), 0, None, every):
+            for place, text in zip(corpus.places, texts, strict=True):
+                # Plain text is recognised without looking at its characters one by one.
+                if text.isascii() and text.isprintable():
+                    continue
+                odd = [c for c in text if c not in " \t" and unicodedata.category(c) in ODD]
+                counts.update(odd)
+                for character in odd:
+                    first.setdefault(character, f"{place}:{number}")
+    return {
+        f"U+{ord(c):04X}": {
+            "kind": unicodedata.name(c, ODD[unicodedata.category(c)]).lower(),
+            "count": count,
+            "first": first[c],
+        }
+        for c, count in counts.most_common()
+    }
+
+
+def pieces(vocabulary: Vocabulary, side: Ragged, row: int) -> list[str]:
+    """The text of each id; a part of a character shows as U+FFFD."""
+    ids, _ = side.tokens(np.array([row]))
+    return [vocabulary.decode([i]) for i in ids[:-1].tolist()] + ["</s>"]
+
+
+def page(facts: dict[str, Any]) -> str:
+    """The facts as a page to read."""
+    lines = [
+        f"{count:>12,} pairs without an empty side in {name}"
+        for name, count in facts["corpora"].items()
+    ]
+    lines.append(f"{facts['pairs']:>12,} pairs an epoch of training")
+    lines += [f"{count:>12,} pairs in {name}" for name, count in facts["scored"].items()]
+    lines += ["", *Report(facts["decisions"]).lines()]
+    for language, numbers in facts["lengths"].items():
+        lines += [
+            "",
+            f"tokens of a text in {language}: mean {numbers['mean']}, median {numbers['median']}, "
+            f"95 % up to {numbers['p95']}, longest {numbers['max']}",
+        ]
+        most = max(count for _, count in numbers["histogram"])
+        lines += [
+            f"{longest:>8} {'█' * round(BAR_WIDTH * count / most)} {count:,}"
+            for longest, count in numbers["histogram"]
+        ]
+    lines.append("")
+    for name, numbers in facts["vocabulary"].items():
+        told = ", ".join(f"{n:,} {what.replace('_', ' ')}" for what, n in numbers.items())
+        lines.append(f"vocabulary, {name}: {told}")
+    lines.append("")
+    for name, b in facts["batchings"].items():
+        shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in b["shapes"])
+        lines.append(
+            f"{name}: {b['non_pad_share']:.1%} of positions hold a token; {b['batches']:,} batches "
+            f"an epoch in {len(b['shapes'])} shapes, {shapes}"
+        )
+    lines += ["", "odd characters: " + ("none" if not facts["odd_characters"] else "")]
+    for code, entry in itertools.islice(facts["odd_characters"].items(), EXAMPLES):
+        lines.append(f"{entry['count']:>12,} {code} {entry['kind']}, first in {entry['first']}")
+    lines.append("")
+    for source, target in facts["examples"]:
+        lines += ["  " + "|".join(source), "  " + "|".join(target), ""]
+    return "\n".join(lines).rstrip()

@@ -1,0 +1,83 @@
+"""From a config to its data: the corpora it names, and the batches that it trains on."""
+
+import logging
+
+import numpy as np
+
+from jformer.config import Config, DataConfig, UserError
+from jformer.data import phrases
+from jformer.data.batches import Batches, TokenPairs, redrawn
+from jformer.data.bpe_dropout import BpeDropout
+from jformer.data.corpora import Corpus, Report, Split, at_hand, open_corpus, read
+from jformer.data.hub import open_hub
+from jformer.data.layout import Buckets, Packing
+from jformer.data.named import open_folder
+from jformer.data.vocabulary import Vocabularies
+
+log = logging.getLogger(__name__)
+
+
+def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[str, list[Corpus]]:
+    """`train` and `validation`, and under their own names the splits to be scored at the end.
+
+    Files are found here, and read later. `data.train` adds to what a named corpus has.
+    """
+    languages = data.source_language, data.target_language
+    added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
+    if data.name == "files":
+        scored = {"validation": data.validation, "test": data.test}
+        splits = {"train": added} if with_train else {}
+        splits |= {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
+        return splits
+    if data.name == "phrases":
+        made = phrases.make_splits(*languages, data.phrases, seed)
+        splits = {name: [at_hand(name, Split(*texts))] for name, texts in made.items()}
+        if not with_train:
+            del splits["train"]
+    elif data.directory:
+        splits = open_folder(data, with_train)
+    else:
+        splits = open_hub(data, with_train)
+    if with_train:
+        splits["train"] += added
+    return splits
+
+
+def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
+    """A split to be scored, whole: bad bytes can be replaced in it, but no pair skipped."""
+    report = Report()
+    pairs = [pair for c in corpora for pair in read(c, data.bad_lines, report, whole=True)]
+    if not pairs:
+        raise UserError(f"{' and '.join(corpora[0].places)}: are empty; sentences are needed there")
+    if report.decisions:
+        log.info("%s", "; ".join(report.lines()))
+    return Split([source for _, source, _ in pairs], [target for _, _, target in pairs])
+
+
+def make_batches(
+    config: Config, pairs: TokenPairs, rows: np.ndarray, vocabularies: Vocabularies
+) -> Batches:
+    """The batches of the training pairs `rows`, laid out as the config says."""
+    data, tokens = config.data, config.train.batch_tokens
+    (S, T), redraw = pairs.lengths(rows), None
+    if data.bpe_dropout:
+        redraw = droppers(vocabularies, data)
+        # Room for one drawing of each pair, as an example of all.
+        drawn = redrawn(pairs, redraw, np.random.default_rng(config.seed)).lengths(rows)
+        S, T = (
+            np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)
+        )
+    layout: Buckets | Packing = Buckets(S, T, tokens, data.num_buckets)
+    if data.batching == "packed":
+        layout = Packing(S, T, tokens, data.max_length)
+    return Batches(pairs, rows, layout, config.seed, redraw)
+
+
+def droppers(vocabularies: Vocabularies, data: DataConfig) -> tuple[BpeDropout, BpeDropout]:
+    """BPE dropout for the source and the target."""
+    merges = vocabularies.source.merges, vocabularies.target.merges
+    if merges[0] is None or merges[1] is None:
+        raise UserError(
+            f"config.data.bpe_dropout={data.bpe_dropout}: the vocabulary is no BPE; set it to 0"
+        )
+    return BpeDropout(merges[0], data.bpe_dropout), BpeDropout(merges[1], data.bpe_dropout)

@@ -1,0 +1,210 @@
+"""Corpora to vocabularies, and to token ids in flat memory-mapped arrays; either is made once.
+
+The text is a stream all the way: what stands in memory does not grow with the corpus, but for two
+lengths and a line number a pair.
+"""
+
+import bisect
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import json
+import logging
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from jformer.config import EOS, DataConfig, UserError
+from jformer.data.batches import Ragged, TokenPairs
+from jformer.data.cache import entry
+from jformer.data.corpora import Corpus, Report, Split, read
+from jformer.data.vocabulary import Vocabularies
+
+log = logging.getLogger(__name__)
+
+CHUNK = 10_000  # pairs tokenized together
+SIDES = ("source", "target")
+# What a vocabulary depends on besides the text.
+VOCABULARY_KEYS = (
+    "tokenizer", "vocabulary_size", "vocabulary_sample", "joint_vocabulary", "normalization",
+    "bad_lines",
+)  # fmt: skip
+
+Chunk = tuple[list[int], list[str], list[str]]  # line numbers, sources, targets
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenized:
+    """Training pairs without an empty side, as ids, and where each came from."""
+
+    pairs: TokenPairs
+    lines: np.ndarray  # of each pair in its corpus
+    ends: list[int]  # pairs up to the end of each corpus
+    places: list[str]  # of each corpus
+    report: Report
+
+    def place(self, pair: int) -> str:
+        return f"{self.places[bisect.bisect_right(self.ends, pair)]}:{self.lines[pair]}"
+
+
+def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> Vocabularies:
+    """Learned from the training text, of a large one from pairs at even distances.
+
+    `content` is the corpora's `content_hash`.
+    """
+    settings = {name: getattr(data, name) for name in VOCABULARY_KEYS}
+    brought = [Path(name) for name in (data.vocabulary, data.source_vocabulary)]
+    settings["brought"] = [
+        hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "" for path in brought
+    ]
+
+    def build(folder: Path) -> None:
+        total, began = count_rows(corpora), time.monotonic()
+        every = -(-total // data.vocabulary_sample)
+        which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
+        log.info("vocabulary  learning from %s pairs ...", which)
+
+        def pairs() -> Iterator[tuple[str, str]]:
+            rows = (row for corpus in corpora for row in read(corpus, data.bad_lines, Report()))
+            return (row[1:] for row in itertools.islice(rows, 0, None, every))
+
+        Vocabularies.train(pairs, data).save(folder)
+        log.info("vocabulary  took %.0f s", time.monotonic() - began)
+
+    folder = entry(data, "vocabulary", [content, settings], build)
+    return Vocabularies.load(folder, data.joint_vocabulary)
+
+
+def tokenize_corpora(
+    corpora: list[Corpus], content: str, vocabularies: Vocabularies, data: DataConfig
+) -> Tokenized:
+    """All pairs of the corpora, one after the other; cut, where `data.long_pairs` says so."""
+    limit = data.max_length if data.long_pairs == "truncate" else None
+
+    def build(folder: Path) -> None:
+        began, total = time.monotonic(), count_rows(corpora)
+        log.info("tokenizing  %s pairs ...", f"{total:,}")
+        write_tokens(folder, corpora, vocabularies, data.bad_lines, limit, total)
+        log.info("tokenizing  took %.0f s; kept in %s", time.monotonic() - began, folder.parent)
+
+    depends_on = [content, vocabularies.hash, data.bad_lines, limit]
+    folder = entry(data, "tokens", depends_on, build)
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    sides = []
+    for side in SIDES:
+        offsets = np.load(folder / f"{side}_offsets.npy", mmap_mode="r")
+        flat = np.memmap(folder / f"{side}.ids", meta["dtypes"][side], "r")
+        sides.append(Ragged(flat, offsets))
+    lines = np.load(folder / "lines.npy", mmap_mode="r")
+    places = [corpus.places[0] for corpus in corpora]
+    return Tokenized(TokenPairs(*sides), lines, meta["ends"], places, Report(meta["decisions"]))
+
+
+def count_rows(corpora: list[Corpus]) -> int:
+    return sum(1 for corpus in corpora for _ in corpus.rows())
+
+
+def write_tokens(
+    folder: Path,
+    corpora: list[Corpus],
+    vocabularies: Vocabularies,
+    policy: str,
+    limit: int | None,
+    total: int,
+) -> None:
+    report, ends = Report(), []
+    lines: list[np.ndarray] = []
+    both = (vocabularies.source, vocabularies.target)
+    dtypes = ["uint16" if vocabulary.size <= 2**16 else "int32" for vocabulary in both]
+    lengths: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context((folder / f"{side}.ids").open("wb")) for side in SIDES]
+        bar = stack.enter_context(tqdm(total=total, unit="pair", unit_scale=True, disable=None))
+        for corpus in corpora:
+            for numbers, *texts in read_ahead(chunks(corpus, policy, report)):
+                lines.append(np.array(numbers, np.uint32))
+                encoded = [v.encode_flat(side) for v, side in zip(both, texts, strict=True)]
+                longest = np.maximum(encoded[0][1], encoded[1][1])
+                for row in np.flatnonzero(longest >= limit) if limit else ():
+                    report.add("truncated", f"{corpus.places[0]}:{numbers[row]}")
+                for side, (ids, counts) in enumerate(encoded):
+                    ids, counts = with_end(ids, counts, limit)
+                    ids.astype(dtypes[side]).tofile(files[side])
+                    lengths[side].append(counts)
+                bar.update(len(numbers))
+            ends.append(sum(map(len, lines)))
+    if not ends[-1]:
+        places = ", ".join(corpus.places[0] for corpus in corpora)
+        raise UserError(f"{places}: no pair to train on; {'; '.join(report.lines())}")
+    np.save(folder / "lines.npy", np.concatenate(lines))
+    for name, parts in zip(SIDES, lengths, strict=True):
+        offsets = np.concatenate([[0], np.cumsum(np.concatenate(parts), dtype=np.int64)])
+        np.save(folder / f"{name}_offsets.npy", offsets)
+    meta = {
+        "dtypes": dict(zip(SIDES, dtypes, strict=True)),
+        "ends": ends,
+        "decisions": report.decisions,
+    }
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+
+
+def chunks(corpus: Corpus, policy: str, report: Report) -> Iterator[Chunk]:
+    """The pairs of a corpus that have two sides, in parts."""
+    pairs = read(corpus, policy, report)
+    while part := list(itertools.islice(pairs, CHUNK)):
+        kept = [pair for pair in part if pair[1].strip() and pair[2].strip()]
+        if len(kept) < len(part):
+            for number, source, target in part:
+                if not (source.strip() and target.strip()):
+                    report.add("empty", f"{corpus.places[0]}:{number}")
+        numbers, sources, targets = zip(*kept, strict=True) if kept else ((), (), ())
+        yield list(numbers), list(sources), list(targets)
+
+
+def read_ahead(parts: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The same, the next being made in a thread while the caller works on one."""
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, parts, None)
+        while (part := coming.result()) is not None:
+            coming = pool.submit(next, parts, None)
+            yield part
+
+
+def with_end(
+    ids: np.ndarray, counts: np.ndarray, limit: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each text with EOS behind it, cut so that it has at most `limit` ids with it."""
+    if limit and len(counts) and counts.max() >= limit:
+        within = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+        ids, counts = ids[within < limit - 1], np.minimum(counts, limit - 1)
+    return np.insert(ids, np.cumsum(counts), EOS), counts + 1
+
+
+def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
+    """Text at hand, whole: that of a split to be scored."""
+    both = ((vocabularies.source, split.sources), (vocabularies.target, split.targets))
+    return TokenPairs(
+        *(
+            Ragged.from_lengths(*with_end(*vocabulary.encode_flat(texts)))
+            for vocabulary, texts in both
+        )
+    )
+
+
+def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:
+    """The pairs to train on, as often as an epoch holds each; what is too long is reported."""
+    S, T = (side.lengths for side in (tokenized.pairs.sources, tokenized.pairs.targets))
+    short = (data.max_length >= S) & (data.max_length >= T)
+    for pair in np.flatnonzero(~short):
+        tokenized.report.add("too_long", tokenized.place(int(pair)))
+    if not short.any():
+        told = "; ".join(tokenized.report.lines())
+        raise UserError(f"{tokenized.places[0]}: no pair to train on; {told}")
+    weights = data.corpus_weights(len(tokenized.ends))
+    times = np.repeat(weights, np.diff(tokenized.ends, prepend=0)) * short
+    return np.repeat(np.arange(len(short), dtype=np.int32), times)

@@ -1,0 +1,39 @@
+"""Prints a hash of all that a config's data gives; run by test_tokens in processes of its own."""
+
+import hashlib
+import sys
+
+from jformer.config import Config, DataConfig, TrainConfig
+from jformer.data.batches import iterate
+from jformer.data.cache import content_hash
+from jformer.data.pipeline import make_batches, open_corpora
+from jformer.data.tokens import make_vocabularies, tokenize_corpora, trainable
+
+
+def everything(data: DataConfig, steps: int) -> str:
+    """Vocabulary, every array of every batch, and what was reported."""
+    config = Config(data=data, train=TrainConfig(batch_tokens=256))
+    corpora = open_corpora(data, config.seed)["train"]
+    content = content_hash(corpora)
+    vocabularies = make_vocabularies(corpora, content, data)
+    tokenized = tokenize_corpora(corpora, content, vocabularies, data)
+    rows = trainable(tokenized, data)
+    result = hashlib.sha256(vocabularies.hash.encode())
+    for batch in iterate(make_batches(config, tokenized.pairs, rows, vocabularies), steps):
+        for name in sorted(batch):
+            result.update(batch[name].tobytes())
+    result.update(repr(tokenized.report.lines()).encode())
+    return result.hexdigest()
+
+
+if __name__ == "__main__":
+    train, cache, batching = sys.argv[1:]
+    print(
+        everything(
+            DataConfig(
+                name="files", train=train, validation=train, vocabulary_size=300, max_length=48,
+                batching=batching, bpe_dropout=0.1, cache=cache, bad_lines="skip",
+            ),
+            steps=60,
+        )
+    )  # fmt: skip

@@ -1,0 +1,478 @@
+"""Bad lines through the real command line: what is refused, and what is skipped and counted.
+
+`data` prints what training would see, without training; F15 to F29 are faults that users met.
+"""
+
+import gzip
+import io
+import json
+import random
+import string
+import sys
+
+import pytest
+
+from jformer import load
+from jformer.main import main
+from tests.conftest import number_words, small_flags, write_split
+
+BOM = b"\xef\xbb\xbf"
+REFUSED = "jformer: "
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A folder with a corpus of its own, to be spoilt."""
+    write_split(tmp_path / "train", number_words(100, 110))
+    write_split(tmp_path / "validation", number_words(400, 405))
+    write_split(tmp_path / "test", number_words(420, 423))
+    return tmp_path
+
+
+def spoil(corpus, split, source, target):
+    (corpus / f"{split}.en").write_bytes(source)
+    (corpus / f"{split}.de").write_bytes(target)
+
+
+def flags_for(command, corpus, *extra):
+    """The command line of a run of seconds, of which `data` takes all but the run's directory."""
+    flags = [*small_flags(corpus, corpus / "run"), f"--config.data.cache={corpus / 'cache'}"]
+    if command == "data":
+        flags = [flag for flag in flags if not flag.startswith("--workdir=")] + ["--format=json"]
+    return ["jformer", command, *flags, *extra]
+
+
+def look(capsys, corpus, *extra):
+    """What training would see, with the bare names of files."""
+    status = main(flags_for("data", corpus, *extra))
+    captured = capsys.readouterr()
+    assert status == 0, captured.err
+    assert "Traceback" not in captured.err
+    (line,) = captured.out.splitlines()
+    return json.loads(line.replace(f"{corpus}/", ""))
+
+
+def refusal(capsys, arguments):
+    """The one line that says why, with exit status 2 and nothing on standard output."""
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    told = [line for line in captured.err.splitlines() if line.startswith(REFUSED)]
+    assert told == captured.err.splitlines()[-1:]
+    return told[0].removeprefix(REFUSED)
+
+
+def data_refusal(capsys, corpus, *extra):
+    return refusal(capsys, flags_for("data", corpus, *extra)).replace(f"{corpus}/", "")
+
+
+# F15, line counts
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+@pytest.mark.parametrize("counts", [(2, 3), (3, 2)])
+def test_sides_that_differ_in_lines_are_refused_with_both_counts(corpus, capsys, split, counts):
+    spoil(corpus, split, b"1 2\n" * counts[0], b"one two\n" * counts[1])
+    message = f"{split}.en has {counts[0]} lines and {split}.de has {counts[1]}: "
+    assert data_refusal(capsys, corpus, "--config.data.bad_lines=skip").startswith(message)
+
+
+# F16, line ends
+
+ODD = "\u2028\u2029\u0085\x0b\x0c\x1e\x00"
+
+
+def test_odd_line_ends_shift_no_line_and_are_counted_with_their_places(corpus, capsys):
+    source = BOM + b"1\r\n" + f"2{ODD}\r3\n".encode() + b"\r\n4"
+    spoil(corpus, "train", source, b"one\ntwo\nthree\r\nfour\r\n")
+    facts = look(capsys, corpus)
+    assert facts["pairs"] == 3
+    assert facts["decisions"] == {
+        "byte_order_mark": {"count": 1, "first": ["train.en:1"]},
+        "carriage_return": {"count": 4, "first": ["train.en:1", "train.en:3", "train.de:3"]},
+        "empty": {"count": 1, "first": ["train.en:3"]},
+    }
+    found = {code: (odd["count"], odd["first"]) for code, odd in facts["odd_characters"].items()}
+    assert found == {f"U+{ord(c):04X}": (1, "train.en:2") for c in ODD + "\r"}
+
+
+def test_pairs_are_counted_as_line_feeds_in_every_split(corpus, capsys):
+    for split, lines in (("train", 5), ("validation", 3), ("test", 2)):
+        text = f"1{ODD}\r2\n".encode() * lines
+        spoil(corpus, split, text, text.removesuffix(b"\n"))
+    facts = look(capsys, corpus)
+    assert (facts["pairs"], facts["scored"]) == (5, {"validation": 3, "test": 2})
+
+
+# F17, bytes that are not UTF-8
+
+
+@pytest.mark.parametrize("side", ["en", "de"])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_bytes_that_are_not_utf8_are_refused_with_file_and_line(corpus, capsys, split, side):
+    path = corpus / f"{split}.{side}"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\n\xe9", 1))
+    message = f"{split}.{side}:2: not UTF-8 (byte 0xe9 at position 0 of the line); mend it"
+    assert data_refusal(capsys, corpus).startswith(message)
+
+
+def test_training_pairs_that_are_not_utf8_are_skipped_by_request(corpus, capsys):
+    spoil(corpus, "train", b"1\n\xff\n3\n\xff\n5\n", b"one\ntwo\n\xff\n\xff\nfive\n")
+    facts = look(capsys, corpus, "--config.data.bad_lines=skip")
+    assert facts["pairs"] == 2
+    assert facts["skipped"] == {"not_utf8": 3}
+    places = ["train.en:2", "train.de:3", "train.en:4"]
+    assert facts["decisions"]["not_utf8"]["first"] == places
+
+
+def test_training_lines_that_are_not_utf8_are_replaced_by_request(corpus, capsys):
+    spoil(corpus, "train", b"1\n\xff\n3\n", b"one\ntwo\nthree \xff\n")
+    facts = look(capsys, corpus, "--config.data.bad_lines=replace")
+    assert (facts["pairs"], facts["skipped"]) == (3, {})
+    replaced = {"count": 2, "first": ["train.en:2", "train.de:3"]}
+    assert facts["decisions"] == {"replaced": replaced}
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_nothing_is_skipped_in_a_split_to_be_scored(corpus, capsys, split):
+    spoil(corpus, split, b"1\n\xff\n\n", b"one\n\ntwo\n")
+    refused = data_refusal(capsys, corpus, "--config.data.bad_lines=skip")
+    assert refused.startswith(f"{split}.en:2: not UTF-8")
+    assert look(capsys, corpus, "--config.data.bad_lines=replace")["scored"][split] == 3
+
+
+def test_columns_are_skipped_by_request_and_never_in_a_split_to_be_scored(corpus, capsys):
+    (corpus / "train.tsv").write_bytes(b"en\tde\n1\tone\n2\n3\tthree\n")
+    flag = f"--config.data.train={corpus / 'train.tsv'}"
+    assert data_refusal(capsys, corpus, flag).startswith("train.tsv:3: not two columns")
+    facts = look(capsys, corpus, flag, "--config.data.bad_lines=skip")
+    assert (facts["pairs"], facts["skipped"]) == (2, {"columns": 1, "markup": 1})
+    flag = f"--config.data.validation={corpus / 'train.tsv'}"
+    for policy in ("skip", "replace"):
+        refused = data_refusal(capsys, corpus, flag, f"--config.data.bad_lines={policy}")
+        assert refused.startswith("train.tsv:3: not two columns")
+
+
+@pytest.mark.parametrize("policy", ["error", "skip"])
+def test_a_prefix_to_be_scored_is_refused_with_file_and_line(
+    trained_workdir, corpus, capsys, policy
+):
+    spoil(corpus, "other", b"1\n2\n", b"one\n\xff\n")
+    flags = [f"--workdir={trained_workdir}", f"--data={corpus / 'other'}"]
+    policy = f"--config.data.bad_lines={policy}"
+    message = refusal(capsys, ["jformer", "evaluate", *flags, policy])
+    assert message.startswith(f"{corpus}/other.de:2: not UTF-8 (byte 0xff at position 0")
+
+
+@pytest.fixture
+def standard_input(monkeypatch):
+    """A function that gives the program these bytes to read."""
+
+    def put(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+    return put
+
+
+@pytest.mark.parametrize("policy", [[], ["--config.data.bad_lines=skip"]])
+def test_standard_input_that_is_not_utf8_is_refused_with_its_line(
+    trained_workdir, tmp_path, standard_input, capsys, policy
+):
+    standard_input(b"1 2\n\n\xff\n4\n")
+    output = tmp_path / "out"
+    flags = [f"--workdir={trained_workdir}", f"--output={output}", *policy]
+    message = refusal(capsys, ["jformer", "translate", *flags])
+    assert message.startswith("standard input:3: not UTF-8 (byte 0xff at position 0 of the line)")
+    assert not output.exists()
+
+
+def test_a_file_to_translate_that_is_not_utf8_is_refused_with_its_line(
+    trained_workdir, tmp_path, capsys
+):
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"1\n2 \xff\n"))
+    flags = [f"--workdir={trained_workdir}", f"--input={tmp_path / 'in.gz'}"]
+    message = refusal(capsys, ["jformer", "translate", *flags])
+    assert message.startswith(f"{tmp_path}/in.gz:2: not UTF-8 (byte 0xff at position 2")
+
+
+# F18, empty lines
+
+
+def test_training_pairs_with_an_empty_side_are_skipped_and_counted_by_pair(corpus, capsys):
+    source, target = "1\n\n3\n\n \t\n6\n\u3000\n", "one\ntwo\n\n\nfive\nsix\n\u00a0\n"
+    spoil(corpus, "train", source.encode(), target.encode())
+    facts = look(capsys, corpus)
+    assert (facts["pairs"], facts["skipped"]) == (2, {"empty": 5})
+    assert facts["decisions"]["empty"]["first"] == ["train.en:2", "train.en:3", "train.en:4"]
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" \t\n", b"\r\n", "\u3000\n".encode()])
+def test_a_training_corpus_of_blank_lines_is_refused(corpus, capsys, blank):
+    spoil(corpus, "train", blank * 4, b"one\n" * 4)
+    message = "train.en: no pair to train on; 4 pairs skipped: a side is empty (train.en:1, "
+    assert message in data_refusal(capsys, corpus)
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="make_vocabularies takes every 0th pair")
+def test_a_training_corpus_without_a_byte_is_refused(corpus, capsys):
+    spoil(corpus, "train", b"", b"")
+    assert data_refusal(capsys, corpus).startswith("train.en: no pair to train on")
+
+
+def test_a_training_corpus_of_which_all_is_skipped_is_refused(corpus, capsys):
+    spoil(corpus, "train", b"\xff\n", b"one\n")
+    refused = data_refusal(capsys, corpus, "--config.data.bad_lines=skip")
+    assert refused == "train.en: no pair to train on; 1 pairs skipped: not UTF-8 (train.en:1)"
+
+
+def test_empty_lines_of_a_split_to_be_scored_stay(corpus, capsys):
+    spoil(corpus, "validation", b"\n1\n \n\n", b"\none\n\ntwo\n")
+    assert look(capsys, corpus)["scored"]["validation"] == 4
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_split_to_be_scored_without_a_line_is_refused(corpus, capsys, split):
+    spoil(corpus, split, b"", b"")
+    message = f"{split}.en and {split}.de: are empty; sentences are needed there"
+    assert data_refusal(capsys, corpus) == message
+
+
+# F19 and F20, long lines. Digits stand alone in the vocabulary: n of them are n + 1 tokens.
+
+
+@pytest.fixture
+def long_pairs(corpus):
+    """Of 48 tokens, which is config.data.max_length, and on either side of more."""
+    source = b"1\n" + b"2" * 47 + b"\n" + b"3" * 48 + b"\n4\n"
+    spoil(corpus, "train", source, b"one\ntwo\nthree\n" + b"4" * 999 + b"\n")
+    return corpus
+
+
+def test_training_pairs_beyond_max_length_are_skipped_and_counted(long_pairs, capsys):
+    facts = look(capsys, long_pairs)
+    assert (facts["pairs"], facts["skipped"]) == (2, {"too_long": 2})
+    assert facts["decisions"]["too_long"]["first"] == ["train.en:3", "train.en:4"]
+    assert facts["lengths"]["en"]["max"] == 48
+
+
+def test_training_pairs_beyond_max_length_are_cut_by_request_and_counted(long_pairs, capsys):
+    facts = look(capsys, long_pairs, "--config.data.long_pairs=truncate")
+    assert (facts["pairs"], facts["skipped"]) == (4, {})
+    assert facts["decisions"] == {"truncated": {"count": 2, "first": ["train.en:3", "train.en:4"]}}
+    assert (facts["lengths"]["en"]["max"], facts["lengths"]["de"]["max"]) == (48, 48)
+
+
+def test_long_lines_of_a_split_to_be_scored_stay(corpus, capsys):
+    spoil(corpus, "validation", b"1\n" + b"2" * 999 + b"\n", b"3" * 48 + b"\n4\n")
+    for flags in ([], ["--config.data.long_pairs=truncate"]):
+        facts = look(capsys, corpus, *flags)
+        assert (facts["scored"]["validation"], facts["decisions"]) == (2, {})
+
+
+def test_a_training_corpus_of_long_lines_alone_is_refused(corpus, capsys):
+    spoil(corpus, "train", b"1" * 48 + b"\n", b"1\n")
+    message = "train.en: no pair to train on; 1 pairs skipped: more tokens than config.data.max_l"
+    assert data_refusal(capsys, corpus).startswith(message)
+
+
+def test_a_pair_may_not_be_longer_than_a_batch(corpus, capsys):
+    message = data_refusal(capsys, corpus, "--config.train.batch_tokens=47")
+    assert message.startswith("config.train.batch_tokens=47: one pair may be as long as data.max_")
+
+
+def test_a_pair_may_be_as_long_as_a_batch(corpus, capsys):
+    spoil(corpus, "train", b"1" * 47 + b"\n", b"2" * 47 + b"\n")
+    facts = look(capsys, corpus, "--config.train.batch_tokens=48")
+    for batching in ("buckets", "packed"):
+        one = {"shapes": [[1, 48, 48]], "batches": 1, "non_pad_share": 1.0}
+        assert facts["batchings"][batching] == one
+
+
+# F21, odd text
+
+ODD_LINES = [
+    "😀 👩\u200d👩\u200d👧 🏳️\u200d🌈",
+    "𒀀𒀁 ꙮ ᚠᛇᚻ 𐍈",
+    "नमस्ते دنیا 世界",
+    "a\u0301\u0323\u200b\ufeff\ufffd\U0010ffff",
+    "<s> </s> <pad> <unk> <0x41>",
+]
+
+
+def test_emoji_and_rare_scripts_are_training_text_like_any_other(corpus, capsys):
+    text = "".join(line + "\n" for line in ODD_LINES).encode()
+    spoil(corpus, "train", text, text)
+    facts = look(capsys, corpus, "--config.data.max_length=200")
+    assert (facts["pairs"], facts["decisions"]) == (len(ODD_LINES), {})
+
+
+@pytest.mark.parametrize("line", [*ODD_LINES, "x\x00y" + ODD])
+def test_text_that_training_never_saw_comes_back_from_its_tokens(trained_workdir, line):
+    vocabulary = load(trained_workdir).vocabulary
+    (ids,) = vocabulary.encode([line])
+    assert vocabulary.decode(ids) == line
+
+
+LETTERS = "".join(random.Random(0).choices(string.ascii_letters, k=10_000))  # hardly a merge
+
+
+@pytest.mark.parametrize("token", ["12345" * 2000, LETTERS], ids=["digits", "letters"])
+def test_a_token_of_10_000_characters_is_too_long_or_encoded(corpus, capsys, token):
+    spoil(corpus, "train", b"1\n" + token.encode() + b"\n3\n", b"one\ntwo\nthree\n")
+    facts = look(capsys, corpus)
+    assert facts["decisions"] == {"too_long": {"count": 1, "first": ["train.en:2"]}}
+    roomy = ["--config.data.max_length=10001", "--config.train.batch_tokens=10001"]
+    facts = look(capsys, corpus, *roomy)
+    assert (facts["pairs"], facts["decisions"]) == (3, {})
+    assert 5000 < facts["lengths"]["en"]["max"] <= 10_001
+
+
+GREEDY = ["--config.decode.beam_size=1"]  # quick
+
+
+@pytest.fixture(scope="module")
+def translated(trained_workdir, tmp_path_factory):
+    """Odd lines to their translations and what was said about them, by one search for all."""
+    folder = tmp_path_factory.mktemp("translated")
+    lines = [b"1 2", b"", b" \t ", f"3{ODD}4".encode(), b"7\r", b"8 \xff 9", b"1" * 10_000]
+    lines += [line.encode() for line in ODD_LINES]
+    (folder / "in").write_bytes(BOM + b"\n".join(lines))
+    flags = [f"--workdir={trained_workdir}", f"--input={folder}/in", f"--output={folder}/out"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", said := io.StringIO())
+        assert (
+            main(["jformer", "translate", *flags, *GREEDY, "--config.data.bad_lines=replace"]) == 0
+        )
+    outputs = (folder / "out").read_bytes().decode().split("\n")
+    assert outputs.pop() == ""
+    return lines, outputs, said.getvalue()
+
+
+def test_each_line_to_translate_has_its_line_whatever_is_in_it(translated):
+    lines, outputs, _ = translated
+    assert len(outputs) == len(lines)
+
+
+def test_empty_and_blank_lines_to_translate_stay_empty(translated):
+    assert translated[1][1:3] == ["", ""]
+
+
+def test_a_long_line_to_translate_is_cut_and_named(translated):
+    (line,) = translated[2].splitlines()
+    assert line == (
+        "sentence 7 has 10000 tokens: only the first 47 are translated (data.max_length)"
+    )
+
+
+def test_bytes_replaced_in_a_line_to_translate_are_u_fffd(trained_workdir, translated):
+    lines, outputs, _ = translated
+    texts = [lines[i].decode("utf-8", "replace").removesuffix("\r") for i in (0, 4, 5)]
+    assert load(trained_workdir).translate(texts, beam_size=1) == [outputs[i] for i in (0, 4, 5)]
+
+
+# F29, what is no corpus
+
+
+def test_a_wrong_name_of_a_data_set_is_refused_with_the_nearest(capsys):
+    for flags in (
+        ["--config=configs/tiny.py:mult30k"],
+        ["--config=configs/tiny.py", "--config.data.name=mult30k"],
+    ):
+        assert "did you mean multi30k?" in refusal(capsys, ["jformer", "data", *flags])
+
+
+def make_directory(path):
+    path.unlink()
+    path.mkdir()
+
+
+def remove(path):
+    path.unlink()
+
+
+def pack(path):
+    """As .gz alone."""
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    return packed
+
+
+def truncate(path):
+    packed = pack(path)
+    packed.write_bytes(packed.read_bytes()[:-9])
+
+
+def not_packed(path):
+    pack(path).write_bytes(b"text\n")
+
+
+FAULTS = {
+    "missing": (remove, "{0}: no such file, and no {0}.gz either; check the prefix"),
+    "a directory": (make_directory, "{0}: is a directory; a text file is needed there"),
+    "gzip, truncated": (truncate, "{0}.gz: damaged gzip file ("),
+    "no gzip": (not_packed, "{0}.gz: damaged gzip file ("),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", ["train.en", "train.de", "validation.de", "test.en"])
+def test_a_file_that_is_none_is_refused_by_name(corpus, capsys, name, fault):
+    damage, message = FAULTS[fault]
+    damage(corpus / name)
+    assert data_refusal(capsys, corpus).startswith(message.format(name))
+
+
+def test_packed_files_are_read_like_plain_ones(corpus, capsys):
+    plain = look(capsys, corpus)
+    for path in sorted(corpus.glob("*.??")):
+        pack(path)
+    packed = look(capsys, corpus)
+    assert packed == json.loads(json.dumps(plain).replace("train.en", "train.en.gz"))
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--input={0}/none", "{0}/none: no such file"),
+        ("--input={0}", "{0}: is a directory; a text file is needed there"),
+        ("--input={0}/in.gz", "{0}/in.gz: damaged gzip file"),
+    ],
+)
+def test_a_file_to_translate_that_is_none_is_refused_by_name(
+    trained_workdir, tmp_path, capsys, flag, message
+):
+    (tmp_path / "in.gz").write_bytes(gzip.compress(b"1 2 3\n" * 99)[:-9])
+    flags = [f"--workdir={trained_workdir}", flag.format(tmp_path)]
+    refused = refusal(capsys, ["jformer", "translate", *flags])
+    assert refused.startswith(message.format(tmp_path))
+
+
+def test_a_prefix_to_be_scored_that_is_none_is_refused_by_name(trained_workdir, tmp_path, capsys):
+    flags = [f"--workdir={trained_workdir}", f"--data={tmp_path / 'none'}"]
+    refused = refusal(capsys, ["jformer", "evaluate", *flags])
+    assert refused.startswith(f"{tmp_path}/none.en: no such file")
+
+
+def test_debug_shows_the_traceback_of_a_bad_line(corpus, capsys):
+    spoil(corpus, "train", b"\xff\n", b"one\n")
+    assert main(flags_for("data", corpus, "--debug")) == 2
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert f"{REFUSED}{corpus}/train.en:1: not UTF-8" in told.splitlines()[-1]
+
+
+# Before a run
+
+
+TOO_LATE = pytest.mark.xfail(strict=True, reason="the text is read when the run is begun")
+
+
+@pytest.mark.parametrize("split", [pytest.param("train", marks=TOO_LATE), "validation", "test"])
+@pytest.mark.parametrize("source", [b"\xff\n", b"1\n2\n"], ids=["not UTF-8", "line counts"])
+def test_a_bad_corpus_is_refused_before_a_run_is_begun(corpus, capsys, split, source):
+    spoil(corpus, split, source, b"one\n")
+    message = refusal(capsys, flags_for("train", corpus))
+    assert message.startswith(f"{corpus}/{split}.en")
+    assert not (corpus / "run").exists()

@@ -1,0 +1,117 @@
+"""Layouts: room for every pair, few shapes, little padding."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from jformer.data.layout import LENGTH_MULTIPLE, Buckets, Packing, best_cut, bucket_lengths
+
+BATCH_TOKENS, LONGEST = 512, 60
+
+
+def random_lengths(number=997, seed=0):
+    """Of sources and targets that go together, as those of translations do."""
+    rng = np.random.default_rng(seed)
+    S = rng.geometric(0.08, number).clip(2, LONGEST)
+    return S, (S * rng.uniform(0.7, 1.6, number)).astype(int).clip(2, LONGEST)
+
+
+def layouts():
+    S, T = random_lengths()
+    return {
+        "buckets": Buckets(S, T, BATCH_TOKENS, 7),
+        "one bucket": Buckets(S, T, BATCH_TOKENS, 1),
+        "packed": Packing(S, T, BATCH_TOKENS, 64),
+        "packed in rows of the longest": Packing(S, T, BATCH_TOKENS, LONGEST),
+    }
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_every_row_has_room_for_its_pairs(name):
+    layout = layouts()[name]
+    S, T = random_lengths()
+    assert layout.fits(S, T).all()
+    row_of, shape_of = layout.rows(S, T)
+    room = np.array(layout.shapes)[shape_of]
+    assert np.all(np.bincount(row_of, S, len(shape_of)) <= room[:, 1])
+    assert np.all(np.bincount(row_of, T, len(shape_of)) <= room[:, 2])
+    assert np.all(np.bincount(row_of, minlength=len(shape_of)) >= 1), "a row is empty"
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_no_batch_exceeds_its_tokens_on_either_side(name):
+    for rows, S, T in layouts()[name].shapes:
+        assert rows * S <= BATCH_TOKENS
+        assert rows * T <= BATCH_TOKENS
+
+
+def test_a_bucket_holds_one_pair_a_row_and_there_are_few_shapes():
+    S, T = random_lengths()
+    layout = layouts()["buckets"]
+    row_of, _ = layout.rows(S, T)
+    assert sorted(row_of) == list(range(len(S)))
+    assert len(layout.shapes) <= 7
+
+
+def test_what_is_longer_than_any_row_does_not_fit():
+    for layout in layouts().values():
+        longest = max(max(shape[1:]) for shape in layout.shapes)
+        assert not layout.fits(np.array([longest + 1]), np.array([2]))[0]
+        assert not layout.fits(np.array([2]), np.array([longest + 1]))[0]
+
+
+def padded(shapes, S, T):
+    """Positions that all pairs take, each in the smallest of the shapes that has room for it."""
+    sizes = [np.where((s >= S) & (t >= T), s + t, np.inf) for s, t in shapes]
+    return np.min(sizes, axis=0).sum()
+
+
+def test_the_first_cut_is_that_of_an_exhaustive_search():
+    S, T = random_lengths(83)
+    up = lambda n: -(-n // LENGTH_MULTIPLE) * LENGTH_MULTIPLE  # noqa: E731
+    best = whole = len(S) * (up(S.max()) + up(T.max()))
+    for lengths, cut in itertools.product((S, T), range(LENGTH_MULTIPLE, LONGEST, LENGTH_MULTIPLE)):
+        parts = [lengths <= cut, lengths > cut]
+        if all(part.any() for part in parts):
+            cost = sum(p.sum() * (up(S[p].max()) + up(T[p].max())) for p in parts)
+            best = min(best, cost)
+    cells, counts = np.unique(np.stack([up(S), up(T)], 1), axis=0, return_counts=True)
+    saved, _, _ = best_cut(np.column_stack([cells, counts]))
+    assert saved == whole - best > 0
+
+
+def test_more_buckets_never_pad_more():
+    S, T = random_lengths()
+    costs = [padded(bucket_lengths(S, T, number), S, T) for number in (1, 2, 4, 8, 16)]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < 0.75 * costs[0]
+
+
+def test_pairs_of_one_length_need_one_bucket():
+    lengths = np.full(9, 5)
+    assert bucket_lengths(lengths, lengths, 4) == [(8, 8)]
+
+
+def test_pairs_that_do_not_fill_a_batch_move_to_a_larger_shape():
+    """One pair of each of two lengths: two batches of one would be nearly all padding."""
+    S = np.array([4] * 64 + [8])
+    layout = Buckets(S, S, 32 * 8, 2)
+    (height_8, *_), (height_4, *_) = layout.shapes
+    assert (height_8, height_4) == (32, 64)
+    few = np.array([4] * 3 + [8] * 3)
+    assert set(layout.rows(few, few)[1]) == {0}
+
+
+def test_packing_leaves_less_than_a_tenth_of_a_row_empty():
+    S, T = random_lengths(5000)
+    layout = Packing(S, T, BATCH_TOKENS, 128)
+    _, shape_of = layout.rows(S, T)
+    _, row_S, row_T = layout.shapes[0]
+    assert (S.sum() + T.sum()) / (len(shape_of) * (row_S + row_T)) > 0.9
+
+
+def test_the_side_that_takes_less_has_shorter_rows():
+    S, _ = random_lengths(500)
+    _, row_S, row_T = Packing(S, np.minimum(2 * S, LONGEST), BATCH_TOKENS, 128).shapes[0]
+    assert row_S < row_T == 128

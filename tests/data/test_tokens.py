@@ -1,0 +1,238 @@
+"""Text to ids: once, whole or not at all, and found again only while nothing has changed."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jformer.config import EOS, DataConfig, UserError
+from jformer.data.cache import content_hash
+from jformer.data.pipeline import open_corpora
+from jformer.data.tokens import (
+    make_vocabularies,
+    tokenize,
+    tokenize_corpora,
+    trainable,
+    with_end,
+)
+from jformer.data.vocabulary import Vocabularies, Vocabulary
+from tests.conftest import number_words, write_split
+
+DATA = DataConfig(name="files", train="", validation="x", vocabulary_size=300, max_length=48)
+
+
+def write(prefix, sources, targets):
+    for language, lines in (("en", sources), ("de", targets)):
+        Path(f"{prefix}.{language}").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def prepared(data):
+    """The corpora's tokens, with the vocabulary that they are in."""
+    corpora = open_corpora(dataclasses.replace(data, validation=data.train.split(",")[0]), 0)
+    content = content_hash(corpora["train"])
+    vocabularies = make_vocabularies(corpora["train"], content, data)
+    return tokenize_corpora(corpora["train"], content, vocabularies, data), vocabularies
+
+
+@pytest.fixture
+def data(tmp_path):
+    write_split(tmp_path / "train", number_words(100, 160))
+    return dataclasses.replace(DATA, train=str(tmp_path / "train"), cache=str(tmp_path / "cache"))
+
+
+def entries(data):
+    return sorted(path.name for path in Path(data.cache).iterdir() if path.is_dir())
+
+
+def test_the_ids_are_those_of_the_text_with_its_end(data):
+    tokenized, vocabularies = prepared(data)
+    expected = tokenize(number_words(100, 160), vocabularies)
+    for side in ("sources", "targets"):
+        cached, made = getattr(tokenized.pairs, side), getattr(expected, side)
+        assert cached.flat.tolist() == made.flat.tolist()
+        assert cached.offsets.tolist() == made.offsets.tolist()
+    end = expected.targets.offsets[1]
+    assert expected.targets.flat[end - 1] == EOS
+    assert vocabularies.target.decode(expected.targets.flat[:end]) == "one zero zero"
+
+
+def test_what_is_made_is_found_again(data):
+    prepared(data)
+    before = {path: path.stat().st_mtime_ns for path in Path(data.cache).rglob("*.*")}
+    prepared(data)
+    after = {path: path.stat().st_mtime_ns for path in Path(data.cache).rglob("*.*")}
+    assert after == before
+
+
+@pytest.mark.parametrize(
+    ("change", "kinds"),
+    [
+        ({}, ["tokens", "vocabulary"]),
+        ({"vocabulary_size": 290}, ["tokens", "vocabulary"]),
+        ({"normalization": "nfkc"}, ["tokens", "vocabulary"]),
+        ({"bad_lines": "skip"}, ["tokens", "vocabulary"]),
+        ({"long_pairs": "truncate"}, ["tokens"]),
+        ({"batching": "packed"}, []),
+        ({"max_length": 20}, []),
+    ],
+    ids=str,
+)
+def test_whatever_the_ids_depend_on_makes_an_entry_of_its_own(data, change, kinds):
+    prepared(data)
+    before = entries(data)
+    if not change:  # one letter of the text, in a file of the same size and age
+        path = Path(f"{data.train}.de")
+        age = path.stat().st_mtime_ns
+        path.write_text(path.read_text().replace("nine", "nin3", 1))
+        os.utime(path, ns=(age, age))
+    prepared(dataclasses.replace(data, **change))
+    new = [name for name in entries(data) if name not in before]
+    assert sorted(name.partition("-")[0] for name in new) == kinds
+
+
+def test_pairs_with_an_empty_side_are_left_out_with_their_places(data):
+    write(data.train, ["a", "", "b", " ", "c"], ["x", "y", "\t", "y", "z"])
+    tokenized, _ = prepared(data)
+    assert tokenized.lines.tolist() == [1, 5]
+    assert tokenized.report.skipped() == {"empty": 3}
+    first = tokenized.report.decisions["empty"]["first"]
+    assert first == [f"{data.train}.en:{n}" for n in (2, 3, 4)]
+
+
+def test_long_pairs_are_skipped_with_their_places(data):
+    write(data.train, ["1", "", "2" * 60, "3"], ["x", "y", "x", "4" * 60])
+    short = dataclasses.replace(data, max_length=20)
+    tokenized, _ = prepared(short)
+    assert trainable(tokenized, short).tolist() == [0]
+    assert tokenized.report.skipped() == {"empty": 1, "too_long": 2}
+    assert tokenized.report.decisions["too_long"]["first"] == [
+        f"{data.train}.en:{n}" for n in (3, 4)
+    ]
+
+
+def test_long_pairs_are_cut_where_the_config_says_so(data):
+    write(data.train, ["1", "2" * 60], ["3" * 9, "y"])
+    cut = dataclasses.replace(data, max_length=7, long_pairs="truncate")
+    tokenized, _ = prepared(cut)
+    whole, _ = prepared(data)
+    assert tokenized.pairs.sources.lengths.tolist() == [2, 7]
+    assert tokenized.pairs.sources.flat[[1, 8]].tolist() == [EOS, EOS]
+    assert tokenized.pairs.sources.flat[2:8].tolist() == whole.pairs.sources.flat[2:8].tolist()
+    assert trainable(tokenized, cut).tolist() == [0, 1]
+    assert tokenized.report.decisions["truncated"]["count"] == 2
+
+
+def test_cutting_leaves_what_is_short_enough():
+    ids, counts = with_end(np.array([5, 6, 7, 8, 9]), np.array([2, 0, 3]), limit=3)
+    assert ids.tolist() == [5, 6, EOS, EOS, 7, 8, EOS]
+    assert counts.tolist() == [3, 1, 3]
+
+
+def test_a_corpus_of_which_nothing_is_left_is_refused(data):
+    write(data.train, [""], ["a"])
+    with pytest.raises(UserError, match=r"train\.en: no pair to train on; 1 pairs skipped: a side"):
+        prepared(data)
+    write(data.train, ["1" * 99], ["a"])
+    with pytest.raises(UserError, match="no pair to train on; 1 pairs skipped: more tokens than"):
+        trainable(prepared(data)[0], data)
+
+
+def test_mixed_corpora_count_by_their_weights(data, tmp_path):
+    write(tmp_path / "more", ["7", "8"], ["seven", "eight"])
+    mixed = dataclasses.replace(data, train=f"{data.train},{tmp_path / 'more'}", weights="1,3")
+    tokenized, _ = prepared(mixed)
+    assert tokenized.ends == [60, 62]
+    assert np.bincount(trainable(tokenized, mixed)).tolist() == [1] * 60 + [3] * 2
+    assert [tokenized.place(pair) for pair in (59, 60, 61)] == [
+        f"{data.train}.en:60", f"{tmp_path / 'more'}.en:1", f"{tmp_path / 'more'}.en:2"
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"weights=1,3,5: for 2 training corpora"):
+        trainable(tokenized, dataclasses.replace(mixed, weights="1,3,5"))
+
+
+def test_a_vocabulary_is_learned_from_a_sample_of_a_large_corpus(data, caplog):
+    write(data.train, ["a", "b"] * 50, ["c", "d"] * 50)
+    with caplog.at_level("INFO"):
+        prepared(dataclasses.replace(data, vocabulary_sample=50))
+    assert "learning from every 2th of 100 pairs" in caplog.text
+
+
+def test_two_languages_can_have_a_vocabulary_each(data):
+    _, vocabularies = prepared(dataclasses.replace(data, joint_vocabulary=False))
+    assert vocabularies.source is not vocabularies.target
+    assert len(vocabularies.target.encode(["seven"])[0]) < len(
+        vocabularies.source.encode(["seven"])[0]
+    )
+
+
+def test_a_vocabulary_that_is_brought_along_is_taken_as_it_is(data, tmp_path):
+    Vocabulary.train(["seven eight"] * 9, 290).save(tmp_path / "tokenizer.json")
+    brought = dataclasses.replace(data, vocabulary=str(tmp_path / "tokenizer.json"))
+    _, vocabularies = prepared(brought)
+    assert vocabularies.target.hash == Vocabulary.load(tmp_path / "tokenizer.json").hash
+    Vocabulary.train(["nine ten"] * 9, 290).save(tmp_path / "tokenizer.json")
+    assert prepared(brought)[1].target.hash != vocabularies.target.hash
+
+
+def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"config\.data\.cache=.*file/x: cannot be written"):
+        prepared(dataclasses.replace(data, cache=str(tmp_path / "file" / "x")))
+
+
+def start(data, cache, batching="packed", **environment):
+    """A process of its own that prints a hash of vocabulary, batches and report."""
+    command = [sys.executable, "-m", "tests.data.batches_hash", data.train, str(cache), batching]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+
+
+def test_neither_hash_seed_nor_locale_nor_threads_nor_devices_change_the_batches(data, tmp_path):
+    processes = [
+        start(data, tmp_path / "1", PYTHONHASHSEED="1", RAYON_NUM_THREADS="1", LC_ALL="C"),
+        start(
+            data, tmp_path / "2", PYTHONHASHSEED="2", RAYON_NUM_THREADS="3", LC_ALL="de_DE.UTF-8",
+            JAX_NUM_CPU_DEVICES="8", TZ="Asia/Tokyo",
+        ),
+    ]  # fmt: skip
+    hashes = [process.communicate()[0] for process in processes]
+    assert len(hashes[0]) == 65
+    assert hashes[0] == hashes[1]
+
+
+def test_two_runs_at_once_make_one_entry(data):
+    processes = [start(data, data.cache) for _ in range(2)]
+    hashes = {process.communicate()[0] for process in processes}
+    assert len(hashes) == 1
+    assert [process.returncode for process in processes] == [0, 0]
+    assert [name.partition("-")[0] for name in entries(data)] == ["tokens", "vocabulary"]
+
+
+def test_a_run_killed_while_it_writes_leaves_no_half_entry(data, tmp_path):
+    """Long enough a text that the kill comes in the middle of it."""
+    write_split(Path(data.train), number_words(10_000, 40_000))
+    killed = start(data, data.cache)
+    while not list(Path(data.cache).glob("tokens-*.partial/source.ids")):
+        assert killed.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.002)
+    killed.kill()
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    assert [name.partition("-")[0] for name in entries(data)] == ["tokens", "vocabulary"]
+    assert entries(data)[0].endswith(".partial")
+    again, fresh = start(data, data.cache), start(data, tmp_path / "fresh")
+    assert again.communicate()[0] == fresh.communicate()[0]
+    assert not list(Path(data.cache).glob("*.partial"))
+
+
+def test_separate_vocabularies_are_loaded_as_they_were_saved(data, tmp_path):
+    _, vocabularies = prepared(dataclasses.replace(data, joint_vocabulary=False))
+    vocabularies.save(tmp_path)
+    assert Vocabularies.load(tmp_path, joint=False).hash == vocabularies.hash

@@ -1,0 +1,118 @@
+"""Packed, in buckets, or one pair at a time: the same model, loss and gradients."""
+
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from jformer.config import EOS, POSITIONS, ModelConfig
+from jformer.data.batches import Batches, Ragged, TokenPairs
+from jformer.data.layout import Buckets, Packing
+from jformer.model.transformer import Transformer
+from jformer.training.loss import loss_sums
+from jformer.training.step import logits
+
+V, PAIRS = 19, 23
+MODEL = ModelConfig(num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, max_positions=40)
+
+
+@functools.cache
+def batches(kind):
+    """All batches of one epoch of the same pairs."""
+    rng = np.random.default_rng(0)
+    sides = [
+        Ragged.from_rows([[*rng.integers(3, V, n), EOS] for n in rng.integers(1, 12, PAIRS)])
+        for _ in range(2)
+    ]
+    pairs, rows = TokenPairs(*sides), np.arange(PAIRS)
+    S, T = pairs.lengths(rows)
+    layout = {
+        "one at a time": lambda: Buckets(S, T, 12, 1),
+        "buckets": lambda: Buckets(S, T, 48, 3),
+        "packed": lambda: Packing(S, T, 120, 40),
+    }[kind]()
+    made = Batches(pairs, rows, layout, seed=1)
+    return [made.batch(0, number) for number in range(len(made.epoch(0)))]
+
+
+@functools.cache
+def model(changes):
+    return Transformer(dataclasses.replace(MODEL, **dict(changes)), V)
+
+
+def loss(params, model, batch):
+    sums = loss_sums(logits(model, params, batch), batch["labels_BT"], 0.1, "all")
+    return sums["loss"], sums
+
+
+value = jax.jit(loss, static_argnums=1)
+gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)
+
+
+def total(function, kind, changes):
+    """Loss, NLL and tokens of all pairs, and before them the gradient of the loss or the loss."""
+    made, whole = model(changes), batches("packed")[0]
+    params = made.init(jax.random.key(0), whole["source_BS"][:1], whole["target_BT"][:1])["params"]
+    # Random everywhere: zeros and ones of the initializer would hide a mistake.
+    rng = np.random.default_rng(3)
+    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(x.dtype), params)
+    parts = [function(params, made, batch) for batch in batches(kind)]
+    return jax.tree.map(lambda *leaves: np.sum(leaves, axis=0), *parts)
+
+
+def assert_same_sums(sums, expected):
+    assert sums["tokens"] == expected["tokens"]
+    # Float32 sums in another order.
+    for name in ("loss", "nll"):
+        np.testing.assert_allclose(sums[name], expected[name], rtol=1e-5)
+
+
+def test_the_three_are_what_they_are_called():
+    assert [len(batch["source_BS"]) for batch in batches("one at a time")] == [1] * PAIRS
+    assert 1 < len(batches("buckets")) < PAIRS
+    assert max(batch["source_segments_BS"].max() for batch in batches("packed")) > 2
+    assert "source_segments_BS" not in batches("buckets")[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("buckets", ()),
+        ("packed", ()),
+        ("packed", (("norm_position", "pre"), ("positions", "relative"))),
+    ],
+)
+def test_loss_and_gradient_are_those_of_one_pair_at_a_time(kind, changes):
+    leaves, sums = total(gradient, kind, changes)
+    one_leaves, one_sums = total(gradient, "one at a time", changes)
+    assert_same_sums(sums, one_sums)
+    scale = max(np.abs(leaf).max() for leaf in jax.tree.leaves(one_leaves))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * scale), leaves, one_leaves
+    )
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_packed_pairs_count_their_positions_from_their_own_beginning(positions):
+    changes = (("positions", positions),)
+    sums, one_sums = (total(value, kind, changes)[1] for kind in ("packed", "one at a time"))
+    assert_same_sums(sums, one_sums)
+
+
+def test_a_pair_of_a_packed_row_cannot_see_another():
+    """The logits of the first pair stay, to the bit, when the others of the row change."""
+    made = model(())
+    batch = {name: rows[:1].copy() for name, rows in batches("packed")[0].items()}
+    params = made.init(jax.random.key(0), batch["source_BS"], batch["target_BT"])["params"]
+    first = batch["target_segments_BT"][0] == 1
+    before = np.asarray(logits(made, params, batch))[0, first]
+    for name, segments in (
+        ("source_BS", "source_segments_BS"),
+        ("target_BT", "target_segments_BT"),
+    ):
+        other = batch[segments][0] > 1
+        batch[name][0, other] = (batch[name][0, other] + 1) % V
+    after = np.asarray(logits(made, params, batch))[0]
+    np.testing.assert_array_equal(after[first], before)
