@@ -142,25 +142,16 @@ class Batches:
                 choose(fits, drawn.sources, pairs.sources),
                 choose(fits, drawn.targets, pairs.targets),
             )
-        row_of, shape_of = self.layout.rows(*pairs.lengths(order))
-        # Rows of one shape stand together, in an order that has nothing to do with their content.
-        rows = rng.permutation(len(shape_of)).astype(np.int32)
-        rows = rows[np.argsort(shape_of[rows], kind="stable")]
-        rank = np.empty_like(rows)
-        rank[rows] = np.arange(len(rows), dtype=np.int32)
-        row_of = rank[row_of]
-        counts = np.bincount(row_of, minlength=len(rows))
+        by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))
+        offsets = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=offsets[1:])
         batches, first = [], 0
-        for shape, total in enumerate(np.bincount(shape_of, minlength=len(self.layout.shapes))):
-            height, end = self.layout.shapes[shape][0], first + int(total)
+        for shape, (height, _, _) in enumerate(self.layout.shapes):
+            end = first + int(rows[shape])
             batches += [(shape, i, min(i + height, end)) for i in range(first, end, height)]
             first = end
-        return Epoch(
-            pairs,
-            order[np.argsort(row_of, kind="stable")],
-            np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
-            np.array(batches, np.int32)[rng.permutation(len(batches))],
-        )
+        batches = [batches[i] for i in rng.permutation(len(batches))]
+        return Epoch(pairs, order[by_row], offsets, np.array(batches, np.int32))
 
     def batch(self, epoch: int, number: int, part: int = 0, parts: int = 1) -> Batch:
         """Batch `number` of an epoch; of several parts of its rows, equally many, one alone.

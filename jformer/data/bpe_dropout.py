@@ -92,7 +92,7 @@ class BpeDropout:
         together = np.zeros(len(ids), bool)  # in one word with the id before
         together[1:] = self._seams(symbols[starts[1:] - 1], symbols[starts[1:]]) < NO_PAIR
         together[stops[stops < len(ids)]] = False
-        # Look for cuts of the pre-tokenizer; in a word of one id there is none.
+        # Look for cuts of the pre-tokenizer. A word of one id has none and passes for cut as it is.
         firsts, word = np.flatnonzero(~together), np.cumsum(~together) - 1
         words, several = starts[firsts], np.bincount(word) > 1
         lengths = np.diff(words, append=len(symbols))

@@ -1,8 +1,8 @@
 """How pairs of different lengths fill batches of few static shapes: one pair a row, or several.
 
-A layout has `shapes`, `(B, S, T)` each, compiled once, and two questions that it answers for pairs
-of S source and T target positions: does it have room for them (`fits`), and which row does each
-stand in (`rows`). `B * S` and `B * T` are at most the batch's tokens, padding included.
+A layout has `shapes`, `(B, S, T)` each, compiled once. It says of pairs of S source and T target
+positions whether it has room for them (`fits`), and arranges them in rows (`arrange`). `B * S` and
+`B * T` are at most the batch's tokens, padding included.
 """
 
 import numpy as np
@@ -11,6 +11,9 @@ LENGTH_MULTIPLE = 4  # of bucket lengths: finer ones would gain little and compi
 ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
 
 Shape = tuple[int, int, int]
+# The pairs in the order of their rows, how many stand in each row, and how many rows each shape
+# has: those of one shape stand together.
+Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def rows_that_fit(batch_tokens: int, length: int) -> int:
@@ -32,8 +35,8 @@ class Buckets:
     def fits(self, S: np.ndarray, T: np.ndarray) -> np.ndarray:
         return np.any([(s >= S) & (t >= T) for _, s, t in self.shapes], axis=0)
 
-    def rows(self, S: np.ndarray, T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The row of each pair, and the shape of each row: the smallest that has room.
+    def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
+        """Each pair in the smallest shape that has room for it.
 
         Pairs that do not fill a batch of it move to the next larger, where that costs less.
         """
@@ -46,7 +49,8 @@ class Buckets:
             larger = [k for k in range(number) if np.all(np.array(self.shapes[k][1:]) >= (s, t))]
             if larger and len(left) * sum(self.shapes[larger[-1]][1:]) < height * (s + t):
                 shape_of[left] = larger[-1]
-        return np.arange(len(S)), shape_of
+        rows = np.bincount(shape_of, minlength=len(self.shapes))
+        return np.argsort(shape_of, kind="stable"), np.ones(len(S), np.uint8), rows
 
 
 def bucket_lengths(S: np.ndarray, T: np.ndarray, number: int) -> list[tuple[int, int]]:
@@ -101,8 +105,18 @@ class Packing:
         _, row_S, row_T = self.shapes[0]
         return (row_S >= S) & (row_T >= T)
 
-    def rows(self, S: np.ndarray, T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The row of each pair, and the shape of each row.
+    def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
+        """Rows in the order of their first pairs."""
+        row_of, rows = self.fill(S, T)
+        first = np.empty(rows, np.int32)
+        first[row_of[::-1]] = np.arange(len(S), dtype=np.int32)[::-1]  # the last write stays
+        rank = np.empty(rows, np.int32)
+        rank[np.argsort(first)] = np.arange(rows, dtype=np.int32)
+        row_of = rank[row_of]
+        return np.argsort(row_of, kind="stable"), np.bincount(row_of), np.array([rows])
+
+    def fill(self, S: np.ndarray, T: np.ndarray) -> tuple[np.ndarray, int]:
+        """The row of each pair, and the number of rows.
 
         All rows are filled at once, in rounds: in each round every row takes the largest pair
         that it has room for and that no emptier row has taken.
@@ -129,4 +143,4 @@ class Packing:
                 free_T[taking] -= T[pool[taken]]
                 pool = np.delete(pool, taken)
             rows += new
-        return row_of, np.zeros(rows, np.uint8)
+        return row_of, rows

@@ -32,14 +32,13 @@ SOURCE_FILE = "source_vocabulary.json"
 FIRST = 3  # our id of a tokenizer's entry 0
 assert sorted([PAD, BOS, EOS]) == list(range(FIRST))
 PART = 50_000  # texts encoded together; meanwhile the library takes kilobytes for each
+WORDS_KEPT = 200_000  # whose entries are remembered, in about 70 MB
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
 # "<0x41>" in a text must not become the entry for a byte; only what is brought along needs this.
 SPLIT_FALLBACK = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")
-MARK = (
-    "…"  # before a WordPiece entry within a word; "##" could be text, and this stands for no byte
-)
+MARK = "…"  # before a WordPiece entry within a word: unlike "##", this stands for no bytes
 # What any text needs, before all that is learned.
 BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]}
 BASES |= {"bpe": FALLBACK, "unigram": FALLBACK}
@@ -73,6 +72,7 @@ class Vocabulary:
         if isinstance(tokenizer.model, models.BPE):
             tokenizer.model.dropout = None  # published with it, some never give the same ids twice
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
+        self._known: dict[str, list[int]] = {}  # entries of words
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
 
     @classmethod
@@ -167,20 +167,30 @@ class Vocabulary:
 
     def _encode_part(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         units = [self._units(text) for text in texts]
-        # Each once: 29,000 sentences have 345,000 words, and 16,000 of them are different.
-        distinct = list(dict.fromkeys(chain.from_iterable(units)))
-        encodings = self._tokenizer.encode_batch_fast(distinct, add_special_tokens=False)
-        known = {unit: part.ids for unit, part in zip(distinct, encodings, strict=True)}
+        known = self._known
+        missing = [unit for unit in dict.fromkeys(chain.from_iterable(units)) if unit not in known]
+        encodings = self._tokenizer.encode_batch_fast(
+            [unit[1:] if unit[0] == "\n" else f" {unit}" for unit in missing],
+            add_special_tokens=False,
+        )
+        known.update((unit, part.ids) for unit, part in zip(missing, encodings, strict=True))
         found = [known[unit] for unit in chain.from_iterable(units)]
         ids = np.fromiter(chain.from_iterable(found), np.int32) + np.int32(FIRST)
         unit_ends, text_ends = (np.cumsum([0, *map(len, parts)]) for parts in (found, units))
+        if len(known) > WORDS_KEPT or not self._by_words:
+            known.clear()
         return ids, np.diff(unit_ends[text_ends]).astype(np.int32)
 
     def _units(self, text: str) -> list[str]:
-        """The text in parts whose ids make up the text's: its words, or all of it."""
-        if self._by_words and " ".join(text.split()) == text:
-            return text.replace(" ", "\n ").split("\n")
-        return [text]
+        """What is encoded alone, and once: words, or the whole text; "\\n" stands before the first.
+
+        29,000 sentences have 345,000 words, and 16,000 of them are different.
+        """
+        words = (self._by_words and text.split()) or [text]
+        if " ".join(words) != text:
+            words = [text]
+        words[0] = "\n" + words[0]
+        return words
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text up to the first EOS, or all of it where there is none."""

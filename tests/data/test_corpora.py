@@ -271,8 +271,8 @@ def test_in_text_of_one_language_a_bad_line_is_replaced_but_never_skipped():
 
 
 def test_without_names_the_first_column_is_the_source(tmp_path):
-    write(tmp_path, {"x.tsv": b"a\t1\nen\tzwei\n"})
-    assert read_all(str(tmp_path / "x.tsv")) == ([(1, "a", "1"), (2, "en", "zwei")], {})
+    write(tmp_path, {"x.tsv": b"en\tauf\nen\tde\n"})
+    assert read_all(str(tmp_path / "x.tsv")) == ([(1, "en", "auf"), (2, "en", "de")], {})
 
 
 @pytest.mark.parametrize("header", [b"de\tid\ten\n", b" de \tid\ten\r\n", BOM + b"de\tid\ten\n"])
@@ -357,10 +357,10 @@ def test_what_parquet_has_no_value_for_is_an_empty_text(pa, tmp_path):
     assert flat == ([(1, "a", ""), (2, "", "")], {})
 
 
-def test_parquet_of_many_row_groups_is_read_in_order(pa, tmp_path):
-    numbers = [str(i) for i in range(1000)]
-    path = write_table(pa, tmp_path, {"en": numbers, "de": numbers}, row_group_size=7)
-    assert read_all(path)[0] == [(i + 1, str(i), str(i)) for i in range(1000)]
+def test_parquet_of_many_row_groups_and_batches_is_read_in_order(pa, tmp_path):
+    numbers = [str(i) for i in range(1, 70_001)]
+    path = write_table(pa, tmp_path, {"en": numbers, "de": numbers}, row_group_size=997)
+    assert read_all(path)[0] == [(int(n), n, n) for n in numbers]
 
 
 def test_text_of_parquet_that_is_not_utf8_goes_the_way_of_all_lines(pa, tmp_path):
@@ -387,9 +387,10 @@ def test_parquet_without_a_column_for_each_language_is_refused_with_its_columns(
     assert message.endswith("needs ['en', 'de']")
 
 
-def test_parquet_with_numbers_for_text_is_refused(pa, tmp_path):
-    message = refusal(write_table(pa, tmp_path, {"en": ["a"], "de": [1]}))
-    assert message.startswith("x: no Parquet file with text (Unsupported cast from int64")
+def test_parquet_with_numbers_for_text_is_refused_when_it_is_opened(pa, tmp_path):
+    path = write_table(pa, tmp_path, {"en": ["a"], "de": [1]})
+    with pytest.raises(UserError, match="no Parquet file with text \\(Unsupported cast from int64"):
+        open_corpus(path, "en", "de")
 
 
 def test_parquet_without_its_package_says_what_to_install(tmp_path, monkeypatch):

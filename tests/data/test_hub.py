@@ -65,9 +65,20 @@ def write(path, columns):
 
 
 def write_splits(folder, *splits, columns=nested):
-    """PREFIX/SPLIT.parquet, each with its own name as text."""
+    """SPLIT.parquet, each with its own name as text."""
     for split in splits or ("train", "validation", "test"):
         write(folder / f"{split}.parquet", columns(split))
+
+
+def write_configurations(folder, pairs, splits):
+    """As on the hub: README.md says which files are of which pair and split."""
+    card = ["---", "configs:"]
+    for pair in pairs:
+        card += [f"- config_name: {pair}", "  data_files:"]
+        for split in splits:
+            write(folder / f"{pair}.{split}.parquet", nested(f"{pair} {split}"))
+            card += [f"  - split: {split}", f"    path: {pair}.{split}.parquet"]
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
 
 
 def texts(data, with_train=True):
@@ -103,13 +114,27 @@ def test_files_may_be_named_as_the_hub_names_them(folder, file):
     assert texts(config(hub=folder))["validation"] == ("validation en", "validation de")
 
 
-@pytest.mark.parametrize("name", HUB)
-def test_a_folder_in_place_of_a_named_corpus_has_its_splits(folder, name):
-    splits = HUB[name].splits
-    write_splits(folder, *splits.values())
+@pytest.mark.parametrize(
+    ("name", "scored"),
+    [
+        ("multi30k", "test_2016_flickr"),
+        ("iwslt14", "test"),
+        ("iwslt17", "test"),
+        ("wmt14", "newstest2014"),
+        ("wmt16", "newstest2016"),
+    ],
+)
+def test_a_folder_in_place_of_a_named_corpus_has_the_names_of_its_splits(folder, name, scored):
+    write_splits(folder)
     assert texts(config(name, folder)) == {
-        ours: (f"{theirs} en", f"{theirs} de") for ours, theirs in splits.items()
+        ours: (f"{theirs} en", f"{theirs} de")
+        for ours, theirs in (("train", "train"), ("validation", "validation"), (scored, "test"))
     }
+
+
+def test_dev_in_a_file_s_name_is_the_validation_split(folder):
+    write_splits(folder, "train", "dev")
+    assert list(texts(config("tatoeba", folder))) == ["train", "validation"]
 
 
 @pytest.mark.parametrize(
@@ -122,15 +147,21 @@ def test_a_folder_may_have_a_folder_for_the_pair(folder, name, within):
     assert texts(config(name, folder))["train"] == ("train en", "train de")
 
 
-def test_a_folder_may_have_a_configuration_for_the_pair(folder):
-    card = ["---", "configs:"]
-    for pair in ("de-en", "fr-en"):
-        card += [f"- config_name: {pair}", "  data_files:"]
-        for split in ("train", "validation", "test"):
-            write(folder / f"{pair}.{split}.parquet", nested(f"{pair} {split}"))
-            card += [f"  - split: {split}", f"    path: {pair}.{split}.parquet"]
-    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
-    assert texts(config(hub=folder))["test"] == ("de-en test en", "de-en test de")
+@pytest.mark.parametrize("pair", ["en-de", "de-en"])
+def test_a_folder_may_have_a_configuration_for_the_pair(folder, pair):
+    write_configurations(folder, ("de-en", "fr-en"), ("train", "validation", "test"))
+    a, b = pair.split("-")
+    assert texts(config(hub=folder, pair=pair))["test"] == (f"de-en test {a}", f"de-en test {b}")
+
+
+def test_the_validation_pairs_of_tatoeba_are_in_dev(folder):
+    write_configurations(folder, ("en-de", "en-fr"), ("train", "dev"))
+    assert texts(config("tatoeba", folder))["validation"] == ("en-de dev en", "en-de dev de")
+
+
+def test_a_folder_with_other_pairs_alone_is_told_in_one_line(folder):
+    write_configurations(folder, ("fr-en", "ro-en"), ("train", "validation", "test"))
+    assert "available configs: ['fr-en', 'ro-en']" in message(config(hub=folder))
 
 
 def test_a_folder_with_the_name_of_a_format_is_a_folder(folder, monkeypatch):

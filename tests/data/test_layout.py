@@ -32,11 +32,13 @@ def test_every_row_has_room_for_its_pairs(name):
     layout = layouts()[name]
     S, T = random_lengths()
     assert layout.fits(S, T).all()
-    row_of, shape_of = layout.rows(S, T)
-    room = np.array(layout.shapes)[shape_of]
-    assert np.all(np.bincount(row_of, S, len(shape_of)) <= room[:, 1])
-    assert np.all(np.bincount(row_of, T, len(shape_of)) <= room[:, 2])
-    assert np.all(np.bincount(row_of, minlength=len(shape_of)) >= 1), "a row is empty"
+    order, counts, rows = layout.arrange(S, T)
+    assert sorted(order) == list(range(len(S)))
+    assert counts.min() >= 1, "a row is empty"
+    room = np.repeat(np.array(layout.shapes), rows, axis=0)
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    assert np.all(np.bincount(row_of, S[order]) <= room[:, 1])
+    assert np.all(np.bincount(row_of, T[order]) <= room[:, 2])
 
 
 @pytest.mark.parametrize("name", layouts())
@@ -49,9 +51,9 @@ def test_no_batch_exceeds_its_tokens_on_either_side(name):
 def test_a_bucket_holds_one_pair_a_row_and_there_are_few_shapes():
     S, T = random_lengths()
     layout = layouts()["buckets"]
-    row_of, _ = layout.rows(S, T)
-    assert sorted(row_of) == list(range(len(S)))
-    assert len(layout.shapes) <= 7
+    _, counts, rows = layout.arrange(S, T)
+    assert counts.tolist() == [1] * len(S)
+    assert len(rows) == len(layout.shapes) <= 7
 
 
 def test_what_is_longer_than_any_row_does_not_fit():
@@ -100,15 +102,25 @@ def test_pairs_that_do_not_fill_a_batch_move_to_a_larger_shape():
     (height_8, *_), (height_4, *_) = layout.shapes
     assert (height_8, height_4) == (32, 64)
     few = np.array([4] * 3 + [8] * 3)
-    assert set(layout.rows(few, few)[1]) == {0}
+    assert layout.arrange(few, few)[2].tolist() == [6, 0]
+    assert layout.arrange(S, S)[2].tolist() == [1, 64]
 
 
 def test_packing_leaves_less_than_a_tenth_of_a_row_empty():
     S, T = random_lengths(5000)
     layout = Packing(S, T, BATCH_TOKENS, 128)
-    _, shape_of = layout.rows(S, T)
+    _, counts, _ = layout.arrange(S, T)
     _, row_S, row_T = layout.shapes[0]
-    assert (S.sum() + T.sum()) / (len(shape_of) * (row_S + row_T)) > 0.9
+    assert (S.sum() + T.sum()) / (len(counts) * (row_S + row_T)) > 0.9
+
+
+def test_packed_rows_do_not_stand_by_the_size_of_their_pairs():
+    """Neighbouring rows make a batch: it should be a sample of the corpus."""
+    S, T = random_lengths(5000)
+    order, counts, _ = Packing(S, T, BATCH_TOKENS, 128).arrange(S, T)
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    longest = [S[order][row_of == row].max() for row in range(len(counts))]
+    assert abs(np.corrcoef(longest, np.arange(len(counts)))[0, 1]) < 0.2
 
 
 def test_the_side_that_takes_less_has_shorter_rows():
