@@ -14,9 +14,7 @@ of any length are then copied digit by digit, too. What is brought along has way
 import dataclasses
 import functools
 import hashlib
-import importlib
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain, takewhile
@@ -27,6 +25,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from jformer.config import BOS, EOS, PAD, DataConfig, UserError, replace_file
+from jformer.data.sentencepiece import from_sentencepiece
 
 SOURCE_FILE = "source_vocabulary.json"
 FIRST = 3  # our id of a tokenizer's entry 0
@@ -36,8 +35,6 @@ WORDS_KEPT = 200_000  # whose entries are remembered, in about 70 MB
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
-# "<0x41>" in a text must not become the entry for a byte; only what is brought along needs this.
-SPLIT_FALLBACK = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")
 MARK = "…"  # before a WordPiece entry within a word: unlike "##", this stands for no bytes
 # What any text needs, before all that is learned.
 BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]}
@@ -139,7 +136,7 @@ class Vocabulary:
     @functools.cached_property
     def hash(self) -> str:
         """Says whether two vocabularies give the same ids."""
-        return hashlib.sha256(self._tokenizer.to_str().encode()).hexdigest()
+        return hashlib.sha256(f"{FIRST} {self._tokenizer.to_str()}".encode()).hexdigest()
 
     @functools.cached_property
     def merges(self) -> np.ndarray | None:
@@ -232,76 +229,6 @@ def settle(vocab: list[list]) -> list[list]:
         for piece, score in pieces
     ]
     return vocab[: len(FALLBACK)] + sorted(settled, key=lambda entry: (-entry[1], entry[0]))
-
-
-def from_sentencepiece(path: str) -> Tokenizer:
-    """A tokenizer that cuts as `sentencepiece` does with this model, with the same ids.
-
-    They may part where two cuts have the same score, for its floats have 32 bits, and where the
-    model's normaliser changes a character of a user-defined symbol.
-    """
-    try:
-        proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto
-    except ImportError as error:
-        needed = "needs the package sentencepiece: pip install 'jformer[sentencepiece]'"
-        raise UserError(f"{path}: {needed}") from error
-    model, types = proto.FromString(Path(path).read_bytes()), proto.SentencePiece
-    spec, is_bpe = model.trainer_spec, model.trainer_spec.model_type == model.trainer_spec.BPE
-    of_type = {piece.type: i for i, piece in enumerate(model.pieces)}
-    if types.UNKNOWN not in of_type or not (is_bpe or spec.model_type == spec.UNIGRAM):
-        raise ValueError("neither Unigram nor BPE")
-    if is_bpe and types.UNUSED in of_type:
-        raise ValueError("a BPE with unused pieces")
-    scores = {piece.piece: piece.score for piece in model.pieces if piece.type == types.NORMAL}
-    symbols = [piece.piece for piece in model.pieces if piece.type == types.USER_DEFINED]
-    # No text is taken for an entry with a space in its name: a text's spaces are escaped.
-    hidden, unknown = {types.CONTROL, types.UNUSED}, of_type[types.UNKNOWN]
-    names = [f" {piece.piece}" if piece.type in hidden else piece.piece for piece in model.pieces]
-    names[unknown] = f" {spec.unk_surface.strip()} "  # what sentencepiece decodes it to
-    core: Any
-    if is_bpe:
-        merges = [
-            (piece[:cut], piece[cut:])
-            for piece in sorted(scores, key=lambda piece: -scores[piece])
-            for cut in range(1, len(piece))
-            if piece[:cut] in scores and piece[cut:] in scores
-        ]
-        core = models.BPE({name: i for i, name in enumerate(names)}, merges)
-        core.unk_token, core.fuse_unk, core.byte_fallback = names[unknown], True, spec.byte_fallback
-        core.ignore_merges = bool(symbols)  # they stand alone, and no merge makes them
-    else:
-        scores |= dict.fromkeys(symbols, -0.1)  # sentencepiece's bonus for them
-        entries = [(name, scores.get(name, 0.0)) for name in names]
-        core = models.Unigram(entries, unknown, spec.byte_fallback)
-    tokenizer = Tokenizer(core)
-    tokenizer.normalizer, tokenizer.decoder = spaces(model.normalizer_spec, spec)
-    cuts = [SPLIT_FALLBACK] if spec.byte_fallback else []
-    if symbols and is_bpe:
-        longest_first = "|".join(sorted(map(re.escape, symbols), key=len, reverse=True))
-        cuts.insert(0, pre_tokenizers.Split(Regex(longest_first), "isolated"))
-    if not any("▁" in piece[1:] for piece in [*scores, *symbols]):
-        cuts.append(pre_tokenizers.Split("▁", "merged_with_next"))  # the library remembers words
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-    return tokenizer
-
-
-def spaces(rules: Any, spec: Any) -> tuple[Any, Any]:
-    """The normalizer and the decoder for SentencePiece's ways with spaces."""
-    if spec.treat_whitespace_as_suffix or not rules.escape_whitespaces:
-        raise ValueError("whitespace that is no escaped prefix")
-    steps: list[Any] = []
-    if rules.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(rules.precompiled_charsmap))
-    if rules.remove_extra_whitespaces:
-        outer, inner = Regex(r"\A +| +\z"), Regex(" {2,}")
-        steps += [normalizers.Replace(outer, ""), normalizers.Replace(inner, " ")]
-    if rules.add_dummy_prefix:  # Metaspace would add none before a space of the text's own
-        steps.append(normalizers.Prepend("▁"))
-    steps.append(normalizers.Replace(" ", "▁"))
-    undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    if rules.add_dummy_prefix or rules.remove_extra_whitespaces:
-        undo.append(decoders.Strip(" ", 1, 0))
-    return normalizers.Sequence(steps), decoders.Sequence(undo)
 
 
 @dataclasses.dataclass(frozen=True)
