@@ -244,6 +244,11 @@ def check_data(data: DataConfig) -> None:
                 f"config.data.{name}={getattr(data, name)}: data.name={data.name} has no use for "
                 f"it; it is for {', '.join(datasets)}"
             )
+    if data.directory and data.hub:
+        raise UserError(
+            f"config.data.hub={data.hub}: config.data.directory={data.directory} is set too, and "
+            f"the text can come from one of them; leave one empty"
+        )
     if not re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", data.weights):
         raise UserError(f"config.data.weights={data.weights}: must be whole numbers as in 1,4")
     if data.source_vocabulary and data.joint_vocabulary:

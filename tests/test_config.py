@@ -81,6 +81,7 @@ def test_the_default_is_the_papers_base_model():
         ({"data__name": "hub"}, r"config\.data\.hub is empty: set --config"),
         ({"data__directory": "x"}, r"directory=x: data\.name=phrases has no use for it; it is for"),
         ({"data__name": "wmt14", "data__test": "x"}, r"test=x: .* has no use for it; .* files$"),
+        ({"data__name": "wmt14", "data__directory": "x", "data__hub": "y"}, "leave one empty"),
         ({"data__weights": "1,0"}, r"config\.data\.weights=1,0: must be whole numbers as in 1,4"),
         ({"data__source_vocabulary": "x"}, r"set config\.data\.joint_vocabulary=False"),
         ({"data__tokenizer": "unigram", "data__bpe_dropout": 0.1}, r"unigram has no merges"),

@@ -79,21 +79,22 @@ class Vocabulary:
         """Learn at most `size` entries, the first three among them; a small corpus has fewer."""
         tokenizer, trainer = untrained(kind, max(size - FIRST, 0))
         tokenizer.normalizer = normalizer = NORMALIZERS[normalization]
-        alphabet = set(BASES[kind])
+        needed = set(BASES[kind])
+        most = size - FIRST - (kind == "unigram")  # whose trainer learns one entry at least
 
-        def seen() -> Iterator[str]:
+        def fitting() -> Iterator[str]:
             for text in texts:
                 if BASES[kind] is FALLBACK:
-                    alphabet.update(normalizer.normalize_str(text) if normalizer else text)
-                yield text
-            least = FIRST + len(alphabet) + (kind == "unigram")  # whose trainer adds one at least
-            if size < least:
-                raise UserError(
-                    f"config.data.vocabulary_size={size}: must be >= {least}, for the alphabet of "
-                    f"data.tokenizer={kind} on this text"
-                )
+                    needed.update(normalizer.normalize_str(text) if normalizer else text)
+                if len(needed) <= most:  # the Unigram trainer would not come to an end
+                    yield text
 
-        tokenizer.train_from_iterator(seen(), trainer)
+        tokenizer.train_from_iterator(fitting(), trainer)
+        if len(needed) > most:
+            raise UserError(
+                f"config.data.vocabulary_size={size}: must be >= {size + len(needed) - most}, for "
+                f"the alphabet of data.tokenizer={kind} on this text"
+            )
         document = json.loads(tokenizer.to_str())
         document["added_tokens"] = []  # what the trainer called special are entries like any other
         if kind == "unigram":
@@ -222,7 +223,7 @@ def settle(vocab: list[list]) -> list[list]:
     floor + 0.0001, floor + 0.0002 and so on, with the least score of all as the floor.
     """
     pieces = vocab[len(FALLBACK) :]
-    floor = min(score for _, score in pieces)
+    floor = min((score for _, score in pieces), default=0.0)
     unused = floor + 0.0001 * sum(len(piece) == 1 for piece, _ in pieces)
     settled = [
         [piece, round(floor if len(piece) == 1 and score < unused else score, 6)]
