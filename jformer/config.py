@@ -115,7 +115,7 @@ class DataConfig:
 class TrainConfig:
     steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1")
     batch_tokens: int = key(
-        25_000, "positions of one batch on each side, padding included; Section 5.1", ">= 1"
+        25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
     )
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", ">= 0", "< 1")
     smoothing_over: str = key("all", "the entries that share epsilon_ls", *SMOOTHINGS)

@@ -1,0 +1,95 @@
+"""The look at a corpus: its figures are those of the text and of the batches."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jformer.config import Config, DataConfig, TrainConfig
+from jformer.data.look import look, page
+from jformer.data.pipeline import open_corpora, read_split
+from jformer.main import main
+from tests.conftest import file_flags, number_words
+
+ODD = ["1\u20282 3", "4\u200b5 6", "7\u200b8 9"]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("look")
+    split = number_words(100, 300)
+    sources, targets = [*split.sources, "", *ODD, "1" * 60], [*split.targets, "x", *ODD, "y"]
+    for name, lines in (("a.en", sources), ("a.de", targets), ("b.en", ["1", "ß"]), ("b.de", "12")):
+        (directory / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    data = DataConfig(
+        name="files", train=str(directory / "a"), validation=str(directory / "b"),
+        vocabulary_size=300, max_length=48, cache=str(directory / "cache"),
+    )  # fmt: skip
+    corpora = open_corpora(data, 0)
+    validation = read_split(corpora["validation"], data)
+    config = Config(data=data, train=TrainConfig(batch_tokens=256))
+    return look(config, corpora["train"], {"validation": validation})
+
+
+def test_it_counts_what_is_trained_on_and_what_is_skipped_by_reason(facts):
+    assert facts["pairs"] == 203
+    assert facts["skipped"] == {"empty": 1, "too_long": 1}
+    assert facts["scored"] == {"validation": 2}
+    assert [Path(place).name for place in facts["decisions"]["too_long"]["first"]] == ["a.en:205"]
+
+
+def test_the_histogram_holds_every_pair(facts):
+    for numbers in facts["lengths"].values():
+        assert sum(count for _, count in numbers["histogram"]) == 203
+        assert numbers["histogram"][-1][0] == numbers["max"]
+    assert facts["lengths"]["en"]["median"] == len("1 2 3") + 1
+
+
+def test_odd_characters_are_named_with_their_first_place(facts):
+    odd = facts["odd_characters"]
+    assert list(odd) == ["U+200B", "U+2028"]  # the most frequent first
+    assert (odd["U+200B"]["count"], odd["U+200B"]["kind"]) == (4, "zero width space")
+    assert Path(odd["U+2028"]["first"]).name == "a.en:202"
+
+
+def test_coverage_tells_entries_used_and_tokens_that_training_lacks(facts):
+    vocabulary = facts["vocabulary"]
+    assert 0 < vocabulary["source"]["used"] < vocabulary["source"]["entries"] <= 300
+    assert vocabulary["validation"]["unseen_source_tokens"] == 2  # the two bytes of an ß
+    assert vocabulary["validation"]["unseen_target_tokens"] == 0
+
+
+def test_padding_is_told_for_both_batchings(facts):
+    assert 0 < facts["non_pad_share"]["buckets"] < 1
+    assert 0 < facts["non_pad_share"]["packed"] < 1
+    assert len(facts["batchings"]["packed"]["shapes"]) == 1
+    assert facts["batchings"]["buckets"]["batches"] > facts["batchings"]["packed"]["batches"]
+
+
+def test_examples_are_the_pieces_of_the_text(facts):
+    assert len(facts["examples"]) == 10
+    source, target = facts["examples"][0]
+    assert "".join(source) == "1 0 0</s>"
+    assert "".join(target) == "one zero zero</s>"
+
+
+def test_the_page_shows_it_all(facts):
+    text = page(facts)
+    for part in (
+        "203 pairs an epoch",
+        "zero width space",
+        "buckets: ",
+        "packed: ",
+        "1| |0| |0|</s>",
+    ):
+        assert part in text
+    assert len(text.splitlines()) < 100
+
+
+def test_the_command_prints_a_page_or_one_object(corpus_directory, capsys):
+    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(corpus_directory)]
+    arguments.append("--config.data.vocabulary_size=300")
+    assert main([*arguments, "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] == 300
+    assert main(arguments) == 0
+    assert "300 pairs an epoch of training" in capsys.readouterr().out
