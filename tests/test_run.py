@@ -1,5 +1,6 @@
 """A run directory, opened from Python."""
 
+import dataclasses
 import json
 import shutil
 
@@ -8,9 +9,12 @@ import pytest
 
 import jformer
 from jformer.config import UserError
+from jformer.data.corpora import Split
 from jformer.run import read_results
+from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from tests.conftest import small_flags
+from jformer.training.loop import evaluation
+from tests.conftest import number_words, small_flags
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +130,21 @@ def test_results_json_is_what_was_printed(trained_workdir, capsys):
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     stored = read_results(trained_workdir)
     assert {name: stored[name] for name in printed} == printed
+
+
+def test_a_split_is_scored_whole_whatever_the_batches(run):
+    """Each sentence once: the mean over all tokens is that of the sentences one by one."""
+    split = number_words(410, 423)
+
+    def nll(split, batch_tokens):
+        train = dataclasses.replace(run.config.train, batch_tokens=batch_tokens)
+        config = dataclasses.replace(run.config, train=train)
+        mesh = parallel.make_mesh()
+        return evaluation(run.model, run.vocabularies, split, config, mesh)(run.params)["nll"]
+
+    tokens = [len(ids) + 1 for ids in run.vocabulary.encode(split.targets)]
+    single = [nll(Split([s], [t]), 48) for s, t in zip(split.sources, split.targets, strict=True)]
+    mean = np.dot(single, tokens) / sum(tokens)
+    # Float32 sums in another order.
+    assert nll(split, 48) == pytest.approx(mean, rel=1e-5)
+    assert nll(split, 4096) == pytest.approx(mean, rel=1e-5)
