@@ -147,6 +147,14 @@ def test_a_drawing_that_no_row_has_room_for_is_replaced_with_the_plain_segmentat
     assert epoch.pairs.sources.flat.tolist() != pairs.sources.flat.tolist()
 
 
+def test_the_stream_goes_through_the_epochs_in_turn(batches):
+    lengths = [len(batches.epoch(epoch)) for epoch in (0, 1)]
+    stream = iterate(batches, sum(lengths) + 1)
+    expected = [(e, n) for e in (0, 1) for n in range(lengths[e])] + [(2, 0)]
+    for batch, (epoch, number) in zip(stream, expected, strict=True):
+        np.testing.assert_array_equal(batch["labels_BT"], batches.batch(epoch, number)["labels_BT"])
+
+
 @pytest.mark.parametrize("taken", [0, 1, 30, 75])
 def test_a_restored_position_goes_on_with_the_batches_not_yet_taken(batches, taken):
     stop = 80  # beyond the first epoch

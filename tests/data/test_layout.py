@@ -69,8 +69,9 @@ def padded(shapes, S, T):
     return np.min(sizes, axis=0).sum()
 
 
-def test_the_first_cut_is_that_of_an_exhaustive_search():
-    S, T = random_lengths(83)
+@pytest.mark.parametrize("sides", [(0, 1), (1, 0)])
+def test_the_first_cut_is_that_of_an_exhaustive_search(sides):
+    S, T = (random_lengths(83)[side] for side in sides)
     up = lambda n: -(-n // LENGTH_MULTIPLE) * LENGTH_MULTIPLE  # noqa: E731
     best = whole = len(S) * (up(S.max()) + up(T.max()))
     for lengths, cut in itertools.product((S, T), range(LENGTH_MULTIPLE, LONGEST, LENGTH_MULTIPLE)):
