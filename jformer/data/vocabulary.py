@@ -77,16 +77,17 @@ class Vocabulary:
         cls, texts: Iterable[str], size: int, kind: str = "byte_bpe", normalization: str = "none"
     ) -> "Vocabulary":
         """Learn at most `size` entries, the first three among them; a small corpus has fewer."""
-        tokenizer, trainer = untrained(kind, max(size - FIRST, 0))
-        tokenizer.normalizer = normalizer = NORMALIZERS[normalization]
         needed = set(BASES[kind])
         most = size - FIRST - (kind == "unigram")  # whose trainer learns one entry at least
+        # Never below the base, and of a text beyond `most` nothing: Unigram would not come to an end.
+        tokenizer, trainer = untrained(kind, max(size - FIRST, len(needed) + 1))
+        tokenizer.normalizer = normalizer = NORMALIZERS[normalization]
 
         def fitting() -> Iterator[str]:
             for text in texts:
                 if BASES[kind] is FALLBACK:
                     needed.update(normalizer.normalize_str(text) if normalizer else text)
-                if len(needed) <= most:  # the Unigram trainer would not come to an end
+                if len(needed) <= most:
                     yield text
 
         tokenizer.train_from_iterator(fitting(), trainer)
