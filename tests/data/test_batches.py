@@ -196,3 +196,8 @@ def test_share_of_tokens_counts_both_sides_of_all_batches(batches):
             tokens += np.sum(batch[name] != PAD)
             positions += batch[name].size
     assert batches.non_pad_share() == pytest.approx(tokens / positions)
+
+
+def test_batches_of_one_shape_do_not_come_in_one_block():
+    shapes = make_batches("buckets").epoch(0).batches[:, 0]
+    assert np.count_nonzero(np.diff(shapes)) > 2 * len(np.unique(shapes))
