@@ -100,7 +100,7 @@ class DataConfig:
     normalization: str = key("none", "of all text, by Unicode", "none", "nfc", "nfkc")
     bpe_dropout: float = key(0.0, "probability that a merge is left out", ">= 0", "< 1")
     batching: str = key("buckets", "of training pairs: one a row, or several", "buckets", "packed")
-    num_buckets: int = key(12, "static batch shapes at most, each compiled once", ">= 1", "<= 255")
+    num_buckets: int = key(10, "static batch shapes at most, each compiled once", ">= 1", "<= 255")
     cache: str = key("", "folder of tokenized text; empty: ~/.cache/jformer")
 
     def corpus_weights(self, number: int) -> list[int]:

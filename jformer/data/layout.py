@@ -54,37 +54,38 @@ class Buckets:
 
 
 def bucket_lengths(S: np.ndarray, T: np.ndarray, number: int) -> list[tuple[int, int]]:
-    """At most `number` pairs of lengths with room for all, chosen for little padding.
+    """At most `number` pairs of lengths, chosen for little padding.
 
-    Cut the pairs in two by a length of either side, where that saves the most positions; then the
-    part whose best cut saves the most; and so on.
+    The first has room for all. Each further one is the one that saves the most positions, where
+    every pair takes the smallest that has room for it.
     """
-    cells, pairs = np.unique(np.stack([round_up(S), round_up(T)], 1), axis=0, return_counts=True)
-    parts = [best_cut(np.column_stack([cells, pairs]))]
-    while len(parts) < number:
-        most = max(range(len(parts)), key=lambda i: parts[i][0])
-        saved, part, cut = parts[most]
+    cells_C2, pairs_C = np.unique(
+        np.stack([round_up(S), round_up(T)], 1), axis=0, return_counts=True
+    )
+    chosen = [tuple(cells_C2.max(axis=0).tolist())]
+    taken_C = np.full(len(cells_C2), sum(chosen[0]))  # positions of a pair
+    while len(chosen) < number:
+        saved, (s, t) = best_addition(cells_C2, pairs_C, taken_C)
         if not saved:
             break
-        parts[most : most + 1] = [best_cut(part[:cut]), best_cut(part[cut:])]
-    return [(int(part[:, 0].max()), int(part[:, 1].max())) for _, part, _ in parts]
+        chosen.append((s, t))
+        inside_C = np.all(cells_C2 <= (s, t), axis=1)
+        taken_C[inside_C] = np.minimum(taken_C[inside_C], s + t)
+    return chosen
 
 
-def best_cut(cells_C3: np.ndarray) -> tuple[int, np.ndarray, int]:
-    """Positions saved, the cells (S, T, pairs) in an order, and where in it to cut them in two."""
-
-    def positions(cells_C3):
-        """That the first cells take in one bucket, for each number of them."""
-        S, T, pairs = cells_C3.T
-        return np.cumsum(pairs) * (np.maximum.accumulate(S) + np.maximum.accumulate(T))
-
-    best = (0, cells_C3, 0)
-    for axis in (0, 1):
-        cells = cells_C3[np.argsort(cells_C3[:, axis], kind="stable")]
-        below, above = positions(cells), positions(cells[::-1])[::-1]
-        saved = np.where(np.diff(cells[:, axis]) > 0, below[-1] - below[:-1] - above[1:], 0)
-        if len(saved) and saved.max() > best[0]:
-            best = (int(saved.max()), cells, int(saved.argmax()) + 1)
+def best_addition(
+    cells_C2: np.ndarray, pairs_C: np.ndarray, taken_C: np.ndarray
+) -> tuple[int, tuple[int, int]]:
+    """Positions saved, and the pair of lengths that saves them."""
+    best, choices_T = (0, (0, 0)), np.unique(cells_C2[:, 1])
+    for s in np.unique(cells_C2[:, 0]):
+        inside = cells_C2[:, 0] <= s
+        saved_CT = taken_C[inside, None] - (s + choices_T)[None, :]
+        fits_CT = cells_C2[inside, 1, None] <= choices_T[None, :]
+        saved_T = pairs_C[inside] @ np.where(fits_CT, saved_CT.clip(min=0), 0)
+        most = saved_T.argmax()
+        best = max(best, (int(saved_T[most]), (int(s), int(choices_T[most]))))
     return best
 
 

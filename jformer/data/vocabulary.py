@@ -78,23 +78,22 @@ class Vocabulary:
     ) -> "Vocabulary":
         """Learn at most `size` entries, the first three among them; a small corpus has fewer."""
         needed = set(BASES[kind])
-        most = size - FIRST - (kind == "unigram")  # whose trainer learns one entry at least
-        # Never below the base, and of a text beyond `most` nothing: Unigram would not come to an end.
-        tokenizer, trainer = untrained(kind, max(size - FIRST, len(needed) + 1))
+        first = FIRST + (kind == "unigram")  # its trainer learns one entry at least
+        tokenizer, trainer = untrained(kind, max(size, first + len(needed)) - FIRST)
         tokenizer.normalizer = normalizer = NORMALIZERS[normalization]
 
         def fitting() -> Iterator[str]:
             for text in texts:
                 if BASES[kind] is FALLBACK:
                     needed.update(normalizer.normalize_str(text) if normalizer else text)
-                if len(needed) <= most:
+                if first + len(needed) <= size:  # else Unigram's trainer would not come to an end
                     yield text
 
         tokenizer.train_from_iterator(fitting(), trainer)
-        if len(needed) > most:
+        if size < first + len(needed):
             raise UserError(
-                f"config.data.vocabulary_size={size}: must be >= {size + len(needed) - most}, for "
-                f"the alphabet of data.tokenizer={kind} on this text"
+                f"config.data.vocabulary_size={size}: must be >= {first + len(needed)}, for the "
+                f"alphabet of data.tokenizer={kind} on this text"
             )
         document = json.loads(tokenizer.to_str())
         document["added_tokens"] = []  # what the trainer called special are entries like any other

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from jformer.data.layout import LENGTH_MULTIPLE, Buckets, Packing, best_cut, bucket_lengths
+from jformer.data.layout import LENGTH_MULTIPLE, Buckets, Packing, bucket_lengths
 
 BATCH_TOKENS, LONGEST = 512, 60
 
@@ -69,19 +69,15 @@ def padded(shapes, S, T):
     return np.min(sizes, axis=0).sum()
 
 
-@pytest.mark.parametrize("sides", [(0, 1), (1, 0)])
-def test_the_first_cut_is_that_of_an_exhaustive_search(sides):
-    S, T = (random_lengths(61)[side] for side in sides)
-    up = lambda n: -(-n // LENGTH_MULTIPLE) * LENGTH_MULTIPLE  # noqa: E731
-    best = whole = len(S) * (up(S.max()) + up(T.max()))
-    for lengths, cut in itertools.product((S, T), range(LENGTH_MULTIPLE, LONGEST, LENGTH_MULTIPLE)):
-        parts = [lengths <= cut, lengths > cut]
-        if all(part.any() for part in parts):
-            cost = sum(p.sum() * (up(S[p].max()) + up(T[p].max())) for p in parts)
-            best = min(best, cost)
-    cells, counts = np.unique(np.stack([up(S), up(T)], 1), axis=0, return_counts=True)
-    saved, _, _ = best_cut(np.column_stack([cells, counts]))
-    assert saved == whole - best > 0
+def test_each_bucket_is_the_best_that_can_be_added_by_an_exhaustive_search():
+    S, T = random_lengths(83)
+    chosen = bucket_lengths(S, T, 5)
+    every = range(LENGTH_MULTIPLE, LONGEST + 1, LENGTH_MULTIPLE)
+    assert chosen[0] == (60, 60)
+    for number in range(1, 5):
+        before = chosen[:number]
+        best = min(padded([*before, added], S, T) for added in itertools.product(every, every))
+        assert padded(chosen[: number + 1], S, T) == best < padded(before, S, T)
 
 
 def test_more_buckets_never_pad_more():
