@@ -108,7 +108,7 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": ""})
 
-    from jformer.data.pipeline import open_corpora, read_split
+    from jformer.data.pipeline import open_data
     from jformer.run import load, read_results
     from jformer.training.loop import check_same_config, train
 
@@ -118,14 +118,7 @@ def train_command(arguments: list[str]) -> int:
     say(f"workdir     {workdir}")
     say(f"config      {config.name}, {config.train.steps:,} steps on {data.name}, {languages}")
     check_same_config(config, workdir)
-    corpora = open_corpora(data, config.seed)
-    training = corpora.pop("train")
-    data.corpus_weights(len(training))
-    splits = {name: read_split(split, data) for name, split in corpora.items()}
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
+    training, splits = open_data(config)
     train(config, training, splits["validation"], workdir)
     run = load(workdir)
     tests = {name: split for name, split in splits.items() if name != "validation"}
@@ -185,12 +178,9 @@ def data_command(arguments: list[str]) -> int:
         raise UserError(f"--format={flag.format}: must be text or json")
 
     from jformer.data.look import look, page
-    from jformer.data.pipeline import open_corpora, read_split
+    from jformer.data.pipeline import open_data
 
-    corpora = open_corpora(config.data, config.seed)
-    training = corpora.pop("train")
-    splits = {name: read_split(split, config.data) for name, split in corpora.items()}
-    facts = look(config, training, splits)
+    facts = look(config, *open_data(config))
     print(json.dumps(facts) if flag.format == "json" else page(facts))
     return 0
 

@@ -54,6 +54,14 @@ def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
     return Split([source for _, source, _ in pairs], [target for _, _, target in pairs])
 
 
+def open_data(config: Config) -> tuple[list[Corpus], dict[str, Split]]:
+    """The training corpora, to be read later, and the text of the other splits."""
+    corpora = open_corpora(config.data, config.seed)
+    training = corpora.pop("train")
+    config.data.corpus_weights(len(training))  # a wrong number of them is told before any work
+    return training, {name: read_split(split, config.data) for name, split in corpora.items()}
+
+
 def make_batches(
     config: Config, pairs: TokenPairs, rows: np.ndarray, vocabularies: Vocabularies
 ) -> Batches:

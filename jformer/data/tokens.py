@@ -65,7 +65,7 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
 
     def build(folder: Path) -> None:
         total, began = count_rows(corpora), time.monotonic()
-        every = -(-total // data.vocabulary_sample)
+        every = max(1, -(-total // data.vocabulary_sample))
         which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
         log.info("vocabulary  learning from %s pairs ...", which)
 

@@ -36,19 +36,19 @@ MAY_CHANGE = ("train.steps", "train.log_every", "train.evaluate_every", "data.ca
 def train(config: Config, corpora: list[Corpus], validation: Split, workdir: Path) -> None:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one."""
     every, total = config.train, config.train.steps
-    with Checkpoints(workdir, keep=every.average_checkpoints) as checkpoints:
-        newest = max(checkpoints.steps(), default=0)
-        if newest >= total:
-            return
-        write_config(config, workdir / "config.json")
-        content = content_hash(corpora)
-        if not newest:  # the run's own from here on
-            make_vocabularies(corpora, content, config.data).save(workdir)
+    newest = newest_step(workdir)
+    if newest >= total:
+        return
+    content = content_hash(corpora)
+    if newest:
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-        tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
-        rows = trainable(tokenized, config.data)
-        batches = make_batches(config, tokenized.pairs, rows, vocabularies)
-
+    else:
+        vocabularies = make_vocabularies(corpora, content, config.data)
+    tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
+    rows = trainable(tokenized, config.data)
+    batches = make_batches(config, tokenized.pairs, rows, vocabularies)
+    begin(config, vocabularies, workdir)  # all text was read: a bad line leaves no half run
+    with Checkpoints(workdir, keep=every.average_checkpoints) as checkpoints:
         mesh = parallel.make_mesh()
         model = make_model(config, vocabularies)
         rate, optimizer, step_fn = from_config(config, model)
@@ -116,13 +116,26 @@ def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
     return Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
 
 
-def has_checkpoints(workdir: Path) -> bool:
-    return any((workdir / "checkpoints").glob("[0-9]*"))
+def begin(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
+    write_config(config, workdir / "config.json")
+    vocabularies.save(workdir)
+
+
+def newest_step(workdir: Path) -> int:
+    """Of the newest checkpoint; 0 if there is none."""
+    if not any((workdir / "checkpoints").glob("[0-9]*")):
+        return 0
+    with Checkpoints(workdir) as checkpoints:
+        return max(checkpoints.steps(), default=0)
 
 
 def check_same_config(config: Config, workdir: Path) -> None:
     """Raise `UserError` where `workdir` holds a run of another config, naming what differs."""
-    if not has_checkpoints(workdir):
+    if not newest_step(workdir):
         return  # nothing is lost: what stopped before its first checkpoint begins anew
     before, now = flatten(read_config(workdir / "config.json")), flatten(config)
     differing = [
