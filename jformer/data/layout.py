@@ -59,9 +59,11 @@ def bucket_lengths(S: np.ndarray, T: np.ndarray, number: int) -> list[tuple[int,
     The first has room for all. Each further one is the one that saves the most positions, where
     every pair takes the smallest that has room for it.
     """
-    cells_C2, pairs_C = np.unique(
-        np.stack([round_up(S), round_up(T)], 1), axis=0, return_counts=True
-    )
+    pairs_ST = np.zeros((S.max() // LENGTH_MULTIPLE + 2, T.max() // LENGTH_MULTIPLE + 2), np.int64)
+    cells = [round_up(lengths) // LENGTH_MULTIPLE for lengths in (S, T)]
+    np.add.at(pairs_ST, tuple(cells), 1)
+    cells_C2 = np.argwhere(pairs_ST) * LENGTH_MULTIPLE
+    pairs_C = pairs_ST[pairs_ST > 0]
     chosen = [tuple(cells_C2.max(axis=0).tolist())]
     taken_C = np.full(len(cells_C2), sum(chosen[0]))  # positions of a pair
     while len(chosen) < number:
@@ -123,7 +125,8 @@ class Packing:
         that it has room for and that no emptier row has taken.
         """
         size = np.maximum(S * self.T, T * self.S)  # the fuller side of an otherwise empty row
-        pool = np.argsort(size, kind="stable")
+        pool = np.argsort(size, kind="stable").astype(np.int32)
+        size = size[pool]
         row_of = np.empty(len(S), np.int32)
         rows = 0
         while len(pool):
@@ -132,7 +135,7 @@ class Packing:
             while len(pool):
                 room = np.minimum(free_S * self.T, free_T * self.S)
                 emptiest = np.argsort(-room, kind="stable")
-                largest = np.searchsorted(size[pool], room[emptiest], side="right") - 1
+                largest = np.searchsorted(size, room[emptiest], side="right") - 1
                 # Strictly decreasing, so that no two rows take the same pair.
                 ranks = np.arange(new)
                 taken = np.minimum.accumulate(largest + ranks) - ranks
@@ -142,6 +145,8 @@ class Packing:
                 row_of[pool[taken]] = rows + taking
                 free_S[taking] -= S[pool[taken]]
                 free_T[taking] -= T[pool[taken]]
-                pool = np.delete(pool, taken)
+                left = np.ones(len(pool), bool)
+                left[taken] = False
+                pool, size = pool[left], size[left]
             rows += new
         return row_of, rows
