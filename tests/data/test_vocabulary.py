@@ -148,6 +148,14 @@ def test_a_size_below_the_alphabet_names_the_least_that_works(kind):
 
 
 @every_kind
+def test_an_alphabet_far_beyond_the_size_is_refused_without_training_on_it(kind):
+    """Unigram's trainer would never end: it cannot prune single characters."""
+    texts = ["".join(map(chr, range(start, start + 40))) for start in range(0x4E00, 0x5800, 40)]
+    with pytest.raises(UserError, match=r"config\.data\.vocabulary_size=258: must be >= \d+"):
+        Vocabulary.train(iter(texts), 258, kind)
+
+
+@every_kind
 def test_without_texts_there_is_the_alphabet_of_bytes(kind):
     vocabulary = Vocabulary.train([], 600, kind)
     assert vocabulary.size == (515 if kind == "wordpiece" else 259)
@@ -189,6 +197,16 @@ def test_flat_ids_are_the_ids_of_each_text_in_order(kind, monkeypatch):
     assert ids.tolist() == [*itertools.chain(*singly)]
     assert lengths.tolist() == [len(one) for one in singly]
     assert trained(kind).encode(texts) == singly
+
+
+def test_what_is_remembered_of_words_is_bounded(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "WORDS_KEPT", 3)
+    trained().save(tmp_path / "vocabulary.json")
+    vocabulary = Vocabulary.load(tmp_path / "vocabulary.json")
+    vocabulary.encode(["der Hund und"])
+    assert len(vocabulary._known) == 3
+    vocabulary.encode(["die Katze"])
+    assert len(vocabulary._known) == 0
 
 
 def test_no_texts_have_no_ids():
