@@ -76,7 +76,7 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
         Vocabularies.train(pairs, data).save(folder)
         log.info("vocabulary  took %.0f s", time.monotonic() - began)
 
-    folder = entry(data, "vocabulary", [content, settings], build)
+    folder = entry(data, "vocabulary", [content, how_read(corpora, data), settings], build)
     return Vocabularies.load(folder, data.joint_vocabulary)
 
 
@@ -92,7 +92,8 @@ def tokenize_corpora(
         write_tokens(folder, corpora, vocabularies, data.bad_lines, limit, total)
         log.info("tokenizing  took %.0f s; kept in %s", time.monotonic() - began, folder.parent)
 
-    depends_on = [content, vocabularies.hash, data.bad_lines, limit]
+    how = how_read(corpora, data)
+    depends_on = [content, how, vocabularies.hash, data.bad_lines, limit]
     folder = entry(data, "tokens", depends_on, build)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     sides = []
@@ -103,6 +104,12 @@ def tokenize_corpora(
     lines = np.load(folder / "lines.npy", mmap_mode="r")
     places = [corpus.places[0] for corpus in corpora]
     return Tokenized(TokenPairs(*sides), lines, meta["ends"], places, Report(meta["decisions"]))
+
+
+def how_read(corpora: list[Corpus], data: DataConfig) -> list:
+    """What the same bytes may be read by: columns by language, markup by the name of a file."""
+    languages = [data.source_language, data.target_language]
+    return [languages, [corpus.places for corpus in corpora]]
 
 
 def count_rows(corpora: list[Corpus]) -> int:

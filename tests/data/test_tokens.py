@@ -96,6 +96,34 @@ def test_whatever_the_ids_depend_on_makes_an_entry_of_its_own(data, change, kind
     assert sorted(name.partition("-")[0] for name in new) == kinds
 
 
+def test_the_same_columns_read_for_other_languages_are_other_pairs(data, tmp_path):
+    columns = "".join(f"{n}\tword {n}\n" for n in range(100, 160))
+    (tmp_path / "all.tsv").write_text("en\tde\n" + columns)
+    named = dataclasses.replace(data, train=str(tmp_path / "all.tsv"))
+    there, vocabularies = prepared(named)
+    swapped = dataclasses.replace(named, source_language="de", target_language="en")
+    back, _ = prepared(swapped)
+    assert vocabularies.source.decode(there.pairs.sources.flat) == "100"
+    assert vocabularies.source.decode(back.pairs.sources.flat) == "word 100"
+
+
+def test_the_same_bytes_under_a_name_that_says_markup_are_other_pairs(data, tmp_path):
+    talks = dataclasses.replace(data, train=str(tmp_path / "train.tags.en-de"))
+    for prefix in (data.train, talks.train):
+        write(prefix, ["<url>x</url>", "1"], ["<url>x</url>", "2"])
+    assert prepared(data)[0].lines.tolist() == [1, 2]
+    assert prepared(talks)[0].lines.tolist() == [2]
+
+
+def test_the_places_in_a_report_are_those_of_the_files_that_were_asked_for(data, tmp_path):
+    moved = dataclasses.replace(data, train=str(tmp_path / "moved"))
+    for prefix in (data.train, moved.train):
+        write(prefix, ["1", ""], ["one", "two"])
+    for asked in (data, moved):
+        report = prepared(asked)[0].report
+        assert report.decisions["empty"]["first"] == [f"{asked.train}.en:2"]
+
+
 def test_pairs_with_an_empty_side_are_left_out_with_their_places(data):
     write(data.train, ["a", "", "b", " ", "c"], ["x", "y", "\t", "y", "z"])
     tokenized, _ = prepared(data)
