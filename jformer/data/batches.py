@@ -7,9 +7,6 @@ goes on with the batches that an uninterrupted one would have seen, on any numbe
 
 import dataclasses
 import functools
-import itertools
-import mmap
-from collections.abc import Sequence
 from typing import Any
 
 import grain
@@ -18,78 +15,11 @@ import numpy as np
 from jformer.config import BOS, PAD
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.layout import Buckets, Packing
+from jformer.data.ragged import Ragged, TokenPairs, choose, ranges
 
 Batch = dict[str, np.ndarray]
 
-READ_ROWS = 2**13  # of a mapped file at a time
 GROUP = 64  # batches whose pairs are read together, from the front of the file to its back
-
-
-@dataclasses.dataclass(frozen=True)
-class Ragged:
-    """Rows of different lengths in one flat array, row i from `offsets[i]` to `offsets[i + 1]`."""
-
-    flat: np.ndarray  # it and the offsets may be mapped files
-    offsets: np.ndarray
-
-    @classmethod
-    def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        return cls.from_lengths(
-            np.fromiter(itertools.chain.from_iterable(rows), np.int32), [len(row) for row in rows]
-        )
-
-    @classmethod
-    def from_lengths(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray) -> "Ragged":
-        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
-
-    @property
-    def lengths(self) -> np.ndarray:
-        lengths = np.empty(len(self.offsets) - 1, np.int32)
-        for start in range(0, len(lengths), READ_ROWS):
-            part = self.offsets[start : start + READ_ROWS + 1]
-            lengths[start : start + READ_ROWS] = np.diff(part)
-        release(self.offsets)
-        return lengths
-
-    def tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The given rows one after the other, and their lengths."""
-        begins = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - begins
-        return self.flat[ranges(begins, lengths)], lengths
-
-    def read(self, rows: np.ndarray) -> "Ragged":
-        """The given rows alone, in memory; ascending, they are read from front to back."""
-        parts = []
-        for start in range(0, len(rows), READ_ROWS):
-            parts.append(self.tokens(rows[start : start + READ_ROWS]))
-            release(self.flat, self.offsets)
-        tokens, lengths = zip(*parts, strict=True)
-        return Ragged.from_lengths(np.concatenate(tokens), np.concatenate(lengths))
-
-
-def release(*arrays: np.ndarray) -> None:
-    """Take what was read of mapped files out of this process's memory."""
-    for array in arrays:
-        if isinstance(array.base, mmap.mmap):
-            array.base.madvise(mmap.MADV_DONTNEED)
-
-
-@dataclasses.dataclass(frozen=True)
-class TokenPairs:
-    """Both sides end in EOS, which a target's labels do; its BOS is added in the batch."""
-
-    sources: Ragged
-    targets: Ragged
-
-    def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions S and T that each pair takes."""
-        return self.sources.lengths[rows], self.targets.lengths[rows]
-
-
-def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """`begins[0], begins[0] + 1, ...` for each length in turn, all in one array."""
-    shifts = begins - np.cumsum(lengths) + lengths
-    return np.repeat(shifts, lengths) + np.arange(lengths.sum())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,16 +155,6 @@ def scatter(values: np.ndarray, index: np.ndarray, height: int, width: int) -> n
     array = np.full(height * width, PAD, np.int32)
     array[index] = values
     return array.reshape(height, width)
-
-
-def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
-    """Row i of `a` where `first[i]`, and else of `b`."""
-    if first.all():
-        return a
-    begins = np.where(first, a.offsets[:-1], len(a.flat) + b.offsets[:-1])
-    lengths = np.where(first, a.lengths, b.lengths)
-    flat = np.concatenate([a.flat, b.flat])[ranges(begins, lengths)]
-    return Ragged.from_lengths(flat, lengths)
 
 
 class Stream(grain.IterDataset):

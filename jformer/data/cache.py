@@ -36,8 +36,11 @@ def content_hash(corpora: list[Corpus]) -> str:
     """Of every byte of the text: a file that changed in any way is another corpus."""
 
     def of_file(path: Path) -> str:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
     files = [path for corpus in corpora for path in corpus.files]
     with ThreadPoolExecutor(2) as pool:

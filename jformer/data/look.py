@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from jformer.config import EOS, Config
-from jformer.data.batches import Ragged
 from jformer.data.cache import content_hash
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.pipeline import make_batches
+from jformer.data.ragged import Ragged
 from jformer.data.tokens import (
     SIDES,
     Tokenized,

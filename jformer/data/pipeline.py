@@ -6,12 +6,13 @@ import numpy as np
 
 from jformer.config import Config, DataConfig, UserError
 from jformer.data import phrases
-from jformer.data.batches import Batches, TokenPairs, redrawn
+from jformer.data.batches import Batches, redrawn
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Corpus, Report, Split, at_hand, open_corpus, read
 from jformer.data.hub import open_hub
 from jformer.data.layout import Buckets, Packing
 from jformer.data.named import open_folder
+from jformer.data.ragged import TokenPairs
 from jformer.data.vocabulary import Vocabularies
 
 log = logging.getLogger(__name__)

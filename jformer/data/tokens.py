@@ -20,9 +20,9 @@ import numpy as np
 from tqdm import tqdm
 
 from jformer.config import EOS, DataConfig, UserError
-from jformer.data.batches import Ragged, TokenPairs
 from jformer.data.cache import entry
 from jformer.data.corpora import Corpus, Report, Split, read
+from jformer.data.ragged import Ragged, TokenPairs
 from jformer.data.vocabulary import Vocabularies
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, takewhile
+from itertools import accumulate, chain, islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from jformer.config import BOS, EOS, PAD, DataConfig, UserError, replace_file
+from jformer.data.ragged import Ragged
 from jformer.data.sentencepiece import from_sentencepiece
 
 SOURCE_FILE = "source_vocabulary.json"
@@ -59,6 +60,14 @@ CUTS = {
 BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
 
 
+class Numbers(dict[str, int]):
+    """Numbers words in the order in which they are asked for."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+
 class Vocabulary:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
@@ -69,8 +78,8 @@ class Vocabulary:
         if isinstance(tokenizer.model, models.BPE):
             tokenizer.model.dropout = None  # published with it, some never give the same ids twice
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
-        self._known: dict[str, list[int]] = {}  # entries of words
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
+        self._forget()
 
     @classmethod
     def train(
@@ -165,19 +174,22 @@ class Vocabulary:
 
     def _encode_part(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         units = [self._units(text) for text in texts]
-        known = self._known
-        missing = [unit for unit in dict.fromkeys(chain.from_iterable(units)) if unit not in known]
+        numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(units)), np.int64)
+        missing = list(islice(self._numbers, len(self._ids), None))
         encodings = self._tokenizer.encode_batch_fast(
             [unit[1:] if unit[0] == "\n" else f" {unit}" for unit in missing],
             add_special_tokens=False,
         )
-        known.update((unit, part.ids) for unit, part in zip(missing, encodings, strict=True))
-        found = [known[unit] for unit in chain.from_iterable(units)]
-        ids = np.fromiter(chain.from_iterable(found), np.int32) + np.int32(FIRST)
-        unit_ends, text_ends = (np.cumsum([0, *map(len, parts)]) for parts in (found, units))
-        if len(known) > WORDS_KEPT or not self._by_words:
-            known.clear()
-        return ids, np.diff(unit_ends[text_ends]).astype(np.int32)
+        self._ids = self._ids.followed_by(Ragged.from_rows([part.ids for part in encodings]))
+        ids, lengths = self._ids.tokens(numbers)
+        unit_ends, text_ends = (np.cumsum([0, *parts]) for parts in (lengths, map(len, units)))
+        if len(self._numbers) > WORDS_KEPT or not self._by_words:
+            self._forget()
+        return ids + np.int32(FIRST), np.diff(unit_ends[text_ends]).astype(np.int32)
+
+    def _forget(self) -> None:
+        """The words met so far, and their ids, without FIRST."""
+        self._numbers, self._ids = Numbers(), Ragged.from_rows([])
 
     def _units(self, text: str) -> list[str]:
         """What is encoded alone, and once: words, or the whole text; "\\n" stands before the first.

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from jformer.config import BOS, EOS, PAD
-from jformer.data.batches import Batches, Ragged, TokenPairs, iterate
+from jformer.data.batches import Batches, iterate
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.layout import Buckets, Packing
+from jformer.data.ragged import Ragged, TokenPairs
 
 BATCH_TOKENS, PAIRS = 512, 237
 # Ids 3 to 9 are base symbols, and three merges of them.

@@ -214,6 +214,14 @@ def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):
         prepared(dataclasses.replace(data, cache=str(tmp_path / "file" / "x")))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a file that nobody can read")
+def test_training_text_that_cannot_be_read_is_named(data, tmp_path):
+    for language in ("en", "de"):
+        (tmp_path / f"mem.{language}").symlink_to("/proc/self/mem")
+    with pytest.raises(UserError, match=r"/mem\.en: cannot be read \(Input/output error\)"):
+        prepared(dataclasses.replace(data, train=str(tmp_path / "mem")))
+
+
 def start(data, cache, batching="packed", **environment):
     """A process of its own that prints a hash of vocabulary, batches and report."""
     command = [sys.executable, "-m", "tests.data.batches_hash", data.train, str(cache), batching]

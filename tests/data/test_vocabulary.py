@@ -204,9 +204,9 @@ def test_what_is_remembered_of_words_is_bounded(monkeypatch, tmp_path):
     trained().save(tmp_path / "vocabulary.json")
     vocabulary = Vocabulary.load(tmp_path / "vocabulary.json")
     vocabulary.encode(["der Hund und"])
-    assert len(vocabulary._known) == 3
+    assert len(vocabulary._numbers) == 3
     vocabulary.encode(["die Katze"])
-    assert len(vocabulary._known) == 0
+    assert len(vocabulary._numbers) == 0
 
 
 def test_no_texts_have_no_ids():

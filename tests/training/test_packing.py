@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jformer.config import EOS, POSITIONS, ModelConfig
-from jformer.data.batches import Batches, Ragged, TokenPairs
+from jformer.data.batches import Batches
 from jformer.data.layout import Buckets, Packing
+from jformer.data.ragged import Ragged, TokenPairs
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums
 from jformer.training.step import logits

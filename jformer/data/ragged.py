@@ -1,0 +1,94 @@
+"""Texts of different lengths in one flat array, in memory or in a mapped file."""
+
+import dataclasses
+import itertools
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+
+READ_ROWS = 2**13  # of a mapped file at a time
+
+
+@dataclasses.dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths in one flat array, row i from `offsets[i]` to `offsets[i + 1]`."""
+
+    flat: np.ndarray  # it and the offsets may be mapped files
+    offsets: np.ndarray
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
+        return cls.from_lengths(
+            np.fromiter(itertools.chain.from_iterable(rows), np.int32), [len(row) for row in rows]
+        )
+
+    @classmethod
+    def from_lengths(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray) -> "Ragged":
+        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        lengths = np.empty(len(self), np.int32)
+        for start in range(0, len(lengths), READ_ROWS):
+            part = self.offsets[start : start + READ_ROWS + 1]
+            lengths[start : start + READ_ROWS] = np.diff(part)
+        release(self.offsets)
+        return lengths
+
+    def tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The given rows one after the other, and their lengths."""
+        begins = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - begins
+        return self.flat[ranges(begins, lengths)], lengths
+
+    def read(self, rows: np.ndarray) -> "Ragged":
+        """The given rows alone, in memory; ascending, they are read from front to back."""
+        parts = []
+        for start in range(0, len(rows), READ_ROWS):
+            parts.append(self.tokens(rows[start : start + READ_ROWS]))
+            release(self.flat, self.offsets)
+        tokens, lengths = zip(*parts, strict=True)
+        return Ragged.from_lengths(np.concatenate(tokens), np.concatenate(lengths))
+
+    def followed_by(self, other: "Ragged") -> "Ragged":
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
+        return Ragged(np.concatenate([self.flat, other.flat]), offsets)
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenPairs:
+    """Both sides end in EOS, which a target's labels do; its BOS is added in the batch."""
+
+    sources: Ragged
+    targets: Ragged
+
+    def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions S and T that each pair takes."""
+        return self.sources.lengths[rows], self.targets.lengths[rows]
+
+
+def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """`begins[0], begins[0] + 1, ...` for each length in turn, all in one array."""
+    shifts = begins - np.cumsum(lengths) + lengths
+    return np.repeat(shifts, lengths) + np.arange(lengths.sum())
+
+
+def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
+    """Row i of `a` where `first[i]`, and else of `b`."""
+    if first.all():
+        return a
+    begins = np.where(first, a.offsets[:-1], len(a.flat) + b.offsets[:-1])
+    lengths = np.where(first, a.lengths, b.lengths)
+    flat = np.concatenate([a.flat, b.flat])[ranges(begins, lengths)]
+    return Ragged.from_lengths(flat, lengths)
+
+
+def release(*arrays: np.ndarray) -> None:
+    """Take what was read of mapped files out of this process's memory."""
+    for array in arrays:
+        if isinstance(array.base, mmap.mmap):
+            array.base.madvise(mmap.MADV_DONTNEED)
