@@ -13,7 +13,6 @@ import json
 import logging
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from jformer.data.cache import entry
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.ragged import Ragged, TokenPairs
 from jformer.data.vocabulary import Vocabularies
+from jformer.data.workers import Chunk, encode_all
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,6 @@ VOCABULARY_KEYS = (
     "tokenizer", "vocabulary_size", "vocabulary_sample", "joint_vocabulary", "normalization",
     "bad_lines",
 )  # fmt: skip
-
-Chunk = tuple[list[int], list[str], list[str]]  # line numbers, sources, targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,27 +122,28 @@ def write_tokens(
     limit: int | None,
     total: int,
 ) -> None:
-    report, ends = Report(), []
+    report, pairs = Report(), [0] * len(corpora)
     lines: list[np.ndarray] = []
-    both = (vocabularies.source, vocabularies.target)
-    dtypes = ["uint16" if vocabulary.size <= 2**16 else "int32" for vocabulary in both]
+    sizes = vocabularies.source.size, vocabularies.target.size
+    dtypes = ["uint16" if size <= 2**16 else "int32" for size in sizes]
     lengths: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((folder / f"{side}.ids").open("wb")) for side in SIDES]
         bar = stack.enter_context(tqdm(total=total, unit="pair", unit_scale=True, disable=None))
-        for corpus in corpora:
-            for numbers, *texts in read_ahead(chunks(corpus, policy, report)):
-                lines.append(np.array(numbers, np.uint32))
-                encoded = [v.encode_flat(side) for v, side in zip(both, texts, strict=True)]
-                longest = np.maximum(encoded[0][1], encoded[1][1])
-                for row in np.flatnonzero(longest >= limit) if limit else ():
-                    report.add("truncated", f"{corpus.places[0]}:{numbers[row]}")
-                for side, (ids, counts) in enumerate(encoded):
-                    ids, counts = with_end(ids, counts, limit)
-                    ids.astype(dtypes[side]).tofile(files[side])
-                    lengths[side].append(counts)
-                bar.update(len(numbers))
-            ends.append(sum(map(len, lines)))
+        encoded = encode_all(vocabularies, chunks(corpora, policy, report), total)
+        for chunk, sides in stack.enter_context(contextlib.closing(encoded)):
+            lines.append(np.array(chunk.lines, np.uint32))
+            longest = np.maximum(sides[0][1], sides[1][1])
+            for row in np.flatnonzero(longest >= limit) if limit else ():
+                place = corpora[chunk.corpus].places[0]
+                report.add("truncated", f"{place}:{chunk.lines[row]}")
+            for side, (ids, counts) in enumerate(sides):
+                ids, counts = with_end(ids, counts, limit)
+                ids.astype(dtypes[side]).tofile(files[side])
+                lengths[side].append(counts)
+            bar.update(len(chunk.lines))
+            pairs[chunk.corpus] += len(chunk.lines)
+    ends = list(itertools.accumulate(pairs))
     if not ends[-1]:
         places = ", ".join(corpus.places[0] for corpus in corpora)
         raise UserError(f"{places}: no pair to train on; {'; '.join(report.lines())}")
@@ -160,26 +159,18 @@ def write_tokens(
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
-def chunks(corpus: Corpus, policy: str, report: Report) -> Iterator[Chunk]:
-    """The pairs of a corpus that have two sides, in parts."""
-    pairs = read(corpus, policy, report)
-    while part := list(itertools.islice(pairs, CHUNK)):
-        kept = [pair for pair in part if pair[1].strip() and pair[2].strip()]
-        if len(kept) < len(part):
-            for number, source, target in part:
-                if not (source.strip() and target.strip()):
-                    report.add("empty", f"{corpus.places[0]}:{number}")
-        numbers, sources, targets = zip(*kept, strict=True) if kept else ((), (), ())
-        yield list(numbers), list(sources), list(targets)
-
-
-def read_ahead(parts: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The same, the next being made in a thread while the caller works on one."""
-    with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(next, parts, None)
-        while (part := coming.result()) is not None:
-            coming = pool.submit(next, parts, None)
-            yield part
+def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk]:
+    """The pairs that have two sides, in parts."""
+    for which, corpus in enumerate(corpora):
+        pairs = read(corpus, policy, report)
+        while part := list(itertools.islice(pairs, CHUNK)):
+            kept = [pair for pair in part if pair[1].strip() and pair[2].strip()]
+            if len(kept) < len(part):
+                for number, source, target in part:
+                    if not (source.strip() and target.strip()):
+                        report.add("empty", f"{corpus.places[0]}:{number}")
+            if kept:
+                yield Chunk(which, *map(list, zip(*kept, strict=True)))
 
 
 def with_end(

@@ -60,6 +60,9 @@ CUTS = {
 BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
 
 
+NO_IDS = Ragged.from_rows([])
+
+
 class Numbers(dict[str, int]):
     """Numbers words in the order in which they are asked for."""
 
@@ -79,7 +82,11 @@ class Vocabulary:
             tokenizer.model.dropout = None  # published with it, some never give the same ids twice
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
-        self._forget()
+        # The words met so far, or the whole texts, and the tokenizer's ids of each.
+        self._numbers, self._ids = Numbers(), NO_IDS
+
+    def __reduce__(self) -> tuple:
+        return Vocabulary, (self._tokenizer,)  # the settings above are not pickled
 
     @classmethod
     def train(
@@ -184,12 +191,8 @@ class Vocabulary:
         ids, lengths = self._ids.tokens(numbers)
         unit_ends, text_ends = (np.cumsum([0, *parts]) for parts in (lengths, map(len, units)))
         if len(self._numbers) > WORDS_KEPT or not self._by_words:
-            self._forget()
+            self._numbers, self._ids = Numbers(), NO_IDS
         return ids + np.int32(FIRST), np.diff(unit_ends[text_ends]).astype(np.int32)
-
-    def _forget(self) -> None:
-        """The words met so far, and their ids, without FIRST."""
-        self._numbers, self._ids = Numbers(), Ragged.from_rows([])
 
     def _units(self, text: str) -> list[str]:
         """What is encoded alone, and once: words, or the whole text; "\\n" stands before the first.
