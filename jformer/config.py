@@ -90,7 +90,7 @@ class DataConfig:
     phrases: int = key(40_000, "phrases: pairs made, before the splits", ">= 1000")
     bad_lines: str = key("error", "what is not UTF-8 or not two texts", "error", "replace", "skip")
     long_pairs: str = key("skip", "training pairs beyond max_length", "skip", "truncate")
-    max_length: int = key(256, "tokens a side of a pair, and of a packed row", ">= 2")
+    max_length: int = key(256, "tokens a side of a pair, and of a packed row", ">= 2", "<= 32768")
     tokenizer: str = key("byte_bpe", "sub-words; Section 5.1", *TOKENIZERS)
     vocabulary_size: int = key(37_000, "entries at most; Section 5.1", ">= 260")
     vocabulary_sample: int = key(2_000_000, "pairs that a vocabulary is learned from", ">= 1")

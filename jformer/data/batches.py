@@ -15,7 +15,7 @@ import numpy as np
 from jformer.config import BOS, PAD
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import Ragged, TokenPairs, choose, ranges
+from jformer.data.ragged import Ragged, TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
 
@@ -58,7 +58,7 @@ class Batches:
     ):
         self.pairs, self.rows, self.layout = pairs, rows, layout
         self._seed, self._redraw = seed, redraw
-        self.epoch = functools.lru_cache(maxsize=2)(self._plan)
+        self.epoch = functools.lru_cache(maxsize=1)(self._plan)
         self._group = functools.lru_cache(maxsize=1)(self._read_group)
 
     def _plan(self, number: int) -> Epoch:
@@ -98,22 +98,21 @@ class Batches:
         row = np.repeat(np.arange(len(counts)), counts) - part * height
         mine = (row >= 0) & (row < height)
         members, row = members[mine], row[mine]
+        segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
         batch = {}
-        for name, side, width in (("source_BS", "sources", S), ("labels_BT", "targets", T)):
-            tokens, lengths = getattr(pairs, side).tokens(members)
-            begins, segment = place(lengths, row, width)
-            index = ranges(begins, lengths)
-            batch[name] = scatter(tokens, index, height, width)
+        for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
+            tokens, lengths = getattr(pairs, f"{side}s").tokens(members)
+            # The texts of a row stand one behind the other from its first position on.
+            filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
+            texts = {f"{side}_{axes}": tokens}
+            if side == "target":
+                texts = {"labels_BT": tokens, "target_BT": shifted(tokens, lengths)}
             if isinstance(self.layout, Packing):
-                axes = name.rpartition("_")[2]
-                side = "source" if axes == "BS" else "target"
-                segments = scatter(np.repeat(segment, lengths), index, height, width)
-                batch[f"{side}_segments_{axes}"] = segments
-        labels_BT = batch["labels_BT"]
-        target_BT = np.roll(labels_BT, 1, axis=1)
-        target_BT.ravel()[begins] = BOS
-        target_BT[labels_BT == PAD] = PAD
-        return {**batch, "target_BT": target_BT}
+                texts[f"{side}_segments_{axes}"] = np.repeat(segment, lengths)
+            for name, values in texts.items():
+                batch[name] = np.full(filled.shape, PAD, np.int32)
+                batch[name][filled] = values
+        return batch
 
     def _read_group(self, epoch: int, group: int) -> tuple[TokenPairs, list[np.ndarray]]:
         """The pairs of a group of batches, and which of them stand in each."""
@@ -142,19 +141,11 @@ def redrawn(
     )
 
 
-def place(lengths: np.ndarray, row: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where each text begins in the rows' positions, and its number in its row, from 1."""
-    first = np.flatnonzero(np.diff(row, prepend=-1))
-    texts = np.diff(first, append=len(row))
-    before = np.cumsum(lengths) - lengths
-    begins = row * width + before - np.repeat(before[first], texts)
-    return begins, np.arange(len(row)) - np.repeat(first, texts) + 1
-
-
-def scatter(values: np.ndarray, index: np.ndarray, height: int, width: int) -> np.ndarray:
-    array = np.full(height * width, PAD, np.int32)
-    array[index] = values
-    return array.reshape(height, width)
+def shifted(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Each text with BOS before it, and without its EOS."""
+    before = np.roll(tokens, 1)
+    before[np.cumsum(lengths) - lengths] = BOS
+    return before
 
 
 class Stream(grain.IterDataset):

@@ -76,9 +76,11 @@ def make_batches(
         S, T = (
             np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)
         )
-    layout: Buckets | Packing = Buckets(S, T, tokens, data.num_buckets)
+    layout: Buckets | Packing
     if data.batching == "packed":
         layout = Packing(S, T, tokens, data.max_length)
+    else:
+        layout = Buckets(S, T, tokens, data.num_buckets)
     return Batches(pairs, rows, layout, config.seed, redraw)
 
 

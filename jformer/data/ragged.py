@@ -43,7 +43,7 @@ class Ragged:
         """The given rows one after the other, and their lengths."""
         begins = self.offsets[rows]
         lengths = self.offsets[rows + 1] - begins
-        return self.flat[ranges(begins, lengths)], lengths
+        return self.flat.take(ranges(begins, lengths)), lengths
 
     def read(self, rows: np.ndarray) -> "Ragged":
         """The given rows alone, in memory; ascending, they are read from front to back."""

@@ -203,6 +203,8 @@ def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:
     if not short.any():
         told = "; ".join(tokenized.report.lines())
         raise UserError(f"{tokenized.places[0]}: no pair to train on; {told}")
-    weights = data.corpus_weights(len(tokenized.ends))
-    times = np.repeat(weights, np.diff(tokenized.ends, prepend=0)) * short
-    return np.repeat(np.arange(len(short), dtype=np.int32), times)
+    rows = np.split(np.arange(len(short), dtype=np.int32), tokenized.ends[:-1])
+    kept = np.split(short, tokenized.ends[:-1])
+    weights = data.corpus_weights(len(rows))
+    parts = zip(rows, kept, weights, strict=True)
+    return np.concatenate([np.repeat(row[keep], weight) for row, keep, weight in parts])

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+import jformer.data.layout as module
 from jformer.data.layout import LENGTH_MULTIPLE, Buckets, Packing, bucket_lengths
 
 BATCH_TOKENS, LONGEST = 512, 60
@@ -24,6 +25,7 @@ def layouts():
         "one bucket": Buckets(S, T, BATCH_TOKENS, 1),
         "packed": Packing(S, T, BATCH_TOKENS, 64),
         "packed in rows of the longest": Packing(S, T, BATCH_TOKENS, LONGEST),
+        "packed in rows of more than 16 bits": Packing(S, T, BATCH_TOKENS, 500),
     }
 
 
@@ -103,12 +105,61 @@ def test_pairs_that_do_not_fill_a_batch_move_to_a_larger_shape():
     assert layout.arrange(S, S)[2].tolist() == [1, 64]
 
 
-def test_packing_leaves_less_than_a_tenth_of_a_row_empty():
+def test_no_pair_is_put_into_rows_that_are_too_short_for_it():
+    S, T = random_lengths()
+    with pytest.raises(AssertionError, match="longer than a packed row"):
+        Packing(S, T, BATCH_TOKENS, LONGEST).arrange(np.array([LONGEST + 1]), np.array([2]))
+
+
+def test_a_large_corpus_is_packed_in_parts(monkeypatch):
+    """As well, but for the last row of a part, and each part in rows of its own."""
+    S, T = random_lengths()
+    layout = Packing(S, T, BATCH_TOKENS, 64)
+    whole = len(layout.arrange(S, T)[1])
+    monkeypatch.setattr(module, "PART", 250)
+    order, counts, rows = layout.arrange(S, T)
+    assert rows.tolist() == [len(counts)]
+    assert len(counts) <= whole + 4 + 0.02 * whole
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    assert np.all(np.bincount(row_of, S[order]) <= 64)
+    assert np.all(np.bincount(row_of, T[order]) <= 64)
+    ends = np.searchsorted(np.cumsum(counts), [250, 500, 750])
+    assert np.cumsum(counts)[ends].tolist() == [250, 500, 750]
+    assert [sorted(part)[0] for part in np.split(order, [250, 500, 750])] == [0, 250, 500, 750]
+
+
+def test_a_part_may_have_more_rows_than_16_bits_count():
+    S = np.array([60] * 70_000 + [30] * 20_000, np.int32)
+    order, counts, _ = Packing(S, S, BATCH_TOKENS, LONGEST).arrange(S, S)
+    assert len(counts) == 80_000
+    assert np.all(np.add.reduceat(S[order], np.cumsum(counts) - counts) == 60)
+
+
+@pytest.mark.parametrize("length", [60, 301, 32_768])
+def test_a_pair_as_long_as_a_row_has_a_row_of_its_own(length):
+    S = np.array([length, length - 1, length, 2, 1], np.int32)
+    order, counts, _ = Packing(S, S, length, length).arrange(S, S)
+    assert sorted(np.add.reduceat(S[order], np.cumsum(counts) - counts)) in (
+        [3, length - 1, length, length], [2, length, length, length]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [128, 700])
+def test_packing_leaves_less_than_a_tenth_of_a_row_empty(length):
     S, T = random_lengths(5000)
-    layout = Packing(S, T, BATCH_TOKENS, 128)
+    layout = Packing(S, T, BATCH_TOKENS, length)
     _, counts, _ = layout.arrange(S, T)
     _, row_S, row_T = layout.shapes[0]
     assert (S.sum() + T.sum()) / (len(counts) * (row_S + row_T)) > 0.9
+
+
+def test_both_sides_of_packed_rows_become_full():
+    """Where long sources with short targets stand beside the opposite."""
+    rng = np.random.default_rng(0)
+    S, T = rng.integers(5, 30, (2, 5000))
+    layout = Packing(S, T, BATCH_TOKENS, 128)
+    _, counts, _ = layout.arrange(S, T)
+    assert (S.sum() + T.sum()) / (len(counts) * sum(layout.shapes[0][1:])) > 0.95
 
 
 def test_packed_rows_do_not_stand_by_the_size_of_their_pairs():
