@@ -19,7 +19,7 @@ from jformer.data.ragged import Ragged, TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
 
-GROUP = 64  # batches whose pairs are read together, from the front of the file to its back
+READ = 2**23  # positions of the batches whose pairs are read together, from a file's front to back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Batches:
         self._seed, self._redraw = seed, redraw
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
         self._group = functools.lru_cache(maxsize=1)(self._read_group)
+        self._group_size = max(1, READ // max(B * (S + T) for B, S, T in layout.shapes))
 
     def _plan(self, number: int) -> Epoch:
         rng = np.random.default_rng((self._seed, number))
@@ -91,8 +92,9 @@ class Batches:
         """
         plan = self.epoch(epoch)
         _, counts = plan.members_of(number)
-        pairs, ranks = self._group(epoch, number // GROUP)
-        members = ranks[number % GROUP]
+        group, within = divmod(number, self._group_size)
+        pairs, ranks = self._group(epoch, group)
+        members = ranks[within]
         height, S, T = self.layout.shapes[plan.batches[number][0]]
         height = -(-height // parts)
         row = np.repeat(np.arange(len(counts)), counts) - part * height
@@ -117,7 +119,8 @@ class Batches:
     def _read_group(self, epoch: int, group: int) -> tuple[TokenPairs, list[np.ndarray]]:
         """The pairs of a group of batches, and which of them stand in each."""
         plan = self.epoch(epoch)
-        numbers = range(group * GROUP, min((group + 1) * GROUP, len(plan)))
+        first = group * self._group_size
+        numbers = range(first, min(first + self._group_size, len(plan)))
         members = [plan.members_of(number)[0] for number in numbers]
         rows, ranks = np.unique(np.concatenate(members), return_inverse=True)
         pairs = TokenPairs(plan.pairs.sources.read(rows), plan.pairs.targets.read(rows))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-READ_ROWS = 2**13  # of a mapped file at a time
+SPAN = 2**18  # rows of a mapped file that are in memory at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Ragged:
     @property
     def lengths(self) -> np.ndarray:
         lengths = np.empty(len(self), np.int32)
-        for start in range(0, len(lengths), READ_ROWS):
-            part = self.offsets[start : start + READ_ROWS + 1]
-            lengths[start : start + READ_ROWS] = np.diff(part)
-        release(self.offsets)
+        for start in range(0, len(lengths), SPAN):
+            part = self.offsets[start : start + SPAN + 1]
+            lengths[start : start + SPAN] = np.diff(part)
+            release(self.offsets)
         return lengths
 
     def tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -48,8 +48,8 @@ class Ragged:
     def read(self, rows: np.ndarray) -> "Ragged":
         """The given rows alone, in memory; ascending, they are read from front to back."""
         parts = []
-        for start in range(0, len(rows), READ_ROWS):
-            parts.append(self.tokens(rows[start : start + READ_ROWS]))
+        for part in np.split(rows, np.searchsorted(rows, np.arange(SPAN, len(self), SPAN))):
+            parts.append(self.tokens(part))
             release(self.flat, self.offsets)
         tokens, lengths = zip(*parts, strict=True)
         return Ragged.from_lengths(np.concatenate(tokens), np.concatenate(lengths))
