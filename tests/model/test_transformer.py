@@ -132,15 +132,14 @@ def test_every_parameter_has_its_name_in_the_tree():
 
 
 def test_layers_begin_with_different_weights(model, source_BS, target_BT):
-    params = model.init(jax.random.key(0), source_BS, target_BT)["params"]
+    params = jax.jit(model.init)(jax.random.key(0), source_BS, target_BT)["params"]
     kernels = [params[f"encoder_{n}"]["self_attention"]["query"]["kernel"] for n in range(2)]
     assert not np.allclose(*kernels)
 
 
 def test_scaled_embeddings_begin_with_variance_one():
-    params = Transformer(ModelConfig(num_layers=1), 5000).init(
-        jax.random.key(0), jnp.ones((1, 1), int), jnp.ones((1, 1), int)
-    )["params"]
+    init = jax.jit(Transformer(ModelConfig(num_layers=1), 5000).init)
+    params = init(jax.random.key(0), jnp.ones((1, 1), int), jnp.ones((1, 1), int))["params"]
     # 2.5 million draws: the deviation's own error is below 0.1 %
     assert np.std(params["embedding"] * 512**0.5) == pytest.approx(1, rel=0.01)
 

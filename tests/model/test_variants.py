@@ -57,7 +57,7 @@ def make_once(*changes):
     """A model and its parameters, random everywhere."""
     config = dataclasses.replace(MODEL, **dict(changes))
     model = Transformer(config, V, V if config.tying == "all" else V_SOURCE)
-    initial = model.init(jax.random.key(0), SOURCE_BS, TARGET_BT)["params"]
+    initial = jax.jit(model.init)(jax.random.key(0), SOURCE_BS, TARGET_BT)["params"]
     rng = np.random.default_rng(3)
     params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), initial)
     return model, {"params": params}

@@ -55,13 +55,13 @@ def metrics_of(workdir):
 
 def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_directory, tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    reference = subprocess.Popen(command(corpus_directory, undisturbed), stderr=subprocess.DEVNULL)
     process = subprocess.Popen(command(corpus_directory, killed), stderr=subprocess.DEVNULL)
     while not (killed / "checkpoints" / "10").is_dir():
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.002)
     process.kill()
     assert process.wait() == -signal.SIGKILL
+    reference = subprocess.Popen(command(corpus_directory, undisturbed), stderr=subprocess.DEVNULL)
     again = subprocess.run(command(corpus_directory, killed), capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert re.search(r"resuming from step \d+", again.stderr)
