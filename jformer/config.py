@@ -107,7 +107,10 @@ class DataConfig:
         """Times an epoch holds each of `number` training corpora."""
         weights = [int(weight) for weight in self.weights.split(",") if self.weights]
         if weights and len(weights) != number:
-            raise UserError(f"config.data.weights={self.weights}: for {number} training corpora")
+            raise UserError(
+                f"config.data.weights={self.weights}: has {len(weights)} numbers, and the training "
+                f"corpora are {number}"
+            )
         return weights or [1] * number
 
 
@@ -249,8 +252,16 @@ def check_data(data: DataConfig) -> None:
             f"config.data.hub={data.hub}: config.data.directory={data.directory} is set too, and "
             f"the text can come from one of them; leave one empty"
         )
+    if not (data.source_language and data.target_language):
+        which = "target" if data.source_language else "source"
+        raise UserError(f"config.data.{which}_language is empty: set it to a language as in de")
+    if data.source_language == data.target_language:
+        raise UserError(
+            f"config.data.target_language={data.target_language}: is config.data.source_language, "
+            f"too; the two sides must differ in name"
+        )
     if not re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", data.weights):
-        raise UserError(f"config.data.weights={data.weights}: must be whole numbers as in 1,4")
+        raise UserError(f"config.data.weights={data.weights}: must be numbers from 1 on as in 1,4")
     if data.source_vocabulary and data.joint_vocabulary:
         raise UserError(
             f"config.data.source_vocabulary={data.source_vocabulary}: the source has the joint "

@@ -82,7 +82,12 @@ def test_the_default_is_the_papers_base_model():
         ({"data__directory": "x"}, r"directory=x: data\.name=phrases has no use for it; it is for"),
         ({"data__name": "wmt14", "data__test": "x"}, r"test=x: .* has no use for it; .* files$"),
         ({"data__name": "wmt14", "data__directory": "x", "data__hub": "y"}, "leave one empty"),
-        ({"data__weights": "1,0"}, r"config\.data\.weights=1,0: must be whole numbers as in 1,4"),
+        (
+            {"data__weights": "1,0"},
+            r"config\.data\.weights=1,0: must be numbers from 1 on as in 1,4",
+        ),
+        ({"data__target_language": ""}, r"config\.data\.target_language is empty: set it to"),
+        ({"data__target_language": "en"}, r"language=en: is config\.data\.source_language, too"),
         ({"data__source_vocabulary": "x"}, r"set config\.data\.joint_vocabulary=False"),
         ({"data__tokenizer": "unigram", "data__bpe_dropout": 0.1}, r"unigram has no merges"),
         ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: one pair may be as long"),

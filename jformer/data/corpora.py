@@ -132,6 +132,11 @@ def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
                     columns = [names.index(name) for name in wanted]
                     yield None
                     continue
+                if {*wanted} & {*names}:
+                    raise UserError(
+                        f"{path}: its first line names one of {source_language} and "
+                        f"{target_language} and not the other; name both, or neither"
+                    )
             yield [fields[i] for i in columns] if len(fields) > max(columns) else fields[:1]
 
     return Corpus((str(path), str(path)), (path,), rows)

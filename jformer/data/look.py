@@ -17,7 +17,6 @@ from jformer.data.tokens import (
     SIDES,
     Tokenized,
     make_vocabularies,
-    tokenize,
     tokenize_corpora,
     trainable,
 )
@@ -97,20 +96,26 @@ def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
 def coverage(
     vocabularies: Vocabularies, tokenized: Tokenized, scored: dict[str, Split]
 ) -> dict[str, Any]:
-    """Entries that the training text uses, and tokens of the splits to be scored that it lacks."""
+    """Entries that the training text uses; of the splits to be scored, tokens that it lacks and
+    texts that are not what their tokens stand for."""
     both = (vocabularies.source, vocabularies.target)
     sides = (tokenized.pairs.sources, tokenized.pairs.targets)
     uses = [count_ids(side.flat, v.size) for side, v in zip(sides, both, strict=True)]
-    if both[0] is both[1]:
-        uses = [uses[0] + uses[1]] * 2
     facts: dict[str, Any] = {}
     for name, vocabulary, used in zip(SIDES, both, uses, strict=True):
         facts[name] = {"entries": vocabulary.size, "used": int(np.sum(used[FIRST_ID:] > 0))}
+    if both[0] is both[1]:
+        uses = [uses[0] + uses[1]] * 2
     for split, text in scored.items():
-        pairs = tokenize(text, vocabularies)
-        ids = (pairs.sources.flat, pairs.targets.flat)
-        unseen = [int(np.sum(used[i] == 0)) for used, i in zip(uses, ids, strict=True)]
-        facts[split] = {f"unseen_{name}_tokens": n for name, n in zip(SIDES, unseen, strict=True)}
+        facts[split] = {}
+        for name, v, used, texts in zip(
+            SIDES, both, uses, (text.sources, text.targets), strict=True
+        ):
+            ids = v.encode(texts)
+            unseen = sum(int(np.sum(used[text_ids] == 0)) for text_ids in ids)
+            facts[split][f"unseen_{name}_tokens"] = unseen
+            changed = sum(v.decode(i) != text for i, text in zip(ids, texts, strict=True))
+            facts[split][f"{name}_texts_changed"] = changed
     return facts
 
 

@@ -7,7 +7,6 @@ lengths and a line number a pair.
 import bisect
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import json
 import logging
@@ -22,7 +21,7 @@ from jformer.config import EOS, DataConfig, UserError
 from jformer.data.cache import entry
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.ragged import Ragged, TokenPairs
-from jformer.data.vocabulary import Vocabularies
+from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.data.workers import Chunk, encode_all
 
 log = logging.getLogger(__name__)
@@ -56,13 +55,19 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
     `content` is the corpora's `content_hash`.
     """
     settings = {name: getattr(data, name) for name in VOCABULARY_KEYS}
-    brought = [Path(name) for name in (data.vocabulary, data.source_vocabulary)]
-    settings["brought"] = [
-        hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "" for path in brought
-    ]
+    brought = (
+        [data.vocabulary] if data.joint_vocabulary else [data.vocabulary, data.source_vocabulary]
+    )
+    settings["brought"] = [Vocabulary.bring(Path(name)).hash if name else "" for name in brought]
 
     def build(folder: Path) -> None:
+        if all(brought):
+            Vocabularies.train(lambda: (), data).save(folder)
+            return
         total, began = count_rows(corpora), time.monotonic()
+        if not total:
+            places = " and ".join(place for corpus in corpora for place in corpus.places)
+            raise UserError(f"{places}: are empty; pairs to train on are needed there")
         every = max(1, -(-total // data.vocabulary_sample))
         which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
         log.info("vocabulary  learning from %s pairs ...", which)

@@ -216,7 +216,7 @@ def test_a_training_corpus_of_blank_lines_is_refused(corpus, capsys, blank):
 
 def test_a_training_corpus_without_a_byte_is_refused(corpus, capsys):
     spoil(corpus, "train", b"", b"")
-    assert data_refusal(capsys, corpus).startswith("train.en: no pair to train on")
+    assert data_refusal(capsys, corpus).startswith("train.en and train.de: are empty; pairs to")
 
 
 def test_a_training_corpus_of_which_all_is_skipped_is_refused(corpus, capsys):

@@ -271,8 +271,16 @@ def test_in_text_of_one_language_a_bad_line_is_replaced_but_never_skipped():
 
 
 def test_without_names_the_first_column_is_the_source(tmp_path):
-    write(tmp_path, {"x.tsv": b"en\tauf\nen\tde\n"})
-    assert read_all(str(tmp_path / "x.tsv")) == ([(1, "en", "auf"), (2, "en", "de")], {})
+    write(tmp_path, {"x.tsv": b"on\tauf\nen\tde\n"})
+    assert read_all(str(tmp_path / "x.tsv")) == ([(1, "on", "auf"), (2, "en", "de")], {})
+
+
+@pytest.mark.parametrize("header", [b"id\tde\tfr\n", b"en\tfr\n"])
+def test_a_first_line_that_names_one_of_the_languages_is_refused(tmp_path, header):
+    """It would be a pair, and so would all other columns than those that were meant."""
+    write(tmp_path, {"x.tsv": header + b"1\t17\ta\n"})
+    with pytest.raises(UserError, match=r"x\.tsv: its first line names one of en and de and not"):
+        read_all(str(tmp_path / "x.tsv"))
 
 
 @pytest.mark.parametrize("header", [b"de\tid\ten\n", b" de \tid\ten\r\n", BOM + b"de\tid\ten\n"])

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from jformer.config import Config, DataConfig, TrainConfig
+from jformer.data.corpora import Split
 from jformer.data.look import look, page
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.main import main
-from tests.conftest import file_flags, number_words
+from tests.conftest import file_flags, number_words, write_split
 
 ODD = ["1\u20282 3", "4\u200b5 6", "7\u200b8 9"]
 
@@ -54,9 +55,26 @@ def test_odd_characters_are_named_with_their_first_place(facts):
 
 def test_coverage_tells_entries_used_and_tokens_that_training_lacks(facts):
     vocabulary = facts["vocabulary"]
+    assert vocabulary["source"]["used"] < vocabulary["target"]["used"]  # digits against words
     assert 0 < vocabulary["source"]["used"] < vocabulary["source"]["entries"] <= 300
     assert vocabulary["validation"]["unseen_source_tokens"] == 2  # the two bytes of an ß
     assert vocabulary["validation"]["unseen_target_tokens"] == 0
+
+
+@pytest.mark.parametrize(("normalization", "changed"), [("none", 0), ("nfkc", 2)])
+def test_texts_that_their_tokens_do_not_stand_for_are_counted(
+    tmp_path, capsys, normalization, changed
+):
+    write_split(tmp_path / "train", number_words(100, 110))
+    write_split(tmp_path / "scored", Split(["①", "1", "②"], ["one", "one", "two"]))
+    flags = [
+        f"--config.data.train={tmp_path / 'train'}", "--config.data.vocabulary_size=300",
+        f"--config.data.validation={tmp_path / 'scored'}",
+        f"--config.data.normalization={normalization}", f"--config.data.cache={tmp_path}",
+    ]  # fmt: skip
+    assert main(["jformer", "data", "--config=configs/tiny.py:files", "--format=json", *flags]) == 0
+    facts = json.loads(capsys.readouterr().out)["vocabulary"]["validation"]
+    assert (facts["source_texts_changed"], facts["target_texts_changed"]) == (changed, 0)
 
 
 def test_padding_is_told_for_both_batchings(facts):

@@ -180,7 +180,7 @@ def test_mixed_corpora_count_by_their_weights(data, tmp_path):
     assert [tokenized.place(pair) for pair in (59, 60, 61)] == [
         f"{data.train}.en:60", f"{tmp_path / 'more'}.en:1", f"{tmp_path / 'more'}.en:2"
     ]  # fmt: skip
-    with pytest.raises(UserError, match=r"weights=1,3,5: for 2 training corpora"):
+    with pytest.raises(UserError, match=r"weights=1,3,5: has 3 numbers, and the training corpora"):
         trainable(tokenized, dataclasses.replace(mixed, weights="1,3,5"))
 
 
@@ -206,6 +206,14 @@ def test_a_vocabulary_that_is_brought_along_is_taken_as_it_is(data, tmp_path):
     assert vocabularies.target.hash == Vocabulary.load(tmp_path / "tokenizer.json").hash
     Vocabulary.train(["nine ten"] * 9, 290).save(tmp_path / "tokenizer.json")
     assert prepared(brought)[1].target.hash != vocabularies.target.hash
+
+
+def test_a_vocabulary_to_bring_along_that_is_not_there_is_refused_whatever_the_cache_has(data):
+    prepared(data)
+    for name, joint in (("vocabulary", True), ("source_vocabulary", False)):
+        missing = dataclasses.replace(data, joint_vocabulary=joint, **{name: "nowhere.json"})
+        with pytest.raises(UserError, match=r"nowhere\.json: no such file; a tokenizer\.json or"):
+            prepared(missing)
 
 
 def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):
