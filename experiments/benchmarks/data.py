@@ -7,7 +7,7 @@ The corpora are lines of PREFIX.en and PREFIX.de, or without it of the embedded 
 with a number of its own in each, so that no two are alike. Each corpus is prepared and read in
 processes of its own, first with an empty cache, then with a warm one. Printed as JSON, one object
 a process: seconds of the parts, sentences tokenized a second, pairs in batches a second, and the
-peak of the resident memory in MB.
+peak of the resident memory in MB, without that of the processes that tokenize.
 """
 
 import argparse

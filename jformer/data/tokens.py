@@ -22,7 +22,7 @@ from jformer.data.cache import entry
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.ragged import Ragged, TokenPairs
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.data.workers import Chunk, encode_all
+from jformer.data.workers import Chunk, encode, encode_all
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +54,10 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
 
     `content` is the corpora's `content_hash`.
     """
-    settings = {name: getattr(data, name) for name in VOCABULARY_KEYS}
     brought = (
         [data.vocabulary] if data.joint_vocabulary else [data.vocabulary, data.source_vocabulary]
     )
+    settings = {name: getattr(data, name) for name in VOCABULARY_KEYS}
     settings["brought"] = [Vocabulary.bring(Path(name)).hash if name else "" for name in brought]
 
     def build(folder: Path) -> None:
@@ -190,13 +190,8 @@ def with_end(
 
 def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
     """Text at hand, whole: that of a split to be scored."""
-    both = ((vocabularies.source, split.sources), (vocabularies.target, split.targets))
-    return TokenPairs(
-        *(
-            Ragged.from_lengths(*with_end(*vocabulary.encode_flat(texts)))
-            for vocabulary, texts in both
-        )
-    )
+    sides = encode(vocabularies, split)
+    return TokenPairs(*(Ragged.from_lengths(*with_end(*side)) for side in sides))
 
 
 def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:

@@ -58,8 +58,6 @@ CUTS = {
 }
 # They all cut before a space, whatever else there is: the words of a text can be encoded alone.
 BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
-
-
 NO_IDS = Ragged.from_rows([])
 
 

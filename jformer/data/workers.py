@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jformer.data.corpora import Split
 from jformer.data.vocabulary import Vocabularies
 
 PAIRS_EACH = 100_000  # with fewer, a process hardly earns its start
@@ -34,9 +35,9 @@ class Chunk(NamedTuple):
     targets: list[str]
 
 
-def encode(vocabularies: Vocabularies, chunk: Chunk) -> Sides:
-    sources = vocabularies.source.encode_flat(chunk.sources)
-    return [sources, vocabularies.target.encode_flat(chunk.targets)]
+def encode(vocabularies: Vocabularies, texts: Chunk | Split) -> Sides:
+    sources = vocabularies.source.encode_flat(texts.sources)
+    return [sources, vocabularies.target.encode_flat(texts.targets)]
 
 
 def encode_all(
