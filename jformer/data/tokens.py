@@ -61,7 +61,7 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
     settings["brought"] = [Vocabulary.bring(Path(name)).hash if name else "" for name in brought]
 
     def build(folder: Path) -> None:
-        if all(brought):
+        if all(brought):  # kept all the same: read again, the scores of a Unigram differ in a digit
             Vocabularies.train(lambda: (), data).save(folder)
             return
         total, began = count_rows(corpora), time.monotonic()
