@@ -6,15 +6,21 @@ the package has defaults of its own.
 """
 
 import dataclasses
-import difflib
 import json
-import operator
 import re
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from ml_collections import config_dict
+
+from jformer.keys import (
+    UserError,
+    check_values,
+    key,
+    nearest,
+    replace_file,
+    replaced,
+    thaw,
+)  # fmt: skip
 
 # The ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
@@ -30,18 +36,7 @@ VOCABULARY_SIZES = {
 TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram")
 TYINGS = ("all", "output", "none")
 SMOOTHINGS = ("all", "others", "others_but_padding")
-COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
-
-
-class UserError(Exception):
-    """The user's mistake, in one line: what, where, what to do. Exit status 2."""
-
-
-def key(default: Any, doc: str, *bounds: str) -> Any:
-    """A config key. `bounds` hold for every value: such as ">= 1", or the words to choose from."""
-    if isinstance(default, str) and bounds:
-        doc += f": {', '.join(bounds)}"
-    return dataclasses.field(default=default, metadata={"doc": doc, "bounds": bounds})
+SCHEDULES = ("equation_3", "inverse_sqrt", "linear", "cosine", "constant")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +58,15 @@ class ModelConfig:
     max_distance: int = key(16, "farthest that relative positions tell apart", ">= 1")
     tying: str = key("all", "one matrix for source, target, output; Section 3.4", *TYINGS)
     initializer: str = key("scaled_xavier", "of the kernels", "scaled_xavier", "xavier", "normal")
+    dtype: str = key(
+        "auto", "of activations and products; auto: bfloat16 on GPU and TPU, else float32",
+        "auto", "float32", "bfloat16",
+    )  # fmt: skip
+    remat: str = key(
+        "none", "computed again in the backward pass: all of a layer, or all but its products",
+        "none", "layer", "dots",
+    )  # fmt: skip
+    scan_layers: bool = key(False, "compile one layer of a stack and loop over it")
 
     def __post_init__(self):
         check_model(self)
@@ -120,23 +124,64 @@ class TrainConfig:
     batch_tokens: int = key(
         25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
     )
+    accumulate: int = key(1, "parts of a batch, one after the other to save memory", ">= 1")
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", ">= 0", "< 1")
     smoothing_over: str = key("all", "the entries that share epsilon_ls", *SMOOTHINGS)
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1")
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1")
+    bleu_every: int = key(0, "steps between BLEU scores of validation; 0: none", ">= 0")
+    bleu_pairs: int = key(200, "first pairs of validation, translated for that score", ">= 1")
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
-    average_checkpoints: int = key(
-        5, "last checkpoints kept, and averaged to score and translate; Section 6.1", ">= 1"
+    checkpoint_minutes: float = key(
+        0.0, "minutes between further checkpoints, 10 in Section 6.1; 0: none", ">= 0"
     )
+    average_checkpoints: int = key(
+        5, "last checkpoints averaged to score and translate; Section 6.1", ">= 1"
+    )
+    keep_checkpoints: int | None = key(None, "last ones kept; unset: as many as averaged", ">= 1")
+    keep_every: int = key(0, "steps at whose multiples a checkpoint stays; 0: none", ">= 0")
+    best_by: str = key("nll", "validation score of the best checkpoint", "nll", "bleu")
+    patience: int = key(0, "such scores without a better one that end a run; 0: never", ">= 0")
+    ema_decay: float = key(
+        0.0, "of moving averages of parameters, used for scores; 0: none", ">= 0", "< 1"
+    )
+    init_from: str = key("", "RUN[@CHECKPOINT] whose parameters a new run begins with")
+    max_skipped: int = key(10, "updates in a row, not finite, that end a run", ">= 1")
+    damaged: str = key("fall_back", "to the checkpoint before a damaged one", "fall_back", "error")
+    failed_save: str = key("stop", "when a checkpoint cannot be written", "stop", "go_on")
 
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
+    name: str = key("adam", "optimizer; Section 5.3", "adam", "adamw")
     beta1: float = key(0.9, "Adam; Section 5.3", ">= 0", "< 1")
     beta2: float = key(0.98, "Adam; Section 5.3", ">= 0", "< 1")
     epsilon: float = key(1e-9, "Adam; Section 5.3", "> 0")
-    warmup_steps: int = key(4000, "Equation 3", ">= 1")
-    learning_rate_factor: float = key(1.0, "times Equation 3; the paper has 1", "> 0")
+    weight_decay: float = key(0.0, "adamw: of all matrices, times the learning rate", ">= 0")
+    clip_norm: float = key(0.0, "longest gradient, longer ones are scaled to it; 0: none", ">= 0")
+    schedule: str = key("equation_3", "of the learning rate; Section 5.3", *SCHEDULES)
+    warmup_steps: int = key(4000, "updates until the highest rate; Section 5.3", ">= 1")
+    learning_rate_factor: float = key(1.0, "times the schedule; the paper has 1", "> 0")
+    learning_rate: float = key(5e-4, "the highest of a schedule that is not equation_3", "> 0")
+    start_learning_rate: float = key(0.0, "before warm-up; not equation_3", ">= 0")
+    end_learning_rate: float = key(0.0, "after linear or cosine decay", ">= 0")
+    decay_steps: int | None = key(
+        None, "linear, cosine: update of the lowest rate; unset: train.steps", ">= 1"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelConfig:
+    backend: str = key("jit", "what spreads a step over devices", "jit", "pmap")
+    data: int = key(-1, "groups of devices that share out a batch; -1: the rest", ">= -1")
+    fsdp: int = key(1, "devices that share out a batch, and parameters too; -1: the rest", ">= -1")
+    model: int = key(1, "devices that share out heads, d_ff and V; -1: the rest", ">= -1")
+    coordinator: str = key(
+        "", "HOST:PORT of process 0; auto: found on Slurm, TPU pods; empty: one process"
+    )
+    processes: int | None = key(None, "how many there are, with HOST:PORT", ">= 1")
+    process: int | None = key(None, "which this one is, from 0 on, with HOST:PORT", ">= 0")
+    timeout: int = key(300, "seconds to wait for another process", ">= 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +204,7 @@ class Config:
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    parallel: ParallelConfig = ParallelConfig()
     decode: DecodeConfig = DecodeConfig()
 
 
@@ -170,36 +216,9 @@ def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
     return thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
 
 
-def thaw(config: Config) -> config_dict.ConfigDict:
-    """The same values as a locked `ConfigDict`, for a config file or the command line to edit."""
-    edited = config_dict.ConfigDict(dataclasses.asdict(config))
-    for path, field, value in walk(config):
-        if field.default is None:
-            # A plain None would accept any type, and nothing from the command line.
-            section, _, name = path.rpartition(".")
-            edited[section][name] = config_dict.placeholder(int)
-            edited[section][name] = value
-    return edited.lock()
-
-
 def freeze(config: config_dict.ConfigDict | dict) -> Config:
     """The same values as a checked, hashable `Config`; `UserError` names the first bad key."""
-
-    def section(default: Any, values: Any, path: str) -> Any:
-        if not isinstance(values, dict):
-            raise UserError(f"config.{path[:-1]}={values!r}: must hold keys and their values")
-        for name in values:
-            if not hasattr(default, name):
-                raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(Config()))}")
-        changes = {
-            name: section(getattr(default, name), value, f"{path}{name}.")
-            if dataclasses.is_dataclass(getattr(default, name))
-            else value
-            for name, value in values.items()
-        }
-        return dataclasses.replace(default, **changes)
-
-    frozen = section(Config(), config if isinstance(config, dict) else config.to_dict(), "")
+    frozen = replaced(Config(), config if isinstance(config, dict) else config.to_dict())
     check(frozen)
     return frozen
 
@@ -226,6 +245,75 @@ def check(config: Config) -> None:
             "set config.model.tying=output or none"
         )
     check_data(data)
+    check_training(train, config.optimizer)
+    check_parallel(config.parallel, model)
+
+
+def check_training(train: TrainConfig, optimizer: OptimizerConfig) -> None:
+    """Raise `UserError` for a key that another one leaves without use."""
+    decaying = optimizer.schedule in ("linear", "cosine")
+    known = {
+        "weight_decay": (optimizer.name == "adamw", "config.optimizer.name=adamw"),
+        "learning_rate": (optimizer.schedule != "equation_3", "another config.optimizer.schedule"),
+        "start_learning_rate": (
+            optimizer.schedule != "equation_3", "another config.optimizer.schedule"
+        ),
+        "end_learning_rate": (decaying, "config.optimizer.schedule=linear or cosine"),
+        "decay_steps": (decaying, "config.optimizer.schedule=linear or cosine"),
+    }  # fmt: skip
+    for name, (used, by) in known.items():
+        value = getattr(optimizer, name)
+        if not used and value != getattr(OptimizerConfig, name):
+            raise UserError(f"config.optimizer.{name}={value}: is for {by}")
+    end = optimizer.decay_steps or train.steps
+    if decaying and end <= optimizer.warmup_steps:
+        raise UserError(
+            f"config.optimizer.warmup_steps={optimizer.warmup_steps}: must be below {end}, the "
+            f"update of the lowest rate (decay_steps, or train.steps)"
+        )
+    if train.best_by == "bleu" and not train.bleu_every:
+        raise UserError(
+            "config.train.best_by=bleu: no such score is made; set config.train.bleu_every"
+        )
+    if train.keep_checkpoints and train.keep_checkpoints < train.average_checkpoints:
+        raise UserError(
+            f"config.train.keep_checkpoints={train.keep_checkpoints}: must be >= "
+            f"config.train.average_checkpoints={train.average_checkpoints}"
+        )
+
+
+def check_parallel(parallel: ParallelConfig, model: ModelConfig) -> None:
+    """Raise `UserError` for devices that no program can be laid out on."""
+    sizes = {name: getattr(parallel, name) for name in ("data", "fsdp", "model")}
+    for name, size in sizes.items():
+        if size == 0:
+            raise UserError(f"config.parallel.{name}=0: must be a number of devices, or -1")
+    if list(sizes.values()).count(-1) > 1:
+        raise UserError(
+            f"config.parallel.{'data' if parallel.data == -1 else 'fsdp'}=-1: only one of data, "
+            f"fsdp and model can be the rest"
+        )
+    if parallel.backend == "pmap" and (parallel.fsdp, parallel.model) != (1, 1):
+        name = "fsdp" if parallel.fsdp != 1 else "model"
+        raise UserError(
+            f"config.parallel.{name}={sizes[name]}: pmap has the whole state on each device; set "
+            f"config.parallel.backend=jit"
+        )
+    by_hand = parallel.coordinator not in ("", "auto")
+    for name in ("processes", "process"):
+        value = getattr(parallel, name)
+        if by_hand != (value is not None):
+            raise UserError(
+                f"config.parallel.{name}={value}: goes with config.parallel.coordinator=HOST:PORT, "
+                f"which is {parallel.coordinator!r}"
+            )
+    if by_hand and not re.fullmatch(r".+:\d+", parallel.coordinator):
+        raise UserError(f"config.parallel.coordinator={parallel.coordinator}: must be HOST:PORT")
+    if by_hand and parallel.process >= parallel.processes:  # type: ignore[operator]
+        raise UserError(
+            f"config.parallel.process={parallel.process}: must be below "
+            f"config.parallel.processes={parallel.processes}"
+        )
 
 
 def check_data(data: DataConfig) -> None:
@@ -290,61 +378,6 @@ def check_model(model: ModelConfig) -> None:
         raise UserError(f"config.model.d_k={model.key_width}: must be even, for rotary positions")
 
 
-def check_values(section: Any, path: str) -> None:
-    for name, field, value in walk(section, path):
-        if wrong := violation(field, value):
-            raise UserError(f"{name}={value}: {wrong}")
-
-
-def violation(field: dataclasses.Field, value: Any) -> str:
-    """What is wrong with `value` under the field's type and bounds; empty if nothing."""
-    if value is None and field.default is None:
-        return ""
-    wanted = int if field.default is None else type(field.default)
-    accepted = (int, float) if wanted is float else wanted
-    if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
-        return f"must be {wanted.__name__}, not {type(value).__name__}"
-    bounds = field.metadata["bounds"]
-    if isinstance(value, str) and bounds and value not in bounds:
-        return f"is unknown{nearest(value, bounds)}"
-    for bound in () if wanted is str else bounds:
-        comparison, limit = bound.split()
-        if not COMPARISONS[comparison](value, float(limit)):
-            return f"must be {bound}"
-    return ""
-
-
-def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """`("model.dropout", field, 0.1)` and so on, in the schema's order."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield from walk(value, f"{path}{field.name}.")
-        else:
-            yield path + field.name, field, value
-
-
-def flatten(config: Config) -> dict[str, Any]:
-    """`{"model.dropout": 0.1, ...}` in the schema's order."""
-    return {path: value for path, _, value in walk(config)}
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Half a sentence with the most similar of `names`, by their last parts, or with all."""
-    by_end = {full.rpartition(".")[2]: full for full in names}
-    match = difflib.get_close_matches(name.rpartition(".")[2], by_end, n=1)
-    return f"; did you mean {by_end[match[0]]}?" if match else f"; there are {', '.join(names)}"
-
-
-def check_flags(arguments: list[str]) -> None:
-    """Name an unknown `--config.KEY=VALUE` before ml_collections does it without the value."""
-    keys = flatten(Config())
-    for argument in arguments:
-        match = re.fullmatch(r"--?config\.([^=]*)(=.*)?", argument, re.DOTALL)
-        if match and match[1] not in keys:
-            raise UserError(f"{argument}: is no key of the config{nearest(match[1], keys)}")
-
-
 def write_config(config: Config, path: Path) -> None:
     replace_file(path, (json.dumps(dataclasses.asdict(config), indent=2) + "\n").encode())
 
@@ -356,18 +389,3 @@ def read_config(path: Path) -> Config:
         raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?") from None
     except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error}); restore the file") from error
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write under another name first: a kill leaves the old file or the new one, never a half."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.rename(path)
-
-
-def help_text() -> str:
-    """One line a key, for `--help`."""
-    return "\n".join(
-        f"  --config.{f'{path}={value}':<36} {field.metadata['doc']}"
-        for path, field, value in walk(Config())
-    )

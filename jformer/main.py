@@ -37,16 +37,8 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from jformer.config import (
-    Config,
-    UserError,
-    check_flags,
-    freeze,
-    help_text,
-    nearest,
-    read_config,
-    thaw,
-)
+from jformer.config import Config, UserError, freeze, read_config, thaw
+from jformer.keys import check_flags, help_text, nearest
 
 EXAMPLES_SHOWN = 5
 REQUIRED = None  # the default of a flag that has none
@@ -57,7 +49,8 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     logging.getLogger("jformer").setLevel(logging.INFO)
     if "--help" in argv or "-h" in argv:
-        print(f"{__doc__}\nConfig keys, with the paper's base model as default:\n{help_text()}")
+        keys = help_text(Config())
+        print(f"{__doc__}\nConfig keys, with the paper's base model as default:\n{keys}")
         return 0
     try:
         command, arguments = split_command(argv[1:])
@@ -235,7 +228,7 @@ def parse(
     The config is that of `--config`, or with `of_run` that of the run in `--workdir`, of which only
     `decode` can change.
     """
-    check_flags(arguments)
+    check_flags(Config(), arguments)
     values, config_values = flags.FlagValues(), flags.FlagValues()
     flags.DEFINE_bool("debug", False, "", flag_values=values)
     for name, default in defaults.items():

@@ -11,16 +11,12 @@ from jformer.config import (
     DATASETS,
     Config,
     UserError,
-    check_flags,
     default_config,
-    flatten,
     freeze,
-    help_text,
     read_config,
-    thaw,
-    walk,
     write_config,
 )
+from jformer.keys import check_flags, flatten, help_text, thaw, walk
 
 CONFIG_FILES = sorted(path.stem for path in Path("configs").glob("*.py"))
 
@@ -123,7 +119,7 @@ def test_heads_need_not_divide_d_model_when_their_widths_are_set():
 )
 def test_an_unknown_key_on_the_command_line_is_named_with_the_nearest(argument, message):
     with pytest.raises(UserError) as caught:
-        check_flags([argument])
+        check_flags(Config(), [argument])
     assert str(caught.value).startswith(argument)
     assert message in str(caught.value)
 
@@ -161,8 +157,8 @@ def test_a_damaged_stored_config_is_named(tmp_path):
 
 def test_every_key_has_its_line_in_the_help():
     for name, field, _ in walk(Config()):
-        assert f"--config.{name}=" in help_text()
-        assert field.metadata["doc"] in help_text()
+        assert f"--config.{name}=" in help_text(Config())
+        assert field.metadata["doc"] in help_text(Config())
 
 
 def test_every_key_is_read_by_the_package():

@@ -7,7 +7,8 @@ import pytest
 
 from configs import base
 from configs.table3 import ROWS, get_config
-from jformer.config import UserError, flatten, freeze
+from jformer.config import UserError, freeze
+from jformer.keys import flatten
 from jformer.main import parse
 from jformer.model.transformer import Transformer
 from jformer.training.cost import parameters

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jformer.config import Config, UserError, flatten, read_config, write_config
+from jformer.config import Config, UserError, read_config, write_config
 from jformer.data.batches import Batches, iterate
 from jformer.data.cache import content_hash
 from jformer.data.corpora import Corpus, Split
@@ -23,6 +23,7 @@ from jformer.data.layout import Buckets
 from jformer.data.pipeline import make_batches
 from jformer.data.tokens import make_vocabularies, tokenize, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
+from jformer.keys import flatten
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints

@@ -9,7 +9,7 @@ from pathlib import Path
 import jax
 from tqdm import tqdm
 
-from jformer.config import replace_file
+from jformer.keys import replace_file
 from jformer.training.loss import perplexity
 
 

@@ -1,0 +1,124 @@
+"""What a schema of keys is made of: a key with its bounds, its check, its place in a tree of them.
+
+Beside that the two things which every room needs: `UserError`, and a file that is never half.
+"""
+
+import dataclasses
+import difflib
+import operator
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ml_collections import config_dict
+
+COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+
+
+class UserError(Exception):
+    """The user's mistake, in one line: what, where, what to do. Exit status 2."""
+
+
+def key(default: Any, doc: str, *bounds: str) -> Any:
+    """A config key. `bounds` hold for every value: such as ">= 1", or the words to choose from."""
+    if isinstance(default, str) and bounds:
+        doc += f": {', '.join(bounds)}"
+    return dataclasses.field(default=default, metadata={"doc": doc, "bounds": bounds})
+
+
+def check_values(section: Any, path: str) -> None:
+    for name, field, value in walk(section, path):
+        if wrong := violation(field, value):
+            raise UserError(f"{name}={value}: {wrong}")
+
+
+def violation(field: dataclasses.Field, value: Any) -> str:
+    """What is wrong with `value` under the field's type and bounds; empty if nothing."""
+    if value is None and field.default is None:
+        return ""
+    wanted = int if field.default is None else type(field.default)
+    accepted = (int, float) if wanted is float else wanted
+    if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
+        return f"must be {wanted.__name__}, not {type(value).__name__}"
+    bounds = field.metadata["bounds"]
+    if isinstance(value, str) and bounds and value not in bounds:
+        return f"is unknown{nearest(value, bounds)}"
+    for bound in () if wanted is str else bounds:
+        comparison, limit = bound.split()
+        if not COMPARISONS[comparison](value, float(limit)):
+            return f"must be {bound}"
+    return ""
+
+
+def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """`("model.dropout", field, 0.1)` and so on, in the schema's order."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from walk(value, f"{path}{field.name}.")
+        else:
+            yield path + field.name, field, value
+
+
+def flatten(config: Any) -> dict[str, Any]:
+    """`{"model.dropout": 0.1, ...}` in the schema's order."""
+    return {path: value for path, _, value in walk(config)}
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Half a sentence with the most similar of `names`, by their last parts, or with all."""
+    by_end = {full.rpartition(".")[2]: full for full in names}
+    match = difflib.get_close_matches(name.rpartition(".")[2], by_end, n=1)
+    return f"; did you mean {by_end[match[0]]}?" if match else f"; there are {', '.join(names)}"
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write under another name first: a kill leaves the old file or the new one, never a half."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(content)
+    partial.rename(path)
+
+
+def thaw(config: Any) -> config_dict.ConfigDict:
+    """The same values as a locked `ConfigDict`, for a config file or the command line to edit."""
+    edited = config_dict.ConfigDict(dataclasses.asdict(config))
+    for path, field, value in walk(config):
+        if field.default is None:
+            # A plain None would accept any type, and nothing from the command line.
+            section, _, name = path.rpartition(".")
+            edited[section][name] = config_dict.placeholder(int)
+            edited[section][name] = value
+    return edited.lock()
+
+
+def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any:
+    """`default`, a tree of frozen dataclasses, with the `values` of a tree of dicts put in."""
+    root = root or default
+    if not isinstance(values, dict):
+        raise UserError(f"config.{path[:-1]}={values!r}: must hold keys and their values")
+    changes = {}
+    for name, value in values.items():
+        if not hasattr(default, name):
+            raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(root))}")
+        before = getattr(default, name)
+        is_section = dataclasses.is_dataclass(before)
+        changes[name] = replaced(before, value, f"{path}{name}.", root) if is_section else value
+    return dataclasses.replace(default, **changes)
+
+
+def check_flags(config: Any, arguments: list[str]) -> None:
+    """Name an unknown `--config.KEY=VALUE` before ml_collections does it without the value."""
+    keys = flatten(config)
+    for argument in arguments:
+        match = re.fullmatch(r"--?config\.([^=]*)(=.*)?", argument, re.DOTALL)
+        if match and match[1] not in keys:
+            raise UserError(f"{argument}: is no key of the config{nearest(match[1], keys)}")
+
+
+def help_text(config: Any) -> str:
+    """One line a key, for `--help`."""
+    return "\n".join(
+        f"  --config.{f'{path}={value}':<36} {field.metadata['doc']}"
+        for path, field, value in walk(config)
+    )
