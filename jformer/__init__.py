@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 
-def load(workdir: str, step: int | None = None) -> "Run":
+def load(workdir: str, checkpoint: str | int = "average") -> "Run":
     """Open a run directory; see `jformer.run.load`. Needs one device of any kind."""
     # Imported here so that `import jformer` does not pay for JAX.
     from jformer.run import load as load_run
 
-    return load_run(workdir, step)
+    return load_run(workdir, checkpoint)

@@ -79,6 +79,11 @@ class ModelConfig:
     def value_width(self) -> int:
         return self.d_v or self.d_model // self.num_heads
 
+    @property
+    def compute_dtype(self) -> str:
+        """Of activations and products. Who makes a run's model puts the backend's for auto."""
+        return "bfloat16" if self.dtype == "bfloat16" else "float32"
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -265,6 +270,11 @@ def check_training(train: TrainConfig, optimizer: OptimizerConfig) -> None:
         value = getattr(optimizer, name)
         if not used and value != getattr(OptimizerConfig, name):
             raise UserError(f"config.optimizer.{name}={value}: is for {by}")
+    for name in ("start_learning_rate", "end_learning_rate"):
+        if getattr(optimizer, name) > optimizer.learning_rate:
+            highest = f"config.optimizer.learning_rate={optimizer.learning_rate}"
+            value = getattr(optimizer, name)
+            raise UserError(f"config.optimizer.{name}={value}: must be <= {highest}")
     end = optimizer.decay_steps or train.steps
     if decaying and end <= optimizer.warmup_steps:
         raise UserError(

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import operator
 import re
+import signal
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,18 @@ COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<":
 
 class UserError(Exception):
     """The user's mistake, in one line: what, where, what to do. Exit status 2."""
+
+
+class RunError(Exception):
+    """A failure that ends a run, in one line: what, where, what to do. Exit status 1."""
+
+
+class Stopped(Exception):  # noqa: N818  not an error: the same command goes on with the run
+    """A signal has ended the run, and all is saved. Exit status 128 + its number."""
+
+    def __init__(self, number: int):
+        super().__init__(f"stopped by {signal.Signals(number).name}; all is saved")
+        self.number = number
 
 
 def key(default: Any, doc: str, *bounds: str) -> Any:

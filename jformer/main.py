@@ -5,7 +5,7 @@
     python -m jformer.main evaluate  --workdir=DIR [--data=PREFIX]
     python -m jformer.main data      --config=configs/tiny.py[:DATASET] [--format=json]
     python -m jformer.main summary   --config=configs/base.py [--source_length=32]
-                                     [--target_length=32] [--memory=GB]
+                                     [--target_length=32] [--memory=GB] [--plot=FILE]
 
     train      train, then score; the same command again resumes, or prints the scores of a
                complete run
@@ -14,7 +14,8 @@
     data       a look at the corpus before training: pairs, what is skipped and why, lengths,
                vocabulary, padding, odd characters, examples as the model sees them
     summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step (which
-               is compiled for it), with the largest train.batch_tokens that --memory holds
+               is compiled for it), with the largest train.batch_tokens that --memory holds;
+               --plot draws the learning rate of every step into a .png or .svg file
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the
 user's mistake in one line, 1 a failure of ours, 130 interrupted. DATASET is phrases, multi30k,
@@ -38,7 +39,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from jformer.config import Config, UserError, freeze, read_config, thaw
-from jformer.keys import check_flags, help_text, nearest
+from jformer.keys import RunError, Stopped, check_flags, help_text, nearest
 
 EXAMPLES_SHOWN = 5
 REQUIRED = None  # the default of a flag that has none
@@ -61,8 +62,14 @@ def main(argv: list[str]) -> int:
         # The last line: ml_collections puts a traceback before it, where a config file fails.
         print(f"jformer: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
         return 2
+    except RunError as error:
+        print(f"jformer: {error}", file=sys.stderr)
+        return 1
+    except Stopped as stopped:
+        print(f"jformer: {stopped}; the same command goes on", file=sys.stderr)
+        return 128 + stopped.number
     except KeyboardInterrupt:
-        print("jformer: interrupted; training resumes with the same command", file=sys.stderr)
+        print("jformer: interrupted; the same command goes on", file=sys.stderr)
         return 130
 
 
@@ -99,20 +106,26 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
 
 
 def train_command(arguments: list[str]) -> int:
-    flag, config = parse(arguments, {"workdir": ""})
+    flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
     from jformer.data.pipeline import open_data
     from jformer.run import load, read_results
-    from jformer.training.loop import check_same_config, train
+    from jformer.training.loop import train
+    from jformer.training.prepare import check_same_config
+    from jformer.training.processes import is_first, join
 
     data = config.data
     languages = f"{data.source_language}-{data.target_language}"
     workdir = Path(flag.workdir or f"runs/{config.name}-{data.name}-{languages}")
-    say(f"workdir     {workdir}")
-    say(f"config      {config.name}, {config.train.steps:,} steps on {data.name}, {languages}")
     check_same_config(config, workdir)
+    join(config.parallel)
+    if is_first():
+        say(f"workdir     {workdir}")
+        say(f"config      {config.name}, {config.train.steps:,} steps on {data.name}, {languages}")
     training, splits = open_data(config)
-    train(config, training, splits["validation"], workdir)
+    train(config, training, splits["validation"], workdir, flag.profile)
+    if not is_first():
+        return 0
     run = load(workdir)
     tests = {name: split for name, split in splits.items() if name != "validation"}
     as_now = {"step": run.step, "decode": dataclasses.asdict(config.decode)}
@@ -180,33 +193,17 @@ def data_command(arguments: list[str]) -> int:
 
 def summary_command(arguments: list[str]) -> int:
     lengths = {"source_length": "32", "target_length": "32"}
-    flag, config = parse(arguments, {**lengths, "memory": ""})
+    flag, config = parse(arguments, {**lengths, "memory": "", "plot": ""})
     S, T = (positive(name, flag[name].value, int) for name in lengths)
-    limit = positive("memory", flag.memory, float) * 1e9 if flag.memory else 0
+    gigabytes = positive("memory", flag.memory, float) if flag.memory else 0.0
 
-    import jax
+    from jformer.training.cost import summary
+    from jformer.views.schedule import write_schedule
 
-    from jformer.training.cost import forward_costs, largest_batch_tokens, step_bytes
-
-    rows = forward_costs(config, S, T)
-    rows.append(("total", sum(row[1] for row in rows), sum(row[2] for row in rows)))
-    print(f"{'module':<24}{'parameters':>14}{'multiply-adds':>18}{'FLOPs':>18}")
-    for name, count, products in rows:
-        print(f"{name:<24}{count:>14,}{products:>18,}{2 * products:>18,}")
-    say(
-        f"\nwith {config.data.vocabulary_size:,} entries (data.vocabulary_size; a small corpus has "
-        f"fewer), one pair of\n{S} source and {T} target positions, forward. A multiply-add (MAC) "
-        f"is two FLOPs."
-    )
-    tokens, longest = config.train.batch_tokens, config.data.max_length
-    where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
-    say(f"\ncompiling the train step for {tokens:,} tokens a side in {where} ...")
-    gigabytes = step_bytes(config, tokens, longest) / 1e9
-    print(f"train step: {gigabytes:.2f} GB, {tokens:,} tokens, {where}")
-    if limit:
-        most = largest_batch_tokens(config, longest, limit)
-        held = f"train.batch_tokens={most}" if most else "not one row"
-        print(f"--memory={flag.memory} GB holds {held}, {where}")
+    if flag.plot:
+        write_schedule(config, Path(flag.plot))
+    for line in summary(config, S, T, gigabytes):
+        print(line)
     return 0
 
 

@@ -17,10 +17,10 @@ import jax
 from jformer.config import (
     Config,
     DecodeConfig,
+    ParallelConfig,
     UserError,
     check,
     nearest,
-    read_config,
     replace_file,
 )
 from jformer.data.corpora import Split
@@ -29,14 +29,13 @@ from jformer.decoding.translate import translate
 from jformer.evaluation.scores import score
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
-from jformer.training.checkpoint import Checkpoints
-from jformer.training.loop import evaluation, make_model
-from jformer.training.step import abstract_params
+from jformer.training.evaluate import likelihood
+from jformer.training.restore import restore
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """`params` are the mean of the last `config.train.average_checkpoints` checkpoints."""
+    """`params` are of the checkpoint, or the mean of those, that `load` was asked for."""
 
     workdir: Path
     config: Config
@@ -70,34 +69,27 @@ class Run:
 
     def score(self, split: Split, hypotheses: Sequence[str]) -> dict[str, Any]:
         """Scores of `hypotheses` for the split, and the model's perplexity on it."""
-        mesh = parallel.make_mesh(jax.local_devices()[:1])
-        evaluate = evaluation(self.model, self.vocabularies, split, self.config, mesh)
+        alone = dataclasses.replace(self.config, parallel=ParallelConfig())
+        mesh = parallel.make_mesh(alone, jax.local_devices()[:1])
+        evaluate = likelihood(self.model, self.vocabularies, split, self.config, mesh)
         return {
             **score(hypotheses, split.targets),
             "perplexity": evaluate(self.params)["perplexity"],
         }
 
 
-def load(workdir: str | Path, step: int | None = None) -> Run:
-    """Open a run directory at its newest checkpoint, or at `step`.
+def load(workdir: str | Path, checkpoint: str | int = "average") -> Run:
+    """Open a run directory.
 
+    `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
+    average of a run that has one), `last`, `best`, a step, or steps to average as `"1000,2000"`.
     `UserError` says what is missing.
     """
-    workdir = Path(workdir)
-    config = read_config(workdir / "config.json")
-    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    model = make_model(config, vocabularies)
-    with Checkpoints(workdir) as checkpoints:
-        saved = checkpoints.steps()
-        if not saved:
-            raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
-        steps = [s for s in saved if step is None or s <= step]
-        if not steps or step not in (None, steps[-1]):
-            raise UserError(f"{workdir}: no checkpoint of step {step}; there are {saved}")
-        checkpoints.check_vocabulary(steps[-1], vocabularies.hash)
-        averaged = steps[-config.train.average_checkpoints :]
-        params = checkpoints.average_params(abstract_params(model), averaged)
-    return Run(workdir, config, model, params, vocabularies, steps[-1])
+    restored = restore(Path(workdir), str(checkpoint))
+    return Run(
+        Path(workdir), restored.config, restored.model, restored.params, restored.vocabularies,
+        restored.step,
+    )  # fmt: skip
 
 
 def score_split(run: Run, name: str, split: Split) -> tuple[dict[str, Any], list[str]]:

@@ -37,9 +37,12 @@ class Residual(nn.Module):
         self.norm = self.make_norm()
 
     def __call__(self, x_BLD, sublayer, train):
+        # A norm answers in the dtype of its parameters, float32.
         if self.config.norm_position == "pre":
-            return x_BLD + self.dropout(sublayer(self.norm(x_BLD)), train)
-        return self.norm(x_BLD + self.dropout(sublayer(x_BLD), train))
+            normed_BLD = self.norm(x_BLD).astype(x_BLD.dtype)
+            return x_BLD + self.dropout(sublayer(normed_BLD), train)
+        sum_BLD = x_BLD + self.dropout(sublayer(x_BLD), train)
+        return self.norm(sum_BLD).astype(x_BLD.dtype)
 
 
 class FeedForward(nn.Module):
@@ -49,8 +52,9 @@ class FeedForward(nn.Module):
 
     def setup(self):
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-        self.ffn_in = nn.Dense(config.d_ff, kernel_init=first)
-        self.ffn_out = nn.Dense(config.d_model, kernel_init=last)
+        dtype = config.compute_dtype
+        self.ffn_in = nn.Dense(config.d_ff, kernel_init=first, dtype=dtype)
+        self.ffn_out = nn.Dense(config.d_model, kernel_init=last, dtype=dtype)
         self.activation_dropout = Dropout(config.activation_dropout)
 
     def __call__(self, x_BLD, train):

@@ -5,6 +5,7 @@ Tokens are int32 ids, padding stands at the end. `encode` and `decode` are Figur
 Letters: B sentences, S source, T target, W hypotheses, D d_model, H heads, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from flax import linen as nn
 from flax import struct
 
 from jformer.config import ModelConfig, UserError
-from jformer.model.attention import causal_mask, equation_1, padding_mask, segment_mask
+from jformer.model.attention import causal_mask, equation_1, padding_mask, product, segment_mask
 from jformer.model.dropout import Dropout
 from jformer.model.layers import DecoderLayer, EncoderLayer
 from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
@@ -64,8 +65,10 @@ class Transformer(nn.Module):
             self.position_embedding = matrix("position_embedding", config.max_positions)
         self.embedding_dropout = Dropout(config.dropout)
         parts = (config, self.make_attend, self.make_norm)
-        self.encoder = [EncoderLayer(*parts) for _ in range(config.num_layers)]
-        self.decoder = [DecoderLayer(*parts) for _ in range(config.num_layers)]
+        encoder_layer = rematerialized(EncoderLayer, config, train_argument=3)
+        decoder_layer = rematerialized(DecoderLayer, config, train_argument=5)
+        self.encoder = [encoder_layer(*parts) for _ in range(config.num_layers)]
+        self.decoder = [decoder_layer(*parts) for _ in range(config.num_layers)]
         if config.norm_position == "pre":
             self.encoder_norm, self.decoder_norm = self.make_norm(), self.make_norm()
 
@@ -86,8 +89,7 @@ class Transformer(nn.Module):
         mask = padding_mask(source_BS)  # (B, 1, 1, S): all queries of a row see the same
         if segments_BS is not None:
             mask = segment_mask(segments_BS, segments_BS)  # (B, 1, S, S)
-        for layer in self.encoder:
-            x_BSD = layer(x_BSD, mask, train)
+        x_BSD = self.run_stack(self.encoder, x_BSD, mask, train)
         return self.end_stack("encoder_norm", x_BSD)
 
     def decode(self, target_BT, memory_BSD, source_BS, train=False, segments=None):
@@ -100,8 +102,7 @@ class Transformer(nn.Module):
             mask &= segment_mask(segments_BT, segments_BT)
             memory_mask = segment_mask(segments_BT, segments_BS)
         x_BTD = self.embed(self.embedding, target_BT, jnp.arange(length), train, segments_BT)
-        for layer in self.decoder:
-            x_BTD = layer(x_BTD, mask, memory_BSD, memory_mask, train)
+        x_BTD = self.run_stack(self.decoder, x_BTD, mask, memory_BSD, memory_mask, train)
         return self.logits(self.end_stack("decoder_norm", x_BTD))
 
     def start(self, memory_BSD, source_BS):
@@ -117,7 +118,10 @@ class Transformer(nn.Module):
         config = self.config
         widths = (config.key_width, config.value_width)
         return [
-            tuple(jnp.zeros((B, W, T, config.num_heads, width)) for width in widths)
+            tuple(
+                jnp.zeros((B, W, T, config.num_heads, width), config.compute_dtype)
+                for width in widths
+            )
             for _ in range(config.num_layers)
         ]
 
@@ -132,9 +136,35 @@ class Transformer(nn.Module):
             new_cache.append(cache_BWTHK)
         return self.logits(self.end_stack("decoder_norm", x_BWD)), new_cache
 
+    def run_stack(self, layers, x_BLD, *others_and_train):
+        """The layers one after the other, each with the same other arguments.
+
+        Under `scan_layers` one compiled layer takes turns with the parameters of all. They are
+        stacked here and not in the tree, which is therefore the same with and without.
+        """
+        if not self.config.scan_layers or self.is_initializing():
+            for layer in layers:
+                x_BLD = layer(x_BLD, *others_and_train)
+            return x_BLD
+        params = [layer.variables["params"] for layer in layers]
+        # A key for each layer: masks are drawn as well as in the unrolled model, but are others.
+        random = self.has_rng("dropout")
+        keys = jax.random.split(self.make_rng("dropout"), len(layers)) if random else None
+        free_layer = layers[0].clone(parent=None)  # bound to nothing: a function of its parameters
+
+        def run_layer(x_BLD, params_and_key):
+            params, key = params_and_key
+            rngs = {"dropout": key} if random else {}
+            return free_layer.apply({"params": params}, x_BLD, *others_and_train, rngs=rngs), None
+
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
+        return jax.lax.scan(run_layer, x_BLD, (stacked, keys))[0]
+
     def end_stack(self, norm, x_BLD):
         """A pre-norm stack ends with a norm; in a post-norm one each layer has done so."""
-        return getattr(self, norm)(x_BLD) if self.config.norm_position == "pre" else x_BLD
+        if self.config.norm_position == "post":
+            return x_BLD
+        return getattr(self, norm)(x_BLD).astype(x_BLD.dtype)
 
     def embed(self, embedding_VD, tokens_BL, positions_L, train, segments_BL=None):
         """Embedding times sqrt(d_model) plus position (Sections 3.4, 3.5), with dropout (5.4).
@@ -144,7 +174,9 @@ class Transformer(nn.Module):
         scale, encoded_BLD = self.config.d_model**0.5, self.encode_positions(positions_L)[None]
         if segments_BL is not None:
             encoded_BLD = encoded_BLD[0][positions_in_segments(segments_BL)]
-        return self.embedding_dropout(embedding_VD[tokens_BL] * scale + encoded_BLD, train)
+        # Cast after the look-up: its gradient, a sum over tokens, is then in float32.
+        x_BLD = (embedding_VD[tokens_BL] * scale + encoded_BLD).astype(self.config.compute_dtype)
+        return self.embedding_dropout(x_BLD, train)
 
     def encode_positions(self, positions_L):
         """What is added to the embeddings; zero where attention itself knows the positions."""
@@ -163,12 +195,36 @@ class Transformer(nn.Module):
         return jnp.zeros((len(positions_L), d_model))
 
     def logits(self, x_BLD):
-        """The linear map before the softmax, by the embedding matrix again; Section 3.4."""
-        return x_BLD @ self.output.T
+        """The linear map before the softmax, by the embedding matrix again; Section 3.4.
+
+        Its result is in float32 whatever the compute dtype.
+        """
+        return product("BLD,DV->BLV", x_BLD, self.output.T.astype(x_BLD.dtype))
+
+
+def rematerialized(layer, config, train_argument):
+    """The layer's class, made to keep less for the backward pass: `model.remat`."""
+    if config.remat == "none":
+        return layer
+    policy = jax.checkpoint_policies.dots_saveable if config.remat == "dots" else None
+    # `train` is no array; self is argument 0. XLA must not merge the second computation with the
+    # first; in the two loops of a scan it cannot. On a CPU it does merge: there only a scan saves.
+    prevent_cse = not config.scan_layers
+    return nn.remat(layer, policy=policy, static_argnums=train_argument, prevent_cse=prevent_cse)
+
+
+def unrolled(model: Transformer) -> Transformer:
+    """The same model with every operation of every layer in the traced program, once."""
+    plain = dataclasses.replace(model.config, scan_layers=False, remat="none")
+    return model.clone(config=plain)
 
 
 def attention_weights(model: Transformer, params, source_BS, target_BT) -> dict[str, jax.Array]:
     """The weights of every attention: `{"decoder_0/cross_attention": (B, H, Q, M), ...}`."""
+    model = unrolled(model)  # a scan would keep none
     _, kept = model.apply({"params": params}, source_BS, target_BT, mutable="intermediates")
     leaves = jax.tree_util.tree_leaves_with_path(kept["intermediates"])
-    return {"/".join(key.key for key in path[:2]): weights for path, weights in leaves}
+    return {
+        "/".join(key.key for key in path[:2]): weights.astype(jnp.float32)
+        for path, weights in leaves
+    }

@@ -1,90 +1,257 @@
-"""Checkpoints by orbax, one directory a step, each with four items.
+"""Checkpoints by orbax: a directory a step under `checkpoints/`, and the best under `best/`.
 
     params, optimizer_state   arrays
+    ema                       arrays; of a run with moving averages
     position                  JSON: the data iterator's state and the sums of the log's open window
     metadata                  JSON: the config and the vocabulary's hash
+    SHA256SUMS                of all these files; `sha256sum -c` reads it too
 
-Orbax writes into a temporary directory and renames it, so a kill at any moment leaves the previous
-step as it was.
+Nothing is pickled, and reading executes nothing. Orbax writes under a temporary name and renames,
+so a kill at any moment leaves the steps before as they were. It notices little of what happens to
+a checkpoint later: a flipped bit comes back as another parameter. Hence the sums, which are written
+before the rename: every checkpoint has them, unless another program made it.
+
+In a job of several processes all of them save and restore together, on files that all of them see;
+one alone may read.
 """
 
+import contextlib
 import dataclasses
+import logging
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
-from jformer.config import Config, UserError
+from jformer.config import Config, TrainConfig, UserError
 from jformer.training.step import TrainState
+from jformer.training.storage import (
+    Folder,
+    SaveError,
+    differences,
+    find_damage,
+    one_line,
+    read_items,
+)  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+ARRAYS = ("params", "optimizer_state", "ema")
+
+
+class DamagedError(UserError):
+    """A checkpoint that is not as it was written, in one line: which file of which step."""
 
 
 class Checkpoints:
-    """The checkpoints of one run directory; close it, or leave its `with`, to finish a save."""
+    """The checkpoints of one run directory; close it, or leave its `with`, to finish a save.
 
-    def __init__(self, workdir: Path, keep: int | None = None):
-        """Keep the last `keep`; with None, only read."""
-        self._workdir = workdir
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=keep is not None)
-        self._manager = ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
+    Without `train`, it only reads. With it, there may be one checkpoint more than are to be kept
+    while a run is on: an old one goes when it is known that a new one is whole.
+    """
+
+    def __init__(self, workdir: Path, train: TrainConfig | None = None):
+        self._train, self._workdir = train, workdir
+        self._together = train is not None and jax.process_count() > 1
+        self._all = Folder(workdir / "checkpoints")
+        self._best = Folder(workdir / "best")
+        if train is not None:
+            self._all.open(lambda steps, _: kept(steps, train))
+            self._best.open(lambda _, last: {last})
 
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._manager.close()
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        try:
+            self.close()
+        except SaveError as error:
+            if kind is None:
+                raise
+            log.warning("%s", error)  # what ends the run is the exception on its way
+
+    def close(self) -> None:
+        """Wait for a save that runs; `SaveError` if it fails."""
+        with contextlib.ExitStack() as stack:  # a failure of one does not leave the other open
+            for folder in (self._all, self._best):
+                stack.callback(folder.close)
+                stack.callback(self._unless_it_may_fail, folder.wait)
 
     def steps(self) -> list[int]:
-        return sorted(self._manager.all_steps())
+        """Those that can be read; as all that reads, after a save that runs."""
+        self._unless_it_may_fail(self._all.wait)
+        return self._all.steps()
+
+    def best_step(self) -> int | None:
+        self._unless_it_may_fail(self._best.wait)
+        return max(self._best.steps(), default=None)
 
     def save(self, state: TrainState, position: dict, config: Config, vocabulary_hash: str) -> None:
-        """Copy to the host now, write in the background."""
-        metadata = {"config": dataclasses.asdict(config), "vocabulary_hash": vocabulary_hash}
-        self._manager.save(
-            int(state.step),
-            args=ocp.args.Composite(
-                params=ocp.args.StandardSave(state.params),
-                optimizer_state=ocp.args.StandardSave(state.optimizer_state),
-                position=ocp.args.JsonSave(position),
-                metadata=ocp.args.JsonSave(metadata),
-            ),
-        )
+        """Copy to the host now, write in the background; a step that is there stays as it is."""
+        items = {
+            "params": state.params, "optimizer_state": state.optimizer_state, "ema": state.ema,
+            "position": position, "metadata": describe(config, vocabulary_hash),
+        }  # fmt: skip
+        self._save(self._all, int(state.step), items)
+
+    def save_best(
+        self, state: TrainState, score: float, config: Config, vocabulary_hash: str
+    ) -> None:
+        """Without the optimizer's state and the position, in place of the former best."""
+        metadata = {**describe(config, vocabulary_hash), "score": score}
+        items = {"params": state.params, "ema": state.ema, "metadata": metadata}
+        self._save(self._best, int(state.step), items)
+
+    def _save(self, folder: Folder, step: int, items: dict[str, Any]) -> None:
+        self._unless_it_may_fail(folder.wait)  # alone: its failure does not cost this save
+        self._unless_it_may_fail(lambda: folder.save(step, items))
+
+    def check_errors(self) -> None:
+        """Raise the `SaveError` of a save that has failed in the background."""
+        for folder in (self._all, self._best):
+            self._unless_it_may_fail(folder.check)
+
+    def _unless_it_may_fail(self, save: Callable[[], None]) -> None:
+        try:
+            save()
+        except SaveError as error:
+            # The other processes wait for this one to finish the save, which it cannot.
+            if self._together or self._train is None or self._train.failed_save == "stop":
+                raise
+            log.warning("%s. Training goes on without it", error)
 
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict]:
         """The state, with the shapes and on the devices of `like`, and the position."""
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                params=ocp.args.StandardRestore(abstract(like.params)),
-                optimizer_state=ocp.args.StandardRestore(abstract(like.optimizer_state)),
-                position=ocp.args.JsonRestore(),
-            ),
-        )
+        trees = {item: getattr(like, item) for item in ARRAYS}
+        items = self._read(self._all, step, trees, ["position"], whole=True)
         number = jax.device_put(np.int32(step), like.step.sharding)
-        state = TrainState(number, restored.params, restored.optimizer_state)
-        return state, restored.position
+        state = TrainState(number, *(items.get(item) for item in ARRAYS))
+        return state, items["position"]
+
+    def restore_newest(self, like: TrainState, vocabulary_hash: str) -> tuple[TrainState, dict]:
+        """Of the newest step that can be read; damaged ones go to `damaged/`, with a warning."""
+        damaged: dict[int, DamagedError] = {}
+        for step in reversed(self.steps()):
+            try:
+                self.check_vocabulary(step, vocabulary_hash)
+                restored = self.restore(step, like)
+            except DamagedError as error:
+                if self._train is None or self._train.damaged == "error":
+                    raise
+                damaged[step] = error
+                continue
+            # Only now, that something is left: else the next start would find a new run.
+            if jax.process_index() == 0:
+                for number, reason in damaged.items():
+                    there = self._move_aside(number)
+                    log.warning("%s; moved to %s, going on from step %d", reason, there, step)
+            if self._together:
+                multihost_utils.sync_global_devices("damaged checkpoints are moved")
+            return restored
+        reasons = "; ".join(str(error) for error in damaged.values()) or "there is none"
+        raise UserError(
+            f"{self._all.path}: no checkpoint can be read: {reasons}. All is left as it is: put a "
+            f"copy back, or choose another --workdir to train from the beginning"
+        )
+
+    def _move_aside(self, step: int) -> Path:
+        """To `damaged/`: nothing is lost, and the step can be saved again."""
+        there, again = self._workdir / "damaged" / str(step), 0
+        while there.exists():
+            again += 1
+            there = there.with_name(f"{step}-{again}")
+        there.parent.mkdir(exist_ok=True)
+        return (self._all.path / str(step)).rename(there)
 
     def check_vocabulary(self, step: int, vocabulary_hash: str) -> None:
         """Raise `UserError` where the ids of these parameters mean other words."""
-        item = ocp.args.Composite(metadata=ocp.args.JsonRestore())
-        if self._manager.restore(step, args=item).metadata["vocabulary_hash"] != vocabulary_hash:
+        metadata = self._read(self._all, step, {}, ["metadata"])["metadata"]
+        if metadata["vocabulary_hash"] != vocabulary_hash:
             raise UserError(
                 f"{self._workdir}/vocabulary.json: not the vocabulary that the checkpoints beside "
                 f"it were trained with; put that one back, or choose another --workdir"
             )
 
-    def average_params(self, like: Any, steps: list[int]) -> Any:
-        """The mean of the parameters of these steps (Section 6.1), shaped and placed as `like`."""
+    def params(self, steps: list[int], like: Any, ema: bool = False) -> Any:
+        """The mean of the parameters of these steps (Section 6.1), shaped and placed as `like`.
+
+        With `ema`, the moving average at the last of them, which is such a mean already.
+        """
+        steps, item = (steps[-1:], "ema") if ema else (steps, "params")
         total = None
         for step in steps:
-            params = self._manager.restore(
-                step, args=ocp.args.Composite(params=ocp.args.StandardRestore(abstract(like)))
-            ).params
+            params = self._finite(self._all, step, item, like)
             total = params if total is None else jax.tree.map(lambda a, b: a + b, total, params)
         return jax.tree.map(lambda x: x / len(steps), total)
 
+    def best_params(self, like: Any) -> Any:
+        """Those of the best checkpoint: its moving average, if the run has one."""
+        step = self.best_step()
+        if step is None:
+            raise UserError(f"{self._best.path}: no best checkpoint yet; train first")
+        averaged = (self._best.path / str(step) / "ema").is_dir()
+        return self._finite(self._best, step, "ema" if averaged else "params", like)
 
-def abstract(tree: Any) -> Any:
-    """Shapes, dtypes and placement: orbax restores onto these devices, whatever saved it."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+    def _finite(self, folder: Folder, step: int, item: str, like: Any) -> Any:
+        params = self._read(folder, step, {item: like})[item]
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+            if not jnp.isfinite(leaf).all():
+                name = jax.tree_util.keystr(path, simple=True, separator=".")
+                raise UserError(
+                    f"{folder.path / str(step)}: {item}.{name} is not finite; its training had "
+                    f"diverged, take an earlier checkpoint"
+                )
+        return params
+
+    def _read(
+        self, folder: Folder, step: int, trees: dict[str, Any], texts: Collection[str] = (),
+        whole: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Items by name: arrays as in `trees`, and JSON; whatever keeps them from it, in a line."""
+        self._unless_it_may_fail(folder.wait)
+        directory = folder.path / str(step)
+        if not directory.is_dir():
+            raise UserError(
+                f"{folder.path}: no checkpoint of step {step}; there are {folder.steps()}"
+            )
+        wanted = None if whole else [*trees, *texts]
+        if found := self._agreed(lambda: find_damage(directory, wanted)):
+            raise DamagedError(f"{directory}: damaged: {found}")
+        try:
+            differing = differences(directory, trees)
+            items = {} if differing else read_items(directory, trees, texts, self._together)
+        except Exception as error:
+            # Only what has no sums comes here, and in a job perhaps on one process alone, which
+            # must not go back to another step than the rest.
+            kind = UserError if self._together else DamagedError
+            raise kind(f"{directory}: damaged: {one_line(error)}") from error
+        if differing:
+            more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
+            raise UserError(
+                f"{directory}: of another model or optimizer: {'; '.join(differing[:5])}{more}. "
+                f"Give the config that it was trained with, or choose another --workdir"
+            )
+        return items
+
+    def _agreed(self, find: Callable[[], str]) -> str:
+        """What the first process finds: all go back to the same step, and one reads all files."""
+        if not self._together:
+            return find()
+        found = find() if jax.process_index() == 0 else ""
+        padded = np.frombuffer(found.encode()[:1000].ljust(1000), np.uint8)
+        shared = np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)
+        return shared.tobytes().decode(errors="replace").rstrip()
+
+
+def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
+    return {"config": dataclasses.asdict(config), "vocabulary_hash": vocabulary_hash}
+
+
+def kept(steps: list[int], train: TrainConfig) -> set[int]:
+    """The last few, and for ever the multiples of `keep_every`."""
+    last = steps[-(train.keep_checkpoints or train.average_checkpoints) :]
+    return {*last, *(step for step in steps if train.keep_every and step % train.keep_every == 0)}

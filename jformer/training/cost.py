@@ -6,7 +6,9 @@ count is twice as large. They are read off the traced program, so they hold for 
 
 import collections
 import functools
+import logging
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -14,8 +16,10 @@ import jax.numpy as jnp
 
 from jformer.config import Config
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
-from jformer.model.transformer import Transformer
+from jformer.model.transformer import Transformer, unrolled
 from jformer.training.step import abstract_params, create_state, from_config
+
+log = logging.getLogger(__name__)
 
 
 def parameters(params: Any) -> dict[str, int]:
@@ -63,8 +67,11 @@ def module_name(path: list[str]) -> str:
 
 
 def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
-    """`(module, parameters, multiply-adds)` for one pair of S source and T target positions."""
-    model = Transformer(config.model, config.data.vocabulary_size)
+    """`(module, parameters, multiply-adds)` for one pair of S source and T target positions.
+
+    What is computed again in the backward pass is not counted: `model.remat` changes nothing here.
+    """
+    model = unrolled(Transformer(config.model, config.data.vocabulary_size))
     params = abstract_params(model)
 
     def forward(params, source_1S, target_1T):
@@ -82,7 +89,9 @@ def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     model = Transformer(config.model, config.data.vocabulary_size)
     _, optimizer, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    state = jax.eval_shape(lambda key: create_state(model, optimizer, key), key)
+    with_ema = config.train.ema_decay > 0
+    state = jax.eval_shape(lambda key: create_state(model, optimizer, key, with_ema), key)
+    rows += -rows % config.train.accumulate  # its parts have equally many
     packed = config.data.batching == "packed"
     segments = ("source_segments_BS", "target_segments_BT") if packed else ()
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
@@ -116,3 +125,29 @@ def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
         else:
             too_many = rows
     return fits * length
+
+
+def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
+    """The costs in lines: those of a forward pass by module, and the memory of a train step.
+
+    With what fits into `gigabytes` where these are not 0. What the lines mean goes to the log.
+    """
+    rows = forward_costs(config, S, T)
+    rows.append(("total", sum(row[1] for row in rows), sum(row[2] for row in rows)))
+    yield f"{'module':<24}{'parameters':>14}{'multiply-adds':>18}{'FLOPs':>18}"
+    for name, count, products in rows:
+        yield f"{name:<24}{count:>14,}{products:>18,}{2 * products:>18,}"
+    log.info(
+        f"\nwith {config.data.vocabulary_size:,} entries (data.vocabulary_size; a small corpus has "
+        f"fewer), one pair of\n{S} source and {T} target positions, forward. A multiply-add (MAC) "
+        f"is two FLOPs."
+    )
+    tokens, longest = config.train.batch_tokens, config.data.max_length
+    where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
+    log.info(f"\ncompiling the train step for {tokens:,} tokens a side in {where} ...")
+    needed = step_bytes(config, tokens, longest) / 1e9
+    yield f"train step: {needed:.2f} GB, {tokens:,} tokens, {where}"
+    if gigabytes:
+        most = largest_batch_tokens(config, longest, gigabytes * 1e9)
+        held = f"train.batch_tokens={most}" if most else "not one row"
+        yield f"--memory={gigabytes:.15g} GB holds {held}, {where}"

@@ -1,170 +1,121 @@
-"""Training a run directory: build, restore, loop, save.
+"""The train loop: steps, and what is due after each.
 
-The loop never waits for the newest step: metrics stay on the devices, as sums a step, until a line
-of the log is due. Every random draw is a function of the seed and the step, and a checkpoint holds
-the position in the data and in the log, so a run that was killed and started again ends with the
-same bits as one that was not.
+It never waits for the newest step: metrics stay on the devices and are fetched two steps later.
+Every random draw is a function of the seed and the step, and a checkpoint holds the position in the
+data and in the log, so a run that was stopped anywhere and started again ends with the same bits as
+one that was not.
 """
 
+import contextlib
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import Mesh
 
-from jformer.config import Config, UserError, read_config, write_config
-from jformer.data.batches import Batches, iterate
-from jformer.data.cache import content_hash
+from jformer.config import Config
+from jformer.data.batches import iterate
 from jformer.data.corpora import Corpus, Split
-from jformer.data.layout import Buckets
-from jformer.data.pipeline import make_batches
-from jformer.data.tokens import make_vocabularies, tokenize, tokenize_corpora, trainable
-from jformer.data.vocabulary import Vocabularies
-from jformer.keys import flatten
-from jformer.model.transformer import Transformer
+from jformer.keys import Stopped
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.monitor import MetricsFile, Progress, Window, say
-from jformer.training.step import create_state, evaluation_step, from_config
-
-# A run may go on with other values of these; any other key would make it another run.
-MAY_CHANGE = ("train.steps", "train.log_every", "train.evaluate_every", "data.cache", "decode.")
-
-
-def train(config: Config, corpora: list[Corpus], validation: Split, workdir: Path) -> None:
-    """Train until step `config.train.steps`, from the newest checkpoint if there is one."""
-    every, total = config.train, config.train.steps
-    newest = newest_step(workdir)
-    if newest >= total:
-        return
-    content = content_hash(corpora)
-    if newest:
-        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    else:
-        vocabularies = make_vocabularies(corpora, content, config.data)
-    tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
-    rows = trainable(tokenized, config.data)
-    batches = make_batches(config, tokenized.pairs, rows, vocabularies)
-    begin(config, vocabularies, workdir)  # all text was read: a bad line leaves no half run
-    with Checkpoints(workdir, keep=every.average_checkpoints) as checkpoints:
-        mesh = parallel.make_mesh()
-        model = make_model(config, vocabularies)
-        rate, optimizer, step_fn = from_config(config, model)
-        everywhere = parallel.replicated(mesh)
-        keys = jax.random.split(jax.random.key(config.seed))
-        params_key, dropout_key = jax.device_put(keys, everywhere)
-        create = functools.partial(create_state, model, optimizer)
-        state = jax.jit(create, out_shardings=everywhere)(params_key)
-        position: dict = {"data": None, "window": {}}
-        train_step = parallel.compile_train_step(step_fn, mesh)
-        validate = evaluation(model, vocabularies, validation, config, mesh)
-        if newest:
-            say(f"resuming from step {newest}")
-            checkpoints.check_vocabulary(newest, vocabularies.hash)
-            state, position = checkpoints.restore(newest, state)
-        say(describe(config, vocabularies, batches, tokenized.report, state, mesh))
-        log, progress = MetricsFile(workdir / "metrics.jsonl", newest), Progress(newest, total)
-        window = Window(position["window"])
-        iterator = iterate(batches, total, position["data"])
-        for step, batch in enumerate(iterator, start=newest + 1):
-            state, metrics = train_step(state, parallel.place_batch(batch, mesh), dropout_key)
-            window.add(metrics)
-            progress.advance(metrics)
-            if step % every.log_every == 0 or step == total:
-                means = {**window.means(), "learning_rate": float(rate(step - 1))}
-                progress.report(step, log.write(step, "train", **means))
-                window = Window({})
-            if step % every.evaluate_every == 0 or step == total:
-                progress.report(step, log.write(step, "validation", **validate(state.params)))
-            if step % every.checkpoint_every == 0 or step == total:
-                position = {"data": iterator.get_state(), "window": window.sums()}
-                checkpoints.save(state, position, config, vocabularies.hash)
-        progress.close()
+from jformer.training.clock import Clock
+from jformer.training.monitor import Monitor, Profile, say
+from jformer.training.nonfinite import Skipped
+from jformer.training.prepare import Task, describe, is_complete, locked, prepare, start
+from jformer.training.step import TrainState
+from jformer.training.stopping import SAVE, Requests
+from jformer.training.validate import Best, validate
+from jformer.training.window import Seen, Window
 
 
-def evaluation(
-    model: Transformer, vocabularies: Vocabularies, split: Split, config: Config, mesh: Mesh
-) -> Callable[[Any], dict[str, float]]:
-    """From parameters to the split's NLL a token and its perplexity; each pair counts once."""
-    pairs = tokenize(split, vocabularies)
-    most = config.model.max_positions
-    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
-    if config.model.positions == "learned" and longest.max() > most:
-        line = int(longest.argmax()) + 1
-        raise UserError(
-            f"config.model.max_positions={most}: line {line} of a split to be scored has "
-            f"{longest.max()} tokens; raise it, or shorten the line"
-        )
-    rows = np.arange(len(split))
-    layout = Buckets(*pairs.lengths(rows), config.train.batch_tokens, config.data.num_buckets)
-    batches = Batches(pairs, rows, layout, config.seed)
+def train(
+    config: Config, corpora: list[Corpus], validation: Split, workdir: Path, profile: str = ""
+) -> None:
+    """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
-    def evaluate(params: Any) -> dict[str, float]:
-        window = Window({})
-        for number in range(len(batches.epoch(0))):
-            batch = parallel.place_batch(batches.batch(0, number), mesh)
-            window.add(evaluation_step(model, params, batch))
-        means = window.means()
-        return {name: means[name] for name in ("nll", "perplexity")}
-
-    return evaluate
+    Raises `Stopped` where a signal ended the run, with all saved, and `RunError` where it cannot
+    go on.
+    """
+    clock, profiler = Clock(), Profile(profile, workdir)
+    mesh = parallel.make_mesh(config)
+    with locked(workdir):
+        if is_complete(config, workdir):
+            return
+        with clock("preparation"):
+            task = prepare(config, corpora, validation, workdir, mesh)
+        with Checkpoints(workdir, config.train) as checkpoints:
+            with clock("preparation"):
+                state, position = start(task, checkpoints)
+                monitor = Monitor(task.config, workdir, int(state.step), mesh, clock)
+            say(describe(task, state))
+            with contextlib.closing(monitor), Requests(config.train.checkpoint_minutes) as requests:
+                loop(task, state, position, checkpoints, requests, monitor, profiler)
 
 
-def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
-    return Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
+def loop(
+    task: Task, state: TrainState, position: dict, checkpoints: Checkpoints, requests: Requests,
+    monitor: Monitor, profiler: Profile,
+) -> None:  # fmt: skip
+    """From `state`, after which the first step comes, to the last one."""
+    every, last, clock = task.config.train, task.config.train.steps, monitor.clock
+    window, best = Window(position["window"]), Best(**position["best"])
+    skipped = Skipped(every.max_skipped, position["skipped"])
+    part, parts = parallel.parts_of(task.mesh)
+    iterator = iterate(task.batches, last, position["data"], part=part, parts=parts)
+
+    for step in range(int(state.step) + 1, last + 1):
+        due = functools.partial(is_due, step, last)
+        profiler.step_begins(step)
+        with clock("input"):
+            batch, where = next(iterator), iterator.get_state()
+            placed, request_X = task.place(batch, requests.now)
+        with monitor.step(batch):
+            state, metrics = task.train_step(state, placed, task.dropout_key, request_X)
+            monitor.progress.advance(metrics)
+            profiler.step_ended(step, metrics)
+            behind = 0 if due(every.log_every) or due(every.checkpoint_every) else skipped.behind
+            seen = Seen(step, where["epoch"], where["batch"] - 1, metrics)
+            asked = follow(window.add(seen, monitor.flops_a_token(batch), behind), skipped, monitor)
+        if skipped.too_many:
+            raise skipped.end(state, where, task)
+        if jax.process_count() == 1:
+            asked = requests.now  # no other process has to hear of it first
+
+        if due(every.log_every):
+            monitor.train_line(step, window, float(task.rate(step - 1)))
+            window = Window({})
+        with clock("evaluation"):
+            validate(task, state, step, due, best, checkpoints, monitor)
+        ended = 0 < every.patience <= best.worse
+        if due(every.checkpoint_every) or asked or ended:
+            with clock("checkpoints"):
+                follow(window.settle(), skipped, monitor)
+                position = {
+                    "data": where, "window": window.sums(), "best": dataclasses.asdict(best),
+                    "skipped": skipped.row,
+                }  # fmt: skip
+                checkpoints.save(state, position, task.config, task.vocabularies.hash)
+                requests.saved()
+        checkpoints.check_errors()
+        if asked > SAVE:
+            raise Stopped(asked)
+        if ended:
+            monitor.line(step, "ended", patience=every.patience, best_step=best.step)
+            return
 
 
-def begin(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
-    write_config(config, workdir / "config.json")
-    vocabularies.save(workdir)
+def is_due(step: int, last: int, interval: int) -> bool:
+    """At the multiples of an interval and at the last step; never where it is 0."""
+    return bool(interval) and (step % interval == 0 or step == last)
 
 
-def newest_step(workdir: Path) -> int:
-    """Of the newest checkpoint; 0 if there is none."""
-    if not any((workdir / "checkpoints").glob("[0-9]*")):
-        return 0
-    with Checkpoints(workdir) as checkpoints:
-        return max(checkpoints.steps(), default=0)
-
-
-def check_same_config(config: Config, workdir: Path) -> None:
-    """Raise `UserError` where `workdir` holds a run of another config, naming what differs."""
-    if not newest_step(workdir):
-        return  # nothing is lost: what stopped before its first checkpoint begins anew
-    before, now = flatten(read_config(workdir / "config.json")), flatten(config)
-    differing = [
-        f"config.{key} was {before[key]!r}, now {now[key]!r}"
-        for key in now
-        if before[key] != now[key] and not key.startswith(MAY_CHANGE)
-    ]
-    if differing:
-        raise UserError(
-            f"{workdir} holds a run of another config: {'; '.join(differing)}. "
-            f"Choose another --workdir, or give the same values"
-        )
-
-
-def describe(config, vocabularies, batches, report, state, mesh) -> str:
-    """What is about to be trained on what."""
-    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    both = dict.fromkeys((vocabularies.source, vocabularies.target))  # one, where they are joint
-    sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
-    shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in batches.layout.shapes)
-    per_epoch = len(batches.epoch(0))
-    epochs = config.train.steps / per_epoch
-    return (
-        f"model       {parameters:,} parameters, vocabulary of {sizes}\n"
-        f"data        {len(batches.rows):,} training pairs an epoch; {'; '.join(report.lines())}\n"
-        f"batches     {shapes} (rows x source + target tokens, each of these "
-        f"{len(batches.layout.shapes)} compiled once);\n"
-        f"            {batches.non_pad_share():.0%} of positions hold a token\n"
-        f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {per_epoch:,}, "
-        f"on {mesh.size} x {mesh.devices.flat[0].device_kind}"
-    )
+def follow(steps: Iterable[Seen], skipped: Skipped, monitor: Monitor) -> int:
+    """Count the skipped ones, each a line of the log; what any process asked for at these steps."""
+    asked = 0
+    for seen in steps:
+        if skipped.note(seen):
+            monitor.line(seen.step, "skipped", epoch=seen.epoch, batch=seen.batch)
+        asked = max(asked, int(seen.metrics["request"]))
+    return asked

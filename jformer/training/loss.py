@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jformer.config import PAD
 from jformer.model.shapes import check_shapes
 
+SUMS = ("loss", "nll", "tokens")
+
 
 def token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over):
     """The smoothed loss and the plain negative log-likelihood of every label, in nats: (B, T) each.

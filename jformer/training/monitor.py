@@ -1,51 +1,26 @@
-"""What one sees of a run: metrics.jsonl, and progress with the time left on standard error."""
+"""What one sees of a run: metrics.jsonl, TensorBoard, and progress with the time left.
+
+The first process alone writes and prints.
+"""
 
 import json
 import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from tqdm import tqdm
 
-from jformer.keys import replace_file
-from jformer.training.loss import perplexity
-
-
-class Window:
-    """Sums of the metrics since the log's last line, fetched from the devices only when due."""
-
-    def __init__(self, sums: dict[str, float]):
-        self._sums = dict(sums)
-        self._pending: list[dict[str, jax.Array]] = []
-        self._tokens_before = sums.get("tokens", 0.0)
-        self._began = time.monotonic()
-
-    def add(self, metrics: dict[str, jax.Array]) -> None:
-        self._pending.append(metrics)
-        # Two steps run behind the dispatch: the devices stay busy, the progress stays true, and
-        # batches do not pile up in their memory.
-        if len(self._pending) > 2:
-            jax.block_until_ready(self._pending[-3])
-
-    def sums(self) -> dict[str, float]:
-        for metrics in jax.device_get(self._pending):
-            for name, value in metrics.items():
-                self._sums[name] = self._sums.get(name, 0.0) + float(value)
-        self._pending = []
-        return dict(self._sums)
-
-    def means(self) -> dict[str, float]:
-        """A token's loss and NLL, their perplexity, and the tokens a second since the beginning."""
-        sums = self.sums()
-        new_tokens = sums["tokens"] - self._tokens_before
-        return {
-            "loss": sums["loss"] / sums["tokens"],
-            "nll": sums["nll"] / sums["tokens"],
-            "perplexity": perplexity(sums),
-            "tokens_per_second": new_tokens / (time.monotonic() - self._began),
-        }
+from jformer.config import Config
+from jformer.data.batches import Batch
+from jformer.keys import UserError, replace_file
+from jformer.training.clock import Clock
+from jformer.training.peak import peak_flops, step_flops
+from jformer.training.tensorboard import Board
+from jformer.training.window import Window
 
 
 class MetricsFile:
@@ -72,7 +47,8 @@ class Progress:
         self._first, self._total = first, total
         self._seconds: list[float] = []
         self._last = time.monotonic()
-        self._bar = tqdm(initial=first, total=total, unit="step", disable=not sys.stderr.isatty())
+        quiet = jax.process_index() > 0 or not sys.stderr.isatty()
+        self._bar = tqdm(initial=first, total=total, unit="step", disable=quiet)
 
     def advance(self, metrics: dict[str, jax.Array]) -> None:
         """One step more; waits for the first, whose time then holds the compilation."""
@@ -98,7 +74,74 @@ class Progress:
         self._bar.close()
 
 
+class Profile:
+    """JAX's trace of COUNT steps from STEP on, for `--profile=STEP:COUNT`."""
+
+    def __init__(self, text: str, workdir: Path):
+        numbers = text.split(":") if text else ["0", "0"]
+        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+            raise UserError(f"--profile={text}: must be STEP:COUNT, as 100:5")
+        self._first, self._count = map(int, numbers)
+        self._folder = workdir / "profile"
+
+    def step_begins(self, step: int) -> None:
+        if self._count and step == self._first:
+            jax.profiler.start_trace(self._folder)
+
+    def step_ended(self, step: int, metrics: Any) -> None:
+        if self._count and step == self._first + self._count - 1:
+            jax.block_until_ready(metrics)
+            jax.profiler.stop_trace()
+            say(f"profile     steps {self._first} to {step} in {self._folder}")
+
+
+class Monitor:
+    """All that is written of one run, and where its time goes."""
+
+    def __init__(self, config: Config, workdir: Path, first: int, mesh: Mesh, clock: Clock):
+        self.clock, self._config = clock, config
+        self.progress = Progress(first, config.train.steps)
+        self._shapes: set[tuple] = set()
+        self._peak = mesh.size * peak_flops(mesh.local_devices[0], config.model.compute_dtype)[0]
+        self._busy_before = 0.0
+        self.writes = jax.process_index() == 0
+        if self.writes:
+            self._file = MetricsFile(workdir / "metrics.jsonl", first)
+            self.board = Board(workdir, first, config)
+
+    def step(self, batch: Batch) -> Any:
+        """The time of a step, as a context: the first of each shape is compiled."""
+        shape = tuple(rows.shape for rows in batch.values())
+        name = "step" if shape in self._shapes else "compilation"
+        self._shapes.add(shape)
+        return self.clock(name)
+
+    def flops_a_token(self, batch: Batch) -> float:
+        B, T = batch["target_BT"].shape
+        return step_flops(self._config, B, batch["source_BS"].shape[1], T) / (B * T)
+
+    def train_line(self, step: int, window: Window, rate: float) -> None:
+        """The means since the last line; their speed is that of steps and input alone."""
+        seconds = self.clock.seconds
+        busy = seconds.get("step", 0.0) + seconds.get("input", 0.0)
+        elapsed, self._busy_before = busy - self._busy_before, busy
+        self.line(step, "train", **window.means(elapsed, self._peak), learning_rate=rate)
+
+    def line(self, step: int, split: str, **numbers: float) -> None:
+        if self.writes:
+            self.progress.report(step, self._file.write(step, split, **numbers))
+            self.board.scalars(step, split, numbers)
+
+    def close(self) -> None:
+        self.progress.close()
+        if self.writes:
+            self.board.close()
+        say(self.clock.report())
+
+
 def say(text: str) -> None:
-    """One line on standard error, above a progress bar if there is one."""
-    tqdm.write(text, file=sys.stderr)
-    sys.stderr.flush()
+    """One line on standard error, above a progress bar if there is one; of several processes, of
+    the first alone."""
+    if jax.process_index() == 0:
+        tqdm.write(text, file=sys.stderr)
+        sys.stderr.flush()

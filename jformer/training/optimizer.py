@@ -1,24 +1,93 @@
-"""Adam (Section 5.3) and the learning rate of Equation 3, as an optax chain."""
+"""Adam (Section 5.3) and the learning rate, as an optax chain.
 
+The rate is a function of the train steps already done, which the caller passes as `step` to
+`optimizer.update`; it counts no calls, so an update that is not taken does not shift the schedule.
+The paper's step_num, and what the config keys count, is one more.
+"""
+
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import optax
 
-from jformer.config import OptimizerConfig
+from jformer.config import Config, OptimizerConfig
 
 
-def learning_rate(config: OptimizerConfig, d_model: int) -> optax.Schedule:
-    """Equation 3 as a function of the updates already done; the paper's step_num is one more."""
+def learning_rate(config: Config) -> optax.Schedule:
+    """`config.optimizer.schedule`; each is highest at step_num = warmup_steps."""
+    optimizer = config.optimizer
+    if optimizer.schedule == "equation_3":
+        factor = optimizer.learning_rate_factor * config.model.d_model**-0.5
+        schedule = equation_3(factor, optimizer.warmup_steps)
+    else:
+        schedule = warm_up_and_decay(optimizer, optimizer.decay_steps or config.train.steps)
+    return lambda updates_done: schedule(updates_done + 1)
 
-    def schedule(updates_done):
-        step_num = jnp.asarray(updates_done, jnp.float32) + 1
-        rate = jnp.minimum(step_num**-0.5, step_num * config.warmup_steps**-1.5)
-        return config.learning_rate_factor * d_model**-0.5 * rate
+
+def equation_3(factor: float, warmup_steps: int) -> optax.Schedule:
+    """Equation 3 of step_num, with `factor` for d_model^-0.5."""
+
+    def schedule(step_num):
+        step_num = jnp.asarray(step_num, jnp.float32)
+        return factor * jnp.minimum(step_num**-0.5, step_num * warmup_steps**-1.5)
 
     return schedule
 
 
-def make_optimizer(config: OptimizerConfig, rate: optax.Schedule) -> optax.GradientTransformation:
-    return optax.chain(
-        optax.scale_by_adam(config.beta1, config.beta2, config.epsilon),
-        optax.scale_by_learning_rate(rate),
+def warm_up_and_decay(config: OptimizerConfig, decay_steps: int) -> optax.Schedule:
+    """Of step_num: up to `config.learning_rate` in a line, then as `config.schedule` says."""
+    start, peak, end = (
+        config.learning_rate_factor * rate
+        for rate in (config.start_learning_rate, config.learning_rate, config.end_learning_rate)
     )
+    warmup_steps = config.warmup_steps
+    match config.schedule:
+        case "inverse_sqrt":  # optax has none
+
+            def decay(steps):
+                return peak * jnp.sqrt(warmup_steps / (steps + warmup_steps))
+
+        case "linear":
+            decay = optax.schedules.linear_schedule(peak, end, decay_steps - warmup_steps)
+        case "cosine":
+            decay = optax.schedules.cosine_decay_schedule(
+                peak, decay_steps - warmup_steps, alpha=end / peak
+            )
+        case _:
+            decay = optax.schedules.constant_schedule(peak)
+    warm_up = optax.schedules.linear_schedule(start, peak, warmup_steps)
+    return optax.schedules.join_schedules([warm_up, decay], [warmup_steps])
+
+
+def make_optimizer(
+    config: OptimizerConfig, rate: optax.Schedule
+) -> optax.GradientTransformationExtraArgs:
+    """`update` takes the updates done, too: `update(grads, state, params, step=...)`."""
+    parts = [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)]
+    if config.clip_norm:
+        parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
+    if config.name == "adamw":
+        parts.append(optax.add_decayed_weights(config.weight_decay, matrices))
+    return optax.chain(*parts, scale_by_rate(rate))
+
+
+def matrices(params: Any) -> Any:
+    """True for each leaf that decays: not for biases, nor for what a norm learns."""
+
+    def decays(path, leaf):
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        # By name as well: layers that are stacked have biases stacked to a matrix.
+        return leaf.ndim >= 2 and name not in ("bias", "scale")
+
+    return jax.tree_util.tree_map_with_path(decays, params)
+
+
+def scale_by_rate(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
+    """Times -rate(step), without a state; optax's own keeps a count of its calls."""
+
+    def update(updates, state, params=None, *, step, **others):
+        factor = -rate(step)
+        return jax.tree.map(lambda u: jnp.asarray(factor, u.dtype) * u, updates), state
+
+    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

@@ -1,22 +1,92 @@
-"""The steps of step.py under jit over a mesh of all local devices.
+"""The steps of step.py on many devices: under jit over a mesh, or under pmap.
 
-The batch is split among the devices by rows and the state is on each of them. The loss is a sum
-over all rows over the number of all tokens, so the number of devices does not change the result.
+The mesh has three axes. `data` and `fsdp` share out the rows of a batch, `fsdp` the parameters and
+the optimizer's state too, and `model` the work within a row: data parallel, FSDP and tensor
+parallel are three settings of one thing. The loss is a sum over all rows over the number of all
+tokens, so the number of devices does not change the result.
+
+pmap has the whole state on every device and adds gradients up by an explicit `psum`; it knows no
+axis but `data`.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jformer.config import PAD
+from jformer.config import PAD, Config, ModelConfig, ParallelConfig, UserError
 from jformer.data.batches import Batch
+from jformer.model.transformer import Transformer
+from jformer.training.step import evaluation_step
+
+# The axis of an array, by its letter, and the axis of the mesh whose devices share it out. Any
+# other axis is whole on each device, as is an axis that they do not divide.
+RULES = {"B": ("data", "fsdp"), "D": "fsdp", "H": "model", "F": "model", "V": "model"}
+
+# The axes of parameters, by the end of their names; any other parameter is small.
+AXES = {
+    "embedding": "VD",
+    "source_embedding": "VD",
+    "output": "VD",
+    "query/kernel": "DHK",
+    "key/kernel": "DHK",
+    "value/kernel": "DHU",
+    "out/kernel": "HUD",
+    "ffn_in/kernel": "DF",
+    "ffn_in/bias": "F",
+    "ffn_out/kernel": "FD",
+}
+
+DEVICES = "devices"  # pmap's name for its axis
 
 
-def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    return Mesh(np.asarray(devices or jax.local_devices()), ("data",))
+def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """All devices of all processes, laid out as the config says; `UserError` where it cannot be."""
+    devices = list(devices or jax.devices())
+    parallel, model = config.parallel, config.model
+    sizes = mesh_sizes(parallel, len(devices))
+    for axis, name, size in (
+        ("fsdp", "d_model", model.d_model),
+        ("model", "num_heads", model.num_heads),
+        ("model", "d_ff", model.d_ff),
+    ):
+        if size % sizes[axis]:
+            raise UserError(
+                f"config.parallel.{axis}={sizes[axis]}: does not divide config.model.{name}={size}"
+            )
+    mesh = jax.make_mesh(
+        tuple(sizes.values()), tuple(sizes), (AxisType.Auto,) * len(sizes), devices=devices
+    )
+    rows = mesh.devices.reshape(-1, sizes["model"])
+    if any(len({device.process_index for device in row}) > 1 for row in rows):
+        raise UserError(
+            f"config.parallel.model={sizes['model']}: must divide the devices of each process, "
+            f"{jax.local_device_count()}"
+        )
+    return mesh
+
+
+def mesh_sizes(parallel: ParallelConfig, devices: int) -> dict[str, int]:
+    sizes = {"data": parallel.data, "fsdp": parallel.fsdp, "model": parallel.model}
+    fixed = int(np.prod([size for size in sizes.values() if size != -1]))
+    sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
+    if int(np.prod(list(sizes.values()))) != devices:
+        asked = ", ".join(f"{name}={getattr(parallel, name)}" for name in sizes)
+        raise UserError(
+            f"config.parallel: {asked} do not make up the {devices} devices there are; "
+            f"set one of them to -1 for the rest"
+        )
+    return sizes
+
+
+def compute_dtype(model: ModelConfig) -> str:
+    """What `auto` means here: XLA has no fast product in bfloat16 on a CPU."""
+    if model.dtype != "auto":
+        return model.dtype
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -24,18 +94,133 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def by_rows(mesh: Mesh) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec("data"))
+    return NamedSharding(mesh, PartitionSpec(RULES["B"]))
 
 
-def place_batch(batch: Batch, mesh: Mesh) -> Any:
-    """The batch on the devices, with rows of padding, which weigh nothing, until they divide."""
-    missing = ((0, -len(batch["source_BS"]) % mesh.size), (0, 0))
+def state_shardings(state: Any, mesh: Mesh) -> Any:
+    """Where each leaf of a state, or of parameters, lives. Adam's moments are as the parameters."""
+
+    def sharding(path: tuple, leaf: Any) -> NamedSharding:
+        names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
+        axes = AXES.get("/".join(names[-2:])) or AXES.get(names[-1] if names else "") or ""
+        if len(axes) != len(leaf.shape):
+            return replicated(mesh)
+        rules = (RULES.get(axis) for axis in axes)
+        return NamedSharding(
+            mesh,
+            PartitionSpec(
+                *(
+                    rule if rule and size % mesh.shape[rule] == 0 else None
+                    for rule, size in zip(rules, leaf.shape, strict=True)
+                )
+            ),
+        )
+
+    return jax.tree_util.tree_map_with_path(sharding, state)
+
+
+def parts_of(mesh: Mesh) -> tuple[int, int]:
+    """Which part of a batch's rows this process makes, and of how many."""
+    processes = sorted({device.process_index for device in mesh.devices.flat})
+    return processes.index(jax.process_index()), len(processes)
+
+
+def place_batch(batch: Batch, mesh: Mesh, accumulate: int = 1, backend: str = "jit") -> Any:
+    """This process's part of a batch, on its devices, as one array over all processes.
+
+    Rows of padding, which weigh nothing, are added until devices and accumulated parts divide them.
+    For pmap the rows of each device stand under an axis of devices.
+    """
+    shares = row_shares(mesh) // parts_of(mesh)[1]
+    missing = ((0, -len(batch["source_BS"]) % (shares * accumulate)), (0, 0))
     padded = {name: np.pad(rows, missing, constant_values=PAD) for name, rows in batch.items()}
-    return jax.device_put(padded, by_rows(mesh))
+    if backend == "pmap":
+        padded = {n: rows.reshape(shares, -1, rows.shape[1]) for n, rows in padded.items()}
+    return jax.tree.map(functools.partial(place_rows, mesh), padded)
 
 
-def compile_train_step(step: Callable, mesh: Mesh) -> Callable:
-    """`(state, batch, key) -> (state, metrics)`; the old state's memory becomes the new one's."""
+def place_rows(mesh: Mesh, rows: np.ndarray) -> jax.Array:
+    return jax.make_array_from_process_local_data(by_rows(mesh), rows)
+
+
+def place_request(request: int, mesh: Mesh) -> jax.Array:
+    """What this process asks for, once for each of its shares of the rows."""
+    shares = row_shares(mesh) // parts_of(mesh)[1]
+    return place_rows(mesh, np.full(shares, request, np.int32))
+
+
+def row_shares(mesh: Mesh) -> int:
+    return mesh.shape["data"] * mesh.shape["fsdp"]
+
+
+def to_host(tree: Any) -> Any:
+    """The whole of arrays that may lie in pieces on the devices of several processes."""
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    from jax.experimental import multihost_utils
+
+    return multihost_utils.process_allgather(tree, tiled=True)
+
+
+def sum_devices(backend: str) -> Callable[[Any], Any]:
+    """What the step calls where it needs a sum over all rows."""
+    if backend == "pmap":
+        return functools.partial(jax.lax.psum, axis_name=DEVICES)
+    return lambda tree: tree
+
+
+def compile_train_step(
+    step: Callable, mesh: Mesh, shardings: Any, backend: str = "jit"
+) -> Callable:
+    """`(state, batch, key, request_X) -> (state, metrics)`; a state is given up for the next.
+
+    The metrics have the highest number of `request_X` as `request`, so that each process learns
+    what any of them asks for, and at the same step.
+    """
+    if backend == "pmap":
+        return pmap_train_step(step, mesh)
+
+    def step_with_request(state, batch, key, request_X):
+        state, metrics = step(state, batch, key)
+        return state, {**metrics, "request": request_X.max()}
+
     everywhere = replicated(mesh)
-    shardings = (everywhere, by_rows(mesh), everywhere)
-    return jax.jit(step, in_shardings=shardings, out_shardings=everywhere, donate_argnums=0)
+    return jax.jit(
+        step_with_request,
+        in_shardings=(shardings, by_rows(mesh), everywhere, by_rows(mesh)),
+        out_shardings=(shardings, everywhere),
+        donate_argnums=0,
+    )
+
+
+def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
+    def step_on_one(state, batch, key, request):
+        # Masks of its own on each device: else all of them would drop the same units.
+        key = jax.random.fold_in(key, jax.lax.axis_index(DEVICES))
+        state, metrics = step(state, batch, key)
+        return state, {**metrics, "request": jax.lax.pmax(request, DEVICES)}
+
+    mapped = jax.pmap(
+        step_on_one,
+        axis_name=DEVICES,
+        in_axes=(None, 0, None, 0),  # None: the same on every device, before and after
+        out_axes=None,
+        devices=list(mesh.devices.flat),
+        donate_argnums=0,
+    )
+
+    def over_processes(x: jax.Array) -> jax.Array:
+        """pmap gives each process its own replica; the checkpoint is of the one that they share."""
+        pieces = [shard.data for shard in x.addressable_shards]
+        return jax.make_array_from_single_device_arrays(x.shape, replicated(mesh), pieces)
+
+    def train_step(state, batch, key, request_X):
+        state, metrics = mapped(state, batch, key, request_X)
+        return jax.tree.map(over_processes, state), metrics
+
+    return train_step if parts_of(mesh)[1] > 1 else mapped
+
+
+def compile_evaluation(model: Transformer, mesh: Mesh) -> Callable:
+    """`(params, batch) -> sums`, known to every process."""
+    return jax.jit(functools.partial(evaluation_step, model), out_shardings=replicated(mesh))

@@ -5,7 +5,7 @@ position on, BOS left out and EOS at the end. Rows that hold several pairs come 
 `source_segments_BS` and `target_segments_BT`.
 """
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,23 +13,27 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jformer.config import Config
+from jformer.config import PAD, Config, TrainConfig
 from jformer.model.transformer import Transformer
-from jformer.training.loss import loss_sums
+from jformer.training.loss import SUMS, loss_sums
 from jformer.training.optimizer import learning_rate, make_optimizer
 
 
 @struct.dataclass
 class TrainState:
-    step: Any  # () int32, updates done
+    step: Any  # () int32, steps done, with those whose update was skipped
     params: Any
     optimizer_state: Any
+    ema: Any = None  # moving averages of the parameters; None: not kept
 
 
-def create_state(model: Transformer, optimizer: optax.GradientTransformation, key) -> TrainState:
+def create_state(
+    model: Transformer, optimizer: optax.GradientTransformation, key, with_ema: bool = False
+) -> TrainState:
     tokens_11 = jnp.ones((1, 1), jnp.int32)
     params = model.init(key, tokens_11, tokens_11)["params"]
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+    ema = jax.tree.map(jnp.copy, params) if with_ema else None
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), ema)
 
 
 def abstract_params(model: Transformer) -> Any:
@@ -51,37 +55,83 @@ def logits(model: Transformer, params, batch, **options):
 
 def make_train_step(
     model: Transformer,
-    optimizer: optax.GradientTransformation,
-    label_smoothing: float,
-    smoothing_over: str,
+    optimizer: optax.GradientTransformationExtraArgs,
+    config: TrainConfig,
+    sum_devices: Callable[[Any], Any] = lambda tree: tree,
 ):
-    """`step(state, batch, key) -> (state, metrics)`, pure; metrics are sums over tokens."""
+    """`step(state, batch, key) -> (state, metrics)`, pure; metrics are sums over the batch.
 
-    def loss_fn(params, batch, key):
-        logits_BTV = logits(model, params, batch, train=True, rngs={"dropout": key})
-        metrics = loss_sums(logits_BTV, batch["labels_BT"], label_smoothing, smoothing_over)
-        return metrics["loss"] / metrics["tokens"], metrics
+    `sum_devices` adds up what the devices have computed, where each sees its own rows alone. Under
+    jit there is nothing to add, as arrays are global there.
+    """
+
+    def loss_fn(params, rows, key, all_tokens):
+        logits_BTV = logits(model, params, rows, train=True, rngs={"dropout": key})
+        labels_BT = rows["labels_BT"]
+        sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over)
+        return sums["loss"] / all_tokens, sums
+
+    def gradients(params, batch, key):
+        """Of the mean loss over all tokens, however rows fall into parts and onto devices."""
+        all_tokens = sum_devices(jnp.sum(batch["labels_BT"] != PAD).astype(jnp.float32))
+        grad_fn = jax.grad(loss_fn, has_aux=True)
+        if config.accumulate == 1:
+            return sum_devices(grad_fn(params, batch, key, all_tokens))
+
+        def add_part(total, part):
+            number, rows = part
+            new = grad_fn(params, rows, jax.random.fold_in(key, number), all_tokens)
+            return jax.tree.map(jnp.add, total, new), None
+
+        # Every n-th row in one part: so each part has rows of all devices.
+        parts = jax.tree.map(
+            lambda rows_BL: jnp.moveaxis(
+                rows_BL.reshape(-1, config.accumulate, *rows_BL.shape[1:]), 1, 0
+            ),
+            batch,
+        )
+        none = (jax.tree.map(jnp.zeros_like, params), dict.fromkeys(SUMS, jnp.float32(0)))
+        total, _ = jax.lax.scan(add_part, none, (jnp.arange(config.accumulate), parts))
+        return sum_devices(total)
 
     def step(state, batch, key):
         # The step's own key: a resumed run draws the masks that an uninterrupted one draws.
         key = jax.random.fold_in(key, state.step)
-        grads, metrics = jax.grad(loss_fn, has_aux=True)(state.params, batch, key)
-        updates, optimizer_state = optimizer.update(grads, state.optimizer_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        return TrainState(state.step + 1, params, optimizer_state), metrics
+        grads, sums = gradients(state.params, batch, key)
+        norm = optax.tree.norm(grads)
+        updates, optimizer_state = optimizer.update(
+            grads, state.optimizer_state, state.params, step=state.step
+        )
+        params, ema = optax.apply_updates(state.params, updates), state.ema
+        if ema is not None:
+            # Averages over few steps at first: the initial parameters are soon forgotten.
+            decay = jnp.minimum(config.ema_decay, (1 + state.step) / (10 + state.step))
+            ema = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
+        # What is not finite changes nothing but the number of the step.
+        finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
+        kept = (state.params, state.optimizer_state, state.ema)
+        kept = jax.tree.map(
+            lambda old, new: jnp.where(finite, new, old), kept, (params, optimizer_state, ema)
+        )
+        metrics = {**sums, "gradient_norm": norm}
+        metrics = {name: jnp.where(finite, value, 0) for name, value in metrics.items()}
+        return TrainState(state.step + 1, *kept), {
+            **metrics,
+            "skipped": 1 - finite.astype(jnp.int32),
+        }
 
     return step
 
 
-def from_config(config: Config, model: Transformer) -> tuple[Any, Any, Any]:
+def from_config(
+    config: Config, model: Transformer, sum_devices: Callable[[Any], Any] = lambda tree: tree
+) -> tuple[Any, Any, Any]:
     """The schedule, the optimizer and the train step that a config asks for."""
-    train, rate = config.train, learning_rate(config.optimizer, config.model.d_model)
+    rate = learning_rate(config)
     optimizer = make_optimizer(config.optimizer, rate)
-    step = make_train_step(model, optimizer, train.label_smoothing, train.smoothing_over)
-    return rate, optimizer, step
+    return rate, optimizer, make_train_step(model, optimizer, config.train, sum_devices)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def evaluation_step(model: Transformer, params, batch):
     """Sums over the batch's tokens, without dropout and without label smoothing."""
     logits_BTV = logits(model, params, batch)

@@ -15,7 +15,7 @@ import pytest
 from jformer.config import UserError, read_config
 from jformer.main import main
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.loop import check_same_config
+from jformer.training.prepare import check_same_config
 from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state
 from tests.conftest import small_flags
@@ -23,12 +23,17 @@ from tests.conftest import small_flags
 STEPS = 32
 
 
-def command(corpus_directory, workdir):
+PACKED = ["--config.data.batching=packed", "--config.data.bpe_dropout=0.1"]
+IN_PARTS = [
+    "--config.parallel.backend=pmap", "--config.train.accumulate=2", "--config.train.ema_decay=0.9",
+]  # fmt: skip
+
+
+def command(corpus_directory, workdir, more):
     without = ("every", "data.test")  # nothing is scored: that is for other tests
     flags = [f for f in small_flags(corpus_directory, workdir) if not any(w in f for w in without)]
     return [
-        sys.executable, "-m", "jformer.main", *flags, f"--config.train.steps={STEPS}",
-        "--config.data.batching=packed", "--config.data.bpe_dropout=0.1",
+        sys.executable, "-m", "jformer.main", *flags, f"--config.train.steps={STEPS}", *more,
         # Neither divides the other: a checkpoint falls between two lines of the log.
         "--config.train.log_every=7", "--config.train.checkpoint_every=5",
         "--config.train.evaluate_every=12", "--config.train.average_checkpoints=20",
@@ -41,7 +46,9 @@ def saved_run(workdir):
 
     run = load(workdir)
     optimizer = make_optimizer(run.config.optimizer, lambda count: 1.0)
-    like = jax.device_put(create_state(run.model, optimizer, jax.random.key(0)), jax.devices()[0])
+    ema = run.config.train.ema_decay > 0
+    state = create_state(run.model, optimizer, jax.random.key(0), ema)
+    like = jax.device_put(state, jax.devices()[0])
     with Checkpoints(workdir) as checkpoints:
         return checkpoints.restore(checkpoints.steps()[-1], like)
 
@@ -50,30 +57,93 @@ def metrics_of(workdir):
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
         line.pop("tokens_per_second", None)
+        line.pop("mfu", None)
     return lines
+
+
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None, "the run ended before it could be stopped"
+        time.sleep(0.002)
+
+
+def assert_same_run(stopped, undisturbed):
+    """Every leaf, the position in the data with the sums of the log, and every line of the log."""
+    (state, position), (expected, expected_position) = saved_run(stopped), saved_run(undisturbed)
+    assert int(state.step) == STEPS
+    jax.tree.map(np.testing.assert_array_equal, state, expected)
+    assert position == expected_position
+    assert metrics_of(stopped) == metrics_of(undisturbed)
+    steps = [line["step"] for line in metrics_of(stopped) if line["split"] == "train"]
+    assert steps == [*range(7, STEPS, 7), STEPS]
 
 
 def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_directory, tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    process = subprocess.Popen(command(corpus_directory, killed), stderr=subprocess.DEVNULL)
-    while not (killed / "checkpoints" / "10").is_dir():
-        assert process.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.002)
+    process = subprocess.Popen(command(corpus_directory, killed, PACKED), stderr=subprocess.DEVNULL)
+    wait_for(killed / "checkpoints" / "10", process)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    reference = subprocess.Popen(command(corpus_directory, undisturbed), stderr=subprocess.DEVNULL)
-    again = subprocess.run(command(corpus_directory, killed), capture_output=True, text=True)
+    reference = subprocess.Popen(
+        command(corpus_directory, undisturbed, PACKED), stderr=subprocess.DEVNULL
+    )
+    again = subprocess.run(
+        command(corpus_directory, killed, PACKED), capture_output=True, text=True
+    )
     assert again.returncode == 0, again.stderr
     assert re.search(r"resuming from step \d+", again.stderr)
     assert reference.wait() == 0
+    assert_same_run(killed, undisturbed)
 
-    (state, position), (expected, expected_position) = saved_run(killed), saved_run(undisturbed)
-    assert int(state.step) == STEPS
-    jax.tree.map(np.testing.assert_array_equal, state, expected)
-    assert position == expected_position
-    assert metrics_of(killed) == metrics_of(undisturbed)
-    steps = [line["step"] for line in metrics_of(killed) if line["split"] == "train"]
-    assert steps == [*range(7, STEPS, 7), STEPS]
+
+def test_a_run_stopped_by_sigterm_under_pmap_in_parts_goes_on_bit_equal(corpus_directory, tmp_path):
+    undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
+    devices = {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
+    process = subprocess.Popen(
+        command(corpus_directory, stopped, IN_PARTS), env=devices, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(stopped / "checkpoints" / "5", process)
+    process.send_signal(signal.SIGTERM)
+    errors = process.communicate()[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert errors.splitlines()[-1].startswith("jformer: stopped by SIGTERM; all is saved")
+    saved = max(int(path.name) for path in (stopped / "checkpoints").glob("[0-9]*"))
+    reference = subprocess.Popen(
+        command(corpus_directory, undisturbed, IN_PARTS), env=devices, stderr=subprocess.DEVNULL
+    )
+    again = subprocess.run(
+        command(corpus_directory, stopped, IN_PARTS), env=devices, capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    assert f"resuming from step {saved}" in again.stderr
+    assert reference.wait() == 0
+    assert_same_run(stopped, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_killed_at_random_moments_ends_bit_equal(corpus_directory, tmp_path, seed):
+    """Every step is saved, so that many of the moments are in the midst of a save."""
+    rng = np.random.default_rng(seed)
+    more = [[*PACKED, "--config.train.accumulate=2"], IN_PARTS][seed % 2]
+    devices = {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
+    every_step = "--config.train.checkpoint_every=1"
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    for _ in range(3):
+        process = subprocess.Popen(
+            [*command(corpus_directory, killed, more), every_step],
+            env=devices, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        before = len(list(killed.glob("checkpoints/*")))
+        while process.poll() is None and len(list(killed.glob("checkpoints/*"))) == before:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.5))
+        process.kill()
+        process.wait()
+    for workdir in (killed, undisturbed):
+        last = [*command(corpus_directory, workdir, more), every_step]
+        assert subprocess.run(last, env=devices, stderr=subprocess.DEVNULL).returncode == 0
+    assert_same_run(killed, undisturbed)
 
 
 def test_a_complete_run_prints_its_scores_again_and_trains_no_more(
@@ -96,7 +166,9 @@ def test_metrics_hold_every_line_that_was_asked_for(trained_workdir):
     assert [line["step"] for line in lines if line["split"] == "train"] == [4, 8, 12]
     assert [line["step"] for line in lines if line["split"] == "validation"] == [6, 12]
     train = [line for line in lines if line["split"] == "train"]
-    assert set(train[0]) == {"step", "split", "loss", "nll", "perplexity", "learning_rate"}
+    assert set(train[0]) == {
+        "step", "split", "loss", "nll", "perplexity", "learning_rate", "gradient_norm", "skipped",
+    }  # fmt: skip
     config = read_config(trained_workdir / "config.json")
     optimizer = config.optimizer
     rate = optimizer.learning_rate_factor * 16**-0.5 * 8 * optimizer.warmup_steps**-1.5

@@ -1,16 +1,154 @@
-"""The number of devices changes nothing but the speed."""
+"""How a step is spread over devices and parts changes nothing but the speed.
+
+All begin with the same parameters and see the same five batches. Tolerances are those of float32
+sums in another order, divided by Adam's small second moments: 1e-5 of the loss, 1e-5 of a parameter
+after five steps of rate 0.01.
+"""
 
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from jformer.config import ModelConfig, ParallelConfig, UserError
+from jformer.training import parallel
+from tests.training.devices import WAYS, with_
 
 
-def test_eight_devices_train_as_one_does_with_dropout():
-    program = Path(__file__).with_name("eight_devices.py")
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What each way of training came to, from one process with eight devices."""
+    path = tmp_path_factory.mktemp("devices") / "results"
+    program = Path(__file__).with_name("devices.py")
     result = subprocess.run(
-        [sys.executable, program],
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"},
+        [sys.executable, program, path],
+        env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu", "PYTHONPATH": "."},
         capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
+    with path.open("rb") as file:
+        return pickle.load(file)
+
+
+def assert_same(result, expected):
+    np.testing.assert_allclose(result["losses"], expected["losses"], rtol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
+        result["params"], expected["params"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "way", [way for way in WAYS if "dropout" not in way and "two layers" not in way]
+)
+def test_without_dropout_every_way_trains_as_one_device_does(results, way):
+    assert_same(results[way], results["one"])
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if "two layers" in way])
+def test_layers_computed_again_or_in_a_loop_train_as_layers_do(results, way):
+    assert_same(results[way], results["two layers"])
+
+
+@pytest.mark.parametrize("way", ["dropout, data=8", "dropout, fsdp=4, model=2"])
+def test_under_jit_dropout_too_is_that_of_one_device(results, way):
+    assert_same(results[way], results["dropout"])
+
+
+def test_the_moving_average_is_the_same_on_eight_devices_and_in_parts(results):
+    one, eight = results["accumulate=4, ema"]["ema"], results["fsdp=8, ema"]["ema"]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, eight)
+
+
+def test_under_pmap_each_device_drops_other_units(results):
+    losses = results["dropout, pmap"]["losses"]
+    assert losses != pytest.approx(results["dropout"]["losses"], rel=1e-5)
+    assert losses == pytest.approx(results["dropout"]["losses"], rel=0.1)
+
+
+def test_the_losses_fall(results):
+    losses = results["one"]["losses"]
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_what_a_process_asks_for_comes_back_with_the_metrics(results):
+    for way in ("one", "fsdp=8, ema", "pmap"):
+        assert results[way]["requests"] == [0, 1, 2, 3, 4]
+
+
+def test_fsdp_and_model_split_parameters_and_the_optimizers_state(results):
+    """Of the kernel (16, 24), D is split by fsdp and F by model; data splits nothing."""
+    assert results["one"]["split"] == results["data=8"]["split"] == results["pmap"]["split"] == 0
+    assert results["fsdp=8, ema"]["split"] > 0
+    assert results["data=8"]["ffn_in"] == (16, 24)
+    assert results["fsdp=8, ema"]["ffn_in"] == (2, 24)
+    assert results["model=4"]["ffn_in"] == (16, 6)
+    assert results["data=2, fsdp=2, model=2"]["ffn_in"] == (8, 12)
+
+
+@pytest.mark.parametrize(
+    ("axes", "devices", "sizes"),
+    [
+        ({}, 8, (8, 1, 1)),
+        ({"data": 1, "fsdp": -1}, 8, (1, 8, 1)),
+        ({"fsdp": 2, "model": 2}, 8, (2, 2, 2)),
+        ({"data": 2, "model": -1}, 6, (2, 1, 3)),
+    ],
+)
+def test_one_axis_takes_the_devices_that_the_others_leave(axes, devices, sizes):
+    assert tuple(parallel.mesh_sizes(ParallelConfig(**axes), devices).values()) == sizes
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"data": 3}, r"config\.parallel: data=3, fsdp=1, model=1 do not make up the 1 devices"),
+        ({"fsdp": 2}, r"do not make up the 1 devices there are; set one of them to -1"),
+    ],
+)
+def test_devices_that_do_not_make_a_mesh_are_an_error(axes, message):
+    with pytest.raises(UserError, match=message):
+        parallel.make_mesh(with_(**axes), jax.devices()[:1])
+
+
+@pytest.mark.parametrize(
+    ("model", "axes", "message"),
+    [
+        ({"num_heads": 3, "d_k": 5, "d_v": 5}, {"data": 1, "model": 2}, "num_heads=3"),
+        ({"d_ff": 23}, {"data": 1, "model": 2}, "d_ff=23"),
+        ({"d_model": 18, "num_heads": 2}, {"data": 1, "fsdp": 4}, "d_model=18"),
+    ],
+)
+def test_widths_that_the_devices_do_not_divide_are_an_error(model, axes, message):
+    devices = [SimpleNamespace(process_index=0, id=i) for i in range(max(axes.values()))]
+    with pytest.raises(UserError, match=rf"does not divide config\.model\.{message}"):
+        parallel.make_mesh(with_(of_model=model, **axes), devices)
+
+
+def test_a_vocabulary_that_the_devices_do_not_divide_stays_whole():
+    mesh = SimpleNamespace(shape={"data": 1, "fsdp": 2, "model": 4})
+    shape = jax.ShapeDtypeStruct
+    tree = {"embedding": shape((31, 16), np.float32), "output": shape((32, 16), np.float32)}
+    specs = {}
+
+    def named(mesh, spec):
+        return spec
+
+    original, parallel.NamedSharding = parallel.NamedSharding, named
+    try:
+        specs = parallel.state_shardings(tree, mesh)
+    finally:
+        parallel.NamedSharding = original
+    assert tuple(specs["embedding"]) == (None, "fsdp")
+    assert tuple(specs["output"]) == ("model", "fsdp")
+
+
+def test_auto_is_float32_on_a_cpu():
+    assert parallel.compute_dtype(ModelConfig()) == "float32"
+    assert parallel.compute_dtype(ModelConfig(dtype="bfloat16")) == "bfloat16"

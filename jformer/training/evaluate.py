@@ -1,0 +1,65 @@
+"""A model on a split: its likelihood, each pair counted once, and what it attends to."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from jformer.config import BOS, EOS, Config, UserError
+from jformer.data.batches import Batches
+from jformer.data.corpora import Split
+from jformer.data.layout import Buckets
+from jformer.data.tokens import tokenize
+from jformer.data.vocabulary import Vocabularies
+from jformer.model.transformer import Transformer, attention_weights
+from jformer.training import parallel
+from jformer.training.loss import SUMS, perplexity
+
+
+def likelihood(
+    model: Transformer, vocabularies: Vocabularies, split: Split, config: Config, mesh: Mesh
+) -> Callable[[Any], dict[str, float]]:
+    """From parameters to the split's NLL a token and its perplexity."""
+    pairs = tokenize(split, vocabularies)
+    most = config.model.max_positions
+    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
+    if config.model.positions == "learned" and longest.max() > most:
+        line = int(longest.argmax()) + 1
+        raise UserError(
+            f"config.model.max_positions={most}: line {line} of a split to be scored has "
+            f"{longest.max()} tokens; raise it, or shorten the line"
+        )
+    rows = np.arange(len(split))
+    layout = Buckets(*pairs.lengths(rows), config.train.batch_tokens, config.data.num_buckets)
+    batches = Batches(pairs, rows, layout, config.seed)
+    part, parts = parallel.parts_of(mesh)
+    sums_of = parallel.compile_evaluation(model, mesh)
+
+    def evaluate(params: Any) -> dict[str, float]:
+        total = dict.fromkeys(SUMS, 0.0)
+        for number in range(len(batches.epoch(0))):
+            batch = batches.batch(0, number, part, parts)
+            sums = jax.device_get(sums_of(params, parallel.place_batch(batch, mesh)))
+            total = {name: total[name] + float(sums[name]) for name in SUMS}
+        return {"nll": total["nll"] / total["tokens"], "perplexity": perplexity(total)}
+
+    return evaluate
+
+
+def attention_of(
+    model: Transformer, params: Any, vocabularies: Vocabularies, source: str, target: str
+) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
+    """The weights (H, T, S) of each cross-attention for one pair, and the tokens of both sides."""
+    (source_S,), (target_T,) = (
+        vocabularies.source.encode([source]),
+        vocabularies.target.encode([target]),
+    )
+    source_BS, target_BT = jnp.array([[*source_S, EOS]]), jnp.array([[BOS, *target_T]])
+    weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
+    cross = {name: np.asarray(w[0]) for name, w in weights.items() if "cross" in name}
+    sources = [vocabularies.source.decode([i]) or f"#{i}" for i in source_BS[0].tolist()]
+    targets = [vocabularies.target.decode([i]) or f"#{i}" for i in target_BT[0].tolist()]
+    return cross, sources, targets

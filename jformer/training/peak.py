@@ -1,0 +1,98 @@
+"""How fast a device could be, and the floating point operations of a step: what MFU is made of.
+
+Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the operations that the model
+asks for, in a second, over the most that the devices can do. What is computed twice to save memory
+counts once. A multiply-add is two operations.
+Letters: B rows, S source positions, T target positions, N rows and columns of a square matrix.
+"""
+
+import dataclasses
+import functools
+import re
+import time
+
+import jax
+import numpy as np
+
+from jformer.config import Config
+from jformer.training.cost import forward_costs
+
+NVIDIA, GOOGLE = "NVIDIA data sheet", "Google Cloud documentation"
+
+# 10^12 products and sums a second of dense bfloat16 matrices; where a sheet gives the number "with
+# sparsity", half of it. The whole name has to match: a part of a GPU (MIG) or a variant for laptops
+# is slower than what it is named after, and is measured instead.
+BFLOAT16_PEAKS = (
+    (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312, NVIDIA),
+    (r"NVIDIA H100 80GB HBM3", 989, NVIDIA),
+    (r"NVIDIA H100 PCIe", 756, NVIDIA),
+    (r"NVIDIA H100 NVL|NVIDIA H200 NVL", 835, NVIDIA),
+    (r"NVIDIA H200", 989, NVIDIA),
+    (r"NVIDIA GH200 .*", 989, NVIDIA),
+    (r"NVIDIA A10", 125, NVIDIA),
+    (r"NVIDIA A10G", 70, NVIDIA),
+    (r"NVIDIA A40", 149.7, NVIDIA),
+    (r"NVIDIA L4", 121, NVIDIA),
+    (r"NVIDIA L40S", 362, NVIDIA),
+    (r"NVIDIA GeForce RTX 3090", 71, NVIDIA),
+    (r"NVIDIA GeForce RTX 4090", 165, NVIDIA),
+    # A device is one of a chip's two cores.
+    (r"TPU v2", 45 / 2, GOOGLE),
+    (r"TPU v3", 123 / 2, GOOGLE),
+    # A device is a chip.
+    (r"TPU v4", 275, GOOGLE),
+    (r"TPU v5 lite|TPU v5e", 197, GOOGLE),
+    (r"TPU v5|TPU v5p", 459, GOOGLE),
+    (r"TPU v6 lite|TPU v6e", 918, GOOGLE),
+)
+
+
+def peak_flops(device: jax.Device, dtype: str) -> tuple[float, str]:
+    """Operations a second of matrix products on one device, and where the figure is from.
+
+    One that no sheet gives is measured, once, which needs a device of this process.
+    """
+    if dtype == "bfloat16":
+        for kind, tera, source in BFLOAT16_PEAKS:
+            if re.fullmatch(kind, device.device_kind):
+                return tera * 1e12, source
+    return measured_flops(device, dtype), "measured"
+
+
+@functools.cache
+def measured_flops(device: jax.Device, dtype: str) -> float:
+    """Of the fastest of the products that fit into 0.7 seconds."""
+    # A product must take long beside its dispatch, and not long on a CPU.
+    N = 2048 if device.platform == "cpu" else 4096
+    # Not ones: a GPU draws less power for them and clocks higher than in any training.
+    x_NN = np.random.default_rng(0).standard_normal((N, N), dtype=np.float32)
+    x_NN = jax.device_put(x_NN.astype(dtype), device)
+    product = jax.jit(lambda x_NN: x_NN @ x_NN)
+    product(x_NN).block_until_ready()  # compiles
+    seconds: list[float] = []
+    while sum(seconds) < 0.7:
+        began = time.perf_counter()
+        product(x_NN).block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    return 2 * N**3 / min(seconds)
+
+
+def step_flops(config: Config, B: int, S: int, T: int) -> float:
+    """Operations of a train step on B rows of S + T positions, padding included."""
+    # The backward pass has two products for each of the forward: for the inputs, for the weights.
+    return 3 * 2.0 * B * row_multiply_adds(config, S, T)
+
+
+@functools.cache
+def row_multiply_adds(config: Config, S: int, T: int) -> int:
+    """Of the forward pass on one row."""
+
+    def traced(num_layers: int) -> int:
+        model = dataclasses.replace(config.model, num_layers=num_layers)
+        costs = forward_costs(dataclasses.replace(config, model=model), S, T)
+        return sum(work for _, _, work in costs)
+
+    # All layers of a stack are alike, and tracing six takes twice as long as tracing one and two.
+    one = traced(1)
+    more = config.model.num_layers - 1
+    return one + (more and more * (traced(2) - one))

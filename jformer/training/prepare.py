@@ -1,0 +1,222 @@
+"""What a run needs before its first step: from the config, the text and a run directory."""
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import jax
+from jax.sharding import Mesh
+
+from jformer.config import Config, UserError, read_config, write_config
+from jformer.data.batches import Batch, Batches
+from jformer.data.cache import content_hash
+from jformer.data.corpora import Corpus, Report, Split
+from jformer.data.pipeline import make_batches
+from jformer.data.tokens import make_vocabularies, tokenize_corpora, trainable
+from jformer.data.vocabulary import Vocabularies
+from jformer.keys import flatten
+from jformer.model.transformer import Transformer
+from jformer.training import parallel
+from jformer.training.checkpoint import Checkpoints
+from jformer.training.evaluate import likelihood
+from jformer.training.monitor import say
+from jformer.training.processes import check_same
+from jformer.training.restore import initial_params, make_model
+from jformer.training.step import TrainState, create_state, from_config
+
+# A run may go on with other values of these; any other key would make it another run.
+MAY_CHANGE = (
+    "train.steps", "train.accumulate", "train.log_every", "train.evaluate_every",
+    "train.bleu_every", "train.bleu_pairs", "train.checkpoint_minutes", "train.keep_checkpoints",
+    "train.keep_every", "train.patience", "train.init_from", "train.max_skipped", "train.damaged",
+    "train.failed_save", "model.dtype", "model.remat", "model.scan_layers", "data.cache",
+    "parallel.", "decode.",
+)  # fmt: skip
+
+# The position of a run that begins: in the data, in the log, in its scores.
+NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": []}
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is trained, on what and how: all that stays from step to step."""
+
+    config: Config  # `auto` and unset values as they came out
+    workdir: Path
+    mesh: Mesh
+    vocabularies: Vocabularies
+    batches: Batches
+    report: Report
+    validation: Split
+    likelihood: Callable[[Any], dict[str, float]]  # from parameters, of `validation`
+    model: Transformer
+    rate: Callable[[int], Any]
+    create: Callable[[jax.Array], TrainState]
+    shardings: TrainState
+    train_step: Callable
+    params_key: jax.Array
+    dropout_key: jax.Array
+
+    def place(self, batch: Batch, request: int) -> tuple[Any, jax.Array]:
+        """A batch, and what this process asks for, on the devices."""
+        accumulate, backend = self.config.train.accumulate, self.config.parallel.backend
+        placed = parallel.place_batch(batch, self.mesh, accumulate, backend)
+        return placed, parallel.place_request(request, self.mesh)
+
+
+def prepare(
+    config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
+) -> Task:
+    """Read and tokenize the text, and build the step; the run directory is begun at the end."""
+    content = content_hash(corpora)
+    if newest_step(workdir) is not None:
+        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+    else:
+        vocabularies = make_vocabularies(corpora, content, config.data)
+    check_same(config, text=content, vocabulary=vocabularies.hash)
+    tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
+    batches = make_batches(config, tokenized.pairs, trainable(tokenized, config.data), vocabularies)
+    if jax.process_index() == 0:
+        begin(config, vocabularies, workdir)  # all text was read: a bad line leaves no half run
+    model = make_model(config, vocabularies)
+    backend = config.parallel.backend
+    rate, optimizer, step = from_config(config, model, parallel.sum_devices(backend))
+    create = functools.partial(create_state, model, optimizer, with_ema=config.train.ema_decay > 0)
+    everywhere = parallel.replicated(mesh)
+    params_key, dropout_key = jax.jit(
+        lambda: jax.random.split(jax.random.key(config.seed)), out_shardings=everywhere
+    )()
+    shardings = parallel.state_shardings(jax.eval_shape(create, params_key), mesh)
+    return Task(
+        config=dataclasses.replace(config, model=model.config), workdir=workdir, mesh=mesh,
+        vocabularies=vocabularies, batches=batches, report=tokenized.report,
+        validation=validation,
+        likelihood=likelihood(model, vocabularies, validation, config, mesh), model=model,
+        rate=rate, shardings=shardings,
+        create=jax.jit(create, out_shardings=shardings),
+        train_step=parallel.compile_train_step(step, mesh, shardings, backend),
+        params_key=params_key, dropout_key=dropout_key,
+    )  # fmt: skip
+
+
+def start(task: Task, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
+    """The state and the position to go on from: of the newest checkpoint, or new ones."""
+    shapes = jax.eval_shape(task.create, task.params_key)
+    like = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        shapes, task.shardings,
+    )  # fmt: skip
+    if checkpoints.steps():
+        state, position = checkpoints.restore_newest(like, task.vocabularies.hash)
+        say(f"resuming from step {int(state.step)}")
+        return state, position
+    state = task.create(task.params_key)
+    if task.config.train.init_from:
+        params = initial_params(task.config.train.init_from, state.params, task.vocabularies)
+        ema = None if state.ema is None else jax.tree.map(jax.numpy.copy, params)
+        state = dataclasses.replace(state, params=params, ema=ema)
+    return state, NEW
+
+
+@contextlib.contextmanager
+def locked(workdir: Path) -> Iterator[None]:
+    """One training a directory; the lock ends with the process, however that ends."""
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
+    if jax.process_index() > 0:
+        yield
+        return
+    lock = filelock.FileLock(workdir / "lock", timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise UserError(
+            f"{workdir}: another training is at work there; wait for it, or choose another "
+            f"--workdir"
+        ) from None
+    try:
+        yield
+    finally:
+        (workdir / "lock").unlink()
+        lock.release()
+        if not any(workdir.iterdir()):
+            workdir.rmdir()  # nothing was begun
+
+
+def begin(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
+    workdir.mkdir(exist_ok=True)
+    write_config(config, workdir / "config.json")
+    vocabularies.save(workdir)
+
+
+def newest_step(workdir: Path) -> int | None:
+    """Of the newest checkpoint; None if there is none."""
+    return max(Checkpoints(workdir).steps(), default=None)
+
+
+def is_complete(config: Config, workdir: Path) -> bool:
+    """Whether all steps are done, or enough of them without a better score."""
+    newest = newest_step(workdir)
+    if newest is None:
+        return False
+    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    end = json.loads(lines[-1]) if lines else {}
+    lost_patience = end.get("split") == "ended" and end["step"] == newest
+    return newest >= config.train.steps or (
+        lost_patience and 0 < config.train.patience <= end["patience"]
+    )
+
+
+def check_same_config(config: Config, workdir: Path) -> None:
+    """Raise `UserError` where `workdir` holds a run of another config, naming what differs."""
+    if newest_step(workdir) is None:
+        return  # nothing is lost: what stopped before its first checkpoint begins anew
+    before, now = flatten(read_config(workdir / "config.json")), flatten(config)
+    may_change: tuple[str, ...] = MAY_CHANGE
+    if config.optimizer.schedule in ("linear", "cosine") and config.optimizer.decay_steps is None:
+        may_change = MAY_CHANGE[1:]  # train.steps is where the schedule ends
+    differing = [
+        f"config.{key} was {before[key]!r}, now {now[key]!r}"
+        for key in now
+        if before[key] != now[key] and not key.startswith(may_change)
+    ]
+    if differing:
+        raise UserError(
+            f"{workdir} holds a run of another config: {'; '.join(differing)}. "
+            f"Choose another --workdir, or give the same values"
+        )
+
+
+def describe(task: Task, state: TrainState) -> str:
+    """What is about to be trained on what."""
+    config, batches, mesh = task.config, task.batches, task.mesh
+    leaves = jax.tree.leaves(state.params)
+    parameters = sum(leaf.size for leaf in leaves)
+    split = sum(leaf.size for leaf in leaves if not leaf.sharding.is_fully_replicated)
+    both = dict.fromkeys((task.vocabularies.source, task.vocabularies.target))  # one, if joint
+    sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
+    shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in batches.layout.shapes)
+    per_epoch = len(batches.epoch(0))
+    epochs = config.train.steps / per_epoch
+    devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
+    if mesh.size > 1:
+        devices += f" ({', '.join(f'{name} {size}' for name, size in mesh.shape.items())})"
+    if split:
+        devices += f", {split / parameters:.0%} of the parameters split among them"
+    pairs = f"{len(batches.rows):,} training pairs an epoch; {'; '.join(task.report.lines())}"
+    return (
+        f"model       {parameters:,} parameters, vocabulary of {sizes}, {config.model.dtype}\n"
+        f"data        {pairs}\n"
+        f"batches     {shapes} (rows x source + target tokens, each of these "
+        f"{len(batches.layout.shapes)} compiled once);\n"
+        f"            {batches.non_pad_share():.0%} of positions hold a token\n"
+        f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {per_epoch:,}, "
+        f"by {config.parallel.backend} on {devices}"
+    )

@@ -1,0 +1,64 @@
+"""Several processes of one run: `jax.distributed` joins them; here they see that they agree."""
+
+import json
+import logging
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from jformer.config import Config, ParallelConfig, UserError
+from jformer.keys import flatten
+
+
+def join(parallel: ParallelConfig) -> None:
+    """Wait for the other processes of the run, if there are any; before JAX is used at all."""
+    if not parallel.coordinator or jax.distributed.is_initialized():
+        return
+    by_hand = {
+        "coordinator_address": parallel.coordinator,
+        "num_processes": parallel.processes,
+        "process_id": parallel.process,
+    }
+    try:
+        jax.distributed.initialize(
+            **({} if parallel.coordinator == "auto" else by_hand),
+            initialization_timeout=parallel.timeout,
+            heartbeat_timeout_seconds=parallel.timeout,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            f"config.parallel.coordinator={parallel.coordinator}: the processes did not find each "
+            f"other within {parallel.timeout} s ({str(error).splitlines()[0]})"
+        ) from error
+    if not is_first():
+        logging.getLogger("jformer").setLevel(logging.WARNING)  # one of them tells the progress
+
+
+def check_same(config: Config, **facts: Any) -> None:
+    """Raise `UserError` in every process where one of them has another config or other `facts`."""
+    if jax.process_count() == 1:
+        return
+    own = {f"config.{name}": value for name, value in flatten(config).items()}
+    del own["config.parallel.process"]
+    mine = json.dumps({"the version of JAX": jax.__version__, **own, **facts}).encode()
+    length = multihost_utils.broadcast_one_to_all(np.int32(len(mine)))
+    padded = np.frombuffer(mine.ljust(int(length))[: int(length)], np.uint8)
+    first = json.loads(bytes(multihost_utils.broadcast_one_to_all(padded)))
+    differing = [
+        f"{name} is {value!r}, and {first.get(name)!r} in process 0"
+        for name, value in json.loads(mine).items()
+        if value != first.get(name)
+    ]
+    everywhere = multihost_utils.process_allgather(np.int32(len(differing)))
+    if differing:
+        raise UserError(f"process {jax.process_index()}: {'; '.join(differing)}")
+    if everywhere.any():
+        others = ", ".join(str(number) for number in np.flatnonzero(everywhere))
+        raise UserError(f"process {others} has another config or another corpus than this one")
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes and prints for all."""
+    return jax.process_index() == 0

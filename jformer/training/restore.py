@@ -1,0 +1,104 @@
+"""A trained model out of a run directory: to translate, to score, or to begin another run with."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jformer.config import Config, UserError, read_config
+from jformer.data.vocabulary import Vocabularies
+from jformer.model.transformer import Transformer
+from jformer.training import parallel
+from jformer.training.checkpoint import Checkpoints
+from jformer.training.monitor import say
+from jformer.training.step import abstract_params
+
+NAMES = "average, last, best, a step, or several steps with commas between"
+
+
+def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
+    """The model as this backend computes it best, where the config leaves that open."""
+    model = dataclasses.replace(config.model, dtype=parallel.compute_dtype(config.model))
+    return Transformer(model, vocabularies.target.size, vocabularies.source.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    config: Config
+    vocabularies: Vocabularies
+    model: Transformer
+    params: Any
+    step: int
+
+
+def restore(workdir: Path, which: str = "average") -> Restored:
+    """The parameters of a checkpoint, or the mean of several, on one device of any kind.
+
+    `which` is `average` (of the last `train.average_checkpoints`, Section 6.1, or the moving
+    average where the run has one), `last`, `best`, or steps as in `1000,2000`. `UserError` says
+    what is missing.
+    """
+    config = read_config(workdir / "config.json")
+    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+    model = make_model(config, vocabularies)
+    like = abstract_params(model)
+    with Checkpoints(workdir) as checkpoints:
+        if which == "best":
+            step = checkpoints.best_step()
+            if step is None:
+                raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
+            params = checkpoints.best_params(like)
+            return Restored(config, vocabularies, model, params, step)
+        saved = checkpoints.steps()
+        if not saved:
+            raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
+        ema = config.train.ema_decay > 0
+        if which == "average" and not ema:
+            steps = saved[-config.train.average_checkpoints :]
+        elif which in ("average", "last"):
+            steps = saved[-1:]
+        elif all(number.isdecimal() for number in which.split(",")):
+            steps = [int(number) for number in which.split(",")]
+        else:
+            raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
+        for step in steps:
+            if step not in saved:
+                raise UserError(f"{workdir}: no checkpoint of step {step}; there are {saved}")
+        checkpoints.check_vocabulary(steps[-1], vocabularies.hash)
+        params = checkpoints.params(steps, like, ema=ema and which == "average")
+    return Restored(config, vocabularies, model, params, steps[-1])
+
+
+def initial_params(init_from: str, params: Any, vocabularies: Vocabularies) -> Any:
+    """`params` with all that RUN[@CHECKPOINT] has in the same place and shape; says what is new.
+
+    Rows of an embedding are words: they are taken only under the same vocabulary.
+    """
+    workdir, _, which = init_from.partition("@")
+    other = restore(Path(workdir), which or "average")
+    theirs = {
+        jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(other.params)
+    }
+    same_words = other.vocabularies.hash == vocabularies.hash
+    new = []
+
+    def take(path: tuple, own: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        leaf = theirs.get(jax.tree_util.keystr(path))
+        words = name in ("embedding", "source_embedding", "output")
+        if leaf is None or leaf.shape != own.shape or (words and not same_words):
+            new.append(name)
+            return own
+        return jax.device_put(jax.device_get(leaf), own.sharding)
+
+    taken = jax.tree_util.tree_map_with_path(take, params)
+    leaves = len(jax.tree.leaves(params))
+    if len(new) == leaves:
+        raise UserError(
+            f"config.train.init_from={init_from}: has no parameter that fits this model"
+        )
+    say(f"parameters  {leaves - len(new)} of {leaves} are those of {workdir}, step {other.step}")
+    if new:
+        say(f"            new, as they have other shapes or words: {', '.join(new)}")
+    return taken

@@ -1,0 +1,232 @@
+"""What a checkpoint is on the disk: orbax's directories and their sums, written and read.
+
+Orbax writes under a temporary name and renames, so a kill leaves a step whole or not there. It
+notices little of what happens to a file later (a flipped bit of an array comes back as another
+number), hence sums of all files. They are written before the rename: every checkpoint has them,
+unless another program made it. Nothing is pickled, and reading executes nothing.
+"""
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from jformer.keys import RunError
+
+log = logging.getLogger(__name__)
+# What matters of it arrives here as an exception, without pages of orbax's threads.
+logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
+
+SUMS = "SHA256SUMS"  # as `sha256sum -c` reads it
+WRITING, DELETING = ".orbax-checkpoint-tmp", ".deleting"
+TEXTS = ("position", "metadata")
+# What a system says of a disk; it stands in the long messages of the libraries between.
+DISK_ERRORS = [
+    os.strerror(code)
+    for code in (
+        errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
+        errno.ENOTDIR, errno.ESTALE, errno.EIO,
+    )
+]  # fmt: skip
+
+
+def without_late_ones(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`hook`, but not for writes that fail after another did: nobody listens for them by then."""
+    return lambda args: None if str(args.exc_value) == "Event loop is closed" else hook(args)
+
+
+sys.unraisablehook = without_late_ones(sys.unraisablehook)
+
+
+class SaveError(RunError):
+    """A checkpoint that could not be written, in one line: which, why, what to do."""
+
+
+class Folder:
+    """A directory a step, and orbax's writer into it, which raises nothing but `SaveError`."""
+
+    def __init__(self, path: Path):
+        self.path = path.absolute()
+        self._writer: Any = None
+        self._last = -1  # the step that is, or was, written last
+        self._deletion: threading.Thread | None = None
+
+    def open(self, kept: Callable[[list[int], int], set[int]]) -> None:
+        """To write: `kept(steps, last)` stay when `last` is whole; halves go now."""
+        self._kept = kept
+        for suffix in (WRITING, DELETING):
+            self._remove(suffix)
+        self._writer = ocp.AsyncCheckpointer(
+            ocp.CompositeCheckpointHandler(),
+            async_options=ocp.AsyncOptions(
+                # In the background, by one process, when all is written, before the rename.
+                post_finalization_callback=lambda: write_sums(self.path / f"{self._last}{WRITING}"),
+                create_directories_asynchronously=False,
+            ),
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                barrier_sync_key_prefix=self.path.name  # two folders may be written at a time
+            ),
+        )
+
+    def steps(self) -> list[int]:
+        """Whole ones only: a half has a longer name."""
+        paths = self.path.iterdir() if self.path.is_dir() else ()
+        return sorted(int(path.name) for path in paths if re.fullmatch("[0-9]+", path.name))
+
+    def save(self, step: int, items: dict[str, Any]) -> None:
+        """In the background, without the items that are None; a step that is there stays so."""
+        self._last = step
+        if step in self.steps():
+            return
+        args = {
+            name: (ocp.args.JsonSave if name in TEXTS else ocp.args.StandardSave)(item)
+            for name, item in items.items()
+            if item is not None
+        }
+        with self._failing():
+            self._writer.save(self.path / str(step), ocp.args.Composite(**args))
+
+    def check(self) -> None:
+        if self._writer is not None:
+            with self._failing():
+                self._writer.check_for_errors()
+
+    def wait(self) -> None:
+        """Until nothing is being written; then old steps go."""
+        if self._writer is None:
+            return
+        with self._failing():
+            self._writer.wait_until_finished()
+        steps = self.steps()
+        gone = set(steps) - self._kept(steps, self._last) if self._last in steps else ()
+        if gone and jax.process_index() == 0:
+            self._join()
+            for step in gone:
+                # Under another name first: a kill leaves no half among the steps.
+                with contextlib.suppress(OSError):  # nothing is lost by one too many
+                    (self.path / str(step)).rename(self.path / f"{step}{DELETING}")
+            # A large one takes a third of a second, which the next update need not wait for.
+            self._deletion = threading.Thread(target=self._remove, args=(DELETING,))
+            self._deletion.start()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._join()
+
+    def _join(self) -> None:
+        if self._deletion:
+            self._deletion.join()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._remove(WRITING)  # on a full disk its room is needed
+            raise SaveError(
+                f"{self.path / str(self._last)}: this checkpoint could not be written "
+                f"({one_line(error)}). Make room, or lift what forbids it; the checkpoints before "
+                f"it are whole"
+            ) from error
+
+    def _remove(self, suffix: str) -> None:
+        if jax.process_index() == 0 and self.path.is_dir():
+            for path in self.path.iterdir():
+                if re.match(f"[0-9]+{re.escape(suffix)}", path.name):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def write_sums(directory: Path) -> None:
+    """Of the items' files; orbax still touches those beside the items."""
+    files = [path for path in sorted(directory.glob("*/**/*")) if path.is_file()]
+    lines = [f"{digest(path)}  {path.relative_to(directory)}\n" for path in files]
+    (directory / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def find_damage(directory: Path, items: Collection[str] | None = None) -> str:
+    """The first file of these items (None: of all) that is not as it was written; empty if none."""
+    path = directory / SUMS
+    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
+    for line in lines:
+        expected, _, name = line.partition("  ")
+        if items is None or name.partition("/")[0] in items:
+            try:
+                if digest(directory / name) != expected:
+                    return f"{name} is not as it was written"
+            except FileNotFoundError:
+                return f"{name} is missing"
+            except (OSError, ValueError) as error:
+                return f"{name!r} cannot be read ({one_line(error)})"
+    return ""
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def differences(directory: Path, trees: dict[str, Any]) -> list[str]:
+    """Leaves that the checkpoint and `trees` do not share, found without reading arrays."""
+    found = []
+    for item, tree in trees.items():
+        wanted = shapes(tree)
+        stored = directory / item
+        saved = (
+            shapes(ocp.StandardCheckpointHandler().metadata(stored).tree) if stored.is_dir() else {}
+        )
+        for path in sorted({*saved, *wanted}):
+            name = ".".join((item, *path))
+            if path not in saved:
+                found.append(f"{name}, {wanted[path]}, is not in it")
+            elif path not in wanted:
+                found.append(f"{name}, {saved[path]}, is in it only")
+            elif saved[path] != wanted[path]:
+                found.append(f"{name} is {saved[path]}, not {wanted[path]}")
+    return found
+
+
+def shapes(tree: Any) -> dict[tuple[str, ...], tuple[int, ...]]:
+    return {path: tuple(leaf.shape) for path, leaf in ocp.tree.to_flat_dict(tree or {}).items()}
+
+
+def read_items(
+    directory: Path, trees: dict[str, Any], texts: Collection[str], together: bool
+) -> dict[str, Any]:
+    """Arrays shaped and placed as those of `trees`, whatever saved them, and JSON, by name."""
+    options = ocp.options.MultiprocessingOptions()
+    if jax.process_count() > 1 and not together:
+        this = jax.process_index()
+        options = ocp.options.MultiprocessingOptions(
+            primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"alone_{this}"
+        )
+    args = {
+        **{i: ocp.args.StandardRestore(abstract(tree)) for i, tree in trees.items() if tree},
+        **{item: ocp.args.JsonRestore() for item in texts},
+    }
+    handler = ocp.CompositeCheckpointHandler(
+        composite_options=ocp.CompositeOptions(multiprocessing_options=options)
+    )
+    with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
+        return dict(reader.restore(directory, ocp.args.Composite(**args)).items())
+
+
+def abstract(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
+
+
+def one_line(error: BaseException) -> str:
+    """What the system says, if it is of the disk; else the first line."""
+    text = str(error) or type(error).__name__
+    return next((known for known in DISK_ERRORS if known in text), text.splitlines()[0][:300])

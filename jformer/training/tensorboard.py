@@ -1,0 +1,152 @@
+"""What TensorBoard shows of a run: `tensorboard --logdir=WORKDIR`.
+
+Events are written at once, by the thread that has them: tensorboardX's `SummaryWriter` would hand
+them to another, whose last ones a killed run loses. Its records and protocol buffers are used.
+Letters: H heads, Q queries, M memory.
+"""
+
+import itertools
+import re
+import struct
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jformer.config import Config
+from jformer.keys import flatten
+
+CELL, WIDEST = 12, 2048  # pixels: of a weight's side, and of a picture that may need smaller ones
+GAP = 128  # gray between two heads, which neither a weight of 0 nor one of 1 has
+
+
+class Board:
+    """Event files in `workdir/tensorboard`; every call's are on disk when it returns."""
+
+    def __init__(self, workdir: Path, resume_step: int, config: Config):
+        """What an interrupted run wrote after `resume_step` is superseded."""
+        self._event, events_writer = import_tensorboardx()
+        directory = workdir / "tensorboard"
+        directory.mkdir(parents=True, exist_ok=True)
+        # The rest of the name is the host and the second, which a run resumed at once shares with
+        # the one before; TensorBoard reads the files in the order of their names.
+        self._writer = events_writer(str(directory / "events"), f".{resume_step:09}")
+        # Hides what other files have from this step on.
+        self._write(resume_step + 1, session_log={"status": "START"})
+        rows = [(key, str(value)) for key, value in flatten(config).items()]
+        self._text(resume_step, "config", ("key", "value"), rows)
+
+    def scalars(self, step: int, split: str, numbers: dict[str, float]) -> None:
+        """One curve a number: `train/loss`, `validation/nll`, ..."""
+        self._summary(
+            step, [{"tag": f"{split}/{name}", "simple_value": n} for name, n in numbers.items()]
+        )
+
+    def translations(self, step: int, rows: list[tuple[str, str, str]]) -> None:
+        """A table of `(source, reference, output)`."""
+        self._text(step, "validation/translations", ("source", "reference", "output"), rows)
+
+    def attention(
+        self,
+        step: int,
+        weights: dict[str, np.ndarray],
+        source_tokens: list[str],
+        target_tokens: list[str],
+    ) -> None:
+        """A picture for each of one sentence's `{"decoder_0/cross_attention": (H, Q, M), ...}`.
+
+        White is a weight of 1. A row is a query, a column a position of the memory; the heads
+        stand side by side.
+        """
+        images = []
+        for name, weights_HQM in weights.items():
+            pixels = picture(weights_HQM)
+            height, width = pixels.shape
+            image = {
+                "height": height, "width": width, "colorspace": 1,
+                "encoded_image_string": png(pixels),
+            }  # fmt: skip
+            images.append({"tag": f"attention/{name}", "image": image})
+        self._summary(step, images)
+        tokens = itertools.zip_longest(source_tokens, target_tokens, fillvalue="")
+        rows = [(str(position), *pair) for position, pair in enumerate(tokens)]
+        self._text(step, "attention/tokens", ("position", "source", "target"), rows)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _text(self, step: int, tag: str, head: tuple, rows: list[tuple]) -> None:
+        shape = {"dim": [{"size": 1}]}
+        strings = [table(head, rows).encode()]
+        tensor = {"dtype": "DT_STRING", "string_val": strings, "tensor_shape": shape}
+        metadata = {"plugin_data": {"plugin_name": "text"}}
+        self._summary(step, [{"tag": tag, "metadata": metadata, "tensor": tensor}])
+
+    def _summary(self, step: int, values: list[dict]) -> None:
+        self._write(step, summary={"value": values})
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._writer.write_event(self._event(wall_time=time.time(), step=step, **content))
+        self._writer.flush()
+
+
+def import_tensorboardx() -> tuple[Any, Any]:
+    """The class of an event, and of the writer of a file of them.
+
+    tensorboardX imports torch wherever that is installed, only to name a type: seconds, hundreds of
+    MB, and a second set of CUDA libraries in the process of JAX.
+    """
+    hidden = "torch" not in sys.modules
+    if hidden:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # import raises ImportError
+    try:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
+    finally:
+        if hidden:
+            del sys.modules["torch"]
+    return Event, EventsWriter
+
+
+def table(head: tuple, rows: list[tuple]) -> str:
+    """Markdown that shows every cell as it is."""
+    lines = [head, ("---",) * len(head), *([cell(text) for text in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    escaped = re.sub(r"([\\`*|\[\]])", r"\\\1", re.sub(r"[\r\n]+", " ", text))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def picture(weights_HQM: np.ndarray) -> np.ndarray:
+    """Gray pixels, rows of columns."""
+    H, _, M = weights_HQM.shape
+    side = max(1, min(CELL, WIDEST // (H * M)))
+    # In bfloat16 a weight may be a little more than 1.
+    pixels_HQM = np.round(255 * weights_HQM.astype(np.float32).clip(0, 1)).astype(np.uint8)
+    heads = [pixels.repeat(side, axis=0).repeat(side, axis=1) for pixels in pixels_HQM]
+    gap = np.full((heads[0].shape[0], 1), GAP, np.uint8)
+    return np.concatenate([part for head in heads for part in (gap, head)][1:], axis=1)
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """A gray picture as a file, without the library that tensorboardX would need for it."""
+    height, width = pixels.shape
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)  # 8 bits, gray
+    unfiltered = np.pad(pixels, ((0, 0), (1, 0))).tobytes()  # each row says that it is, by a 0
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(unfiltered))
+        + chunk(b"IEND", b"")
+    )

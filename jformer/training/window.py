@@ -1,0 +1,69 @@
+"""Sums of the metrics since the log's last line."""
+
+import collections
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+from jformer.training.loss import perplexity
+
+SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
+
+
+class Seen(NamedTuple):
+    """A step, the batch that it had, and its metrics: on their way, or as they have come."""
+
+    step: int
+    epoch: int
+    batch: int
+    metrics: dict[str, Any]
+
+
+class Window:
+    """Fetched from the devices some steps behind the dispatch.
+
+    So the devices stay busy, the progress stays true, and batches do not pile up in their memory.
+    """
+
+    def __init__(self, sums: dict[str, float]):
+        self._sums = {**dict.fromkeys((*SUMMED, "steps"), 0.0), **sums}
+        self._tokens_before = self._sums["tokens"]
+        self._flops = 0.0
+        self._pending: collections.deque[tuple[Seen, float]] = collections.deque()
+
+    def add(self, step: Seen, flops_a_token: float, behind: int) -> Iterator[Seen]:
+        """Add a step; yields those that have come, while `behind` may stay on their way."""
+        self._pending.append((step, flops_a_token))
+        yield from self.settle(behind)
+
+    def settle(self, behind: int = 0) -> Iterator[Seen]:
+        while len(self._pending) > behind:
+            step, flops_a_token = self._pending.popleft()
+            step = step._replace(metrics=jax.device_get(step.metrics))
+            for name in SUMMED:
+                self._sums[name] += float(step.metrics[name])
+            self._sums["steps"] += 1
+            self._flops += flops_a_token * float(step.metrics["tokens"])
+            yield step
+
+    def sums(self) -> dict[str, float]:
+        return dict(self._sums)
+
+    def means(self, seconds: float, peak: float) -> dict[str, float]:
+        """A token's loss and NLL, their perplexity; speed over the `seconds` that steps took.
+
+        `mfu` is the share of `peak` FLOP/s that positions with a token made use of; work on
+        padding, and work done again by rematerialisation, does not count.
+        """
+        sums = self.sums()
+        tokens, updates = max(sums["tokens"], 1), max(sums["steps"] - sums["skipped"], 1)
+        return {
+            "loss": sums["loss"] / tokens,
+            "nll": sums["nll"] / tokens,
+            "perplexity": perplexity({"nll": sums["nll"], "tokens": tokens}),
+            "gradient_norm": sums["gradient_norm"] / updates,
+            "skipped": sums["skipped"],
+            "tokens_per_second": (sums["tokens"] - self._tokens_before) / seconds,
+            "mfu": self._flops / seconds / peak,
+        }

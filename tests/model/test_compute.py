@@ -1,0 +1,359 @@
+"""How the model is computed: in bfloat16, with rematerialization, as a scan over the layers."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jformer.config import DecodeConfig
+from jformer.decoding.translate import search_batch
+from jformer.model.transformer import Transformer, attention_weights
+from jformer.training.cost import forward_costs, step_bytes
+from tests.conftest import MODEL, B, S, T, V, small_config
+from tests.model.test_parts import AdditiveAttention, SampleNorm
+
+N = MODEL.num_layers
+WAYS = [{"remat": "layer"}, {"remat": "dots"}, {"scan_layers": True}]
+ALL = {"scan_layers": True, "remat": "layer", "dtype": "bfloat16"}
+WAYS += [ALL]
+
+
+def name_of(changes):
+    return "-".join(map(str, changes.values()))
+
+
+def make(parts=None, **changes):
+    return Transformer(dataclasses.replace(MODEL, **changes), V, **(parts or {}))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(model, params, *tokens, segments=None, rngs=None):
+    train = rngs is not None
+    return model.apply({"params": params}, *tokens, train, segments=segments, rngs=rngs)
+
+
+@functools.partial(jax.jit, static_argnames=("model", "train"))
+def value_and_grad(model, params, source_BS, target_BT, train=False):
+    """NLL of the targets, and its gradient."""
+
+    def loss(params):
+        rngs = {"dropout": jax.random.key(5)}
+        logits_BTV = model.apply({"params": params}, source_BS, target_BT, train=train, rngs=rngs)
+        nll_BTV = -jax.nn.log_softmax(logits_BTV) * jax.nn.one_hot(target_BT, V)
+        return jnp.sum(nll_BTV) / target_BT.size
+
+    return jax.value_and_grad(loss)(params)
+
+
+def shapes_of(model, source_BS, target_BT):
+    return jax.eval_shape(model.init, jax.random.key(0), source_BS, target_BT)["params"]
+
+
+def random_params(model, source_BS, target_BT):
+    rng = np.random.default_rng(3)
+    return jax.tree.map(
+        lambda x: (0.3 * rng.normal(size=x.shape)).astype(np.float32),
+        shapes_of(model, source_BS, target_BT),
+    )
+
+
+def equations(jaxpr, name):
+    """Those of a primitive, also in functions called within."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == name:
+            yield equation
+        for inner in equation.params.values():
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner, name)
+
+
+def dtypes_of_inputs(jaxpr, name):
+    return [str(x.aval.dtype) for equation in equations(jaxpr, name) for x in equation.invars]
+
+
+def assert_trees_close(a, b, **tolerance):
+    jax.tree.map(functools.partial(np.testing.assert_allclose, **tolerance), a, b)
+
+
+@pytest.fixture(scope="module")
+def bfloat16():
+    return make(dtype="bfloat16")
+
+
+@pytest.fixture(scope="module")
+def gradient_jaxpr(bfloat16, params, source_BS, target_BT):
+    step = functools.partial(value_and_grad, bfloat16, train=True)
+    return jax.make_jaxpr(step)(params, source_BS, target_BT).jaxpr
+
+
+def test_a_model_made_by_hand_with_auto_computes_in_float32(model, params, source_BS, target_BT):
+    assert MODEL.dtype == "auto"
+    logits = [apply(m, params, source_BS, target_BT) for m in (model, make(dtype="float32"))]
+    np.testing.assert_array_equal(*logits)
+
+
+def test_in_bfloat16_parameters_gradients_and_logits_are_float32(bfloat16, source_BS, target_BT):
+    arguments = shapes_of(bfloat16, source_BS, target_BT), source_BS, target_BT
+    logits_BTV, (_, gradients) = (
+        jax.eval_shape(functools.partial(f, bfloat16), *arguments) for f in (apply, value_and_grad)
+    )
+    for tree in (arguments[0], gradients, logits_BTV):
+        assert {leaf.dtype for leaf in jax.tree.leaves(tree)} == {jnp.float32.dtype}
+
+
+def test_bfloat16_is_float32_up_to_its_rounding(model, bfloat16, params, source_BS, target_BT):
+    exact, rounded = (apply(m, params, source_BS, target_BT) for m in (model, bfloat16))
+    # Numbers around 1 are rounded by up to 2^-9. Some 50 roundings on the way of a logit add up at
+    # random to a deviation of 0.01.
+    np.testing.assert_allclose(rounded, exact, atol=0.07)
+    assert np.max(np.abs(rounded - exact)) > 0.005
+    exact, rounded = (value_and_grad(m, params, source_BS, target_BT)[1] for m in (model, bfloat16))
+    flat = [np.concatenate([x.ravel() for x in jax.tree.leaves(g)]) for g in (exact, rounded)]
+    # The same deviation, in relation to the gradient's length.
+    assert np.linalg.norm(flat[1] - flat[0]) < 0.03 * np.linalg.norm(flat[0])
+
+
+def test_all_modules_answer_in_bfloat16_but_the_norms_inside_a_residual(
+    bfloat16, params, source_BS, target_BT
+):
+    watched = functools.partial(bfloat16.apply, capture_intermediates=True, mutable="intermediates")
+    _, kept = jax.eval_shape(watched, {"params": params}, source_BS, target_BT)
+    others = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(kept["intermediates"]):
+        if leaf.dtype != jnp.bfloat16:
+            others["/".join(str(key.key) for key in path[:-1])] = leaf.dtype
+    blocks = ["encoder_{}/self_attention", "encoder_{}/feed_forward", "decoder_{}/self_attention"]
+    blocks += ["decoder_{}/cross_attention", "decoder_{}/feed_forward"]
+    norms = {f"{block}_residual/norm/__call__".format(n) for block in blocks for n in range(N)}
+    assert set(others) == {"__call__"} | norms  # __call__: the logits
+    assert set(others.values()) == {jnp.float32.dtype}
+
+
+def test_every_product_of_the_train_step_takes_bfloat16(gradient_jaxpr):
+    dtypes = dtypes_of_inputs(gradient_jaxpr, "dot_general")
+    forward = N * (4 + 2 + 2) + N * (2 * (4 + 2) + 2) + 1
+    assert len(dtypes) == 3 * 2 * forward  # two operands; two products back for each forth
+    assert set(dtypes) == {"bfloat16"}
+
+
+def test_products_before_a_softmax_keep_their_float32_sums(bfloat16, params, source_BS, target_BT):
+    trace = jax.make_jaxpr(functools.partial(apply, bfloat16))
+    jaxpr = trace(params, source_BS, target_BT).jaxpr
+    results = [str(e.outvars[0].aval.dtype) for e in equations(jaxpr, "dot_general")]
+    assert results.count("float32") == 3 * N + 1  # Equation 1 in 3 N attentions, and the output
+
+
+def test_softmax_statistics_and_sums_of_gradients_of_embeddings_are_in_float32(gradient_jaxpr):
+    exps = dtypes_of_inputs(gradient_jaxpr, "exp")
+    assert len(exps) >= 3 * N + 1  # the attentions and the loss
+    roots = dtypes_of_inputs(gradient_jaxpr, "rsqrt")
+    assert len(roots) == 5 * N  # one norm for each residual
+    added = [str(e.outvars[0].aval.dtype) for e in equations(gradient_jaxpr, "scatter-add")]
+    assert len(added) == 2  # source and target
+    assert {*exps, *roots, *added} == {"float32"}
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
+    positions, source_BS, target_BT
+):
+    model = make(dtype="bfloat16", positions=positions)
+    variables = {"params": random_params(model, source_BS, target_BT)}
+    expected_BTV = apply(model, variables["params"], source_BS, target_BT)
+    memory_BSD = model.apply(variables, source_BS, method="encode")
+    memory = model.apply(variables, memory_BSD, source_BS, method="start")
+    cache = model.empty_cache(B, 1, T)
+    step = jax.jit(functools.partial(model.apply, method="step"))
+    for t in range(T):
+        logits_BWV, cache = step(variables, target_BT[:, t : t + 1], jnp.int32(t), cache, memory)
+        assert logits_BWV.dtype == jnp.float32
+        # Sums in another order may round to the neighbouring bfloat16, 2^-8 away.
+        np.testing.assert_allclose(logits_BWV[:, 0], expected_BTV[:, t], atol=0.05)
+    assert {leaf.dtype for leaf in jax.tree.leaves((cache, memory.keys_values))} == {
+        jnp.bfloat16.dtype
+    }
+
+
+def test_beam_search_in_bfloat16_scores_what_it_finds(bfloat16, params, source_BS):
+    config = DecodeConfig(beam_size=3, length_penalty=0.0, max_extra_length=3)
+    found = search_batch(bfloat16, config, params, source_BS)
+    for tokens_BT, scores_B in zip(
+        found.tokens_BWT.swapaxes(0, 1), found.scores_BW.swapaxes(0, 1), strict=True
+    ):
+        target_BT = jnp.pad(tokens_BT, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
+        logits_BTV = apply(bfloat16, params, source_BS, target_BT)
+        each_BT = jnp.take_along_axis(jax.nn.log_softmax(logits_BTV), tokens_BT[..., None], -1)
+        sums_B = jnp.sum(each_BT[..., 0] * (tokens_BT != 0), axis=1)
+        # Of up to 14 tokens, each off by the rounding of a logit.
+        np.testing.assert_allclose(scores_B, sums_B, atol=0.1)
+
+
+def test_initial_parameters_are_the_same_however_the_model_is_computed(model, source_BS, target_BT):
+    shapes = [shapes_of(m, source_BS, target_BT) for m in (model, *(make(**c) for c in WAYS))]
+    assert shapes.count(shapes[0]) == 1 + len(WAYS)
+    trees = [jax.jit(m.init)(jax.random.key(0), source_BS, target_BT) for m in (model, make(**ALL))]
+    jax.tree.map(np.testing.assert_array_equal, *trees)
+
+
+@pytest.mark.parametrize("changes", [{"remat": "dots"}, ALL], ids=name_of)
+def test_steps_and_attention_weights_are_those_of_the_plain_model(
+    changes, params, source_BS, target_BT
+):
+    plain, other = make(dtype=changes.get("dtype", "auto")), make(**changes)
+    weights = [
+        jax.jit(attention_weights, static_argnums=0)(m, params, source_BS, target_BT)
+        for m in (plain, other)
+    ]
+    assert len(weights[0]) == 3 * N
+    jax.tree.map(np.testing.assert_array_equal, *weights)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def first_step(model, params):
+        variables = {"params": params}
+        memory_BSD = model.apply(variables, source_BS, method="encode")
+        memory = model.apply(variables, memory_BSD, source_BS, method="start")
+        cache = model.empty_cache(B, 1, T)
+        return model.apply(variables, target_BT[:, :1], jnp.int32(0), cache, memory, method="step")[
+            0
+        ]
+
+    # The memory comes from a scan or not: bfloat16 may round to a neighbour.
+    atol = 0.05 if "dtype" in changes else 1e-5
+    np.testing.assert_allclose(first_step(plain, params), first_step(other, params), atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("remat", "scan_layers"), [("layer", False), ("dots", False), ("layer", True)]
+)
+def test_remat_draws_the_same_masks_and_gives_the_same_gradients(
+    remat, scan_layers, params, source_BS, target_BT
+):
+    (value, grads), (value_again, grads_again) = (
+        value_and_grad(
+            make(remat=r, scan_layers=scan_layers), params, source_BS, target_BT, train=True
+        )
+        for r in ("none", remat)
+    )
+    # The same formulas, compiled in other pieces: float32 rounding.
+    np.testing.assert_allclose(value, value_again, rtol=1e-6)
+    assert_trees_close(grads, grads_again, atol=1e-6)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_remat_keeps_the_products_or_what_enters_a_layer(scan_layers, source_BS, target_BT):
+    def kept(remat):
+        model = make(remat=remat, scan_layers=scan_layers, num_layers=4)
+
+        def backward(params):
+            rngs = {"dropout": jax.random.key(0)}
+            return jax.vjp(lambda p: apply(model, p, source_BS, target_BT, rngs=rngs), params)[1]
+
+        # The backward pass is a tree whose leaves are all that it was left.
+        leaves = jax.tree.leaves(jax.eval_shape(backward, shapes_of(model, source_BS, target_BT)))
+        return sum(leaf.size for leaf in leaves) - parameters
+
+    shapes = shapes_of(make(num_layers=4), source_BS, target_BT)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    none, dots, layer = kept("none"), kept("dots"), kept("layer")
+    assert layer < dots / 2 < none / 4
+
+
+def test_the_compiled_train_step_takes_less_memory_with_remat():
+    def size(remat):
+        model = dataclasses.replace(
+            small_config().model, num_layers=4, d_model=64, d_ff=256, num_heads=4,
+            scan_layers=True, remat=remat,
+        )  # fmt: skip
+        return step_bytes(dataclasses.replace(small_config(), model=model), 1024, 32)
+
+    assert size("layer") < 0.7 * size("dots")
+    assert size("dots") < 0.7 * size("none")
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"positions": "relative"}, {}),
+        ({"norm_position": "pre"}, {"make_attend": AdditiveAttention, "make_norm": SampleNorm}),
+    ],
+    ids=["post-relative", "pre-parts"],
+)
+def test_without_dropout_a_scan_over_the_layers_gives_the_same_gradients(
+    changes, parts, source_BS, target_BT
+):
+    (unrolled, scanned) = (make(parts, **changes, scan_layers=s) for s in (False, True))
+    params = random_params(unrolled, source_BS, target_BT)
+    value, grads = value_and_grad(unrolled, params, source_BS, target_BT)
+    value_again, grads_again = value_and_grad(scanned, params, source_BS, target_BT)
+    # The same formulas, compiled in other pieces: float32 rounding.
+    np.testing.assert_allclose(value, value_again, rtol=1e-6)
+    assert_trees_close(grads, grads_again, rtol=1e-5, atol=1e-6)
+
+
+def test_packed_rows_go_through_a_scan(params):
+    segments_BL = np.array([[1, 1, 1, 2, 2, 0, 0], [1, 2, 2, 2, 3, 3, 3]])
+    tokens_BL = np.random.default_rng(0).integers(3, V, segments_BL.shape) * (segments_BL > 0)
+    logits = [
+        apply(
+            make(scan_layers=s), params, tokens_BL, tokens_BL, segments=(segments_BL, segments_BL)
+        )
+        for s in (False, True)
+    ]
+    np.testing.assert_allclose(*logits, atol=1e-5)  # float32 rounding
+
+
+def test_a_scanned_model_is_one_loop_and_one_layer_for_each_stack(params, source_BS, target_BT):
+    def count(name, model):
+        trace = jax.make_jaxpr(functools.partial(apply, model))
+        return len(list(equations(trace(params, source_BS, target_BT).jaxpr, name)))
+
+    assert count("scan", make()) == 0
+    assert count("scan", make(scan_layers=True)) == 2
+    assert count("dot_general", make()) == N * (8 + 14) + 1
+    assert count("dot_general", make(scan_layers=True)) == (8 + 14) + 1
+
+
+def test_the_program_of_a_scanned_model_hardly_grows_with_its_layers(source_BS, target_BT):
+    def size(num_layers, scan_layers):
+        model = make(num_layers=num_layers, scan_layers=scan_layers)
+        shapes = shapes_of(model, source_BS, target_BT)
+        lowered = value_and_grad.lower(model, shapes, source_BS, target_BT, train=True)
+        return len(lowered.as_text())
+
+    assert size(6, False) > 2.5 * size(2, False)
+    assert size(6, True) < 1.5 * size(2, True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"remat": "layer"}, {"scan_layers": True}], ids=name_of)
+def test_each_layer_draws_masks_of_its_own(changes, source_BS, target_BT):
+    """With a feed-forward network that says 1 and nothing else, the memory counts the layers whose
+    masks have kept an element."""
+    parts = {"make_norm": lambda: lambda x_BLD: x_BLD}
+    model = make(parts, positions="none", **changes)
+    shapes = shapes_of(model, source_BS, target_BT)
+    params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+    for n in range(N):
+        params[f"encoder_{n}"]["feed_forward"]["ffn_out"]["bias"] += 1
+    memory_BSD, other_BSD = (
+        model.apply(
+            {"params": params}, source_BS, True, method="encode",
+            rngs={"dropout": jax.random.key(key)},
+        ) * (1 - MODEL.dropout)
+        for key in (0, 1)
+    )  # fmt: skip
+    draws, both = memory_BSD.size, (1 - MODEL.dropout) ** 2
+    for number, share in ((1, 1 - both - MODEL.dropout**2), (2, both)):
+        error = 5 * (share * (1 - share) / draws) ** 0.5  # five deviations
+        assert abs(np.mean(np.round(memory_BSD) == number) - share) < error
+    assert not np.allclose(memory_BSD, other_BSD)
+
+
+@pytest.mark.parametrize("changes", WAYS, ids=name_of)
+def test_costs_of_a_pair_are_the_same_however_the_model_is_computed(changes):
+    config = small_config()
+    other = dataclasses.replace(config, model=dataclasses.replace(config.model, **changes))
+    assert forward_costs(config, S, T) == forward_costs(other, S, T)

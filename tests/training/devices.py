@@ -1,0 +1,117 @@
+"""Trains five steps in many ways on eight devices, and writes what came out of each.
+
+Run by test_parallel in a process of its own: the number of devices is settled when JAX starts.
+"""
+
+import dataclasses
+import functools
+import pickle
+import sys
+
+import jax
+import numpy as np
+
+from jformer.config import Config, ModelConfig, OptimizerConfig
+from jformer.model.transformer import Transformer
+from jformer.training import parallel
+from jformer.training.step import TrainState, from_config
+
+# As conftest does: compiling is all the time that this program takes.
+jax.config.update("jax_disable_most_optimizations", True)
+
+V = 32
+MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=4, dropout=0.0, dtype="float32")
+PLAIN = Config(model=MODEL)
+
+
+def with_(config=PLAIN, of_model=None, of_train=None, **axes):
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **(of_model or {})),
+        train=dataclasses.replace(config.train, **(of_train or {})),
+        parallel=dataclasses.replace(config.parallel, **axes),
+    )
+
+
+DEEP = with_(of_model={"num_layers": 2})
+DROPOUT = with_(of_model={"dropout": 0.3})
+# Name: the number of devices, and the config.
+WAYS = {
+    "one": (1, PLAIN),
+    "data=8": (8, PLAIN),
+    "fsdp=8, ema": (8, with_(of_train={"ema_decay": 0.5}, data=1, fsdp=8)),
+    "model=4": (4, with_(data=1, model=4)),
+    "data=2, fsdp=2, model=2": (8, with_(data=2, fsdp=2, model=2)),
+    "pmap": (8, with_(backend="pmap")),
+    "accumulate=4, ema": (1, with_(of_train={"accumulate": 4, "ema_decay": 0.5})),
+    "data=8, accumulate=2": (8, with_(of_train={"accumulate": 2})),
+    "pmap, accumulate=2": (8, with_(of_train={"accumulate": 2}, backend="pmap")),
+    "two layers": (1, DEEP),
+    "two layers, remat=layer": (1, with_(DEEP, {"remat": "layer"})),
+    "two layers, remat=dots": (1, with_(DEEP, {"remat": "dots"})),
+    "two layers, scan_layers": (1, with_(DEEP, {"scan_layers": True})),
+    "two layers, fsdp=8, scan_layers, remat=layer": (
+        8, with_(DEEP, {"remat": "layer", "scan_layers": True}, data=1, fsdp=8)
+    ),
+    "dropout": (1, DROPOUT),
+    "dropout, data=8": (8, DROPOUT),
+    "dropout, fsdp=4, model=2": (8, with_(DROPOUT, data=1, fsdp=4, model=2)),
+    "dropout, pmap": (8, with_(DROPOUT, backend="pmap")),
+}  # fmt: skip
+
+
+def batches():
+    """Five of 13 rows, which eight devices do not divide, of unequal length: the last devices have
+    rows of padding alone."""
+    for i in range(5):
+        rng = np.random.default_rng(i)
+        lengths = np.sort(rng.integers(1, 12, 13))[::-1]
+        target = rng.integers(3, V, (13, 13)) * (np.arange(13) <= lengths[:, None])
+        rows = target[:, 1:].astype(np.int32)
+        yield {"source_BS": rows, "target_BT": target[:, :-1].astype(np.int32), "labels_BT": rows}
+
+
+@functools.cache
+def first_params(config):
+    return jax.device_get(
+        jax.jit(Transformer(config, V).init)(jax.random.key(0), *[np.ones((1, 1), np.int32)] * 2)[
+            "params"
+        ]
+    )
+
+
+def train(devices, config):
+    model, backend = Transformer(config.model, V), config.parallel.backend
+    mesh = parallel.make_mesh(config, devices)
+    # One rate for all steps: Equation 3 would hardly move the parameters in five.
+    constant = OptimizerConfig(schedule="constant", warmup_steps=1, learning_rate=0.01)
+    config = dataclasses.replace(config, optimizer=constant)
+    _, optimizer, step = from_config(config, model, parallel.sum_devices(backend))
+    params = first_params(MODEL if config.model.num_layers == 1 else DEEP.model)
+    ema = params if config.train.ema_decay else None
+    state = TrainState(np.int32(0), params, optimizer.init(params), ema)
+    shardings = parallel.state_shardings(state, mesh)
+    # A copy: the step gives up its state, whose memory on a CPU may be that of the arrays here.
+    state = jax.device_put(jax.tree.map(np.array, state), shardings)
+    key = jax.jit(lambda: jax.random.key(1), out_shardings=parallel.replicated(mesh))()
+    train_step = parallel.compile_train_step(step, mesh, shardings, backend)
+    losses, requests = [], []
+    for number, batch in enumerate(batches()):
+        placed = parallel.place_batch(batch, mesh, config.train.accumulate, backend)
+        state, metrics = train_step(state, placed, key, parallel.place_request(number, mesh))
+        losses.append(float(metrics["loss"] / metrics["tokens"]))
+        requests.append(int(metrics["request"]))
+        assert float(metrics["tokens"]) == np.count_nonzero(batch["labels_BT"])
+    split = sum(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state))
+    shard = state.params["encoder_0"]["feed_forward"]["ffn_in"]["kernel"].addressable_shards[0]
+    return {
+        "losses": losses, "params": jax.device_get(state.params), "ema": jax.device_get(state.ema),
+        "requests": requests, "split": split, "ffn_in": shard.data.shape,
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    assert jax.local_device_count() == 8
+    results = {name: train(jax.devices()[:n], config) for name, (n, config) in WAYS.items()}
+    with open(sys.argv[1], "wb") as file:
+        pickle.dump(results, file)

@@ -1,0 +1,105 @@
+"""What MFU is made of: a table of devices, a measured product, and operations counted by hand."""
+
+import dataclasses
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from configs import base
+from jformer.config import ModelConfig, freeze
+from jformer.training import peak
+from jformer.training.cost import forward_costs
+from jformer.training.peak import measured_flops, peak_flops, row_multiply_adds, step_flops
+
+BASE = freeze(base.get_config())
+
+
+@pytest.mark.parametrize(
+    ("kind", "tera", "source"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 312, "NVIDIA data sheet"),
+        ("NVIDIA A100 80GB PCIe", 312, "NVIDIA data sheet"),
+        ("NVIDIA H100 80GB HBM3", 989, "NVIDIA data sheet"),
+        ("NVIDIA H100 PCIe", 756, "NVIDIA data sheet"),
+        ("NVIDIA H200", 989, "NVIDIA data sheet"),
+        ("NVIDIA A10G", 70, "NVIDIA data sheet"),
+        ("NVIDIA L4", 121, "NVIDIA data sheet"),
+        ("NVIDIA GeForce RTX 4090", 165, "NVIDIA data sheet"),
+        ("TPU v2", 22.5, "Google Cloud documentation"),  # 45 a chip, of two devices
+        ("TPU v3", 61.5, "Google Cloud documentation"),
+        ("TPU v4", 275, "Google Cloud documentation"),
+        ("TPU v5 lite", 197, "Google Cloud documentation"),
+        ("TPU v5", 459, "Google Cloud documentation"),
+        ("TPU v6 lite", 918, "Google Cloud documentation"),
+    ],
+)
+def test_the_bfloat16_peak_of_a_known_device_is_that_of_its_sheet(kind, tera, source):
+    assert peak_flops(SimpleNamespace(device_kind=kind), "bfloat16") == (tera * 1e12, source)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        ("NVIDIA H200", "float32"),
+        ("Tesla V100-SXM2-16GB", "bfloat16"),
+        ("NVIDIA L40", "bfloat16"),  # begins like an L4
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bfloat16"),  # a seventh of an A100
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "bfloat16"),
+        ("cpu", "bfloat16"),
+    ],
+)
+def test_what_no_sheet_gives_is_measured(kind, dtype, monkeypatch):
+    monkeypatch.setattr(peak, "measured_flops", lambda device, dtype: 7.0)
+    assert peak_flops(SimpleNamespace(device_kind=kind), dtype) == (7.0, "measured")
+
+
+def test_the_measured_peak_is_near_what_another_product_reaches():
+    measured, source = peak_flops(jax.local_devices()[0], "float32")
+    x_NN, product = jnp.ones((1024, 1024)), jax.jit(jnp.matmul)
+    seconds = []
+    for _ in range(10):
+        began = time.perf_counter()
+        product(x_NN, x_NN).block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    assert source == "measured"
+    # Other processes share the cores: wide enough for that, and not for a factor of 1000.
+    assert 0.1 < measured / (2 * 1024**3 / min(seconds)) < 10
+
+
+def test_a_device_is_measured_once():
+    device = jax.local_devices()[0]
+    assert measured_flops(device, "float32") == measured_flops(device, "float32")
+
+
+def test_a_step_has_three_times_the_operations_of_the_forward_pass_of_its_rows():
+    model = ModelConfig(num_layers=1, d_model=10, d_ff=7, num_heads=2, d_k=4, d_v=6)
+    config = dataclasses.replace(BASE, model=model)
+    B, S, T, V = 3, 5, 11, config.data.vocabulary_size
+    D, F, H, K, U = 10, 7, 2, 4, 6
+
+    def attention(Q, M):
+        query_key, value_out = D * H * K * (Q + M), D * H * U * (M + Q)
+        return query_key + value_out + H * Q * M * (K + U)
+
+    encoder = attention(S, S) + 2 * D * F * S
+    decoder = attention(T, T) + attention(T, S) + 2 * D * F * T
+    forward = 2 * (encoder + decoder + D * V * T)  # a multiply-add is two operations
+    assert step_flops(config, B, S, T) == 3 * B * forward
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+def test_two_traced_layers_tell_what_all_layers_do(positions):
+    model = dataclasses.replace(BASE.model, num_layers=3, positions=positions)
+    config = dataclasses.replace(BASE, model=model)
+    assert row_multiply_adds(config, 5, 11) == sum(
+        work for *_, work in forward_costs(config, 5, 11)
+    )
+
+
+def test_work_done_again_to_save_memory_does_not_count():
+    rematerialised = dataclasses.replace(BASE.model, remat="layer", scan_layers=True)
+    config = dataclasses.replace(BASE, model=rematerialised)
+    assert step_flops(config, 3, 5, 11) == step_flops(BASE, 3, 5, 11)

@@ -1,0 +1,72 @@
+"""Ctrl-C and SIGTERM end a run with all saved; a second one ends it at once."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from jformer.main import main
+from jformer.training.stopping import SAVE, Requests
+from tests.conftest import small_flags
+
+
+def test_ctrl_c_saves_the_step_that_it_falls_in_and_exits_with_130(
+    corpus_directory, tmp_path, capsys
+):
+    workdir = tmp_path / "run"
+    flags = [
+        *small_flags(corpus_directory, workdir), "--config.train.steps=100000",
+        "--config.train.checkpoint_every=100000", "--config.train.evaluate_every=100000",
+    ]  # fmt: skip
+
+    def interrupt():
+        while not (workdir / "metrics.jsonl").exists() or "train" not in (
+            workdir / "metrics.jsonl"
+        ).read_text():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    assert main(["jformer", *flags]) == 130
+    (saved,) = (int(path.name) for path in (workdir / "checkpoints").iterdir())
+    assert 4 <= saved < 100_000
+    assert "stopped by SIGINT; all is saved" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_second_signal_leaves_at_once(name):
+    program = (
+        "import os, signal, time\n"
+        "from jformer.training.stopping import Requests\n"
+        "with Requests(0):\n"
+        f"    os.kill(os.getpid(), signal.{name})\n"
+        "    print('still here', flush=True)\n"
+        f"    os.kill(os.getpid(), signal.{name})\n"
+        "    time.sleep(60)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.stdout == "still here\n"
+    assert "once more leaves at once" in result.stderr
+    assert result.returncode == 128 + getattr(signal, name)
+
+
+def test_outside_of_training_signals_do_what_they_did():
+    before = signal.getsignal(signal.SIGINT)
+    with Requests(0) as requests:
+        signal.raise_signal(signal.SIGINT)
+        assert requests.now == signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_save_is_asked_for_when_the_minutes_are_over():
+    requests = Requests(minutes=0.001)
+    assert requests.now == 0
+    time.sleep(0.07)
+    assert requests.now == SAVE
+    requests.saved()
+    assert requests.now == 0
+    assert Requests(minutes=0).now == 0
