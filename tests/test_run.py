@@ -13,7 +13,7 @@ from jformer.data.corpora import Split
 from jformer.run import read_results
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.loop import evaluation
+from jformer.training.evaluate import likelihood
 from tests.conftest import number_words, small_flags
 
 
@@ -43,16 +43,16 @@ def test_decode_overrides_take_effect_and_are_checked(run):
 def test_parameters_are_the_mean_of_the_last_checkpoints(run, trained_workdir):
     with Checkpoints(trained_workdir) as checkpoints:
         assert checkpoints.steps() == [9, 12]
-        single = [checkpoints.average_params(run.params, [step]) for step in (9, 12)]
+        single = [checkpoints.params([step], run.params) for step in (9, 12)]
     mean = (single[0]["embedding"] + single[1]["embedding"]) / 2
     np.testing.assert_allclose(run.params["embedding"], mean, rtol=1e-6)
     assert not np.allclose(single[0]["embedding"], single[1]["embedding"])
 
 
 def test_a_run_can_be_opened_at_an_earlier_step(trained_workdir):
-    assert jformer.load(trained_workdir, step=9).step == 9
+    assert jformer.load(trained_workdir, 9).step == 9
     with pytest.raises(UserError, match=r"no checkpoint of step 10; there are \[9, 12\]"):
-        jformer.load(trained_workdir, step=10)
+        jformer.load(trained_workdir, 10)
 
 
 def test_a_copied_run_directory_is_all_that_is_needed(run, trained_workdir, tmp_path):
@@ -139,8 +139,8 @@ def test_a_split_is_scored_whole_whatever_the_batches(run):
     def nll(split, batch_tokens):
         train = dataclasses.replace(run.config.train, batch_tokens=batch_tokens)
         config = dataclasses.replace(run.config, train=train)
-        mesh = parallel.make_mesh()
-        return evaluation(run.model, run.vocabularies, split, config, mesh)(run.params)["nll"]
+        mesh = parallel.make_mesh(config)
+        return likelihood(run.model, run.vocabularies, split, config, mesh)(run.params)["nll"]
 
     tokens = [len(ids) + 1 for ids in run.vocabulary.encode(split.targets)]
     single = [nll(Split([s], [t]), 48) for s, t in zip(split.sources, split.targets, strict=True)]

@@ -23,6 +23,15 @@ ACTIVATIONS: dict[str, Callable] = {
 }
 
 
+def by_sentences(x_BLD):
+    """Where devices share out the axes: between sub-layers each has whole sentences of its own.
+
+    Without it XLA may share out D instead, which the parameters are split by, and send activations
+    about. Nothing happens unless the caller has given rules for the letters.
+    """
+    return nn.with_logical_constraint(x_BLD, ("B", None, None))
+
+
 class Residual(nn.Module):
     """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; post-norm.
 
@@ -40,9 +49,9 @@ class Residual(nn.Module):
         # A norm answers in the dtype of its parameters, float32.
         if self.config.norm_position == "pre":
             normed_BLD = self.norm(x_BLD).astype(x_BLD.dtype)
-            return x_BLD + self.dropout(sublayer(normed_BLD), train)
+            return by_sentences(x_BLD + self.dropout(sublayer(normed_BLD), train))
         sum_BLD = x_BLD + self.dropout(sublayer(x_BLD), train)
-        return self.norm(sum_BLD).astype(x_BLD.dtype)
+        return by_sentences(self.norm(sum_BLD).astype(x_BLD.dtype))
 
 
 class FeedForward(nn.Module):

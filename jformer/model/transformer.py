@@ -17,7 +17,7 @@ from flax import struct
 from jformer.config import ModelConfig, UserError
 from jformer.model.attention import causal_mask, equation_1, padding_mask, product, segment_mask
 from jformer.model.dropout import Dropout
-from jformer.model.layers import DecoderLayer, EncoderLayer
+from jformer.model.layers import DecoderLayer, EncoderLayer, by_sentences
 from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
 from jformer.model.shapes import check_shapes
 
@@ -176,7 +176,7 @@ class Transformer(nn.Module):
             encoded_BLD = encoded_BLD[0][positions_in_segments(segments_BL)]
         # Cast after the look-up: its gradient, a sum over tokens, is then in float32.
         x_BLD = (embedding_VD[tokens_BL] * scale + encoded_BLD).astype(self.config.compute_dtype)
-        return self.embedding_dropout(x_BLD, train)
+        return self.embedding_dropout(by_sentences(x_BLD), train)
 
     def encode_positions(self, positions_L):
         """What is added to the embeddings; zero where attention itself knows the positions."""

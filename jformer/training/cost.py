@@ -37,22 +37,22 @@ def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
     """
     counts: collections.Counter = collections.Counter()
 
-    def visit(jaxpr: Any) -> None:
+    def visit(jaxpr: Any, caller: list[str]) -> None:
         for equation in jaxpr.eqns:
+            scope = [*caller, *filter(None, str(equation.source_info.name_stack).split("/"))]
             if equation.primitive.name == "dot_general":
                 summed = equation.params["dimension_numbers"][0][0]
                 shape = equation.invars[0].aval.shape
                 size = math.prod(shape[axis] for axis in summed) * equation.outvars[0].aval.size
-                scope = str(equation.source_info.name_stack).split("/")[1:]  # of the model's own
-                counts[module_name(scope)] += size
+                counts[module_name(scope[1:])] += size  # the first is the model's own
             if equation.primitive.name in ("while", "scan", "cond"):
                 raise ValueError(f"what a {equation.primitive.name} computes cannot be counted")
             for inner in equation.params.values():
                 inner = getattr(inner, "jaxpr", inner)  # of a function called within
                 if hasattr(inner, "eqns"):
-                    visit(inner)
+                    visit(inner, scope)
 
-    visit(jax.make_jaxpr(function)(*arguments).jaxpr)
+    visit(jax.make_jaxpr(function)(*arguments).jaxpr, [])
     return dict(counts)
 
 

@@ -9,13 +9,15 @@ pmap has the whole state on every device and adds gradients up by an explicit `p
 axis but `data`.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from flax import linen as nn
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from jformer.config import PAD, Config, ModelConfig, ParallelConfig, UserError
 from jformer.data.batches import Batch
@@ -181,7 +183,8 @@ def compile_train_step(
         return pmap_train_step(step, mesh)
 
     def step_with_request(state, batch, key, request_X):
-        state, metrics = step(state, batch, key)
+        with letters_of(mesh):
+            state, metrics = step(state, batch, key)
         return state, {**metrics, "request": request_X.max()}
 
     everywhere = replicated(mesh)
@@ -221,6 +224,21 @@ def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
     return train_step if parts_of(mesh)[1] > 1 else mapped
 
 
+@contextlib.contextmanager
+def letters_of(mesh: Mesh) -> Iterator[None]:
+    """Within it the model's axes, by their letters, are shared out as RULES say."""
+    if mesh.size == 1:
+        yield
+        return
+    with nn.logical_axis_rules(tuple(RULES.items())), use_abstract_mesh(mesh.abstract_mesh):
+        yield
+
+
 def compile_evaluation(model: Transformer, mesh: Mesh) -> Callable:
     """`(params, batch) -> sums`, known to every process."""
-    return jax.jit(functools.partial(evaluation_step, model), out_shardings=replicated(mesh))
+
+    def evaluate(params, batch):
+        with letters_of(mesh):
+            return evaluation_step(model, params, batch)
+
+    return jax.jit(evaluate, out_shardings=replicated(mesh))

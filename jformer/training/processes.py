@@ -11,6 +11,8 @@ from jax.experimental import multihost_utils
 from jformer.config import Config, ParallelConfig, UserError
 from jformer.keys import flatten
 
+log = logging.getLogger(__name__)
+
 
 def join(parallel: ParallelConfig) -> None:
     """Wait for the other processes of the run, if there are any; before JAX is used at all."""
@@ -21,6 +23,8 @@ def join(parallel: ParallelConfig) -> None:
         "num_processes": parallel.processes,
         "process_id": parallel.process,
     }
+    number = parallel.processes or "all"
+    log.info(f"waiting for {number} processes, at most {parallel.timeout} s ...")
     try:
         jax.distributed.initialize(
             **({} if parallel.coordinator == "auto" else by_hand),

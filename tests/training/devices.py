@@ -6,6 +6,7 @@ Run by test_parallel in a process of its own: the number of devices is settled w
 import dataclasses
 import functools
 import pickle
+import re
 import sys
 
 import jax
@@ -35,17 +36,24 @@ def with_(config=PLAIN, of_model=None, of_train=None, **axes):
 
 DEEP = with_(of_model={"num_layers": 2})
 DROPOUT = with_(of_model={"dropout": 0.3})
-# Name: the number of devices, and the config.
+# Name: the number of devices, and the config. Compiling one takes seconds.
 WAYS = {
     "one": (1, PLAIN),
     "data=8": (8, PLAIN),
     "fsdp=8, ema": (8, with_(of_train={"ema_decay": 0.5}, data=1, fsdp=8)),
-    "model=4": (4, with_(data=1, model=4)),
     "data=2, fsdp=2, model=2": (8, with_(data=2, fsdp=2, model=2)),
-    "pmap": (8, with_(backend="pmap")),
     "accumulate=4, ema": (1, with_(of_train={"accumulate": 4, "ema_decay": 0.5})),
-    "data=8, accumulate=2": (8, with_(of_train={"accumulate": 2})),
     "pmap, accumulate=2": (8, with_(of_train={"accumulate": 2}, backend="pmap")),
+    "dropout": (1, DROPOUT),
+    "dropout, fsdp=4, model=2": (8, with_(DROPOUT, data=1, fsdp=4, model=2)),
+}  # fmt: skip
+MORE_WAYS = {
+    "one": (1, PLAIN),
+    "data=2": (2, PLAIN),
+    "model=4": (4, with_(data=1, model=4)),
+    "pmap": (8, with_(backend="pmap")),
+    "pmap on one": (1, with_(backend="pmap")),
+    "data=8, accumulate=2": (8, with_(of_train={"accumulate": 2})),
     "two layers": (1, DEEP),
     "two layers, remat=layer": (1, with_(DEEP, {"remat": "layer"})),
     "two layers, remat=dots": (1, with_(DEEP, {"remat": "dots"})),
@@ -55,7 +63,6 @@ WAYS = {
     ),
     "dropout": (1, DROPOUT),
     "dropout, data=8": (8, DROPOUT),
-    "dropout, fsdp=4, model=2": (8, with_(DROPOUT, data=1, fsdp=4, model=2)),
     "dropout, pmap": (8, with_(DROPOUT, backend="pmap")),
 }  # fmt: skip
 
@@ -95,10 +102,14 @@ def train(devices, config):
     state = jax.device_put(jax.tree.map(np.array, state), shardings)
     key = jax.jit(lambda: jax.random.key(1), out_shardings=parallel.replicated(mesh))()
     train_step = parallel.compile_train_step(step, mesh, shardings, backend)
-    losses, requests = [], []
+    losses, requests, program = [], [], ""
     for number, batch in enumerate(batches()):
         placed = parallel.place_batch(batch, mesh, config.train.accumulate, backend)
-        state, metrics = train_step(state, placed, key, parallel.place_request(number, mesh))
+        request = parallel.place_request(number, mesh)
+        if config.parallel.fsdp > 1 and not number:
+            train_step = train_step.lower(state, placed, key, request).compile()
+            program = train_step.as_text()
+        state, metrics = train_step(state, placed, key, request)
         losses.append(float(metrics["loss"] / metrics["tokens"]))
         requests.append(int(metrics["request"]))
         assert float(metrics["tokens"]) == np.count_nonzero(batch["labels_BT"])
@@ -107,11 +118,13 @@ def train(devices, config):
     return {
         "losses": losses, "params": jax.device_get(state.params), "ema": jax.device_get(state.ema),
         "requests": requests, "split": split, "ffn_in": shard.data.shape,
+        "sent": re.findall(r"= (.*) (?:all-gather|all-reduce)\(", program),
     }  # fmt: skip
 
 
 if __name__ == "__main__":
     assert jax.local_device_count() == 8
-    results = {name: train(jax.devices()[:n], config) for name, (n, config) in WAYS.items()}
-    with open(sys.argv[1], "wb") as file:
+    ways = {"WAYS": WAYS, "MORE_WAYS": MORE_WAYS}[sys.argv[1]]
+    results = {name: train(jax.devices()[:n], config) for name, (n, config) in ways.items()}
+    with open(sys.argv[2], "wb") as file:
         pickle.dump(results, file)

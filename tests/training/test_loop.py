@@ -15,8 +15,8 @@ import pytest
 from jformer.config import UserError, read_config
 from jformer.main import main
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.prepare import check_same_config
 from jformer.training.optimizer import make_optimizer
+from jformer.training.prepare import check_same_config
 from jformer.training.step import create_state
 from tests.conftest import small_flags
 

@@ -7,6 +7,7 @@ after five steps of rate 0.01.
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,22 +19,30 @@ import pytest
 
 from jformer.config import ModelConfig, ParallelConfig, UserError
 from jformer.training import parallel
-from tests.training.devices import WAYS, with_
+from tests.training.devices import MORE_WAYS, WAYS, with_
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def run_on_eight_devices(ways, path):
     """What each way of training came to, from one process with eight devices."""
-    path = tmp_path_factory.mktemp("devices") / "results"
     program = Path(__file__).with_name("devices.py")
     result = subprocess.run(
-        [sys.executable, program, path],
+        [sys.executable, program, ways, path],
         env={**os.environ, "JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu", "PYTHONPATH": "."},
         capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     with path.open("rb") as file:
         return pickle.load(file)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return run_on_eight_devices("WAYS", tmp_path_factory.mktemp("devices") / "results")
+
+
+@pytest.fixture(scope="module")
+def more_results(tmp_path_factory):
+    return run_on_eight_devices("MORE_WAYS", tmp_path_factory.mktemp("devices") / "results")
 
 
 def assert_same(result, expected):
@@ -44,32 +53,33 @@ def assert_same(result, expected):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "way", [way for way in WAYS if "dropout" not in way and "two layers" not in way]
-)
+@pytest.mark.parametrize("way", [way for way in WAYS if "dropout" not in way])
 def test_without_dropout_every_way_trains_as_one_device_does(results, way):
     assert_same(results[way], results["one"])
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if "two layers" in way])
-def test_layers_computed_again_or_in_a_loop_train_as_layers_do(results, way):
-    assert_same(results[way], results["two layers"])
+def test_under_jit_dropout_too_is_that_of_one_device(results):
+    assert_same(results["dropout, fsdp=4, model=2"], results["dropout"])
 
 
-@pytest.mark.parametrize("way", ["dropout, data=8", "dropout, fsdp=4, model=2"])
-def test_under_jit_dropout_too_is_that_of_one_device(results, way):
-    assert_same(results[way], results["dropout"])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [way for way in MORE_WAYS if way != "dropout, pmap"])
+def test_more_ways_train_as_one_device_does(more_results, way):
+    """Rematerialisation and scanned layers among them."""
+    plain = next(name for name in ("two layers", "dropout", "one") if name in way or name == "one")
+    assert_same(more_results[way], more_results[plain])
+
+
+@pytest.mark.slow
+def test_under_pmap_each_device_drops_other_units(more_results):
+    losses, expected = (more_results[way]["losses"] for way in ("dropout, pmap", "dropout"))
+    assert losses != pytest.approx(expected, rel=1e-5)
+    assert losses == pytest.approx(expected, rel=0.1)
 
 
 def test_the_moving_average_is_the_same_on_eight_devices_and_in_parts(results):
     one, eight = results["accumulate=4, ema"]["ema"], results["fsdp=8, ema"]["ema"]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, eight)
-
-
-def test_under_pmap_each_device_drops_other_units(results):
-    losses = results["dropout, pmap"]["losses"]
-    assert losses != pytest.approx(results["dropout"]["losses"], rel=1e-5)
-    assert losses == pytest.approx(results["dropout"]["losses"], rel=0.1)
 
 
 def test_the_losses_fall(results):
@@ -78,18 +88,25 @@ def test_the_losses_fall(results):
 
 
 def test_what_a_process_asks_for_comes_back_with_the_metrics(results):
-    for way in ("one", "fsdp=8, ema", "pmap"):
+    for way in ("one", "fsdp=8, ema", "pmap, accumulate=2"):
         assert results[way]["requests"] == [0, 1, 2, 3, 4]
 
 
 def test_fsdp_and_model_split_parameters_and_the_optimizers_state(results):
     """Of the kernel (16, 24), D is split by fsdp and F by model; data splits nothing."""
-    assert results["one"]["split"] == results["data=8"]["split"] == results["pmap"]["split"] == 0
-    assert results["fsdp=8, ema"]["split"] > 0
-    assert results["data=8"]["ffn_in"] == (16, 24)
+    for way in ("one", "data=8", "pmap, accumulate=2"):
+        assert results[way]["split"] == 0
+        assert results[way]["ffn_in"] == (16, 24)
+    assert results["fsdp=8, ema"]["split"] > 40  # leaves, with their moments and averages
     assert results["fsdp=8, ema"]["ffn_in"] == (2, 24)
-    assert results["model=4"]["ffn_in"] == (16, 6)
     assert results["data=2, fsdp=2, model=2"]["ffn_in"] == (8, 12)
+
+
+def test_under_fsdp_devices_put_together_parameters_and_no_activations(results):
+    """A batch has 16 rows of 12 tokens, of which each device must keep its two to itself."""
+    sent = results["fsdp=8, ema"]["sent"]
+    assert any("f32[16,24]" in shapes for shapes in sent)  # a kernel, put together
+    assert not any(re.search(r"f32\[(2|16),12,", shapes) for shapes in sent), sent
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig
+from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.model.transformer import Transformer
 from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state, evaluation_step, make_train_step
@@ -23,7 +23,7 @@ def setup(dropout=0.2, label_smoothing=0.1):
     """A compiled step, shared by the tests, and a state to begin with."""
     model = Transformer(dataclasses.replace(CONFIG, dropout=dropout), V)
     adam = make_optimizer(OptimizerConfig(), lambda count: 0.01)
-    step = jax.jit(make_train_step(model, adam, label_smoothing, "all"))
+    step = jax.jit(make_train_step(model, adam, TrainConfig(label_smoothing=label_smoothing)))
     return step, jax.jit(lambda key: create_state(model, adam, key))(jax.random.key(0))
 
 

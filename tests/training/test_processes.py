@@ -1,0 +1,138 @@
+"""Two real processes, joined by jax.distributed over localhost, train one run."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import jformer
+from jformer.main import main
+from tests.conftest import small_flags
+from tests.training.test_loop import metrics_of, wait_for
+
+ENVIRONMENT = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return listener.getsockname()[1]
+
+
+def command(corpus_directory, workdir, *more):
+    flags = [f for f in small_flags(corpus_directory, workdir) if "checkpoint_every" not in f]
+    return [
+        sys.executable, "-m", "jformer.main", *flags, "--config.train.checkpoint_every=1000",
+        "--config.train.steps=60", *more,
+    ]  # fmt: skip
+
+
+def start_two(corpus_directory, workdir, *more, of_second=()):
+    """Both begin at once, each with two devices of four."""
+    port = free_port()
+    for process in (0, 1):
+        place = [
+            f"--config.parallel.coordinator=localhost:{port}", "--config.parallel.processes=2",
+            f"--config.parallel.process={process}", "--config.parallel.timeout=30",
+        ]  # fmt: skip
+        yield subprocess.Popen(
+            [*command(corpus_directory, workdir, *more), *place, *(of_second if process else ())],
+            env=ENVIRONMENT, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+
+def ends(processes):
+    errors = [process.communicate(timeout=120)[1] for process in processes]
+    return [process.returncode for process in processes], errors
+
+
+def test_two_processes_of_which_one_is_stopped_end_as_one_process_that_was_not(
+    corpus_directory, tmp_path
+):
+    """SIGTERM reaches the second alone; both save the same step, and go on from there."""
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    first, second = start_two(corpus_directory, together, "--config.train.steps=100000")
+    wait_for(together / "metrics.jsonl", first)
+    second.send_signal(signal.SIGTERM)
+    codes, errors = ends([first, second])
+    assert codes == [128 + signal.SIGTERM] * 2, errors
+    (saved,) = (int(path.name) for path in (together / "checkpoints").iterdir())
+    last = f"--config.train.steps={saved + 8}"
+
+    codes, errors = ends(start_two(corpus_directory, together, last))
+    assert codes == [0, 0], errors
+    assert f"resuming from step {saved}" in errors[0]
+    assert "step" not in errors[1]  # the first alone tells the progress
+    whole = subprocess.run(
+        command(corpus_directory, alone, last), env={**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": "4"}
+    )
+    assert whole.returncode == 0
+    # Sums over devices go another way through two processes: the last bits differ.
+    lines, expected = metrics_of(together), metrics_of(alone)
+    assert [(x["step"], x["split"]) for x in lines] == [(x["step"], x["split"]) for x in expected]
+    for line, other in zip(lines, expected, strict=True):
+        assert line == pytest.approx(other, rel=1e-4)
+    params = (jformer.load(workdir, "last").params for workdir in (together, alone))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), *params)
+
+
+@pytest.mark.slow
+def test_when_one_process_is_killed_the_other_ends_with_a_message(corpus_directory, tmp_path):
+    workdir = tmp_path / "run"
+    first, second = start_two(corpus_directory, workdir, "--config.train.steps=100000")
+    wait_for(workdir / "metrics.jsonl", first)
+    second.kill()
+    began = time.monotonic()
+    codes, errors = ends([first, second])
+    assert codes[0] != 0
+    assert "another task died" in errors[0] or "Connection closed" in errors[0]
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.slow
+def test_a_process_whose_others_never_start_ends_with_a_message(corpus_directory, tmp_path):
+    first, second = start_two(corpus_directory, tmp_path / "run", "--config.parallel.timeout=5")
+    second.kill()
+    codes, errors = ends([first, second])
+    assert codes[0] != 0
+    assert "waiting for 2 processes" in errors[0]
+    assert "DEADLINE_EXCEEDED" in errors[0]
+
+
+@pytest.mark.slow
+def test_processes_of_different_configs_all_end_with_what_differs(corpus_directory, tmp_path):
+    processes = start_two(
+        corpus_directory, tmp_path / "run", of_second=["--config.model.dropout=0.4"]
+    )
+    codes, errors = ends(processes)
+    assert codes == [2, 2], errors
+    assert "config.model.dropout is 0.4, and 0.1 in process 0" in errors[1]
+    assert "process 1 has another config" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--config.parallel.coordinator=host"], "parallel.processes=None: goes with"),
+        (["--config.parallel.processes=2"], "goes with config.parallel.coordinator=HOST:PORT"),
+        (
+            ["--config.parallel.coordinator=h:1", "--config.parallel.processes=2",
+             "--config.parallel.process=2"],
+            "config.parallel.process=2: must be below config.parallel.processes=2",
+        ),
+        (
+            ["--config.parallel.coordinator=h", "--config.parallel.processes=2",
+             "--config.parallel.process=1"],
+            "config.parallel.coordinator=h: must be HOST:PORT",
+        ),
+    ],
+)  # fmt: skip
+def test_an_incomplete_address_is_one_line(corpus_directory, tmp_path, capsys, flags, message):
+    assert main(["jformer", *small_flags(corpus_directory, tmp_path / "run"), *flags]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
