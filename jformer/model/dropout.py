@@ -32,4 +32,6 @@ class Dropout(nn.Module):
         if not train or self.rate == 0:
             return x
         keep = hash_bits(self.make_rng("dropout"), x.shape) >= jnp.uint32(int(self.rate * 2**32))
-        return jnp.where(keep, x / (1 - self.rate), 0)
+        # Divided in float32: 1 - rate itself would be rounded in bfloat16, 0.9 to 0.898.
+        scaled = (x.astype(jnp.float32) / (1 - self.rate)).astype(x.dtype)
+        return jnp.where(keep, scaled, 0)
