@@ -16,6 +16,7 @@ import numpy as np
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.search import Hypotheses, beam_search
+from jformer.keys import RunError
 from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -48,8 +49,13 @@ def translate(
             )  # fmt: skip
             sources[i] = ids[: max_length - 1]
     for indices, source_BS in source_batches(sources, config.batch_size, max_length):
-        tokens_BWT = np.asarray(search_batch(model, config, params, source_BS).tokens_BWT)
-        for i, tokens_WT in zip(indices, tokens_BWT, strict=False):
+        found = jax.device_get(search_batch(model, config, params, source_BS))
+        for i, tokens_WT, scores_W in zip(indices, found.tokens_BWT, found.scores_BW, strict=False):
+            if np.isnan(scores_W[0]):
+                raise RunError(
+                    f"sentence {i + 1}: the model's logits are not numbers, so there is no "
+                    f"translation to choose; take another checkpoint, or model.dtype=float32"
+                )
             outputs[i] = vocabularies.target.decode(tokens_WT[0])
     return outputs
 

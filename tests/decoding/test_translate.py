@@ -9,6 +9,7 @@ import pytest
 from jformer.config import DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.translate import source_batches, translate
+from jformer.keys import RunError
 from jformer.model.transformer import Transformer
 
 CONFIG = DecodeConfig(beam_size=3, max_extra_length=4, batch_size=4)
@@ -28,9 +29,10 @@ def translator():
     # Sharper than an untrained model's near ties, which rounding would decide.
     params = jax.tree.map(lambda x: 3 * x, params)
 
-    def run(sentences, max_length=100, **overrides):
+    def run(sentences, max_length=100, change=lambda embedding: embedding, **overrides):
         config = dataclasses.replace(CONFIG, **overrides)
-        return translate(model, params, vocabularies, sentences, config, max_length)
+        changed = {**params, "embedding": change(params["embedding"])}
+        return translate(model, changed, vocabularies, sentences, config, max_length)
 
     return run
 
@@ -77,3 +79,9 @@ def test_batches_hold_every_sentence_once_in_few_shapes():
             assert np.sum(row == 7) == len(sources[i])
     assert sorted(seen) == list(range(100))
     assert len(shapes) <= 9
+
+
+def test_logits_that_are_not_numbers_are_an_error_and_not_a_text(translator):
+    for rows in (slice(None), slice(7, 8)):  # all of the embedding, or one word of it
+        with pytest.raises(RunError, match="sentence 1: the model's logits are not numbers"):
+            translator(["one two"], change=lambda x, rows=rows: x.at[rows].set(np.nan))
