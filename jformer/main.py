@@ -1,16 +1,18 @@
 """Train, translate and score Transformers.
 
     python -m jformer.main [train] --config=configs/tiny.py[:DATASET] [--workdir=DIR]
-    python -m jformer.main translate --workdir=DIR [--input=FILE] [--output=FILE]
-    python -m jformer.main evaluate  --workdir=DIR [--data=PREFIX]
+                                     [--profile=STEP:COUNT]
+    python -m jformer.main translate --workdir=DIR [--input=FILE] [--output=FILE] [--checkpoint=C]
+    python -m jformer.main evaluate  --workdir=DIR [--data=PREFIX] [--checkpoint=C]
     python -m jformer.main data      --config=configs/tiny.py[:DATASET] [--format=json]
     python -m jformer.main summary   --config=configs/base.py [--source_length=32]
                                      [--target_length=32] [--memory=GB] [--plot=FILE]
 
     train      train, then score; the same command again resumes, or prints the scores of a
-               complete run
+               complete run; --profile=STEP:COUNT writes JAX's trace of some steps
     translate  one line out for each line in; standard input and output by default
-    evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de (or .gz)
+    evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de (or .gz);
+               C is average (the default), last, best, a step, or steps to average as 1000,2000
     data       a look at the corpus before training: pairs, what is skipped and why, lengths,
                vocabulary, padding, odd characters, examples as the model sees them
     summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step (which
@@ -18,8 +20,9 @@
                --plot draws the learning rate of every step into a .png or .svg file
 
 Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the
-user's mistake in one line, 1 a failure of ours, 130 interrupted. DATASET is phrases, multi30k,
-iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files. --debug shows the traceback of a mistake.
+user's mistake in one line, 1 a failure of ours or of the run, 130 and 143 stopped by Ctrl-C and
+SIGTERM with all saved. DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub
+or files. --debug shows the traceback of a mistake.
 """
 # Flags and sub-commands only: no other module reads a flag. Whatever imports JAX is imported where
 # it is used, so that --help and a mistyped flag answer at once.
@@ -128,7 +131,9 @@ def train_command(arguments: list[str]) -> int:
         return 0
     run = load(workdir)
     tests = {name: split for name, split in splits.items() if name != "validation"}
-    as_now = {"step": run.step, "decode": dataclasses.asdict(config.decode)}
+    as_now = {
+        "step": run.step, "checkpoint": run.checkpoint, "decode": dataclasses.asdict(config.decode)
+    }  # fmt: skip
     known = {n: s for n, s in read_results(workdir).items() if as_now.items() <= s.items()}
     if tests.keys() <= known.keys():
         say(f"the run is complete at step {run.step}; --config.train.steps=MORE goes on")
@@ -140,7 +145,9 @@ def train_command(arguments: list[str]) -> int:
 
 
 def evaluate_command(arguments: list[str]) -> int:
-    flag, config = parse(arguments, {"workdir": REQUIRED, "data": ""}, of_run=True)
+    flag, config = parse(
+        arguments, {"workdir": REQUIRED, "data": "", "checkpoint": "average"}, of_run=True
+    )
 
     from jformer.data.corpora import open_corpus
     from jformer.data.pipeline import open_corpora, read_split
@@ -152,12 +159,14 @@ def evaluate_command(arguments: list[str]) -> int:
     else:
         corpora = open_corpora(data, config.seed, with_train=False)
     tests = {name: read_split(split, data) for name, split in corpora.items()}
-    print(json.dumps(score_splits(load(flag.workdir).with_decode(config.decode), tests)))
+    run = load(flag.workdir, flag.checkpoint).with_decode(config.decode)
+    print(json.dumps(score_splits(run, tests)))
     return 0
 
 
 def translate_command(arguments: list[str]) -> int:
-    flag, config = parse(arguments, {"workdir": REQUIRED, "input": "", "output": ""}, of_run=True)
+    known = {"workdir": REQUIRED, "input": "", "output": "", "checkpoint": "average"}
+    flag, config = parse(arguments, known, of_run=True)
 
     from jformer.data.corpora import existing, read_text, texts, without_ends
     from jformer.run import load
@@ -167,7 +176,8 @@ def translate_command(arguments: list[str]) -> int:
         raise UserError(f"--output={output}: cannot be written; its folder must exist")
     lines = texts(existing(Path(flag.input))) if flag.input else without_ends(sys.stdin.buffer)
     sentences = read_text(lines, flag.input or "standard input", config.data.bad_lines)
-    outputs = load(flag.workdir).with_decode(config.decode).translate(sentences)
+    run = load(flag.workdir, flag.checkpoint).with_decode(config.decode)
+    outputs = run.translate(sentences)
     # A translation could hold a line break of its own; the lines must stay those of the input.
     content = "".join(text.replace("\n", " ") + "\n" for text in outputs).encode()
     if output:

@@ -43,6 +43,7 @@ class Run:
     params: Any
     vocabularies: Vocabularies
     step: int
+    checkpoint: str  # what `load` was asked for
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -88,7 +89,7 @@ def load(workdir: str | Path, checkpoint: str | int = "average") -> Run:
     restored = restore(Path(workdir), str(checkpoint))
     return Run(
         Path(workdir), restored.config, restored.model, restored.params, restored.vocabularies,
-        restored.step,
+        restored.step, str(checkpoint),
     )  # fmt: skip
 
 
@@ -97,7 +98,7 @@ def score_split(run: Run, name: str, split: Split) -> tuple[dict[str, Any], list
     began = time.monotonic()
     hypotheses = run.translate(split.sources)
     seconds = time.monotonic() - began
-    scores = {**run.score(split, hypotheses), "step": run.step}
+    scores = {**run.score(split, hypotheses), "step": run.step, "checkpoint": run.checkpoint}
     scores |= {"seconds": round(seconds, 1), "decode": dataclasses.asdict(run.config.decode)}
     replace_file(
         run.workdir / "results.json",

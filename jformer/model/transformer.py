@@ -215,8 +215,7 @@ def rematerialized(layer, config, train_argument):
 
 def unrolled(model: Transformer) -> Transformer:
     """The same model with every operation of every layer in the traced program, once."""
-    plain = dataclasses.replace(model.config, scan_layers=False, remat="none")
-    return model.clone(config=plain)
+    return model.clone(config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
 
 
 def attention_weights(model: Transformer, params, source_BS, target_BT) -> dict[str, jax.Array]:

@@ -23,7 +23,7 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
 from jformer.training.monitor import Monitor, Profile, say
 from jformer.training.nonfinite import Skipped
-from jformer.training.prepare import Task, describe, is_complete, locked, prepare, start
+from jformer.training.prepare import Task, begin, describe, is_complete, locked, prepare, start
 from jformer.training.step import TrainState
 from jformer.training.stopping import SAVE, Requests
 from jformer.training.validate import Best, validate
@@ -48,9 +48,11 @@ def train(
         with Checkpoints(workdir, config.train) as checkpoints:
             with clock("preparation"):
                 state, position = start(task, checkpoints)
+                begin(config, task.vocabularies, workdir)  # what could be a mistake lies behind
                 monitor = Monitor(task.config, workdir, int(state.step), mesh, clock)
             say(describe(task, state))
-            with contextlib.closing(monitor), Requests(config.train.checkpoint_minutes) as requests:
+            minutes, closing = config.train.checkpoint_minutes, contextlib.closing
+            with closing(monitor), closing(profiler), Requests(minutes) as requests:
                 loop(task, state, position, checkpoints, requests, monitor, profiler)
 
 
@@ -75,9 +77,11 @@ def loop(
             state, metrics = task.train_step(state, placed, task.dropout_key, request_X)
             monitor.progress.advance(metrics)
             profiler.step_ended(step, metrics)
-            behind = 0 if due(every.log_every) or due(every.checkpoint_every) else skipped.behind
             seen = Seen(step, where["epoch"], where["batch"] - 1, metrics)
-            asked = follow(window.add(seen, monitor.flops_a_token(batch), behind), skipped, monitor)
+            window.add(seen, monitor.flops_a_token(batch))
+            asked = follow(window.settle(lambda: skipped.behind), skipped, monitor)
+            if due(every.log_every) or due(every.checkpoint_every):
+                asked = max(asked, follow(window.settle(), skipped, monitor))
         if skipped.too_many:
             raise skipped.end(state, where, task)
         if jax.process_count() == 1:

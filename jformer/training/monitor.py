@@ -4,6 +4,7 @@ The first process alone writes and prints.
 """
 
 import json
+import re
 import statistics
 import sys
 import time
@@ -23,13 +24,17 @@ from jformer.training.tensorboard import Board
 from jformer.training.window import Window
 
 
+def read_lines(path: Path) -> list[bytes]:
+    """Those that were written whole; none where there is no file."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
 class MetricsFile:
     """One JSON object a line, each with `step` and `split`."""
 
     def __init__(self, path: Path, resume_step: int):
         """Drop the lines after `resume_step`: that part of the run happens again."""
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []  # no half last line
-        kept = [line for line in lines if json.loads(line)["step"] <= resume_step]
+        kept = [line for line in read_lines(path) if json.loads(line)["step"] <= resume_step]
         replace_file(path, b"".join(line + b"\n" for line in kept))
         self._path = path
 
@@ -78,21 +83,30 @@ class Profile:
     """JAX's trace of COUNT steps from STEP on, for `--profile=STEP:COUNT`."""
 
     def __init__(self, text: str, workdir: Path):
-        numbers = text.split(":") if text else ["0", "0"]
-        if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+        if text and not re.fullmatch(r"0*[1-9]\d*:0*[1-9]\d*", text, re.ASCII):
             raise UserError(f"--profile={text}: must be STEP:COUNT, as 100:5")
-        self._first, self._count = map(int, numbers)
+        self._first, self._count = map(int, text.split(":")) if text else (0, 0)
         self._folder = workdir / "profile"
+        self._last = 0  # of the steps that are in the trace; 0: nothing is traced
 
     def step_begins(self, step: int) -> None:
         if self._count and step == self._first:
             jax.profiler.start_trace(self._folder)
+            self._last = step
 
     def step_ended(self, step: int, metrics: Any) -> None:
-        if self._count and step == self._first + self._count - 1:
-            jax.block_until_ready(metrics)
+        if self._last:
+            self._last = step
+            if step == self._first + self._count - 1:
+                jax.block_until_ready(metrics)
+                self.close()
+
+    def close(self) -> None:
+        """Write the trace, which is shorter where the run ended before it did."""
+        if self._last:
             jax.profiler.stop_trace()
-            say(f"profile     steps {self._first} to {step} in {self._folder}")
+            say(f"profile     steps {self._first} to {self._last} in {self._folder}")
+            self._last = 0
 
 
 class Monitor:

@@ -26,7 +26,13 @@ from jformer.training.step import evaluation_step
 
 # The axis of an array, by its letter, and the axis of the mesh whose devices share it out. Any
 # other axis is whole on each device, as is an axis that they do not divide.
-RULES = {"B": ("data", "fsdp"), "D": "fsdp", "H": "model", "F": "model", "V": "model"}
+RULES: dict[str, str | tuple[str, ...]] = {
+    "B": ("data", "fsdp"),
+    "D": "fsdp",
+    "H": "model",
+    "F": "model",
+    "V": "model",
+}
 
 # The axes of parameters, by the end of their names; any other parameter is small.
 AXES = {

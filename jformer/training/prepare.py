@@ -24,9 +24,9 @@ from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood
-from jformer.training.monitor import say
+from jformer.training.monitor import read_lines, say
 from jformer.training.processes import check_same
-from jformer.training.restore import initial_params, make_model
+from jformer.training.restore import initial_params, make_model, run_to_begin_with
 from jformer.training.step import TrainState, create_state, from_config
 
 # A run may go on with other values of these; any other key would make it another run.
@@ -72,17 +72,18 @@ class Task:
 def prepare(
     config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
 ) -> Task:
-    """Read and tokenize the text, and build the step; the run directory is begun at the end."""
+    """Read and tokenize the text, and build the step; nothing of it is in the run directory yet."""
+    begins = newest_step(workdir) is None
+    if begins and config.train.init_from:
+        read_config(run_to_begin_with(config.train.init_from)[0] / "config.json")
     content = content_hash(corpora)
-    if newest_step(workdir) is not None:
-        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    else:
+    if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)
+    else:
+        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     check_same(config, text=content, vocabulary=vocabularies.hash)
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
     batches = make_batches(config, tokenized.pairs, trainable(tokenized, config.data), vocabularies)
-    if jax.process_index() == 0:
-        begin(config, vocabularies, workdir)  # all text was read: a bad line leaves no half run
     model = make_model(config, vocabularies)
     backend = config.parallel.backend
     rate, optimizer, step = from_config(config, model, parallel.sum_devices(backend))
@@ -151,9 +152,10 @@ def locked(workdir: Path) -> Iterator[None]:
 
 
 def begin(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
-    workdir.mkdir(exist_ok=True)
-    write_config(config, workdir / "config.json")
-    vocabularies.save(workdir)
+    if jax.process_index() == 0:
+        workdir.mkdir(exist_ok=True)
+        write_config(config, workdir / "config.json")
+        vocabularies.save(workdir)
 
 
 def newest_step(workdir: Path) -> int | None:
@@ -166,7 +168,7 @@ def is_complete(config: Config, workdir: Path) -> bool:
     newest = newest_step(workdir)
     if newest is None:
         return False
-    lines = (workdir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = read_lines(workdir / "metrics.jsonl")
     end = json.loads(lines[-1]) if lines else {}
     lost_patience = end.get("split") == "ended" and end["step"] == newest
     return newest >= config.train.steps or (

@@ -31,10 +31,15 @@ def join(parallel: ParallelConfig) -> None:
             initialization_timeout=parallel.timeout,
             heartbeat_timeout_seconds=parallel.timeout,
         )
-    except (RuntimeError, ValueError) as error:
+    except ValueError as error:
+        raise UserError(
+            f"config.parallel.coordinator={parallel.coordinator}: JAX finds no Slurm job, TPU pod "
+            f"or other cluster here ({error}); set it to HOST:PORT"
+        ) from error
+    except RuntimeError as error:
         raise UserError(
             f"config.parallel.coordinator={parallel.coordinator}: the processes did not find each "
-            f"other within {parallel.timeout} s ({str(error).splitlines()[0]})"
+            f"other ({str(error).splitlines()[0]})"
         ) from error
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)  # one of them tells the progress

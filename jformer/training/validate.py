@@ -1,6 +1,7 @@
 """Validation while training: likelihood and BLEU at their intervals, and the best by one."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,7 @@ class Best:
         """Whether this is better than all before: a lower NLL, a higher BLEU."""
         rises = name == "bleu"
         better = self.score is None or (score > self.score if rises else score < self.score)
+        better = better and not math.isnan(score)  # nothing would be better than that
         if better:
             self.score, self.step, self.worse = score, step, 0
         else:

@@ -1,7 +1,7 @@
 """Sums of the metrics since the log's last line."""
 
 import collections
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -32,13 +32,12 @@ class Window:
         self._flops = 0.0
         self._pending: collections.deque[tuple[Seen, float]] = collections.deque()
 
-    def add(self, step: Seen, flops_a_token: float, behind: int) -> Iterator[Seen]:
-        """Add a step; yields those that have come, while `behind` may stay on their way."""
+    def add(self, step: Seen, flops_a_token: float) -> None:
         self._pending.append((step, flops_a_token))
-        yield from self.settle(behind)
 
-    def settle(self, behind: int = 0) -> Iterator[Seen]:
-        while len(self._pending) > behind:
+    def settle(self, behind: Callable[[], int] = lambda: 0) -> Iterator[Seen]:
+        """Steps as they come, until no more than `behind()` are on their way."""
+        while len(self._pending) > behind():
             step, flops_a_token = self._pending.popleft()
             step = step._replace(metrics=jax.device_get(step.metrics))
             for name in SUMMED:

@@ -21,6 +21,11 @@ ALL = {"scan_layers": True, "remat": "layer", "dtype": "bfloat16"}
 WAYS += [ALL]
 
 
+def slow(*values):
+    """A case more of what another shows in the fast tier: compiling takes all the time here."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def name_of(changes):
     return "-".join(map(str, changes.values()))
 
@@ -157,7 +162,7 @@ def test_softmax_statistics_and_sums_of_gradients_of_embeddings_are_in_float32(g
     assert {*exps, *roots, *added} == {"float32"}
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
+@pytest.mark.parametrize("positions", [slow("sinusoidal"), "relative"])
 def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
     positions, source_BS, target_BT
 ):
@@ -199,7 +204,7 @@ def test_initial_parameters_are_the_same_however_the_model_is_computed(model, so
     jax.tree.map(np.testing.assert_array_equal, *trees)
 
 
-@pytest.mark.parametrize("changes", [{"remat": "dots"}, ALL], ids=name_of)
+@pytest.mark.parametrize("changes", [slow({"remat": "dots"}), ALL], ids=name_of)
 def test_steps_and_attention_weights_are_those_of_the_plain_model(
     changes, params, source_BS, target_BT
 ):
@@ -227,7 +232,8 @@ def test_steps_and_attention_weights_are_those_of_the_plain_model(
 
 
 @pytest.mark.parametrize(
-    ("remat", "scan_layers"), [("layer", False), ("dots", False), ("layer", True)]
+    ("remat", "scan_layers"),
+    [slow("dots", False), ("layer", False), slow("layer", True)],
 )
 def test_remat_draws_the_same_masks_and_gives_the_same_gradients(
     remat, scan_layers, params, source_BS, target_BT
@@ -262,6 +268,7 @@ def test_remat_keeps_the_products_or_what_enters_a_layer(scan_layers, source_BS,
     assert layer < dots / 2 < none / 4
 
 
+@pytest.mark.slow
 def test_the_compiled_train_step_takes_less_memory_with_remat():
     def size(remat):
         model = dataclasses.replace(
@@ -277,7 +284,7 @@ def test_the_compiled_train_step_takes_less_memory_with_remat():
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"positions": "relative"}, {}),
+        slow({"positions": "relative"}, {}),
         ({"norm_position": "pre"}, {"make_attend": AdditiveAttention, "make_norm": SampleNorm}),
     ],
     ids=["post-relative", "pre-parts"],
@@ -317,6 +324,7 @@ def test_a_scanned_model_is_one_loop_and_one_layer_for_each_stack(params, source
     assert count("dot_general", make(scan_layers=True)) == (8 + 14) + 1
 
 
+@pytest.mark.slow
 def test_the_program_of_a_scanned_model_hardly_grows_with_its_layers(source_BS, target_BT):
     def size(num_layers, scan_layers):
         model = make(num_layers=num_layers, scan_layers=scan_layers)
@@ -328,7 +336,9 @@ def test_the_program_of_a_scanned_model_hardly_grows_with_its_layers(source_BS, 
     assert size(6, True) < 1.5 * size(2, True)
 
 
-@pytest.mark.parametrize("changes", [{}, {"remat": "layer"}, {"scan_layers": True}], ids=name_of)
+@pytest.mark.parametrize(
+    "changes", [slow({}), slow({"remat": "layer"}), {"scan_layers": True}], ids=name_of
+)
 def test_each_layer_draws_masks_of_its_own(changes, source_BS, target_BT):
     """With a feed-forward network that says 1 and nothing else, the memory counts the layers whose
     masks have kept an element."""

@@ -2,10 +2,20 @@
 
 import json
 import re
+from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
+import pytest
 
-from jformer.training.monitor import MetricsFile, Progress, Window
+from jformer.training.monitor import MetricsFile, Profile, Progress
+from jformer.training.window import Seen, Window
+
+
+def step_at(step, **metrics):
+    """One token with a loss of 0.5."""
+    values = {"loss": 0.5, "nll": 0.0, "tokens": 1.0, "gradient_norm": 1.0, "skipped": 0, **metrics}
+    return Seen(step, 0, step - 1, {name: jnp.float32(value) for name, value in values.items()})
 
 
 def steps_in(path):
@@ -33,11 +43,37 @@ def test_a_line_has_its_step_its_split_and_named_numbers(tmp_path):
 
 
 def test_sums_go_on_from_those_of_a_checkpoint():
-    window = Window({"loss": 1.25, "tokens": 2.0})
-    for _ in range(5):
-        window.add({"loss": jnp.float32(0.5), "tokens": jnp.float32(1)})
-    assert window.sums() == {"loss": 3.75, "tokens": 7.0}
-    assert window.sums() == {"loss": 3.75, "tokens": 7.0}  # fetching adds nothing
+    window = Window({"loss": 1.25, "tokens": 2.0, "steps": 3.0})
+    for step in range(4, 9):
+        window.add(step_at(step), 10.0)
+    assert [seen.step for seen in window.settle(lambda: 2)] == [4, 5, 6]
+    assert (window.sums()["loss"], window.sums()["steps"]) == (2.75, 6)
+    assert [seen.step for seen in window.settle()] == [7, 8]
+    sums = window.sums()
+    assert (sums["loss"], sums["tokens"], sums["steps"]) == (3.75, 7.0, 8.0)
+    assert Window(sums).sums() == sums
+
+
+def test_speed_and_utilization_are_those_of_this_process_alone():
+    """The tokens of a checkpoint's sums took their time in another one."""
+    window = Window({"loss": 1.25, "nll": 2.0, "tokens": 2.0, "steps": 3.0})
+    for step in range(4, 9):
+        window.add(step_at(step), flops_a_token=10.0)
+    assert len(list(window.settle())) == 5
+    means = window.means(seconds=2.0, peak=100.0)
+    assert means["tokens_per_second"] == 5 / 2
+    assert means["mfu"] == 5 * 10 / 2 / 100
+    assert (means["loss"], means["nll"]) == (3.75 / 7, 2 / 7)
+    assert means["perplexity"] == pytest.approx(np.exp(2 / 7))
+
+
+def test_the_gradient_norm_is_a_mean_over_the_updates_that_were_made():
+    window = Window({})
+    for step, skipped in enumerate([0, 1, 0, 1], start=1):
+        window.add(step_at(step, skipped=skipped, gradient_norm=3.0 - 3 * skipped), 1.0)
+    assert len(list(window.settle())) == 4
+    means = window.means(1.0, 1.0)
+    assert (means["gradient_norm"], means["skipped"]) == (3.0, 2.0)
 
 
 def test_progress_off_a_terminal_is_lines_with_the_time_left(capsys):
@@ -50,3 +86,31 @@ def test_progress_off_a_terminal_is_lines_with_the_time_left(capsys):
     assert re.fullmatch(r"step 91/1000  done in 0 s, with compilation", lines[0])
     assert re.fullmatch(r"step 110/1000  ETA 00:00  ", lines[1])
     assert re.fullmatch(r"step 110/1000  ETA 00:00  loss 2.5", lines[2])
+
+
+@pytest.fixture
+def traces(monkeypatch):
+    """Calls of JAX's profiler."""
+    calls = []
+    monkeypatch.setattr("jax.profiler.start_trace", lambda folder: calls.append(f"to {folder}"))
+    monkeypatch.setattr("jax.profiler.stop_trace", lambda: calls.append("stop"))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "expected"),
+    [
+        ("3:2", range(1, 9), ["1", "2", "to run/profile", "3", "4", "stop", "5", "6", "7", "8"]),
+        ("3:2", range(4, 7), ["4", "5", "6"]),  # a run that was resumed beyond it
+        ("3:9", range(1, 5), ["1", "2", "to run/profile", "3", "4", "stop"]),  # and one too short
+        ("", range(1, 3), ["1", "2"]),
+    ],
+)
+def test_a_profile_is_of_its_steps_and_is_written_when_the_run_ends(traces, text, steps, expected):
+    profile = Profile(text, Path("run"))
+    for step in steps:
+        profile.step_begins(step)
+        traces.append(str(step))
+        profile.step_ended(step, {})
+    profile.close()
+    assert traces == expected

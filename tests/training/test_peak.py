@@ -91,8 +91,8 @@ def test_a_step_has_three_times_the_operations_of_the_forward_pass_of_its_rows()
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
-def test_two_traced_layers_tell_what_all_layers_do(positions):
-    model = dataclasses.replace(BASE.model, num_layers=3, positions=positions)
+def test_the_formula_counts_what_the_traced_program_has(positions):
+    model = dataclasses.replace(BASE.model, num_layers=3, positions=positions, d_k=24, d_v=40)
     config = dataclasses.replace(BASE, model=model)
     assert row_multiply_adds(config, 5, 11) == sum(
         work for *_, work in forward_costs(config, 5, 11)

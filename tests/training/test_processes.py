@@ -123,6 +123,7 @@ def test_processes_of_different_configs_all_end_with_what_differs(corpus_directo
     ("flags", "message"),
     [
         (["--config.parallel.coordinator=host"], "parallel.processes=None: goes with"),
+        (["--config.parallel.coordinator=auto"], "JAX finds no Slurm job, TPU pod or other"),
         (["--config.parallel.processes=2"], "goes with config.parallel.coordinator=HOST:PORT"),
         (
             ["--config.parallel.coordinator=h:1", "--config.parallel.processes=2",

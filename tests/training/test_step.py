@@ -110,11 +110,12 @@ def test_label_smoothing_changes_the_loss_and_not_the_likelihood():
     assert float(plain["loss"]) != pytest.approx(float(smoothed["loss"]), rel=1e-3)
 
 
-def test_the_state_of_a_step_is_three_things():
+def test_the_state_of_a_step_is_four_things():
     _, state = setup()
     assert [field.name for field in dataclasses.fields(state)] == [
         "step",
         "params",
         "optimizer_state",
+        "ema",
     ]
     assert state.step.dtype == jnp.int32

@@ -1,0 +1,216 @@
+"""Before the first step: the lock, the comparison of configs; and what one sees of a whole run."""
+
+import contextlib
+import dataclasses
+import io
+import re
+import signal
+import subprocess
+import sys
+import types
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from jformer.config import UserError, read_config, write_config
+from jformer.main import main
+from jformer.training.prepare import check_same_config, describe, is_complete
+from tests.conftest import small_config, small_flags
+
+HOLDER = (
+    "import sys, time, filelock\n"
+    "lock = filelock.FileLock(sys.argv[1])\n"
+    "lock.acquire()\n"
+    "print('held', flush=True)\n"
+    "time.sleep(600)\n"
+)
+
+
+@contextlib.contextmanager
+def holder(workdir):
+    """Another process that trains in the directory, as far as a third can tell."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(workdir / "lock")], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
+    trained_workdir, corpus_directory, capsys
+):
+    command = ["jformer", *small_flags(corpus_directory, trained_workdir)]
+    with holder(trained_workdir) as first:
+        assert main(command) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error == (
+            f"jformer: {trained_workdir}: another training is at work there; wait for it, or "
+            f"choose another --workdir"
+        )
+        first.send_signal(signal.SIGKILL)
+        assert first.wait() == -signal.SIGKILL
+    assert (trained_workdir / "lock").exists()  # nobody was left to remove it
+    assert main(command) == 0
+    assert not (trained_workdir / "lock").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--config.parallel.data=3"], "do not make up"),
+        (["--profile=2"], "--profile=2: must be STEP:COUNT, as 100:5"),
+        (["--profile=0:2"], "--profile=0:2: must be STEP:COUNT, as 100:5"),
+        (["--profile=a:b"], "--profile=a:b: must be STEP:COUNT, as 100:5"),
+        (["--config.data.max_length=2"], "no pair to train on"),
+        (
+            ["--config.model.positions=learned", "--config.model.max_positions=53"],
+            "config.model.max_positions=53: line 7 of a split to be scored has",
+        ),
+    ],
+)
+def test_a_run_that_fails_before_it_began_leaves_nothing_behind(
+    corpus_directory, tmp_path, capsys, flags, message
+):
+    (tmp_path / "validation.en").write_text("1\n" * 6 + "1 " * 60 + "\n")
+    (tmp_path / "validation.de").write_text("one\n" * 7)
+    workdir = tmp_path / "runs" / "new"
+    command = ["jformer", *small_flags(corpus_directory, workdir)]
+    command += [f"--config.data.validation={tmp_path / 'validation'}", *flags]
+    assert main(command) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not workdir.exists()
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(corpus_directory, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["jformer", *small_flags(corpus_directory, tmp_path / "file" / "run")]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "file/run: cannot be made (Not a directory)" in error
+
+
+def changed(config, section, **values):
+    part = dataclasses.replace(getattr(config, section), **values)
+    return dataclasses.replace(config, **{section: part})
+
+
+@pytest.fixture
+def decaying(trained_workdir, tmp_path):
+    """A directory with a checkpoint, of a run whose rate decays until its last step."""
+    config = changed(read_config(trained_workdir / "config.json"), "optimizer", schedule="cosine")
+    (tmp_path / "checkpoints" / "12").mkdir(parents=True)
+    return config, tmp_path
+
+
+def test_other_steps_are_another_run_where_the_schedule_ends_with_them(decaying):
+    config, workdir = decaying
+    config = changed(config, "optimizer", schedule="cosine", warmup_steps=2)
+    write_config(config, workdir / "config.json")
+    check_same_config(changed(config, "train", log_every=1), workdir)
+    with pytest.raises(UserError, match=r"config\.train\.steps was 12, now 99"):
+        check_same_config(changed(config, "train", steps=99), workdir)
+
+
+def test_other_steps_are_the_same_run_where_decay_steps_are_set(decaying):
+    config, workdir = decaying
+    config = changed(config, "optimizer", warmup_steps=2, decay_steps=12)
+    write_config(config, workdir / "config.json")
+    check_same_config(changed(config, "train", steps=99), workdir)
+
+
+def test_without_a_checkpoint_any_config_begins_anew(trained_workdir, tmp_path):
+    config = read_config(trained_workdir / "config.json")
+    write_config(config, tmp_path / "config.json")
+    check_same_config(dataclasses.replace(config, seed=9), tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "", '{"step": 12, "split": "train"}\n{"step": 12, "spl'])
+def test_a_log_that_is_missing_or_torn_does_not_keep_a_run_from_going_on(decaying, content):
+    config, workdir = decaying
+    if content is not None:
+        (workdir / "metrics.jsonl").write_text(content)
+    assert is_complete(config, workdir)
+    assert not is_complete(changed(config, "train", steps=13), workdir)
+
+
+@pytest.fixture(scope="module")
+def run(corpus_directory, tmp_path_factory):
+    """A whole run: its directory, and what it said."""
+    workdir, errors = tmp_path_factory.mktemp("whole") / "run", io.StringIO()
+    flags = [f for f in small_flags(corpus_directory, workdir) if "data.test" not in f]
+    more = [
+        "--profile=2:2", "--config.train.checkpoint_every=1000", "--config.train.keep_every=5",
+        "--config.train.checkpoint_minutes=1e-9", "--config.model.dtype=bfloat16",
+    ]  # fmt: skip
+    with contextlib.redirect_stderr(errors):
+        assert main(["jformer", *flags, *more]) == 0
+    return workdir, errors.getvalue().splitlines()
+
+
+def test_checkpoints_are_made_when_their_minutes_are_over_and_multiples_stay(run):
+    """At every step here; the last two stay, as they are averaged."""
+    workdir, _ = run
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"5", "10", "11", "12"}
+
+
+def test_the_profile_of_a_run_is_a_trace_in_its_directory(run):
+    workdir, lines = run
+    assert f"profile     steps 2 to 3 in {workdir / 'profile'}" in lines
+    assert any(path.stat().st_size for path in (workdir / "profile").rglob("*.xplane.pb"))
+
+
+def test_what_is_trained_is_said_before_it_begins(run):
+    _, lines = run
+    first = lines.index(next(line for line in lines if line.startswith("step 1/12")))
+    text = "\n".join(lines[:first])
+    assert re.search(r"model       [\d,]+ parameters, vocabulary of \d+, bfloat16\n", text)
+    assert re.search(r"data        300 training pairs an epoch; ", text)
+    assert re.search(r"batches     \d+x\d+\+\d+ \(rows x source \+ target tokens, each", text)
+    assert re.search(r"\d\d% of positions hold a token\n", text)
+    assert re.search(r"training    12 steps, 1\.\d epochs of \d+, by jit on 1 x cpu$", text)
+
+
+def test_shares_of_the_time_are_said_at_the_end_and_sum_to_100(run):
+    _, lines = run
+    (line,) = (line for line in lines if line.startswith("time "))
+    assert lines.index(line) > lines.index(f"profile     steps 2 to 3 in {run[0] / 'profile'}")
+    shares = dict(part.rsplit(" ", 2)[:2] for part in line.partition(": ")[2].split(", "))
+    assert sum(map(int, shares.values())) == 100
+    parts = {"preparation", "compilation", "step", "input", "checkpoints", "evaluation", "other"}
+    assert shares.keys() == parts
+
+
+class Sized(NamedTuple):
+    size: int
+
+
+def test_devices_and_how_they_share_the_work_are_described():
+    """With stand-ins, as this process has one device."""
+    whole, split = ({"sharding": types.SimpleNamespace(is_fully_replicated=r)} for r in (1, 0))
+    leaves = [types.SimpleNamespace(size=30, **whole), types.SimpleNamespace(size=90, **split)]
+    device = types.SimpleNamespace(device_kind="TPU v9")
+    task = types.SimpleNamespace(
+        config=small_config(),
+        mesh=types.SimpleNamespace(
+            size=8, shape={"data": 2, "fsdp": 4, "model": 1}, devices=np.full((2, 4, 1), device)
+        ),
+        vocabularies=types.SimpleNamespace(source=Sized(1300), target=Sized(2000)),
+        batches=types.SimpleNamespace(
+            layout=types.SimpleNamespace(shapes=[(8, 16, 20), (4, 32, 40)]), rows=range(5000),
+            epoch=lambda number: range(8), non_pad_share=lambda: 0.875,
+        ),
+        report=types.SimpleNamespace(lines=lambda: ["nothing skipped or changed"]),
+    )  # fmt: skip
+    assert describe(task, types.SimpleNamespace(params=leaves)) == (
+        "model       120 parameters, vocabulary of 1,300 and 2,000, auto\n"
+        "data        5,000 training pairs an epoch; nothing skipped or changed\n"
+        "batches     8x16+20, 4x32+40 (rows x source + target tokens, each of these 2 compiled "
+        "once);\n"
+        "            88% of positions hold a token\n"
+        "training    12 steps, 1.5 epochs of 8, by jit on 8 x TPU v9 (data 2, fsdp 4, model 1), "
+        "75% of the parameters split among them"
+    )

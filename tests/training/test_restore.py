@@ -1,0 +1,227 @@
+"""Trained parameters out of a run directory, by hand from its checkpoints, and into another run."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jformer
+from jformer.config import Config, UserError, read_config, write_config
+from jformer.data.pipeline import open_data
+from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.main import main
+from jformer.model.transformer import Transformer
+from jformer.training import parallel
+from jformer.training.checkpoint import Checkpoints
+from jformer.training.prepare import NEW, prepare, start
+from jformer.training.restore import initial_params
+from jformer.training.step import TrainState
+from tests.conftest import small_flags
+
+
+def saved(workdir, item, step, folder="checkpoints"):
+    """An item of a checkpoint as arrays of numpy, by orbax alone."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as reader:
+        return reader.restore((workdir / folder / str(step) / item).absolute())
+
+
+def assert_same(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def mean(*trees):
+    return jax.tree.map(lambda *leaves: np.mean(np.stack(leaves), axis=0), *trees)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "steps"),
+    [("last", [12]), ("9", [9]), (9, [9]), ("average", [9, 12]), ("9,12", [9, 12])],
+)
+def test_parameters_are_those_of_the_checkpoints_that_were_asked_for(
+    trained_workdir, checkpoint, steps
+):
+    run = jformer.load(trained_workdir, checkpoint)
+    expected = mean(*(saved(trained_workdir, "params", step) for step in steps))
+    assert_same(run.params, expected)  # a sum of two is rounded once, its half not at all
+    assert run.step == steps[-1]
+
+
+def test_the_average_is_what_is_loaded_by_default(trained_workdir):
+    expected = jformer.load(trained_workdir, "average")
+    assert_same(jformer.load(trained_workdir).params, expected.params)
+    last = jformer.load(trained_workdir, "last").params
+    assert not np.array_equal(last["embedding"], expected.params["embedding"])
+
+
+def test_the_best_is_a_checkpoint_of_its_own(trained_workdir):
+    best = jformer.load(trained_workdir, "best")
+    assert str(best.step) in [path.name for path in (trained_workdir / "best").iterdir()]
+    assert_same(best.params, saved(trained_workdir, "params", best.step, "best"))
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "message"),
+    [
+        (
+            "lats",
+            r"checkpoint 'lats' is unknown; there are average, last, best, a step, or several",
+        ),
+        ("", "checkpoint '' is unknown"),
+        ("9,", "checkpoint '9,' is unknown"),
+        (-9, "checkpoint '-9' is unknown"),
+        (10, r"no checkpoint of step 10; there are \[9, 12\]"),
+        ("9,10", r"no checkpoint of step 10; there are \[9, 12\]"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there_is_one_line(trained_workdir, checkpoint, message):
+    with pytest.raises(UserError, match=message) as caught:
+        jformer.load(trained_workdir, checkpoint)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_best_that_is_not_there_is_one_line(trained_workdir, tmp_path):
+    copy = shutil.copytree(trained_workdir, tmp_path / "copy")
+    shutil.rmtree(copy / "best")
+    with pytest.raises(UserError, match="copy/best: no checkpoint yet; evaluate while training"):
+        jformer.load(copy, "best")
+
+
+def test_parameters_that_are_not_finite_are_refused(trained_workdir, tmp_path):
+    copy = shutil.copytree(trained_workdir, tmp_path / "copy")
+    run = jformer.load(copy)
+    bad = {**run.params, "embedding": run.params["embedding"].at[3, 5].set(jnp.nan)}
+    with Checkpoints(copy, run.config.train) as checkpoints:
+        state = TrainState(jnp.int32(15), bad, {"count": jnp.int32(15)})
+        checkpoints.save(state, NEW, run.config, run.vocabularies.hash)
+    for checkpoint in ("average", "last", "12,15"):
+        with pytest.raises(UserError, match=r"checkpoints/15: params\.embedding is not finite"):
+            jformer.load(copy, checkpoint)
+    assert jformer.load(copy, 12).step == 12
+
+
+def test_a_run_with_moving_averages_is_loaded_by_them(trained_workdir, tmp_path):
+    copy = shutil.copytree(trained_workdir, tmp_path / "copy")
+    run = jformer.load(copy)
+    config = dataclasses.replace(
+        run.config, train=dataclasses.replace(run.config.train, ema_decay=0.5)
+    )
+    write_config(config, copy / "config.json")
+    ema = jax.tree.map(lambda x: x + 0.25, run.params)
+    with Checkpoints(copy, config.train) as checkpoints:
+        state = TrainState(jnp.int32(15), run.params, {"count": jnp.int32(15)}, ema)
+        checkpoints.save(state, NEW, config, run.vocabularies.hash)
+        checkpoints.save_best(state, 0.5, config, run.vocabularies.hash)
+    for checkpoint, expected in (
+        ("average", ema), ("best", ema), ("last", run.params), (15, run.params)
+    ):  # fmt: skip
+        loaded = jformer.load(copy, checkpoint)
+        assert loaded.step == 15
+        assert_same(loaded.params, expected)
+
+
+def new_run(trained_workdir, workdir, **train):
+    """The task of a run like the trained one, in a directory of its own."""
+    config = read_config(trained_workdir / "config.json")
+    config = dataclasses.replace(config, seed=5, train=dataclasses.replace(config.train, **train))
+    corpora, splits = open_data(config)
+    mesh = parallel.make_mesh(config)
+    return prepare(config, corpora, splits["validation"], workdir, mesh)
+
+
+@pytest.mark.parametrize("suffix", ["", "@9"])
+def test_a_new_run_begins_with_the_parameters_of_another_and_nothing_else_of_it(
+    trained_workdir, tmp_path, suffix, capsys
+):
+    task = new_run(trained_workdir, tmp_path, init_from=f"{trained_workdir}{suffix}", ema_decay=0.5)
+    own = task.create(task.params_key)
+    with Checkpoints(tmp_path, task.config.train) as checkpoints:
+        state, position = start(task, checkpoints)
+    theirs = jformer.load(trained_workdir, suffix[1:] or "average")
+    assert_same(state.params, theirs.params)
+    assert_same(state.ema, theirs.params)
+    assert int(state.step) == 0
+    assert_same(state.optimizer_state, own.optimizer_state)
+    assert position == NEW
+    leaves = len(jax.tree.leaves(state.params))
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"parameters  {leaves} of {leaves} are those of {trained_workdir}, step {theirs.step}"
+    )
+
+
+def test_a_run_that_resumes_does_not_begin_with_another(trained_workdir):
+    task = new_run(trained_workdir, trained_workdir, init_from="/nowhere")
+    with Checkpoints(trained_workdir) as checkpoints:
+        state, _ = start(task, checkpoints)
+    assert int(state.step) == 12
+    assert_same(state.params, saved(trained_workdir, "params", 12))
+
+
+def other_params(config: Config, vocabularies, **model):
+    """Initial ones of a model like the trained one, but for what `model` changes."""
+    changed = dataclasses.replace(config.model, **model)
+    transformer = Transformer(changed, vocabularies.target.size, vocabularies.source.size)
+    tokens_11 = jnp.ones((1, 1), jnp.int32)
+    return jax.jit(transformer.init)(jax.random.key(1), tokens_11, tokens_11)["params"]
+
+
+def by_name(tree):
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
+
+
+def test_what_has_another_shape_is_new_and_named(trained_workdir, capsys):
+    run = jformer.load(trained_workdir)
+    params = other_params(run.config, run.vocabularies, d_ff=20)
+    taken = by_name(initial_params(str(trained_workdir), params, run.vocabularies))
+    own, theirs = by_name(params), by_name(run.params)
+    new = {name for name in own if own[name].shape != theirs[name].shape}
+    assert new
+    for name, leaf in taken.items():
+        np.testing.assert_array_equal(leaf, own[name] if name in new else theirs[name])
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"parameters  {len(own) - len(new)} of {len(own)} are those of ")
+    listed = second.removeprefix("            new, as they have other shapes or words: ")
+    assert set(listed.split(", ")) == new
+
+
+def test_under_another_vocabulary_the_words_are_new_and_the_rest_is_taken(trained_workdir, capsys):
+    run = jformer.load(trained_workdir)
+    own = other_params(run.config, run.vocabularies)
+    other = Vocabulary.train(["other text of other words"], 300)
+    taken = initial_params(str(trained_workdir), own, Vocabularies(other, other))
+    assert taken.keys() == own.keys() == run.params.keys()
+    np.testing.assert_array_equal(taken["embedding"], own["embedding"])
+    assert_same({**taken, "embedding": 0}, {**run.params, "embedding": 0})
+    assert capsys.readouterr().err.endswith("new, as they have other shapes or words: embedding\n")
+
+
+def test_a_run_of_which_nothing_fits_is_refused(trained_workdir):
+    run = jformer.load(trained_workdir)
+    own = other_params(run.config, run.vocabularies, d_model=14, d_ff=20)
+    with pytest.raises(UserError, match="has no parameter that fits this model"):
+        initial_params(str(trained_workdir), own, run.vocabularies)
+
+
+def test_a_run_to_begin_with_is_looked_for_before_any_text_is_read(
+    trained_workdir, corpus_directory, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("jformer.training.prepare.content_hash", None)
+    flags = small_flags(corpus_directory, tmp_path / "run")
+    assert main(["jformer", *flags, "--config.train.init_from=/nowhere@best"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "/nowhere/config.json: no such file; is /nowhere the directory of a run?" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_cannot_begin_with_another_leaves_nothing_behind(
+    trained_workdir, corpus_directory, tmp_path, capsys
+):
+    flags = small_flags(corpus_directory, tmp_path / "run")
+    assert main(["jformer", *flags, f"--config.train.init_from={trained_workdir}@10"]) == 2
+    assert "no checkpoint of step 10; there are [9, 12]" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
