@@ -257,12 +257,11 @@ def check(config: Config) -> None:
 def check_training(train: TrainConfig, optimizer: OptimizerConfig) -> None:
     """Raise `UserError` for a key that another one leaves without use."""
     decaying = optimizer.schedule in ("linear", "cosine")
+    other = (optimizer.schedule != "equation_3", "another config.optimizer.schedule")
     known = {
         "weight_decay": (optimizer.name == "adamw", "config.optimizer.name=adamw"),
-        "learning_rate": (optimizer.schedule != "equation_3", "another config.optimizer.schedule"),
-        "start_learning_rate": (
-            optimizer.schedule != "equation_3", "another config.optimizer.schedule"
-        ),
+        "learning_rate": other,
+        "start_learning_rate": other,
         "end_learning_rate": (decaying, "config.optimizer.schedule=linear or cosine"),
         "decay_steps": (decaying, "config.optimizer.schedule=linear or cosine"),
     }  # fmt: skip

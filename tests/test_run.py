@@ -76,7 +76,7 @@ def test_results_hold_the_scores_of_the_test_split(trained_workdir):
     assert "test" in results
     assert set(results["test"]) == {
         "bleu", "bleu_lowercase", "chrf", "perplexity", "signature", "signature_lowercase",
-        "step", "seconds", "decode",
+        "step", "checkpoint", "seconds", "decode",
     }  # fmt: skip
     assert results["test"]["step"] == 12
     assert results["test"]["perplexity"] > 1

@@ -5,6 +5,9 @@ meets them again at once.
 """
 
 import dataclasses
+import shutil
+
+import jax
 
 from jformer.keys import RunError
 from jformer.training.checkpoint import Checkpoints
@@ -44,6 +47,8 @@ class Skipped:
         first, folder = self.row[0], task.workdir / "nonfinite"
         taken = where["taken"] - len(self.row)
         data = {"epoch": first["epoch"], "batch": first["batch"], "taken": taken}
+        if jax.process_index() == 0:
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier failure
         begin(task.config, task.vocabularies, folder)
         before = dataclasses.replace(state, step=state.step * 0 + (first["step"] - 1))
         with Checkpoints(folder, task.config.train) as checkpoints:

@@ -62,9 +62,6 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             steps = [int(number) for number in which.split(",")]
         else:
             raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
-        for step in steps:
-            if step not in saved:
-                raise UserError(f"{workdir}: no checkpoint of step {step}; there are {saved}")
         checkpoints.check_vocabulary(steps[-1], vocabularies.hash)
         params = checkpoints.params(steps, like, ema=ema and which == "average")
     return Restored(config, vocabularies, model, params, steps[-1])
@@ -106,5 +103,6 @@ def initial_params(init_from: str, params: Any, vocabularies: Vocabularies) -> A
         )
     say(f"parameters  {leaves - len(new)} of {leaves} are those of {workdir}, step {other.step}")
     if new:
-        say(f"            new, as they have other shapes or words: {', '.join(new)}")
+        more = f" and {len(new) - 5} more" if len(new) > 5 else ""
+        say(f"            new, as they have other shapes or words: {', '.join(new[:5])}{more}")
     return taken

@@ -53,6 +53,42 @@ def logits(model: Transformer, params, batch, **options):
     return model.apply({"params": params}, *texts, segments=segments, **options)
 
 
+def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callable[[Any], Any]):
+    """`gradients(params, batch, key)`: of the mean loss over all tokens, and sums of metrics.
+
+    The same however rows fall into accumulated parts and onto devices, as each part's sum is
+    divided by the number of all tokens.
+    """
+
+    def loss_fn(params, rows, key, all_tokens):
+        logits_BTV = logits(model, params, rows, train=True, rngs={"dropout": key})
+        labels_BT = rows["labels_BT"]
+        sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over)
+        return sums["loss"] / all_tokens, sums
+
+    def gradients(params, batch, key):
+        all_tokens = sum_devices(jnp.sum(batch["labels_BT"] != PAD).astype(jnp.float32))
+        grad_fn = jax.grad(loss_fn, has_aux=True)
+        if config.accumulate == 1:
+            return sum_devices(grad_fn(params, batch, key, all_tokens))
+
+        def add_part(total, part):
+            number, rows = part
+            new = grad_fn(params, rows, jax.random.fold_in(key, number), all_tokens)
+            return jax.tree.map(jnp.add, total, new), None
+
+        def part_by_part(rows_BL):
+            # Every n-th row in one part: so each part has rows of all devices.
+            by_part = rows_BL.reshape(-1, config.accumulate, *rows_BL.shape[1:])
+            return jnp.moveaxis(by_part, 1, 0)
+
+        nothing = (jax.tree.map(jnp.zeros_like, params), dict.fromkeys(SUMS, jnp.float32(0)))
+        parts = (jnp.arange(config.accumulate), jax.tree.map(part_by_part, batch))
+        return sum_devices(jax.lax.scan(add_part, nothing, parts)[0])
+
+    return gradients
+
+
 def make_train_step(
     model: Transformer,
     optimizer: optax.GradientTransformationExtraArgs,
@@ -64,35 +100,7 @@ def make_train_step(
     `sum_devices` adds up what the devices have computed, where each sees its own rows alone. Under
     jit there is nothing to add, as arrays are global there.
     """
-
-    def loss_fn(params, rows, key, all_tokens):
-        logits_BTV = logits(model, params, rows, train=True, rngs={"dropout": key})
-        labels_BT = rows["labels_BT"]
-        sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over)
-        return sums["loss"] / all_tokens, sums
-
-    def gradients(params, batch, key):
-        """Of the mean loss over all tokens, however rows fall into parts and onto devices."""
-        all_tokens = sum_devices(jnp.sum(batch["labels_BT"] != PAD).astype(jnp.float32))
-        grad_fn = jax.grad(loss_fn, has_aux=True)
-        if config.accumulate == 1:
-            return sum_devices(grad_fn(params, batch, key, all_tokens))
-
-        def add_part(total, part):
-            number, rows = part
-            new = grad_fn(params, rows, jax.random.fold_in(key, number), all_tokens)
-            return jax.tree.map(jnp.add, total, new), None
-
-        # Every n-th row in one part: so each part has rows of all devices.
-        parts = jax.tree.map(
-            lambda rows_BL: jnp.moveaxis(
-                rows_BL.reshape(-1, config.accumulate, *rows_BL.shape[1:]), 1, 0
-            ),
-            batch,
-        )
-        none = (jax.tree.map(jnp.zeros_like, params), dict.fromkeys(SUMS, jnp.float32(0)))
-        total, _ = jax.lax.scan(add_part, none, (jnp.arange(config.accumulate), parts))
-        return sum_devices(total)
+    gradients = make_gradients(model, config, sum_devices)
 
     def step(state, batch, key):
         # The step's own key: a resumed run draws the masks that an uninterrupted one draws.
@@ -115,10 +123,8 @@ def make_train_step(
         )
         metrics = {**sums, "gradient_norm": norm}
         metrics = {name: jnp.where(finite, value, 0) for name, value in metrics.items()}
-        return TrainState(state.step + 1, *kept), {
-            **metrics,
-            "skipped": 1 - finite.astype(jnp.int32),
-        }
+        metrics["skipped"] = 1 - finite.astype(jnp.int32)
+        return TrainState(state.step + 1, *kept), metrics
 
     return step
 

@@ -24,9 +24,10 @@ def test_ctrl_c_saves_the_step_that_it_falls_in_and_exits_with_130(
     ]  # fmt: skip
 
     def interrupt():
-        while not (workdir / "metrics.jsonl").exists() or "train" not in (
-            workdir / "metrics.jsonl"
-        ).read_text():
+        while (
+            not (workdir / "metrics.jsonl").exists()
+            or "train" not in (workdir / "metrics.jsonl").read_text()
+        ):
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 
