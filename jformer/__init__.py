@@ -12,6 +12,7 @@ Q and M are different letters because they are different axes: in cross-attentio
 target positions and the memory is the source. A mask is True where a query may attend.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 
-def load(workdir: str, checkpoint: str | int = "average") -> "Run":
+def load(workdir: str, checkpoint: str | int | Sequence[int] = "average") -> "Run":
     """Open a run directory; see `jformer.run.load`. Needs one device of any kind."""
     # Imported here so that `import jformer` does not pay for JAX.
     from jformer.run import load as load_run

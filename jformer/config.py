@@ -281,13 +281,11 @@ def check_training(train: TrainConfig, optimizer: OptimizerConfig) -> None:
             f"update of the lowest rate (decay_steps, or train.steps)"
         )
     if train.best_by == "bleu" and not train.bleu_every:
-        raise UserError(
-            "config.train.best_by=bleu: no such score is made; set config.train.bleu_every"
-        )
+        raise UserError("config.train.best_by=bleu: is for a run with config.train.bleu_every")
     if train.keep_checkpoints and train.keep_checkpoints < train.average_checkpoints:
+        least = f"config.train.average_checkpoints={train.average_checkpoints}"
         raise UserError(
-            f"config.train.keep_checkpoints={train.keep_checkpoints}: must be >= "
-            f"config.train.average_checkpoints={train.average_checkpoints}"
+            f"config.train.keep_checkpoints={train.keep_checkpoints}: must be >= {least}"
         )
 
 
@@ -297,10 +295,10 @@ def check_parallel(parallel: ParallelConfig, model: ModelConfig) -> None:
     for name, size in sizes.items():
         if size == 0:
             raise UserError(f"config.parallel.{name}=0: must be a number of devices, or -1")
-    if list(sizes.values()).count(-1) > 1:
+    if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
         raise UserError(
-            f"config.parallel.{'data' if parallel.data == -1 else 'fsdp'}=-1: only one of data, "
-            f"fsdp and model can be the rest"
+            f"config.parallel.{rest[1]}=-1: only one axis can be the rest, and "
+            f"config.parallel.{rest[0]} is -1, too; set config.parallel.{rest[0]}=1"
         )
     if parallel.backend == "pmap" and (parallel.fsdp, parallel.model) != (1, 1):
         name = "fsdp" if parallel.fsdp != 1 else "model"
@@ -309,15 +307,16 @@ def check_parallel(parallel: ParallelConfig, model: ModelConfig) -> None:
             f"config.parallel.backend=jit"
         )
     by_hand = parallel.coordinator not in ("", "auto")
+    port = re.fullmatch(r".+:(\d{1,5})", parallel.coordinator)
+    if by_hand and not (port and 0 < int(port[1]) < 2**16):
+        asked = f"config.parallel.coordinator={parallel.coordinator}"
+        raise UserError(f"{asked}: must be HOST:PORT, or auto")
     for name in ("processes", "process"):
-        value = getattr(parallel, name)
+        value, needed = getattr(parallel, name), "must be set with" if by_hand else "is only for"
         if by_hand != (value is not None):
             raise UserError(
-                f"config.parallel.{name}={value}: goes with config.parallel.coordinator=HOST:PORT, "
-                f"which is {parallel.coordinator!r}"
+                f"config.parallel.{name}={value}: {needed} config.parallel.coordinator=HOST:PORT"
             )
-    if by_hand and not re.fullmatch(r".+:\d+", parallel.coordinator):
-        raise UserError(f"config.parallel.coordinator={parallel.coordinator}: must be HOST:PORT")
     if by_hand and parallel.process >= parallel.processes:  # type: ignore[operator]
         raise UserError(
             f"config.parallel.process={parallel.process}: must be below "

@@ -5,6 +5,7 @@ Beside that the two things which every room needs: `UserError`, and a file that 
 
 import dataclasses
 import difflib
+import math
 import operator
 import re
 import signal
@@ -54,6 +55,8 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     accepted = (int, float) if wanted is float else wanted
     if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
         return f"must be {wanted.__name__}, not {type(value).__name__}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "must be a finite number"
     bounds = field.metadata["bounds"]
     if isinstance(value, str) and bounds and value not in bounds:
         return f"is unknown{nearest(value, bounds)}"
@@ -80,10 +83,13 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Half a sentence with the most similar of `names`, by their last parts, or with all."""
+    """Half a sentence with the most similar of `names`, by their last parts, or with a few."""
     by_end = {full.rpartition(".")[2]: full for full in names}
     match = difflib.get_close_matches(name.rpartition(".")[2], by_end, n=1)
-    return f"; did you mean {by_end[match[0]]}?" if match else f"; there are {', '.join(names)}"
+    if match:
+        return f"; did you mean {by_end[match[0]]}?"
+    few = len(by_end) <= 30
+    return f"; there are {', '.join(names)}" if few else "; --help has them all"
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -65,7 +65,9 @@ def main(argv: list[str]) -> int:
         # The last line: ml_collections puts a traceback before it, where a config file fails.
         print(f"jformer: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
         return 2
-    except RunError as error:
+    except (RunError, OSError) as error:
+        if "--debug" in argv:
+            traceback.print_exc()
         print(f"jformer: {error}", file=sys.stderr)
         return 1
     except Stopped as stopped:
@@ -111,7 +113,6 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.data.pipeline import open_data
     from jformer.run import load, read_results
     from jformer.training.loop import train
     from jformer.training.prepare import check_same_config
@@ -125,18 +126,17 @@ def train_command(arguments: list[str]) -> int:
     if is_first():
         say(f"workdir     {workdir}")
         say(f"config      {config.name}, {config.train.steps:,} steps on {data.name}, {languages}")
-    training, splits = open_data(config)
-    train(config, training, splits["validation"], workdir, flag.profile)
+    tests = train(config, workdir, flag.profile)
     if not is_first():
         return 0
     run = load(workdir)
-    tests = {name: split for name, split in splits.items() if name != "validation"}
     as_now = {
         "step": run.step, "checkpoint": run.checkpoint, "decode": dataclasses.asdict(config.decode)
     }  # fmt: skip
     known = {n: s for n, s in read_results(workdir).items() if as_now.items() <= s.items()}
     if tests.keys() <= known.keys():
-        say(f"the run is complete at step {run.step}; --config.train.steps=MORE goes on")
+        more = "steps=MORE" if run.step >= config.train.steps else "patience=0"
+        say(f"the run is complete at step {run.step}; --config.train.{more} goes on")
         scores = {name: known[name] for name in tests}
     else:
         scores = score_splits(run, tests)

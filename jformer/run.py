@@ -79,13 +79,15 @@ class Run:
         }
 
 
-def load(workdir: str | Path, checkpoint: str | int = "average") -> Run:
+def load(workdir: str | Path, checkpoint: str | int | Sequence[int] = "average") -> Run:
     """Open a run directory.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
-    average of a run that has one), `last`, `best`, a step, or steps to average as `"1000,2000"`.
+    average of a run that has one), `last`, `best`, a step, or steps to average as `[1000, 2000]`.
     `UserError` says what is missing.
     """
+    if not isinstance(checkpoint, str | int):
+        checkpoint = ",".join(map(str, checkpoint))
     restored = restore(Path(workdir), str(checkpoint))
     return Run(
         Path(workdir), restored.config, restored.model, restored.params, restored.vocabularies,

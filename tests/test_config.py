@@ -95,6 +95,35 @@ def test_the_default_is_the_papers_base_model():
             r"config\.model\.max_positions=300: must be >= 306",
         ),
         ({"data__joint_vocabulary": False}, r"cannot share a matrix; set config\.model\.tying"),
+        ({"optimizer__learning_rate_factor": float("inf")}, r"factor=inf: must be a finite number"),
+        (
+            {"optimizer__weight_decay": 0.1},
+            r"weight_decay=0\.1: is for config\.optimizer\.name",
+        ),
+        (
+            {"optimizer__learning_rate": 1e-3},
+            r"rate=0\.001: is for another config\.optimizer",
+        ),
+        (
+            {"optimizer__schedule": "inverse_sqrt", "optimizer__end_learning_rate": 1e-5},
+            r"end_learning_rate=1e-05: is for config\.optimizer\.schedule=linear or cosine",
+        ),
+        (
+            {"optimizer__schedule": "cosine", "optimizer__end_learning_rate": 1.0},
+            r"end_learning_rate=1\.0: must be <= config\.optimizer\.learning_rate=0\.0005",
+        ),
+        (
+            {"optimizer__schedule": "linear", "train__steps": 4000},
+            r"warmup_steps=4000: must be below 4000",
+        ),
+        ({"train__best_by": "bleu"}, r"best_by=bleu: is for a run with config\.train\.bleu_every"),
+        ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: must be >= config\.train\.average"),
+        ({"parallel__data": 0}, r"config\.parallel\.data=0: must be a number of devices, or -1"),
+        ({"parallel__fsdp": -1}, r"config\.parallel\.fsdp=-1: .* set config\.parallel\.data=1"),
+        (
+            {"parallel__backend": "pmap", "parallel__model": 2},
+            r"config\.parallel\.model=2: pmap has the whole state on each device",
+        ),
     ],
 )
 def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, message):

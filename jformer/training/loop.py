@@ -16,7 +16,8 @@ import jax
 
 from jformer.config import Config
 from jformer.data.batches import iterate
-from jformer.data.corpora import Corpus, Split
+from jformer.data.corpora import Split
+from jformer.data.pipeline import open_data
 from jformer.keys import Stopped
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
@@ -30,19 +31,19 @@ from jformer.training.validate import Best, validate
 from jformer.training.window import Seen, Window
 
 
-def train(
-    config: Config, corpora: list[Corpus], validation: Split, workdir: Path, profile: str = ""
-) -> None:
+def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
-    Raises `Stopped` where a signal ended the run, with all saved, and `RunError` where it cannot
-    go on.
+    Returns the splits that are to be scored; `profile` is STEP:COUNT. Raises `Stopped` where a
+    signal ended the run, with all saved, and `RunError` where it cannot go on.
     """
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
+    corpora, splits = open_data(config)
+    validation = splits.pop("validation")
     with locked(workdir):
         if is_complete(config, workdir):
-            return
+            return splits
         with clock("preparation"):
             task = prepare(config, corpora, validation, workdir, mesh)
         with Checkpoints(workdir, config.train) as checkpoints:
@@ -54,6 +55,7 @@ def train(
             minutes, closing = config.train.checkpoint_minutes, contextlib.closing
             with closing(monitor), closing(profiler), Requests(minutes) as requests:
                 loop(task, state, position, checkpoints, requests, monitor, profiler)
+    return splits
 
 
 def loop(

@@ -106,7 +106,9 @@ class Profile:
         if self._last:
             jax.profiler.stop_trace()
             say(f"profile     steps {self._first} to {self._last} in {self._folder}")
-            self._last = 0
+            self._first = self._last = 0
+        elif self._first:
+            say(f"profile     none: there was no step {self._first}")
 
 
 class Monitor:

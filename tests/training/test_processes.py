@@ -122,9 +122,9 @@ def test_processes_of_different_configs_all_end_with_what_differs(corpus_directo
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--config.parallel.coordinator=host"], "parallel.processes=None: goes with"),
-        (["--config.parallel.coordinator=auto"], "JAX finds no Slurm job, TPU pod or other"),
-        (["--config.parallel.processes=2"], "goes with config.parallel.coordinator=HOST:PORT"),
+        (["--config.parallel.coordinator=host:1"], "parallel.processes=None: must be set with"),
+        (["--config.parallel.coordinator=host:65536"], "must be HOST:PORT, or auto"),
+        (["--config.parallel.processes=2"], "is only for config.parallel.coordinator=HOST:PORT"),
         (
             ["--config.parallel.coordinator=h:1", "--config.parallel.processes=2",
              "--config.parallel.process=2"],
@@ -140,3 +140,11 @@ def test_processes_of_different_configs_all_end_with_what_differs(corpus_directo
 def test_an_incomplete_address_is_one_line(corpus_directory, tmp_path, capsys, flags, message):
     assert main(["jformer", *small_flags(corpus_directory, tmp_path / "run"), *flags]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_where_there_is_no_cluster_auto_says_so(corpus_directory, tmp_path):
+    flags = command(corpus_directory, tmp_path / "run", "--config.parallel.coordinator=auto")
+    result = subprocess.run(flags, capture_output=True, text=True)
+    assert result.returncode == 2
+    last = result.stderr.splitlines()[-1]
+    assert "JAX finds no Slurm job, TPU pod or other cluster here" in last
