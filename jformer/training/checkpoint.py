@@ -167,9 +167,10 @@ class Checkpoints:
         there.parent.mkdir(exist_ok=True)
         return (self._all.path / str(step)).rename(there)
 
-    def check_vocabulary(self, step: int, vocabulary_hash: str) -> None:
+    def check_vocabulary(self, step: int, vocabulary_hash: str, best: bool = False) -> None:
         """Raise `UserError` where the ids of these parameters mean other words."""
-        metadata = self._read(self._all, step, {}, ["metadata"])["metadata"]
+        folder = self._best if best else self._all
+        metadata = self._read(folder, step, {}, ["metadata"])["metadata"]
         if metadata["vocabulary_hash"] != vocabulary_hash:
             raise UserError(
                 f"{self._workdir}/vocabulary.json: not the vocabulary that the checkpoints beside "

@@ -5,6 +5,7 @@ count is twice as large. They are read off the traced program, so they hold for 
 """
 
 import collections
+import dataclasses
 import functools
 import logging
 import math
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from jformer.config import Config
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
 from jformer.model.transformer import Transformer, unrolled
+from jformer.training.parallel import compute_dtype
 from jformer.training.step import abstract_params, create_state, from_config
 
 log = logging.getLogger(__name__)
@@ -86,7 +88,8 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 
 def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     """The train step and the shapes of its arguments for one batch of `rows` pairs."""
-    model = Transformer(config.model, config.data.vocabulary_size)
+    resolved = dataclasses.replace(config.model, dtype=compute_dtype(config.model))
+    model = Transformer(resolved, config.data.vocabulary_size)
     _, optimizer, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     with_ema = config.train.ema_decay > 0

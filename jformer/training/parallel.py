@@ -113,16 +113,12 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
         axes = AXES.get("/".join(names[-2:])) or AXES.get(names[-1] if names else "") or ""
         if len(axes) != len(leaf.shape):
             return replicated(mesh)
-        rules = (RULES.get(axis) for axis in axes)
-        return NamedSharding(
-            mesh,
-            PartitionSpec(
-                *(
-                    rule if rule and size % mesh.shape[rule] == 0 else None
-                    for rule, size in zip(rules, leaf.shape, strict=True)
-                )
-            ),
-        )
+        rules = [RULES.get(axis) for axis in axes]
+        split = [
+            rule if rule and size % mesh.shape[rule] == 0 else None
+            for rule, size in zip(rules, leaf.shape, strict=True)
+        ]
+        return NamedSharding(mesh, PartitionSpec(*split))
 
     return jax.tree_util.tree_map_with_path(sharding, state)
 

@@ -48,6 +48,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             step = checkpoints.best_step()
             if step is None:
                 raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
+            checkpoints.check_vocabulary(step, vocabularies.hash, best=True)
             params = checkpoints.best_params(like)
             return Restored(config, vocabularies, model, params, step)
         saved = checkpoints.steps()

@@ -34,6 +34,13 @@ def test_flops_agree_with_xlas_count_of_the_compiled_forward_pass(config):
     assert flops == pytest.approx(compiled.cost_analysis()["flops"], rel=0.02)
 
 
+def test_a_batch_in_parts_takes_less_memory():
+    config = small_config()
+    in_parts = dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=8))
+    whole, parts = (step_bytes(c, 2048, 32) for c in (config, in_parts))
+    assert parts < whole / 2
+
+
 def test_multiply_adds_are_those_of_the_formulas():
     model = ModelConfig(
         num_layers=3, d_model=10, d_ff=7, num_heads=2, d_k=4, d_v=6, positions="relative",

@@ -84,6 +84,15 @@ def test_a_checkpoint_that_is_not_there_is_one_line(trained_workdir, checkpoint,
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("checkpoint", ["average", "last", "best"])
+def test_no_checkpoint_is_read_with_another_vocabulary(trained_workdir, tmp_path, checkpoint):
+    copy = tmp_path / "copy"
+    shutil.copytree(trained_workdir, copy)
+    Vocabulary.train(["other text"], 300).save(copy / "vocabulary.json")
+    with pytest.raises(UserError, match="not the vocabulary that the checkpoints beside it"):
+        jformer.load(copy, checkpoint)
+
+
 def test_a_best_that_is_not_there_is_one_line(trained_workdir, tmp_path):
     copy = shutil.copytree(trained_workdir, tmp_path / "copy")
     shutil.rmtree(copy / "best")
