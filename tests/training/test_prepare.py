@@ -214,3 +214,13 @@ def test_devices_and_how_they_share_the_work_are_described():
         "training    12 steps, 1.5 epochs of 8, by jit on 8 x TPU v9 (data 2, fsdp 4, model 1), "
         "75% of the parameters split among them"
     )
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(corpus_directory, tmp_path, capsys):
+    """Before the first checkpoint as well: what the system says, and no traceback."""
+    workdir = tmp_path / "run"
+    (workdir / "vocabulary.json").mkdir(parents=True)
+    assert main(["jformer", *small_flags(corpus_directory, workdir)]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("jformer: [Errno")
+    assert "vocabulary.json" in last
