@@ -41,7 +41,7 @@ def save(checkpoints, *steps, **kinds):
         checkpoints.save(state_at(step, **kinds), position_at(step), CONFIG, "hash")
 
 
-def same(state, step, **kinds):
+def assert_same(state, step, **kinds):
     """Raise where it is not the state of this step, bit for bit."""
     jax.tree.map(np.testing.assert_array_equal, state, state_at(step, **kinds))
 
@@ -73,7 +73,7 @@ def on_eight_devices(directory):
         state, _ = checkpoints.restore_newest(sharded(state_at(0)), "hash")
         assert len(state.params["a"].sharding.device_set) == 8
         assert state.params["a"].addressable_shards[0].data.shape == (1, 6)
-        same(state, 2)
+        assert_same(state, 2)
         checkpoints.save(sharded(state_at(4)), position_at(4), CONFIG, "hash")
 
 
@@ -102,7 +102,7 @@ def two_together(directory, number, port):
             assert checkpoints.steps() == [2, 4]
             assert checkpoints.best_step() == 4
             like = state_at(0)
-            same(checkpoints.restore(4, like)[0], 4)
+            assert_same(checkpoints.restore(4, like)[0], 4)
             jax.tree.map(
                 np.testing.assert_array_equal,
                 checkpoints.params([2, 4], like.params),

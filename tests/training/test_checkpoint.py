@@ -21,7 +21,7 @@ import pytest
 from jformer.config import TrainConfig, UserError
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.storage import SUMS, SaveError
-from tests.training.saving import CONFIG, position_at, same, save, state_at
+from tests.training.saving import CONFIG, assert_same, position_at, save, state_at
 
 KEEP_3 = TrainConfig(average_checkpoints=3)
 BIG = {"rows": 1000, "columns": 1000}  # 12 MB a checkpoint, beyond LIMIT
@@ -67,7 +67,7 @@ def finish(process):
 def test_a_restored_state_and_position_equal_the_saved_ones(saved):
     with Checkpoints(saved) as checkpoints:
         state, position = checkpoints.restore(6, UNTRAINED)
-    same(state, 6)
+    assert_same(state, 6)
     assert position == position_at(6)
 
 
@@ -75,14 +75,14 @@ def test_a_restored_state_goes_where_abstract_arrays_say(saved):
     like = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), UNTRAINED
     )
-    same(restored(saved, like=like)[0], 8)
+    assert_same(restored(saved, like=like)[0], 8)
 
 
 def test_moving_averages_are_restored_too(tmp_path):
     with Checkpoints(tmp_path, KEEP_3) as checkpoints:
         save(checkpoints, 2, ema=True)
         state, _ = checkpoints.restore_newest(state_at(0, ema=True), "hash")
-    same(state, 2, ema=True)
+    assert_same(state, 2, ema=True)
 
 
 def test_only_the_last_few_are_kept(saved):
@@ -175,7 +175,7 @@ def test_a_run_directory_that_is_not_there_has_no_steps(tmp_path):
 
 def test_checkpoints_that_were_moved_elsewhere_are_read(saved):
     shutil.move(saved, saved.with_name("elsewhere"))
-    same(restored(saved.with_name("elsewhere"))[0], 8)
+    assert_same(restored(saved.with_name("elsewhere"))[0], 8)
 
 
 def test_a_step_that_is_not_there_is_refused_with_those_that_are(saved):
@@ -296,7 +296,7 @@ def test_a_damaged_step_is_named_and_put_aside_for_the_one_before(saved, caplog,
     path = PLACES[place](saved / "checkpoints" / "8")
     harm(path)
     state, position = restored(saved)
-    same(state, 6)
+    assert_same(state, 6)
     assert position == position_at(6)
     name = path.relative_to(saved / "checkpoints" / "8")
     (record,) = caplog.records
@@ -322,23 +322,23 @@ def test_no_damage_of_any_file_goes_unnoticed(saved):
         with pytest.raises(UserError, match=re.escape(str(path.relative_to(step)))):
             Checkpoints(saved).restore(8, UNTRAINED)
         path.write_bytes(content)
-    same(Checkpoints(saved).restore(8, UNTRAINED)[0], 8)
+    assert_same(Checkpoints(saved).restore(8, UNTRAINED)[0], 8)
 
 
 def test_a_step_that_was_put_aside_is_saved_again(saved):
     for damaged in (["8"], ["8", "8-1"]):
         flip(largest(saved / "checkpoints" / "8" / "params"))
         with Checkpoints(saved, KEEP_3) as checkpoints:
-            same(checkpoints.restore_newest(UNTRAINED, "hash")[0], 6)
+            assert_same(checkpoints.restore_newest(UNTRAINED, "hash")[0], 6)
             save(checkpoints, 8)
-        same(restored(saved)[0], 8)
+        assert_same(restored(saved)[0], 8)
         assert sorted(os.listdir(saved / "damaged")) == damaged
 
 
 def test_several_damaged_steps_are_passed_over(saved, caplog):
     for step in ("6", "8"):
         flip(largest(saved / "checkpoints" / step / "params"))
-    same(restored(saved)[0], 4)
+    assert_same(restored(saved)[0], 4)
     assert len(caplog.records) == 2
     assert sorted(os.listdir(saved / "damaged")) == ["6", "8"]
 
@@ -368,9 +368,9 @@ def test_damaged_parameters_are_not_used(saved):
 
 def test_a_checkpoint_without_sums_is_read_without_that_check(saved):
     (saved / "checkpoints" / "8" / SUMS).unlink()
-    same(restored(saved)[0], 8)
+    assert_same(restored(saved)[0], 8)
     truncate(saved / "checkpoints" / "8" / "position" / "metadata")
-    same(restored(saved)[0], 6)  # orbax notices this much
+    assert_same(restored(saved)[0], 6)  # orbax notices this much
 
 
 def test_the_sums_are_those_of_sha256sum(saved):
@@ -391,10 +391,10 @@ def test_a_half_checkpoint_is_ignored_and_removed_by_the_next_writer(saved):
     with Checkpoints(saved, KEEP_3) as checkpoints:
         assert sorted(os.listdir(saved / "checkpoints")) == ["4", "6", "8"]
         save(checkpoints, 10)
-    same(restored(saved)[0], 10)
+    assert_same(restored(saved)[0], 10)
 
 
-def kill_while_saving(directory, seeds):
+def assert_whole_after_a_kill(directory, seeds):
     """Start saving, `kill -9` at a random moment, and see that what is listed is whole."""
     kinds = {"rows": 2000, "columns": 200}
     like = state_at(0, **kinds)
@@ -411,10 +411,10 @@ def kill_while_saving(directory, seeds):
         with Checkpoints(workdir) as checkpoints:
             steps = checkpoints.steps()
             for step in steps:
-                same(checkpoints.restore(step, like)[0], step, **kinds)
+                assert_same(checkpoints.restore(step, like)[0], step, **kinds)
         with Checkpoints(workdir, TrainConfig(keep_checkpoints=5)) as checkpoints:
             state, position = checkpoints.restore_newest(like, "hash")
-            same(state, steps[-1], **kinds)
+            assert_same(state, steps[-1], **kinds)
             assert position == position_at(steps[-1])
             save(checkpoints, steps[-1] + 1, **kinds)
         there = sorted(map(int, os.listdir(workdir / "checkpoints")))
@@ -423,13 +423,13 @@ def kill_while_saving(directory, seeds):
 
 
 def test_a_kill_while_saving_leaves_what_is_listed_whole(tmp_path):
-    kill_while_saving(tmp_path, range(3))
+    assert_whole_after_a_kill(tmp_path, range(3))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3, 23))
 def test_a_kill_while_saving_leaves_what_is_listed_whole_at_more_moments(tmp_path, seed):
-    kill_while_saving(tmp_path, [seed])
+    assert_whole_after_a_kill(tmp_path, [seed])
 
 
 # ---- saves that fail
@@ -467,7 +467,7 @@ def test_a_save_that_failed_in_the_background_is_an_error_of_a_later_step(tmp_pa
     assert f"{tmp_path}/checkpoints/4: this checkpoint could not be written (File too" in message
     assert "\n" not in message
     assert os.listdir(tmp_path / "checkpoints") == ["2"]
-    same(restored(tmp_path, like=state_at(0, **BIG))[0], 2, **BIG)
+    assert_same(restored(tmp_path, like=state_at(0, **BIG))[0], 2, **BIG)
 
 
 def test_a_save_that_failed_in_the_background_is_an_error_of_the_next_save(tmp_path):
@@ -502,7 +502,7 @@ def test_a_failed_save_does_not_hide_what_ended_the_run(tmp_path, caplog):
 def test_a_running_save_is_finished_when_an_exception_ends_the_run(tmp_path):
     with pytest.raises(KeyError, match="what ended the run"):
         save_and_raise(tmp_path)
-    same(restored(tmp_path, like=state_at(0, **BIG))[0], 2, **BIG)
+    assert_same(restored(tmp_path, like=state_at(0, **BIG))[0], 2, **BIG)
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_at_once(tmp_path):
@@ -550,7 +550,7 @@ def test_what_one_device_saved_eight_restore_and_the_other_way_round(tmp_path):
         save(checkpoints, 2)
     finish(script("on_eight_devices", tmp_path, JAX_NUM_CPU_DEVICES="8"))
     state, position = restored(tmp_path)
-    same(state, 4)
+    assert_same(state, 4)
     assert position == position_at(4)
     assert state.params["a"].devices() == {jax.local_devices()[0]}
 
