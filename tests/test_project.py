@@ -34,9 +34,9 @@ def test_types_hold():
     assert result.returncode == 0, result.stdout
 
 
-def test_no_module_but_main_reads_a_flag():
+def test_no_module_but_main_and_its_command_line_reads_a_flag():
     for path in Path("jformer").rglob("*.py"):
-        if path.name != "main.py":
+        if path.name not in ("main.py", "command_line.py"):
             assert not re.search(r"^\s*(from|import) absl", path.read_text(), re.MULTILINE), path
 
 
@@ -45,8 +45,7 @@ def test_files_and_functions_stay_short():
 
     for path in Path("jformer").rglob("*.py"):
         text = path.read_text()
-        limit = 400 if path.name == "config.py" else 300  # the one schema has a line a key
-        assert text.count("\n") <= limit, path
+        assert text.count("\n") <= 300, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
