@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 __all__ = ["load"]
 
 
-def load(workdir: str, checkpoint: str | int | Sequence[int] = "average") -> "Run":
+def load(
+    workdir: str, checkpoint: str | int | Sequence[int] = "average", ensemble: Sequence[str] = ()
+) -> "Run":
     """Open a run directory; see `jformer.run.load`. Needs one device of any kind."""
     # Imported here so that `import jformer` does not pay for JAX.
     from jformer.run import load as load_run
 
-    return load_run(workdir, checkpoint)
+    return load_run(workdir, checkpoint, ensemble)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from jformer.keys import UserError, check_values
 
 if TYPE_CHECKING:
-    from jformer.config import DataConfig, ModelConfig, OptimizerConfig, ParallelConfig, TrainConfig
+    from jformer.config import (
+        DataConfig,
+        DecodeConfig,
+        ModelConfig,
+        OptimizerConfig,
+        ParallelConfig,
+        TrainConfig,
+    )
 
 
 def check_training(train: TrainConfig, optimizer: OptimizerConfig) -> None:
@@ -81,6 +88,32 @@ def check_parallel(parallel: ParallelConfig, model: ModelConfig) -> None:
         raise UserError(
             f"config.parallel.process={parallel.process}: must be below "
             f"config.parallel.processes={parallel.processes}"
+        )
+
+
+def check_decode(decode: DecodeConfig, num_layers: int) -> None:
+    """Raise `UserError` for keys of one way to search that are set for the other."""
+    sampling = decode.search == "sampling"
+    unused = ("diversity",) if sampling else ("temperature", "top_k", "top_p", "seed")
+    for name in unused:
+        value = getattr(decode, name)
+        if value != getattr(type(decode), name):
+            way = "beam" if sampling else "sampling"
+            raise UserError(f"config.decode.{name}={value}: is for config.decode.search={way}")
+    if not sampling and decode.n_best > decode.beam_size:
+        raise UserError(
+            f"config.decode.n_best={decode.n_best}: must be <= "
+            f"config.decode.beam_size={decode.beam_size}"
+        )
+    if decode.max_length is not None and decode.min_length >= decode.max_length:
+        raise UserError(
+            f"config.decode.min_length={decode.min_length}: must be below "
+            f"config.decode.max_length={decode.max_length}"
+        )
+    if (decode.alignment_layer or 1) > num_layers:
+        raise UserError(
+            f"config.decode.alignment_layer={decode.alignment_layer}: must be <= "
+            f"config.model.num_layers={num_layers}"
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ml_collections import config_dict
 
-from jformer.checks import check_data, check_model, check_parallel, check_training
+from jformer.checks import check_data, check_decode, check_model, check_parallel, check_training
 from jformer.keys import (
     UserError,
     check_values,
@@ -191,14 +191,29 @@ class ParallelConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
-    beam_size: int = key(4, "hypotheses, 1 is greedy; Section 6.1", ">= 1")
+    search: str = key("beam", "for the likeliest output, or by chance", "beam", "sampling")
+    beam_size: int = key(4, "beam: hypotheses, 1 is greedy; Section 6.1", ">= 1")
+    n_best: int = key(1, "outputs a sentence; of a beam at most beam_size", ">= 1")
     length_penalty: float = key(
-        0.6, "alpha of ((5 + length) / 6)^alpha; Section 6.1", ">= 0", "<= 10"
+        0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
+    )
+    length_penalty_beta: float = key(5.0, "its beta; 0: length^alpha", ">= 0")
+    diversity: float = key(0.0, "beam: taken off for each better child of a hypothesis", ">= 0")
+    min_length: int = key(0, "output tokens at least", ">= 0")
+    max_length: int | None = key(
+        None, "output tokens at most; unset: only max_extra_length", ">= 1"
     )
     max_extra_length: int = key(
         50, "output tokens beyond the source's at most; Section 6.1", ">= 0"
     )
+    temperature: float = key(1.0, "sampling: logits are divided by it", "> 0")
+    top_k: int = key(0, "sampling: only the likeliest tokens; 0: all", ">= 0")
+    top_p: float = key(1.0, "sampling: only the fewest that hold this probability", "> 0", "<= 1")
+    seed: int = key(0, "sampling: with the sentence, it decides what is drawn", ">= 0")
+    long_texts: str = key("cut", "sources beyond data.max_length", "cut", "split")
+    alignment_layer: int | None = key(None, "of the decoder; unset: the last but one", ">= 1")
     batch_size: int = key(64, "sentences searched together; does not change the output", ">= 1")
+    read_ahead: int = key(10_000, "lines sorted by length before they are searched", ">= 1")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,6 +267,7 @@ def check(config: Config) -> None:
     check_data(data, DATASETS)
     check_training(train, config.optimizer)
     check_parallel(config.parallel, model)
+    check_decode(config.decode, model.num_layers)
 
 
 def write_config(config: Config, path: Path) -> None:

@@ -27,10 +27,10 @@ class RunError(Exception):
 
 
 class Stopped(Exception):  # noqa: N818  not an error: the same command goes on with the run
-    """A signal has ended the run, and all is saved. Exit status 128 + its number."""
+    """A signal has ended the work, and nothing is lost. Exit status 128 + its number."""
 
-    def __init__(self, number: int):
-        super().__init__(f"stopped by {signal.Signals(number).name}; all is saved")
+    def __init__(self, number: int, state: str = "all is saved; the same command goes on"):
+        super().__init__(f"stopped by {signal.Signals(number).name}; {state}")
         self.number = number
 
 

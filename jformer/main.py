@@ -2,27 +2,39 @@
 
     python -m jformer.main [train] --config=configs/tiny.py[:DATASET] [--workdir=DIR]
                                      [--profile=STEP:COUNT]
-    python -m jformer.main translate --workdir=DIR [--input=FILE] [--output=FILE] [--checkpoint=C]
-    python -m jformer.main evaluate  --workdir=DIR [--data=PREFIX] [--checkpoint=C]
+    python -m jformer.main translate --workdir=DIR [--input=FILE] [--output=FILE] [--prefix=FILE]
+                                     [--format=text|jsonl|tsv] [MODEL]
+    python -m jformer.main score     --workdir=DIR --data=PAIRS [--output=FILE]
+                                     [--format=text|jsonl|tsv] [MODEL]
+    python -m jformer.main evaluate  --workdir=DIR [--data=PAIRS] [--references=FILE,FILE]
+                                     [--against=RUN[@C]] [MODEL]
     python -m jformer.main data      --config=configs/tiny.py[:DATASET] [--format=json]
     python -m jformer.main summary   --config=configs/base.py [--source_length=32]
                                      [--target_length=32] [--memory=GB] [--plot=FILE]
 
     train      train, then score; the same command again resumes, or prints the scores of a
                complete run; --profile=STEP:COUNT writes JAX's trace of some steps
-    translate  one line out for each line in; standard input and output by default
-    evaluate   score the run's validation and test splits, or PREFIX.en and PREFIX.de (or .gz);
-               C is average (the default), last, best, a step, or steps to average as 1000,2000
+    translate  one line out for each line in, by standard input and output if no file is named; a
+               stopped command that writes a --output goes on where it was; outputs begin with the
+               lines of --prefix; jsonl and tsv have n_best, scores, tokens and alignments
+    score      log-probability of each target of PAIRS, which is PREFIX for PREFIX.en and PREFIX.de
+               (or .gz), FILE.tsv or FILE.parquet; jsonl and tsv have that of each token, too
+    evaluate   score the run's validation and test splits, or PAIRS, which here can also be
+               sacrebleu:NAME; --references are more of them, --against is compared with the run by
+               the paired bootstrap; prints a table, and all as JSON in the last line
     data       a look at the corpus before training: pairs, what is skipped and why, lengths,
                vocabulary, padding, odd characters, examples as the model sees them
     summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step (which
                is compiled for it), with the largest train.batch_tokens that --memory holds;
                --plot draws the learning rate of every step into a .png or .svg file
 
+MODEL is --checkpoint=C, which is average (the default), last, best, a step, or steps to average as
+1000,2000; and --ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it.
+
 Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the
-user's mistake in one line, 1 a failure of ours or of the run, 130 and 143 stopped by Ctrl-C and
-SIGTERM with all saved. DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub
-or files. --debug shows the traceback of a mistake.
+user's mistake in one line, 1 a failure of ours or of the run, 130, 141 and 143 stopped by Ctrl-C,
+a closed pipe and SIGTERM with all saved. DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14,
+wmt16, tatoeba, hub or files. --debug shows the traceback of a mistake.
 """
 # Flags and sub-commands only: no other module reads a flag. Whatever imports JAX is imported where
 # it is used, so that --help and a mistyped flag answer at once.
@@ -31,6 +43,7 @@ import dataclasses
 import json
 import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -44,6 +57,7 @@ from jformer.config import Config, UserError
 from jformer.keys import RunError, Stopped, help_text, nearest
 
 EXAMPLES_SHOWN = 5
+OF_MODEL = {"checkpoint": "average", "ensemble": ""}  # flags of the commands that open a run
 
 
 def main(argv: list[str]) -> int:
@@ -63,13 +77,17 @@ def main(argv: list[str]) -> int:
         # The last line: ml_collections puts a traceback before it, where a config file fails.
         print(f"jformer: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Who read has gone, as `head` does. Python would say so once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 128 + signal.SIGPIPE
     except (RunError, OSError) as error:
         if "--debug" in argv:
             traceback.print_exc()
         print(f"jformer: {error}", file=sys.stderr)
         return 1
     except Stopped as stopped:
-        print(f"jformer: {stopped}; the same command goes on", file=sys.stderr)
+        print(f"jformer: {stopped}", file=sys.stderr)
         return 128 + stopped.number
     except KeyboardInterrupt:
         print("jformer: interrupted; the same command goes on", file=sys.stderr)
@@ -97,6 +115,7 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
     commands = {
         "train": train_command,
         "translate": translate_command,
+        "score": score_command,
         "evaluate": evaluate_command,
         "data": data_command,
         "summary": summary_command,
@@ -111,7 +130,8 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.run import load, read_results
+    from jformer.results import made_by, read_results, test_set
+    from jformer.run import load
     from jformer.training.loop import train
     from jformer.training.prepare import check_same_config
     from jformer.training.processes import is_first, join
@@ -124,65 +144,87 @@ def train_command(arguments: list[str]) -> int:
     if is_first():
         say(f"workdir     {workdir}")
         say(f"config      {config.name}, {config.train.steps:,} steps on {data.name}, {languages}")
-    tests = train(config, workdir, flag.profile)
+    splits = train(config, workdir, flag.profile)
     if not is_first():
         return 0
     run = load(workdir)
-    as_now = {
-        "step": run.step, "checkpoint": run.checkpoint, "decode": dataclasses.asdict(config.decode)
-    }  # fmt: skip
-    known = {n: s for n, s in read_results(workdir).items() if as_now.items() <= s.items()}
-    if tests.keys() <= known.keys():
+    now = made_by(run) | {"decode": dataclasses.asdict(config.decode)}
+    known = {n: s for n, s in read_results(workdir).items() if now.items() <= s.items()}
+    if splits.keys() <= known.keys():
         more = "steps=MORE" if run.step >= config.train.steps else "patience=0"
         say(f"the run is complete at step {run.step}; --config.train.{more} goes on")
-        scores = {name: known[name] for name in tests}
+        scores = {name: known[name] for name in splits}
     else:
-        scores = score_splits(run, tests)
+        scores = score_all(run, {name: test_set(split) for name, split in splits.items()})
     print(json.dumps(scores))
     return 0
 
 
 def evaluate_command(arguments: list[str]) -> int:
-    flag, config = parse(
-        arguments, {"workdir": REQUIRED, "data": "", "checkpoint": "average"}, of_run=True
-    )
+    known = {"workdir": REQUIRED, "data": "", "references": "", "against": "", **OF_MODEL}
+    flag, config = parse(arguments, known, of_run=True)
+    if flag.references and not flag.data:
+        raise UserError(f"--references={flag.references}: is for --data=PREFIX")
 
-    from jformer.data.corpora import open_corpus
-    from jformer.data.pipeline import open_corpora, read_split
+    from jformer.evaluation.table import table
+    from jformer.results import named_test_set, own_test_sets
     from jformer.run import load
+    from jformer.training.restore import run_and_checkpoint
 
-    data = config.data
     if flag.data:
-        corpora = {flag.data: [open_corpus(flag.data, data.source_language, data.target_language)]}
+        tests = {flag.data: named_test_set(flag.data, flag.references, config)}
     else:
-        corpora = open_corpora(data, config.seed, with_train=False)
-    tests = {name: read_split(split, data) for name, split in corpora.items()}
-    run = load(flag.workdir, flag.checkpoint).with_decode(config.decode)
-    print(json.dumps(score_splits(run, tests)))
+        tests = own_test_sets(config)
+    run = open_run(flag, config)
+    against = load(*run_and_checkpoint(flag.against)) if flag.against else None
+    scores = score_all(run, tests, against)
+    print(table(scores))
+    print(json.dumps(scores))
     return 0
 
 
 def translate_command(arguments: list[str]) -> int:
-    known = {"workdir": REQUIRED, "input": "", "output": "", "checkpoint": "average"}
-    flag, config = parse(arguments, known, of_run=True)
+    known = {"workdir": REQUIRED, "input": "", "prefix": "", "output": "", "format": "text"}
+    flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
+    check_format(flag.format)
+    if flag.format == "text" and config.decode.n_best > 1:
+        raise UserError("--format=text: has one output a line; take jsonl or tsv for n_best")
 
-    from jformer.data.corpora import existing, read_text, texts, without_ends
-    from jformer.run import load
+    from jformer.data.corpora import texts
+    from jformer.output import fingerprints, open_output, standard_input, stopping
+    from jformer.results import made_by
+    from jformer.stream import translate_stream
 
-    output = Path(flag.output) if flag.output else None
-    if output and (output.is_dir() or not output.absolute().parent.is_dir()):
-        raise UserError(f"--output={output}: cannot be written; its folder must exist")
-    lines = texts(existing(Path(flag.input))) if flag.input else without_ends(sys.stdin.buffer)
-    sentences = read_text(lines, flag.input or "standard input", config.data.bad_lines)
-    run = load(flag.workdir, flag.checkpoint).with_decode(config.decode)
-    outputs = run.translate(sentences)
-    # A translation could hold a line break of its own; the lines must stay those of the input.
-    content = "".join(text.replace("\n", " ") + "\n" for text in outputs).encode()
-    if output:
-        output.write_bytes(content)
-    else:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+    files = fingerprints({"input": flag.input, "prefix": flag.prefix})
+    run = open_run(flag, config)
+    lines = texts(Path(flag.input)) if flag.input else standard_input()
+    prefixes = texts(Path(flag.prefix)) if flag.prefix else None
+    job = {**files, "bad_lines": config.data.bad_lines, "format": flag.format, **made_by(run)}
+    output = open_output(flag.output, job, flag.format)
+    with stopping(output):
+        place, total = flag.input or "standard input", files["input"]["lines"]
+        translate_stream(run, lines, place, prefixes, output, flag.format, total)
+        output.close()
+    return 0
+
+
+def score_command(arguments: list[str]) -> int:
+    known = {"workdir": REQUIRED, "data": REQUIRED, "output": "", "format": "text"}
+    flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
+    check_format(flag.format)
+
+    from jformer.data.corpora import open_corpus
+    from jformer.output import open_output, stopping
+    from jformer.stream import perplexity, score_stream
+
+    corpus = open_corpus(flag.data, config.data.source_language, config.data.target_language)
+    run = open_run(flag, config)
+    output = open_output(flag.output, {}, "")
+    with stopping(output):
+        total, tokens = score_stream(run, corpus, output, flag.format)
+        output.close()
+    mean = perplexity(total, tokens)
+    say(f"log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
     return 0
 
 
@@ -215,19 +257,33 @@ def summary_command(arguments: list[str]) -> int:
     return 0
 
 
-def score_splits(run: Any, tests: dict[str, Any]) -> dict[str, Any]:
-    """Translate and score each split, showing some of its translations."""
-    from jformer.run import score_split
+def open_run(flag: Any, config: Config) -> Any:
+    """The run of --workdir with the others of --ensemble, and with this `config.decode`."""
+    from jformer.run import load
+
+    run = load(flag.workdir, flag.checkpoint, [name for name in flag.ensemble.split(",") if name])
+    return run.with_decode(**dataclasses.asdict(config.decode))
+
+
+def check_format(format: str) -> None:
+    if format not in ("text", "jsonl", "tsv"):
+        raise UserError(f"--format={format}: must be text, jsonl or tsv")
+
+
+def score_all(run: Any, tests: dict[str, Any], against: Any = None) -> dict[str, Any]:
+    """Translate and score each test set, showing some of its translations."""
+    from jformer.results import score_test_set
 
     scores = {}
-    for name, split in tests.items():
-        say(f"\nscoring {name}: {len(split):,} pairs ...")
-        scores[name], hypotheses = score_split(run, name, split)
-        say(f"{name}: {len(split):,} pairs, BLEU {scores[name]['bleu']:.2f}")
-        for i in range(0, len(split), -(-len(split) // EXAMPLES_SHOWN)):
-            say(f"  source     {split.sources[i]}")
-            say(f"  reference  {split.targets[i]}")
-            say(f"  output     {hypotheses[i]}")
+    for name, test in tests.items():
+        number = len(test.sources)
+        say(f"\nscoring {name}: {number:,} pairs ...")
+        scores[name], outputs = score_test_set(run, name, test, against)
+        say(f"{name}: {number:,} pairs, BLEU {scores[name]['bleu']:.2f}")
+        for i in range(0, number, -(-number // EXAMPLES_SHOWN)):
+            say(f"  source     {test.sources[i]}")
+            say(f"  reference  {test.references[0][i]}")
+            say(f"  output     {outputs[i]}")
     return scores
 
 

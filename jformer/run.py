@@ -6,31 +6,55 @@ any kind.
 """
 
 import dataclasses
-import json
-import time
-from collections.abc import Sequence
+import functools
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
+import numpy as np
 
-from jformer.config import (
-    Config,
-    DecodeConfig,
-    ParallelConfig,
-    UserError,
-    check,
-    nearest,
-    replace_file,
-)
-from jformer.data.corpora import Split
+from jformer.config import Config, DecodeConfig, UserError, check, nearest
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.translate import translate
-from jformer.evaluation.scores import score
+from jformer.decoding.pool import Decoder
+from jformer.decoding.translate import Hypothesis, hypotheses
+from jformer.evaluation.alignment import align, words_of
+from jformer.evaluation.forced import Forced, force
 from jformer.model.transformer import Transformer
-from jformer.training import parallel
-from jformer.training.evaluate import likelihood
-from jformer.training.restore import restore
+from jformer.training.evaluate import attention_of
+from jformer.training.restore import restore, run_and_checkpoint
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """One output for a sentence. What follows `complete` is for who asks for details."""
+
+    text: str
+    score: float  # what the search compares: log_prob with the length penalty
+    log_prob: float  # of its tokens and its end
+    complete: bool  # whether it ended by itself, not at its limit
+    tokens: list[str] | None = None
+    token_log_probs: list[float] | None = None  # one more than tokens: the last is the end's
+    alignment: list[tuple[int, int]] | None = None  # source word, target word
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """What the model thinks of a target."""
+
+    log_prob: float  # of its tokens and its end
+    perplexity: float  # a token, the end counted
+    tokens: list[str]
+    token_log_probs: list[float]  # one more than tokens: the last is the end's
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """The weights (H, T, S) of each cross-attention; both sides end with EOS or begin with BOS."""
+
+    weights: dict[str, np.ndarray]
+    source_tokens: list[str]
+    target_tokens: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,72 +68,146 @@ class Run:
     vocabularies: Vocabularies
     step: int
     checkpoint: str  # what `load` was asked for
+    others: tuple["Run", ...] = ()  # of an ensemble
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The target's, which is the source's too where they are joint."""
         return self.vocabularies.target
 
-    def translate(self, sentences: Sequence[str], **decode_overrides: Any) -> list[str]:
-        """One translation a sentence; overrides are keys of `config.decode`, as `beam_size=1`."""
-        if isinstance(sentences, str):
-            raise TypeError("translate takes a list of sentences, got one string")
-        known = [field.name for field in dataclasses.fields(self.config.decode)]
-        for name, value in decode_overrides.items():
-            if name not in known:
-                raise UserError(f"{name}={value!r}: no key of config.decode{nearest(name, known)}")
-        decode = dataclasses.replace(self.config.decode, **decode_overrides)
-        check(dataclasses.replace(self.config, decode=decode))
-        return translate(
-            self.model, self.params, self.vocabularies, sentences, decode,
-            self.config.data.max_length,
+    def translate(
+        self, sentences: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
+    ) -> list[str]:
+        """The best output for each sentence; `decode` has keys of `config.decode`, as beam_size=1.
+
+        An output begins with its prefix.
+        """
+        return [best[0].text for best in self.hypotheses(sentences, prefixes, **decode)]
+
+    def hypotheses(
+        self, sentences: Sequence[str], prefixes: Sequence[str] | None = None,
+        details: bool = False, first_line: int = 1, **decode: Any,
+    ) -> list[list[Translation]]:  # fmt: skip
+        """Up to `n_best` outputs for each sentence, the best first, or samples as they were drawn.
+
+        `details` are tokens, their log-probabilities, and an alignment of words. A warning calls
+        the first sentence `first_line`.
+        """
+        for texts in (sentences, prefixes):
+            if isinstance(texts, str):
+                raise TypeError("translate takes a list of sentences, got one string")
+        if prefixes is not None and len(prefixes) != len(sentences):
+            raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
+        run = self.with_decode(**decode)
+        found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line)
+        if details:
+            return run._detailed(found)
+        return [[translation_of(one) for one in ones] for ones in found]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
+        """The log-probability of each target as the translation of its source."""
+        if len(sources) != len(targets):
+            raise UserError(f"{len(sources)} sources and {len(targets)} targets")
+        pairs = zip(
+            self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets),
+            strict=True,
+        )  # fmt: skip
+        return [
+            Scored(
+                float(forced.log_probs_T.sum()),
+                math.exp(-forced.log_probs_T.mean()),
+                self.vocabulary.tokens(ids),
+                forced.log_probs_T.tolist(),
+            )
+            for (_, ids), forced in self._forced(list(pairs))
+        ]
+
+    def attention(self, source: str, target: str) -> Attention:
+        """What each position of the target attends to while the next token is predicted."""
+        return Attention(*attention_of(self.model, self.params, self.vocabularies, source, target))
+
+    @functools.cached_property
+    def decoder(self) -> Decoder:
+        members = (self, *self.others)
+        return Decoder(
+            tuple(run.model for run in members), tuple(run.params for run in members),
+            self.config.decode, self.config.data.max_length, self.config.decode.batch_size,
         )  # fmt: skip
 
-    def with_decode(self, decode: DecodeConfig) -> "Run":
-        return dataclasses.replace(self, config=dataclasses.replace(self.config, decode=decode))
+    def with_decode(self, **changes: Any) -> "Run":
+        """The same run with other values in `config.decode`, which are checked."""
+        if not changes:
+            return self
+        known = [field.name for field in dataclasses.fields(DecodeConfig)]
+        for name, value in changes.items():
+            if name not in known:
+                raise UserError(f"{name}={value!r}: no key of config.decode{nearest(name, known)}")
+        decode = dataclasses.replace(self.config.decode, **changes)
+        config = dataclasses.replace(self.config, decode=decode)
+        check(config)
+        return dataclasses.replace(self, config=config)
 
-    def score(self, split: Split, hypotheses: Sequence[str]) -> dict[str, Any]:
-        """Scores of `hypotheses` for the split, and the model's perplexity on it."""
-        alone = dataclasses.replace(self.config, parallel=ParallelConfig())
-        mesh = parallel.make_mesh(alone, jax.local_devices()[:1])
-        evaluate = likelihood(self.model, self.vocabularies, split, self.config, mesh)
-        return {
-            **score(hypotheses, split.targets),
-            "perplexity": evaluate(self.params)["perplexity"],
-        }
+    def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
+        pairs = [pair for ones in found for one in ones for pair in one.parts]
+        forced = self._forced(pairs, self.config.decode.alignment_layer or self._aligning_layer())
+        return [[detailed(one, forced, self.vocabularies) for one in ones] for ones in found]
+
+    def _aligning_layer(self) -> int:
+        # The last but one aligns best (Garg et al. 2019).
+        return max(1, min(run.config.model.num_layers for run in (self, *self.others)) - 1)
+
+    def _forced(self, pairs: list, layer: int = 0) -> Iterator[tuple[Any, Forced]]:
+        decoder = self.decoder
+        results = force(decoder.models, decoder.params, pairs, decoder.places, layer)
+        return zip(pairs, results, strict=True)
 
 
-def load(workdir: str | Path, checkpoint: str | int | Sequence[int] = "average") -> Run:
+def translation_of(one: Hypothesis) -> Translation:
+    return Translation(one.text, one.score, one.log_prob, one.complete)
+
+
+def detailed(
+    one: Hypothesis, forced: Iterator[tuple[Any, Forced]], vocabularies: Vocabularies
+) -> Translation:
+    """With what `forced` says next of each of its parts."""
+    tokens, log_probs, links = [], [], []
+    sources_before = targets_before = 0
+    for _ in one.parts:
+        (source, target), known = next(forced)
+        sources_S, targets_T = (
+            words_of(source, vocabularies.source),
+            words_of(target, vocabularies.target),
+        )
+        pairs = align(known.weights_TS, targets_T, sources_S)
+        links += [(i + sources_before, j + targets_before) for i, j in pairs]
+        sources_before += sources_S.max(initial=-1) + 1
+        targets_before += targets_T.max(initial=-1) + 1
+        tokens += vocabularies.target.tokens(target)
+        log_probs += known.log_probs_T.tolist()
+    return dataclasses.replace(
+        translation_of(one), tokens=tokens, token_log_probs=log_probs, alignment=links
+    )
+
+
+def load(
+    workdir: str | Path, checkpoint: str | int | Sequence[int] = "average",
+    ensemble: Sequence[str] = (),
+) -> Run:  # fmt: skip
     """Open a run directory.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
     average of a run that has one), `last`, `best`, a step, or steps to average as `[1000, 2000]`.
-    `UserError` says what is missing.
+    The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
+    one's. `UserError` says what is missing.
     """
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
     restored = restore(Path(workdir), str(checkpoint))
+    others = tuple(load(*run_and_checkpoint(name)) for name in ensemble)
+    for name, other in zip(ensemble, others, strict=True):
+        if other.vocabularies.hash != restored.vocabularies.hash:
+            raise UserError(f"{name}: has another vocabulary than {workdir}; train both with one")
     return Run(
         Path(workdir), restored.config, restored.model, restored.params, restored.vocabularies,
-        restored.step, str(checkpoint),
+        restored.step, str(checkpoint), others,
     )  # fmt: skip
-
-
-def score_split(run: Run, name: str, split: Split) -> tuple[dict[str, Any], list[str]]:
-    """Translate and score a split, and keep the scores under its name in results.json."""
-    began = time.monotonic()
-    hypotheses = run.translate(split.sources)
-    seconds = time.monotonic() - began
-    scores = {**run.score(split, hypotheses), "step": run.step, "checkpoint": run.checkpoint}
-    scores |= {"seconds": round(seconds, 1), "decode": dataclasses.asdict(run.config.decode)}
-    replace_file(
-        run.workdir / "results.json",
-        json.dumps({**read_results(run.workdir), name: scores}, indent=2).encode() + b"\n",
-    )
-    return scores, hypotheses
-
-
-def read_results(workdir: Path) -> dict[str, Any]:
-    """`{split: scores}` of what has been scored so far."""
-    path = workdir / "results.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

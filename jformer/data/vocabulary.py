@@ -209,6 +209,10 @@ class Vocabulary:
         entries = [token - FIRST for token in kept if token >= FIRST]
         return self._tokenizer.decode(entries, skip_special_tokens=False)
 
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The text of each token; of one that has none, such as EOS, its number, as in "#2"."""
+        return [self.decode([token]) or f"#{token}" for token in ids]
+
 
 def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
     """An empty tokenizer, and the trainer that gives it at most `size` entries."""

@@ -1,104 +1,131 @@
-"""Model, vocabularies and search: sentences in, sentences out, in the order of the input.
+"""Vocabularies and search: texts in, hypotheses out, in the order of the texts.
 
-Sentences of similar length are searched together in batches of few shapes, each compiled once.
-Neither the batch size nor the order of the sentences changes what comes out.
+Neither the other texts nor their order nor `batch_size` changes what comes out for one.
 """
 
-import functools
+import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jformer.config import EOS, PAD, DecodeConfig
+from jformer.data.sentences import split
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.search import Hypotheses, beam_search
+from jformer.decoding.pool import Decoder, Request
+from jformer.decoding.search import Hypotheses
 from jformer.keys import RunError
 from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
 
-SHORTEST_BUCKET = 16  # source positions; buckets double from here
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One output for a text. Where the text was split, score and log_prob are sums over parts."""
+
+    text: str
+    score: float  # what the search compares, see search.py
+    log_prob: float  # of its tokens and its end
+    complete: bool  # whether it ended by itself, not at its limit
+    parts: tuple[tuple[list[int], list[int]], ...]  # ids of source and output, without EOS
+
+
+EMPTY = Hypothesis("", 0.0, 0.0, True, ())
 
 
 def translate(
-    model: Transformer,
-    params: Any,
-    vocabularies: Vocabularies,
-    sentences: Sequence[str],
-    config: DecodeConfig,
-    max_length: int,
-) -> list[str]:
-    """One output for each input; an empty or blank sentence stays empty.
+    model: Transformer, params: Any, vocabularies: Vocabularies, texts: Sequence[str],
+    config: DecodeConfig, max_length: int,
+) -> list[str]:  # fmt: skip
+    """The best output for each text."""
+    decoder = Decoder((model,), (params,), config, max_length, config.batch_size)
+    return [best[0].text for best in hypotheses(decoder, vocabularies, texts)]
 
-    A source of more than `max_length` tokens, more than the model saw in training, is cut to that
-    and a warning names it.
+
+def hypotheses(
+    decoder: Decoder, vocabularies: Vocabularies, texts: Sequence[str],
+    prefixes: Sequence[str] | None = None, first_line: int = 1,
+) -> list[list[Hypothesis]]:  # fmt: skip
+    """Up to `n_best` for each text, a blank one's output being empty, or its prefix.
+
+    Each output begins with its prefix. `first_line` is the number that a warning gives texts[0].
     """
-    outputs = [""] * len(sentences)
-    wanted = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    encoded = vocabularies.source.encode([sentences[i] for i in wanted])
-    sources = dict(zip(wanted, encoded, strict=True))
-    for i, ids in sources.items():
-        if len(ids) >= max_length:
+    prefixes = prefixes or [""] * len(texts)
+    requests, owners = [], []
+    for number, request in requests_of(decoder, vocabularies, texts, prefixes, first_line):
+        requests.append(request)
+        owners.append(number)
+    of_parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
+    found: dict[int, list[Hypothesis]] = {}
+    for i, raw in decoder.find(requests):
+        if np.isnan(raw.scores_W).any():
+            raise RunError(
+                f"line {first_line + owners[i]}: the model's logits are not numbers, so there is "
+                f"no output to choose; take another checkpoint, or model.dtype=float32"
+            )
+        found[i] = as_texts(raw, requests[i], vocabularies, decoder.config.n_best)
+    for i, number in enumerate(owners):
+        of_parts[number].append(found[i])
+    blank = [dataclasses.replace(EMPTY, text=prefix) for prefix in prefixes]
+    return [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
+
+
+def requests_of(decoder, vocabularies, texts, prefixes, first_line):
+    """`(number of the text, Request)`; of a long text that is split, several; of a blank one none.
+
+    What is longer than the model saw in training is cut with a warning, or split.
+    """
+    longest = decoder.max_length - 1
+    wanted = [n for n, text in enumerate(texts) if text.strip()]
+    sources = vocabularies.source.encode([texts[n] for n in wanted])
+    starts = vocabularies.target.encode([prefixes[n] for n in wanted])
+    for n, source, start in zip(wanted, sources, starts, strict=True):
+        parts = [source]
+        if len(source) > longest and decoder.config.long_texts == "split":
+            sentences = vocabularies.source.encode(split(texts[n]))
+            # One that is too long by itself becomes several.
+            parts = [x[i : i + longest] for x in sentences for i in range(0, len(x), longest)]
+        elif len(source) > longest:
             log.warning(
-                "sentence %d has %d tokens: only the first %d are translated (data.max_length)",
-                i + 1, len(ids), max_length - 1,
+                "line %d has %d tokens: only the first %d are translated (data.max_length); "
+                "--config.decode.long_texts=split translates all", first_line + n, len(source),
+                longest,
             )  # fmt: skip
-            sources[i] = ids[: max_length - 1]
-    for indices, source_BS in source_batches(sources, config.batch_size, max_length):
-        found = jax.device_get(search_batch(model, config, params, source_BS))
-        for i, tokens_WT, scores_W in zip(indices, found.tokens_BWT, found.scores_BW, strict=False):
-            if np.isnan(scores_W[0]):
-                raise RunError(
-                    f"sentence {i + 1}: the model's logits are not numbers, so there is no "
-                    f"translation to choose; take another checkpoint, or model.dtype=float32"
-                )
-            outputs[i] = vocabularies.target.decode(tokens_WT[0])
-    return outputs
+            parts = [source[:longest]]
+        for i, ids in enumerate(parts):
+            seed = zlib.crc32(np.asarray(ids, np.int32).tobytes())
+            yield n, Request(ids, [] if i else start, seed)
 
 
-def source_batches(
-    sources: dict[int, list[int]], batch_size: int, max_length: int
-) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Keys and padded rows of at most `max_length`, EOS included, sentences of one bucket together.
-
-    Rows left over are all padding.
-    """
-    buckets: dict[int, list[int]] = {}
-    for i in sorted(sources, key=lambda i: len(sources[i])):
-        length = SHORTEST_BUCKET
-        while length < len(sources[i]) + 1:
-            length *= 2
-        buckets.setdefault(min(length, max_length), []).append(i)
-    for length, members in buckets.items():
-        for start in range(0, len(members), batch_size):
-            indices = members[start : start + batch_size]
-            # A power of two, so that one sentence does not pay for 64 and few shapes are compiled.
-            rows = min(batch_size, 1 << (len(indices) - 1).bit_length())
-            source_BS = np.full((rows, length), PAD, np.int32)
-            for row, i in enumerate(indices):
-                source_BS[row, : len(sources[i])] = sources[i]
-                source_BS[row, len(sources[i])] = EOS
-            yield indices, source_BS
+def as_texts(
+    raw: Hypotheses, request: Request, vocabularies: Vocabularies, n: int
+) -> list[Hypothesis]:
+    result: list[Hypothesis] = []
+    for tokens_T, score, log_prob in zip(raw.tokens_WT, raw.scores_W, raw.sums_W, strict=True):
+        if score > -np.inf and len(result) < n:
+            ids = tokens_T[tokens_T != PAD].tolist()
+            complete = ids[-1:] == [EOS]
+            ids = ids[:-1] if complete else ids
+            text = vocabularies.target.decode(ids)
+            parts = ((request.source, ids),)
+            result.append(Hypothesis(text, float(score), float(log_prob), complete, parts))
+    return result
 
 
-@functools.partial(jax.jit, static_argnames=("model", "config"))
-def search_batch(model: Transformer, config: DecodeConfig, params, source_BS) -> Hypotheses:
-    """Search for the translations of one batch; a row of padding is done at once."""
-    variables = {"params": params}
-    memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method="start")
-
-    def step(cache, tokens_BW, t):
-        logits_BWV, cache = model.apply(variables, tokens_BW, t, cache, memory, method="step")
-        return cache, logits_BWV
-
-    B, S = source_BS.shape
-    W, alpha, max_length = config.beam_size, config.length_penalty, S + config.max_extra_length
-    lengths_B = jnp.sum((source_BS != PAD) & (source_BS != EOS), axis=1)
-    limits_B = jnp.where(lengths_B > 0, lengths_B + config.max_extra_length, 0)
-    cache = model.empty_cache(B, W, max_length)
-    return beam_search(step, cache, limits_B, max_length, W, alpha)
+def join(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
+    """The hypotheses of a text: the best of all its parts, then the second of all, and so on."""
+    if len(parts) == 1:
+        return parts[0]
+    return [
+        Hypothesis(
+            " ".join(part.text for part in rank),
+            sum(part.score for part in rank),
+            sum(part.log_prob for part in rank),
+            all(part.complete for part in rank),
+            tuple(pair for part in rank for pair in part.parts),
+        )
+        for rank in zip(*parts, strict=False)
+    ]

@@ -58,13 +58,16 @@ def attend(q_BQHK, k_BMHK, v_BMHU, mask_B1QM, bias_BHQM=0.0, drop=lambda weights
     that the loss must ignore. The paper adds no bias to the logits and drops none of the weights.
     """
     check_shapes(q_BQHK=q_BQHK, k_BMHK=k_BMHK, v_BMHU=v_BMHU)
-    logits_BHQM = product("BQHK,BMHK->BHQM", q_BQHK, k_BMHK)
+    # By heads first: a decoder keeps its cache so, and there this undoes the swaps of `read`.
+    q_BHQK, k_BHMK, v_BHMU = (x.swapaxes(1, 2) for x in (q_BQHK, k_BMHK, v_BMHU))
+    logits_BHQM = product("BHQK,BHMK->BHQM", q_BHQK, k_BHMK)
     logits_BHQM /= q_BQHK.shape[-1] ** 0.5  # keeps the variance at 1, Section 3.2.1
     logits_BHQM += bias_BHQM
     # finfo.min and not -inf: a row of -inf would turn the softmax into NaN.
     logits_BHQM = jnp.where(mask_B1QM, logits_BHQM, jnp.finfo(jnp.float32).min)
     weights_BHQM = drop(jax.nn.softmax(logits_BHQM).astype(v_BMHU.dtype))
-    return jnp.einsum("BHQM,BMHU->BQHU", weights_BHQM, v_BMHU), weights_BHQM
+    mixed_BHQU = jnp.einsum("BHQM,BHMU->BHQU", weights_BHQM, v_BHMU)
+    return mixed_BHQU.swapaxes(1, 2), weights_BHQM
 
 
 def equation_1():
@@ -116,22 +119,29 @@ class MultiHeadAttention(nn.Module):
             self.relative_value = RelativeVectors(config.max_distance, config.value_width)
 
     def __call__(self, x_BQD, memory_BMD, mask_B1QM, train=False):
-        k_BMHK, v_BMHU = self.keys_values(memory_BMD, jnp.arange(memory_BMD.shape[1]))
+        k_BHMK, v_BHMU = self.keys_values(memory_BMD, jnp.arange(memory_BMD.shape[1]))
         positions_Q = jnp.arange(x_BQD.shape[1])
-        return self.read(x_BQD, positions_Q, k_BMHK, v_BMHU, mask_B1QM, train)
+        return self.read(x_BQD, positions_Q, k_BHMK, v_BHMU, mask_B1QM, train)
 
     def keys_values(self, memory_BMD, positions_M):
-        """What queries read; a decoder computes it once for each position and keeps it."""
-        return self.rotate_if_rotary(self.key(memory_BMD), positions_M), self.value(memory_BMD)
+        """What queries read; a decoder computes it once for each position and keeps it.
 
-    def read(self, x_BQD, positions_Q, k_BMHK, v_BMHU, mask_B1QM, train):
-        """Each query's mixture of the values, back in d_model. The memory begins at position 0."""
-        distances_QM = jnp.arange(k_BMHK.shape[1])[None, :] - positions_Q[:, None]
+        Heads come first: a query's head finds what it reads side by side.
+        """
+        k_BMHK, v_BMHU = self.key(memory_BMD), self.value(memory_BMD)
+        return self.rotate_if_rotary(k_BMHK, positions_M).swapaxes(1, 2), v_BMHU.swapaxes(1, 2)
+
+    def read(self, x_BQD, positions_Q, k_BHMK, v_BHMU, mask_B1QM, train, positions_M=None):
+        """Each query's mixture of the values, back in d_model. Unset, positions_M are 0, 1, ..."""
+        if positions_M is None:
+            positions_M = jnp.arange(k_BHMK.shape[2])
+        distances_QM = positions_M[None, :] - positions_Q[:, None]
         q_BQHK = self.rotate_if_rotary(self.query(x_BQD), positions_Q)
         if not self.config.scaled_attention:
             q_BQHK *= q_BQHK.shape[-1] ** 0.5  # undoes the division in Equation 1
         mixed_BQHU, weights_BHQM = self.attend(
-            q_BQHK, k_BMHK, v_BMHU, mask_B1QM, self.bias(q_BQHK, distances_QM),
+            q_BQHK, k_BHMK.swapaxes(1, 2), v_BHMU.swapaxes(1, 2), mask_B1QM,
+            self.bias(q_BQHK, distances_QM),
             functools.partial(self.weights_dropout, train=train),
         )  # fmt: skip
         if self.positions == "relative":

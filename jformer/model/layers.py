@@ -126,38 +126,39 @@ class DecoderLayer(nn.Module):
             x_BTD, lambda x_BTD: self.feed_forward(x_BTD, train), train
         )
 
-    def step(self, x_BWD, t, cache_BWTHK, memory_BSHK, memory_mask_B11S):
-        """One position of W hypotheses a sentence; returns it and the cache with position t filled.
+    def step(self, x_BWD, t, cache_BHWTK, mask_B1WX, memory_BHSK, memory_mask_B11S):
+        """Position t of W hypotheses a sentence; returns it and the cache with position t filled.
 
-        `cache_BWTHK` and `memory_BSHK` are pairs of keys and values. The hypotheses of a sentence
-        are the queries of one attention to its memory, so the memory is not copied for each.
+        `cache_BHWTK` and `memory_BHSK` are pairs of keys and values. The hypotheses of a sentence
+        are the queries of one attention to all X = W T places of its cache, where the mask shows
+        each its own history, and of one attention to its memory: neither is copied for each.
         """
-        B, W, T = cache_BWTHK[0].shape[:3]
-        here, train = t[None], False
+        W, T = cache_BHWTK[0].shape[2:4]
+        positions_W, positions_X, train = jnp.full(W, t), jnp.tile(jnp.arange(T), W), False
 
         def self_attention(x_BWD):
-            nonlocal cache_BWTHK
-            x_X1D = x_BWD.reshape(B * W, 1, -1)  # X = B W: each hypothesis has its own memory
-            cache_BWTHK = jax.tree.map(
-                lambda old, new: jax.lax.dynamic_update_slice_in_dim(
-                    old, new.reshape(B, W, 1, *new.shape[2:]), t, axis=2
+            nonlocal cache_BHWTK
+            cache_BHWTK = jax.tree.map(
+                lambda old, new_BHWK: jax.lax.dynamic_update_slice_in_dim(
+                    old, new_BHWK[:, :, :, None], t, axis=3
                 ),
-                cache_BWTHK,
-                self.self_attention.keys_values(x_X1D, here),
+                cache_BHWTK,
+                self.self_attention.keys_values(x_BWD, positions_W),
             )
-            k_XTHK, v_XTHU = (x.reshape(B * W, T, *x.shape[3:]) for x in cache_BWTHK)
-            visible_111T = (jnp.arange(T) <= t)[None, None, None, :]
+            k_BHXK, v_BHXU = (x.reshape(*x.shape[:2], W * T, -1) for x in cache_BHWTK)
             return self.self_attention.read(
-                x_X1D, here, k_XTHK, v_XTHU, visible_111T, train
-            ).reshape(x_BWD.shape)
+                x_BWD, positions_W, k_BHXK, v_BHXU, mask_B1WX, train, positions_X
+            )
 
         def cross_attention(x_BWD):
-            k_BSHK, v_BSHU = memory_BSHK
-            return self.cross_attention.read(x_BWD, here, k_BSHK, v_BSHU, memory_mask_B11S, train)
+            k_BHSK, v_BHSU = memory_BHSK
+            return self.cross_attention.read(
+                x_BWD, positions_W, k_BHSK, v_BHSU, memory_mask_B11S, train
+            )
 
         x_BWD = self.self_attention_residual(x_BWD, self_attention, train)
         x_BWD = self.cross_attention_residual(x_BWD, cross_attention, train)
         x_BWD = self.feed_forward_residual(
             x_BWD, lambda x_BWD: self.feed_forward(x_BWD, train), train
         )
-        return x_BWD, cache_BWTHK
+        return x_BWD, cache_BHWTK

@@ -26,7 +26,7 @@ from jformer.model.shapes import check_shapes
 class Memory:
     """What every hypothesis of a sentence reads: computed once, the same at all positions."""
 
-    keys_values: Any  # a pair (B, S, H, K), (B, S, H, U) for each decoder layer
+    keys_values: Any  # a pair (B, H, S, K), (B, H, S, U) for each decoder layer
     mask_B11S: Any
 
 
@@ -114,26 +114,36 @@ class Transformer(nn.Module):
         return Memory(keys_values, padding_mask(source_BS))
 
     def empty_cache(self, B, W, T):
-        """A pair of keys and values (B, W, T, H, K) a layer, for hypotheses of up to T tokens."""
+        """A pair of keys and values (B, H, W, T, K) a layer, for hypotheses of up to T tokens."""
         config = self.config
         widths = (config.key_width, config.value_width)
         return [
             tuple(
-                jnp.zeros((B, W, T, config.num_heads, width), config.compute_dtype)
+                jnp.zeros((B, config.num_heads, W, T, width), config.compute_dtype)
                 for width in widths
             )
             for _ in range(config.num_layers)
         ]
 
-    def step(self, tokens_BW, t, cache, memory):
-        """`decode` at position t alone: logits (B, W, V), and the cache with position t filled."""
+    def step(self, tokens_BW, t, ancestors_BWT, cache, memory):
+        """`decode` at position t alone: logits (B, W, V), and the cache with position t filled.
+
+        A hypothesis w is written into place w of the cache. What comes of it may go on at another
+        place: `ancestors_BWT` says at which place w's history stood at each position up to t, so
+        that a search which puts its hypotheses in order has nothing to move but these numbers.
+        """
+        W, T = ancestors_BWT.shape[1:]
+        own_BWWT = ancestors_BWT[:, :, None, :] == jnp.arange(W)[:, None]
+        mask_B1WX = (own_BWWT & (jnp.arange(T) <= t)).reshape(-1, 1, W, W * T)
         x_BWD = self.embed(self.embedding, tokens_BW, t[None], train=False)
         new_cache = []
-        for layer, cache_BWTHK, memory_BSHK in zip(
+        for layer, cache_BHWTK, memory_BHSK in zip(
             self.decoder, cache, memory.keys_values, strict=True
         ):
-            x_BWD, cache_BWTHK = layer.step(x_BWD, t, cache_BWTHK, memory_BSHK, memory.mask_B11S)
-            new_cache.append(cache_BWTHK)
+            x_BWD, cache_BHWTK = layer.step(
+                x_BWD, t, cache_BHWTK, mask_B1WX, memory_BHSK, memory.mask_B11S
+            )
+            new_cache.append(cache_BHWTK)
         return self.logits(self.end_stack("decoder_norm", x_BWD)), new_cache
 
     def run_stack(self, layers, x_BLD, *others_and_train):

@@ -60,6 +60,5 @@ def attention_of(
     source_BS, target_BT = jnp.array([[*source_S, EOS]]), jnp.array([[BOS, *target_T]])
     weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
     cross = {name: np.asarray(w[0]) for name, w in weights.items() if "cross" in name}
-    sources = [vocabularies.source.decode([i]) or f"#{i}" for i in source_BS[0].tolist()]
-    targets = [vocabularies.target.decode([i]) or f"#{i}" for i in target_BT[0].tolist()]
-    return cross, sources, targets
+    sources = vocabularies.source.tokens(source_BS[0].tolist())
+    return cross, sources, vocabularies.target.tokens(target_BT[0].tolist())

@@ -26,7 +26,7 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood
 from jformer.training.monitor import read_lines, say
 from jformer.training.processes import check_same
-from jformer.training.restore import initial_params, make_model, run_to_begin_with
+from jformer.training.restore import initial_params, make_model, run_and_checkpoint
 from jformer.training.step import TrainState, create_state, from_config
 
 # A run may go on with other values of these; any other key would make it another run.
@@ -75,7 +75,7 @@ def prepare(
     """Read and tokenize the text, and build the step; nothing of it is in the run directory yet."""
     begins = newest_step(workdir) is None
     if begins and config.train.init_from:
-        read_config(run_to_begin_with(config.train.init_from)[0] / "config.json")
+        read_config(run_and_checkpoint(config.train.init_from)[0] / "config.json")
     content = content_hash(corpora)
     if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)

@@ -68,7 +68,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
     return Restored(config, vocabularies, model, params, steps[-1])
 
 
-def run_to_begin_with(init_from: str) -> tuple[Path, str]:
+def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
     """RUN[@CHECKPOINT] in its two parts."""
     workdir, _, which = init_from.partition("@")
     return Path(workdir), which or "average"
@@ -79,7 +79,7 @@ def initial_params(init_from: str, params: Any, vocabularies: Vocabularies) -> A
 
     Rows of an embedding are words: they are taken only under the same vocabulary.
     """
-    workdir, which = run_to_begin_with(init_from)
+    workdir, which = run_and_checkpoint(init_from)
     other = restore(workdir, which)
     theirs = {
         jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(other.params)

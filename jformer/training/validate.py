@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from jformer.decoding.translate import translate
-from jformer.evaluation.scores import score
+from jformer.evaluation.scores import bleu
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import attention_of
@@ -50,14 +50,14 @@ def validate(
     if due(every.evaluate_every):
         scores |= task.likelihood(params)
     if due(every.bleu_every):
-        scores["bleu"] = bleu(task, params, step, monitor)
+        scores["bleu"] = bleu_of_first(task, params, step, monitor)
     if scores:
         monitor.line(step, "validation", **scores)
     if every.best_by in scores and best.note(step, every.best_by, scores[every.best_by]):
         checkpoints.save_best(state, scores[every.best_by], task.config, task.vocabularies.hash)
 
 
-def bleu(task: Task, params: Any, step: int, monitor: Monitor) -> float:
+def bleu_of_first(task: Task, params: Any, step: int, monitor: Monitor) -> float:
     """Of the first pairs; every process translates them, on a device of its own."""
     config, split, vocabularies = task.config, task.validation, task.vocabularies
     number = config.train.bleu_pairs
@@ -71,4 +71,4 @@ def bleu(task: Task, params: Any, step: int, monitor: Monitor) -> float:
         monitor.board.translations(step, rows)
         first = attention_of(task.model, params, vocabularies, sources[0], targets[0])
         monitor.board.attention(step, *first)
-    return score(outputs, targets)["bleu"]
+    return bleu(outputs, targets)

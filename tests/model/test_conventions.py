@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from jformer.config import DecodeConfig
 from jformer.decoding.search import length_penalty
 from jformer.model.positions import sinusoids, sinusoids_in_halves
 from jformer.training.loss import loss_sums
@@ -31,8 +32,9 @@ def test_layer_norms():
 
 
 def test_length_penalties():
-    assert -6 / length_penalty(10, 0.6) == pytest.approx(-3.4625, abs=5e-5)
-    assert pytest.approx(-1.5071, abs=5e-5) == -6 / 10**0.6
+    gnmt, plain = DecodeConfig(length_penalty=0.6), DecodeConfig(length_penalty_beta=0.0)
+    assert -6 / length_penalty(10, gnmt) == pytest.approx(-3.4625, abs=5e-5)
+    assert -6 / length_penalty(10, plain) == pytest.approx(-1.5071, abs=5e-5)
 
 
 def test_loss_normalisers():

@@ -218,7 +218,7 @@ def test_a_run_of_which_nothing_fits_is_refused(trained_workdir):
         initial_params(str(trained_workdir), own, run.vocabularies)
 
 
-def test_a_run_to_begin_with_is_looked_for_before_any_text_is_read(
+def test_a_run_and_checkpoint_is_looked_for_before_any_text_is_read(
     trained_workdir, corpus_directory, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("jformer.training.prepare.content_hash", None)

@@ -1,0 +1,87 @@
+"""How fast a run translates, and what leaving early is worth.
+
+    python -m experiments.benchmarks.decoding --workdir=RUN --input=FILE [--beams=1,4,12]
+                                              [--sentences=1000] [--rounds=3]
+
+Three ways take turns in each round, after one round that compiles them:
+
+    refill     as `translate` does it: who is done leaves, and the next takes the free place
+    batches    places are filled again when all of them are free
+    to limits  batches, and each search goes on to its limit, source + max_extra_length
+
+A way that loses by far has one round. Output tokens are those of the best hypotheses, EOS counted.
+"""
+
+import argparse
+import dataclasses
+import itertools
+import statistics
+import time
+from pathlib import Path
+
+import jax
+
+import jformer
+from jformer.decoding import beam, pool
+from jformer.run import Run
+
+WAYS = ("refill", "batches", "to limits")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workdir", required=True)
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--beams", default="1,4,12")
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    run = jformer.load(options.workdir)
+    with options.input.open(encoding="utf-8") as file:
+        sources = [line.rstrip("\n") for line in itertools.islice(file, options.sentences)]
+    print(f"{len(sources)} sentences, {jax.local_devices()[0].device_kind}, {options.workdir}")
+    for beam_size in map(int, options.beams.split(",")):
+        measure(run.with_decode(beam_size=beam_size), sources, options.rounds)
+
+
+def measure(run: Run, sources: list[str], rounds: int) -> None:
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    tokens = 0
+    # A config of its own keeps the programs of each way apart; batch_size changes no output.
+    runs = {way: run.with_decode(read_ahead=n + 1) for n, way in enumerate(WAYS)}
+    for number in range(rounds + 1):
+        for way in WAYS if number < 2 else WAYS[:2]:
+            as_way(way)
+            began = time.monotonic()
+            outputs = runs[way].hypotheses(sources)
+            if number:
+                seconds[way].append(time.monotonic() - began)
+            ids = run.vocabulary.encode([found[0].text for found in outputs])
+            tokens = sum(len(row) + 1 for row in ids)
+    base = seconds["refill"]
+    for way in WAYS:
+        median = statistics.median(seconds[way])
+        ratios = [one / other for one, other in zip(seconds[way], base, strict=False)]
+        print(
+            f"beam {run.config.decode.beam_size:2}  {way:9} {len(sources) / median:7.1f} sentences"
+            f"/s {tokens / median:7.0f} tokens/s  time to refill's {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f})",
+            flush=True,
+        )
+
+
+GROW, PARTS = beam.grow, pool.PARTS
+
+
+def as_way(way: str) -> None:
+    pool.PARTS = PARTS if way == "refill" else 1
+    beam.grow = to_limits if way == "to limits" else GROW
+
+
+def to_limits(step, config, sentence, search):
+    grown = GROW(step, config, sentence, search)
+    return dataclasses.replace(grown, busy=grown.t < sentence.limit)
+
+
+if __name__ == "__main__":
+    main()

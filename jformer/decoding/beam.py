@@ -1,0 +1,67 @@
+"""Beam search: of all that one more token can make, the best W go on. W = 1 is greedy search.
+
+At each position the 2W best continuations count. Of the W best those with EOS end there; the W
+best without EOS stay open. A sentence is done when no open hypothesis can enter the best
+`n_best` that have ended, or at its limit; if none has ended by then, the open ones are the answer.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jformer.config import EOS, DecodeConfig
+from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
+
+
+def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+    """One token more."""
+    W, t = config.beam_size, search.t
+    # At first there is one empty hypothesis, not W equal ones.
+    copies_W = (t == 0) & (jnp.arange(W) > 0)
+    sums_W = jnp.where(copies_W, -jnp.inf, search.open_sums_W)
+    search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
+    # Exact in two stages: the best of all are among the best of each hypothesis.
+    each = min(2 * W, logits_WV.shape[-1])
+    logits_WC, tokens_WC = jax.lax.top_k(logits_WV, each)
+    sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
+    # Li et al. (2016): the children of one hypothesis make room for those of others.
+    ranked_WC = sums_WC - config.diversity * jnp.arange(each)
+    _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
+    parents_C = order_C // each
+    sums_C, tokens_C = (x_WC.reshape(-1)[order_C] for x_WC in (sums_WC, tokens_WC))
+    histories_CT = search.open_tokens_WT[parents_C].at[:, t].set(tokens_C)
+
+    # At most W end, one for each hypothesis, so W stay open.
+    ends_C = tokens_C == EOS
+    chosen_W = jnp.argsort(ends_C, stable=True)[:W]
+    search = dataclasses.replace(
+        search,
+        t=t + 1,
+        ancestors_WT=search.ancestors_WT[parents_C[chosen_W]],
+        open_tokens_WT=histories_CT[chosen_W],
+        open_sums_W=jnp.where(ends_C, -jnp.inf, sums_C)[chosen_W],
+    )
+    ending_sums_W = jnp.where(ends_C, sums_C, -jnp.inf)[:W]
+    search = keep_ended(search, histories_CT[:W], ending_sums_W, config)
+    # Sums only fall, and the penalty divides them by at most its value at the limit.
+    best_possible = jnp.max(search.open_sums_W) / length_penalty(sentence.limit, config)
+    settled = search.ended_scores_W[config.n_best - 1] >= best_possible
+    busy = ~settled & (search.t < sentence.limit)
+    given_up = ~busy & (search.ended_scores_W[0] > -jnp.inf)
+    sums_W = jnp.where(given_up, -jnp.inf, search.open_sums_W)
+    return dataclasses.replace(search, busy=busy, open_sums_W=sums_W)
+
+
+def keep_ended(search: Search, tokens_WT, sums_W, config: DecodeConfig) -> Search:
+    """The W best of the hypotheses that ended before and of those that end now."""
+    scores_W = sums_W / length_penalty(search.t, config)
+    scores_W, chosen_W = jax.lax.top_k(
+        jnp.concatenate([search.ended_scores_W, scores_W]), len(sums_W)
+    )
+    return dataclasses.replace(
+        search,
+        ended_tokens_WT=jnp.concatenate([search.ended_tokens_WT, tokens_WT])[chosen_W],
+        ended_sums_W=jnp.concatenate([search.ended_sums_W, sums_W])[chosen_W],
+        ended_scores_W=scores_W,
+    )

@@ -1,0 +1,54 @@
+"""Sampling: each of `n_best` hypotheses draws its next token from the model's distribution.
+
+What it draws depends on the sentence, the seed and its own number alone, not on the batch.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jformer.config import EOS, PAD, DecodeConfig
+from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
+
+
+def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+    """One token more for each sample that has not ended."""
+    W, t = config.n_best, search.t
+    search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
+    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), sentence.seed), t)
+    keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))
+    tokens_W = jax.vmap(jax.random.categorical)(keys_W, likely(logits_WV, config))
+    drawn_W = jnp.take_along_axis(logits_WV, tokens_W[:, None], axis=1)[:, 0] - log_total_W
+    sums_W, open_W = search.open_sums_W + drawn_W, search.open_sums_W > -jnp.inf
+    tokens_WT = search.open_tokens_WT.at[:, t].set(jnp.where(open_W, tokens_W, PAD))
+
+    ends_W = open_W & (tokens_W == EOS)
+    search = dataclasses.replace(
+        search,
+        t=t + 1,
+        open_tokens_WT=tokens_WT,
+        open_sums_W=jnp.where(ends_W, -jnp.inf, sums_W),
+        ended_tokens_WT=jnp.where(ends_W[:, None], tokens_WT, search.ended_tokens_WT),
+        ended_sums_W=jnp.where(ends_W, sums_W, search.ended_sums_W),
+        ended_scores_W=jnp.where(
+            ends_W, sums_W / length_penalty(t + 1, config), search.ended_scores_W
+        ),
+    )
+    all_ended = jnp.all(search.open_sums_W == -jnp.inf)
+    return dataclasses.replace(search, busy=~all_ended & (search.t < sentence.limit))
+
+
+def likely(logits_WV, config: DecodeConfig):
+    """By temperature, then only the `top_k` likeliest tokens, then the fewest that hold `top_p`."""
+    logits_WV = logits_WV / config.temperature
+    if not config.top_k and config.top_p == 1.0:
+        return logits_WV
+    V = logits_WV.shape[-1]
+    sorted_WV, order_WV = jax.lax.top_k(logits_WV, min(config.top_k or V, V))
+    shares_WV = jax.nn.softmax(sorted_WV)
+    before_WV = jnp.cumsum(shares_WV, axis=-1) - shares_WV
+    # The likeliest always stays; a token is kept while those before it hold less than top_p.
+    kept_WV = jnp.where(before_WV < config.top_p, sorted_WV, -jnp.inf)
+    rows_W1 = jnp.arange(len(logits_WV))[:, None]
+    return jnp.full_like(logits_WV, -jnp.inf).at[rows_W1, order_WV].set(kept_WV)

@@ -1,0 +1,67 @@
+"""Two systems on the same sentences: is one better, or is it chance?
+
+sacreBLEU's paired bootstrap (Koehn, 2004): both are scored on the same 1,000 samples of the
+sentences, drawn with replacement under its seed, $SACREBLEU_SEED or 12345. The p-value is how often
+a difference as large would come up if the two were alike.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+
+from jformer.evaluation.scores import MOST_PAIRS, SAMPLES, check_streams, interval
+from jformer.keys import UserError
+
+SIGNIFICANT = 0.05
+
+
+def compare(
+    ours: Sequence[str], theirs: Sequence[str], references: Sequence[Sequence[str]],
+    names: tuple[str, str] = ("ours", "theirs"),
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Of `bleu`, `chrf` and `ter`: `systems`, `p_value`, `better`, `significant`, `signature`.
+
+    `systems` has the `name`, `score`, `mean` and `interval` (95 %) of ours, then of theirs.
+    `better` is the name of one, or empty where they score the same.
+    """
+    check_streams(ours, [theirs, *references])
+    if len(ours) > MOST_PAIRS:
+        raise UserError(f"{len(ours):,} pairs to compare on; at most {MOST_PAIRS:,} fit in memory")
+    metrics = {"bleu": BLEU(force=True), "chrf": CHRF(), "ter": TER()}
+    systems = list(zip(names, (ours, theirs), strict=True))
+    test = PairedTest(systems, metrics, references, test_type="bs", n_samples=SAMPLES)
+    signatures, columns = test()
+    # Keyed by names of its own, such as chrF2, in the order of `metrics`; first is that of `names`.
+    _, *results = columns.values()
+    return {
+        metric: {**verdict(metric, names, pair), "signature": str(signature)}
+        for metric, pair, signature in zip(metrics, results, signatures.values(), strict=True)
+    }
+
+
+def verdict(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[str, Any]:
+    ours, theirs = (float(result.score) for result in results)
+    # Edits, of which there may be more than words.
+    is_rate = metric == "ter"
+    first_is_better = ours < theirs if is_rate else ours > theirs
+    # Of equal scores sacreBLEU counts the samples that differ by more than 0: for one system twice
+    # it finds none, and p = 1/1001.
+    p_value = 1.0 if ours == theirs else float(results[1].p_value)
+    most = math.inf if is_rate else 100.0
+    return {
+        "systems": [
+            {
+                "name": name,
+                "score": float(result.score),
+                "mean": float(result.mean),
+                "interval": interval(float(result.mean), float(result.ci), most),
+            }
+            for name, result in zip(names, results, strict=True)
+        ],
+        "p_value": p_value,
+        "better": "" if ours == theirs else names[0 if first_is_better else 1],
+        "significant": p_value < SIGNIFICANT,
+    }

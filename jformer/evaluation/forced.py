@@ -1,0 +1,103 @@
+"""Forced decoding: what models give to texts that are at hand, and what they attend to meanwhile.
+
+Letters: B pairs, S source, T target, H heads. A pair is the ids of both sides, without EOS.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jformer.config import BOS, EOS, PAD, UserError
+from jformer.decoding.ensemble import Models, mean_logits
+from jformer.keys import RunError
+from jformer.model.transformer import attention_weights
+
+Pair = tuple[Sequence[int], Sequence[int]]
+SHORTEST = 16  # positions of a side; they double from here, so that few shapes are compiled
+POSITIONS = 4096  # of a batch's side at most: there is a logit for each and each entry
+
+
+@dataclasses.dataclass(frozen=True)
+class Forced:
+    """Of one pair."""
+
+    log_probs_T: np.ndarray  # of each target token and of EOS
+    weights_TS: np.ndarray | None = None  # the mean of a layer's heads, EOS included on both sides
+
+
+def force(
+    models: Models, params: tuple[Any, ...], pairs: Sequence[Pair], batch_size: int, layer: int = 0
+) -> list[Forced]:
+    """In the order of the pairs; with `layer` from 1 on, its cross-attention, too.
+
+    Of several models the probabilities are averaged, and the weights.
+    """
+    tables = [m.config.max_positions for m in models if m.config.positions == "learned"]
+    longest = max((len(ids) + 1 for pair in pairs for ids in pair), default=0)
+    if tables and longest > min(tables):
+        raise UserError(
+            f"config.model.max_positions={min(tables)}: a text to be scored has {longest} tokens; "
+            f"shorten it"
+        )
+    results: list[Forced] = [None] * len(pairs)  # type: ignore[list-item]
+    for numbers, source_BS, target_BT1 in batches(pairs, batch_size, *tables):
+        try:
+            found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            raise RunError(
+                f"out of memory with texts of {source_BS.shape[1]} and {target_BT1.shape[1]} "
+                f"tokens; shorten them"
+            ) from error
+        for row, number in enumerate(numbers):
+            S, T = (len(ids) + 1 for ids in pairs[number])
+            weights_TS = found[1][row, :T, :S] if layer else None
+            results[number] = Forced(found[0][row, :T], weights_TS)
+    return results
+
+
+def batches(
+    pairs: Sequence[Pair], batch_size: int, *limits: int
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
+    """Numbers of pairs of about the same lengths, and their rows, with BOS and EOS."""
+
+    def shape(n):
+        return tuple(min([max(SHORTEST, 1 << len(ids).bit_length()), *limits]) for ids in pairs[n])
+
+    for (S, T), group in itertools.groupby(sorted(range(len(pairs)), key=shape), key=shape):
+        most = max(1, min(batch_size, POSITIONS // max(S, T)))
+        while numbers := list(itertools.islice(group, most)):
+            rows = min(most, 1 << (len(numbers) - 1).bit_length())
+            source_BS = np.full((rows, S), PAD, np.int32)
+            target_BT1 = np.full((rows, T + 1), PAD, np.int32)
+            for row, (source, target) in enumerate(pairs[n] for n in numbers):
+                source_BS[row, : len(source) + 1] = [*source, EOS]
+                target_BT1[row, : len(target) + 2] = [BOS, *target, EOS]
+            yield numbers, source_BS, target_BT1
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def forced(models: Models, layer: int, params, source_BS, target_BT1):
+    """Log-probabilities (B, T) of the tokens after the first, and weights (B, T, S)."""
+    target_BT, labels_BT = target_BT1[:, :-1], target_BT1[:, 1:]
+    logits = [
+        model.apply({"params": p}, source_BS, target_BT)
+        for model, p in zip(models, params, strict=True)
+    ]
+    log_probs_BTV = jax.nn.log_softmax(mean_logits(logits))
+    log_probs_BT = jnp.take_along_axis(log_probs_BTV, labels_BT[..., None], axis=-1)[..., 0]
+    if not layer:
+        return log_probs_BT, None
+    name = f"decoder_{layer - 1}/cross_attention"
+    weights = [
+        jnp.mean(attention_weights(model, p, source_BS, target_BT)[name], axis=1)
+        for model, p in zip(models, params, strict=True)
+    ]
+    return log_probs_BT, sum(weights) / len(weights)

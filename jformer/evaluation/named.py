@@ -1,0 +1,89 @@
+"""Named test sets, as sacreBLEU has them: `wmt14/full`, `iwslt17/tst2015`, `multi30k/2016`.
+
+It fetches a set once and keeps it in $SACREBLEU, or ~/.sacrebleu. Its `wmt14` lacks 266 of the
+3,003 sentences of newstest2014 from English to German, which `wmt14/full` has.
+"""
+
+import difflib
+import logging
+import os
+import socket
+from pathlib import Path
+
+from sacrebleu import (
+    DATASETS,
+    SACREBLEU_DIR,
+    get_available_testsets,
+    get_langpairs_for_testset,
+    get_reference_files,
+    get_source_file,
+)
+from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
+
+from jformer.data.corpora import read_text, texts, unescape
+from jformer.keys import UserError
+
+SECONDS = 30  # without a byte: sacreBLEU itself would wait for ever
+
+
+def open_test_set(
+    name: str, source_language: str, target_language: str
+) -> tuple[list[str], list[list[str]]]:
+    """The sources, and the references as streams: one list a translator."""
+    pair = f"{source_language}-{target_language}"
+    check_name(name, pair)
+    sources, *references = (read(name, Path(path)) for path in fetch(name, pair))
+    for stream in references:
+        if len(stream) != len(sources):
+            raise UserError(
+                f"{name}: has {len(sources)} sources and {len(stream)} references; a download or "
+                f"a copy was cut short: delete {folder(name)} and fetch it again"
+            )
+    return sources, references
+
+
+def check_name(name: str, pair: str) -> None:
+    """Refuse what sacreBLEU does not have."""
+    if name not in (names := get_available_testsets()):
+        close = difflib.get_close_matches(name, names, n=3)
+        near = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise UserError(f"{name}: no test set of sacreBLEU{near} (`sacrebleu --list` has them all)")
+    if pair not in (pairs := get_langpairs_for_testset(name)):
+        raise UserError(f"{name}: not from and to {pair}; it has {', '.join(sorted(pairs))}")
+
+
+def fetch(name: str, pair: str) -> list[str]:
+    """The files of the sources and of each reference, downloaded unless they are there."""
+    told: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        told.append(record.getMessage())
+        return False  # and it is not logged
+
+    logger, timeout = logging.getLogger("sacrebleu"), socket.getdefaulttimeout()
+    logger.addFilter(keep)
+    socket.setdefaulttimeout(SECONDS)
+    try:
+        return [get_source_file(name, pair), *get_reference_files(name, pair)]
+    # Whatever a network, an archive or a parser can raise; or it logs the reason and exits.
+    except (Exception, SystemExit) as error:
+        reason = " ".join(" ".join(told or [f"{type(error).__name__}: {error}"]).split())
+        raise UserError(
+            f"{name}: cannot be fetched by sacreBLEU ({reason}); run `sacrebleu -t {name} "
+            f"-l {pair} --echo src` where there is a network and copy the folder ~/.sacrebleu/"
+            f"{name} to {folder(name)}; delete that first if it is damaged"
+        ) from error
+    finally:
+        socket.setdefaulttimeout(timeout)
+        logger.removeFilter(keep)
+
+
+def folder(name: str) -> str:
+    return os.path.join(SACREBLEU_DIR, name)
+
+
+def read(name: str, path: Path) -> list[str]:
+    """The lines of a file; of SGML sacreBLEU leaves the escapes, which no model was trained on."""
+    escaped = isinstance(DATASETS[name], FakeSGMLDataset)
+    lines = texts(path)
+    return read_text(map(unescape, lines) if escaped else lines, str(path), "error")

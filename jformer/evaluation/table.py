@@ -1,0 +1,94 @@
+"""Scores as a table to read: a row a score, a column a split, and below it what explains them."""
+
+from typing import Any
+
+from jformer.evaluation.scores import SIGNATURES
+
+METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+ROWS = {
+    "bleu": METRICS["bleu"],
+    "bleu_interval": "  95 % interval",
+    "bleu_lowercase": "BLEU, without case",
+    "bleu_moses": "BLEU, Moses' words",
+    "bleu_moses_compounds": "BLEU, and compounds split",
+    "chrf": METRICS["chrf"],
+    "ter": METRICS["ter"],
+    "perplexity": "perplexity",
+}
+
+
+def table(results: dict[str, dict[str, Any]]) -> str:
+    """`{split: scores}` as blocks of text; what no split has gets no row, or no block.
+
+    `by_length` of a split is what the function of this name returned, `against` what `compare` did.
+    """
+    blocks = [score_rows(results)]
+    for split, scores in results.items():
+        blocks.append(length_rows(split, scores.get("by_length", [])))
+        blocks.append(comparison_rows(split, scores.get("against", {})))
+    # The first row of each is its heading.
+    texts = [aligned(block) for block in blocks if len(block) > 1]
+    texts.insert(1, "\n".join(signatures(results)))
+    return "\n\n".join(text for text in texts if text)
+
+
+def score_rows(results: dict[str, dict[str, Any]]) -> list[list[str]]:
+    heading = ["", *results]
+    rows = [
+        [label, *(cell(scores.get(name)) for scores in results.values())]
+        for name, label in ROWS.items()
+        if any(name in scores for scores in results.values())
+    ]
+    return [heading, *rows]
+
+
+def signatures(results: dict[str, dict[str, Any]]) -> list[str]:
+    """A line a score; more, where splits differ, as in their number of references."""
+    lines = []
+    for name, key in SIGNATURES.items():
+        found = (scores[key] for scores in results.values() if key in scores)
+        lines += [f"{ROWS[name]}: {signature}" for signature in dict.fromkeys(found)]
+    return lines
+
+
+def length_rows(split: str, groups: list[dict[str, Any]]) -> list[list[str]]:
+    heading = [f"{split}, words of the source", "pairs", "BLEU", "chrF", "length ratio"]
+    rows = [
+        [group["words"], f"{group['pairs']:,}"]
+        + [cell(group[name]) for name in ("bleu", "chrf", "length_ratio")]
+        for group in groups
+    ]
+    return [heading, *rows]
+
+
+def comparison_rows(split: str, against: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Scores with their intervals, and which system is better unless it may be chance."""
+    rows = []
+    names: list[str] = []
+    for metric, told in against.items():
+        names = [system["name"] for system in told["systems"]]
+        scores = [f"{cell(s['score'])} ({cell(s['interval'])})" for s in told["systems"]]
+        better = told["better"] if told["significant"] else "neither"
+        rows.append([METRICS[metric], *scores, f"{told['p_value']:.3f}", better])
+    return [[f"{split}, paired bootstrap", *names, "p", "better, p < 0.05"], *rows]
+
+
+def cell(value: Any) -> str:
+    """A number or an interval with two decimals, or a dash for none."""
+    if value is None:
+        return "-"
+    numbers = value if isinstance(value, list) else [value]
+    return "-".join(f"{number:.2f}" for number in numbers)
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Columns two spaces apart, all but the first to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            text.rjust(width) if number else text.ljust(width)
+            for number, (text, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)

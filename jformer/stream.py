@@ -1,0 +1,155 @@
+"""Lines of text through a run: a stream in and a stream out, in order and in bounded memory.
+
+`config.decode.read_ahead` lines are read, searched in the order of their lengths, and written.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from jformer.config import UserError
+from jformer.data.corpora import Corpus, Report, clean, read
+from jformer.evaluation.alignment import pharaoh
+from jformer.output import Output
+from jformer.run import Run, Scored, Translation
+
+SECONDS_SILENT = 10  # between two reports to a log
+TAB_OR_END = str.maketrans("\t\n", "  ")
+
+
+def translate_stream(
+    run: Run, lines: Iterable[bytes], place: str, prefixes: Iterable[bytes] | None,
+    output: Output, format: str, total: int | None,
+) -> None:  # fmt: skip
+    """Write the translations of all `lines` behind those that the output has already.
+
+    An error calls a line `place` and its number. There is one of `prefixes` for each.
+    """
+    policy, report = run.config.data.bad_lines.replace("skip", "error"), Report()
+    sides = [lines] if prefixes is None else [lines, prefixes]
+    numbered = enumerate(itertools.zip_longest(*sides), start=1)
+    progress = Progress(total, output.done)
+    for window in windows(itertools.islice(numbered, output.done, None), run):
+        columns: list[list[str]] = [[] for _ in sides]
+        for number, row in window:
+            for column, line, name in zip(columns, row, (place, "prefix"), strict=False):
+                if line is None:
+                    raise UserError(f"{name}:{number}: missing; each line must have its prefix")
+                text = clean(line, f"{name}:{number}", number == 1, policy, report)
+                column.append(text or "")
+        first, details = window[0][0], format != "text"
+        starts = None if prefixes is None else columns[1]
+        found = run.hypotheses(columns[0], starts, details, first)
+        rows = zip(itertools.count(first), columns[0], found, strict=False)
+        output.write("".join(TRANSLATIONS[format](*row) for row in rows))
+        progress.advance(len(window))
+    progress.close()
+
+
+def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:
+    """Write what the model thinks of each pair; the sum of log-probabilities, and of how many."""
+    total, tokens = 0.0, 0
+    pairs = read(corpus, run.config.data.bad_lines, Report(), whole=True)
+    for window in windows(pairs, run):
+        numbers, sources, targets = zip(*window, strict=True)
+        scored = run.score(sources, targets)
+        rows = zip(numbers, sources, targets, scored, strict=True)
+        output.write("".join(SCORES[format](*row) for row in rows))
+        total += sum(one.log_prob for one in scored)
+        tokens += sum(len(one.token_log_probs) for one in scored)
+    return total, tokens
+
+
+def windows(items: Iterator[Any], run: Run) -> Iterator[list[Any]]:
+    while window := list(itertools.islice(items, run.config.decode.read_ahead)):
+        yield window
+
+
+def text_row(number: int, source: str, found: Sequence[Translation]) -> str:
+    # A translation could hold a line break of its own; the lines must stay those of the input.
+    return found[0].text.replace("\n", " ") + "\n"
+
+
+def json_row(number: int, source: str, found: Sequence[Translation]) -> str:
+    outputs = [
+        dataclasses.asdict(one) | {"alignment": pharaoh(one.alignment or [])} for one in found
+    ]
+    return as_json({"line": number, "source": source, "outputs": outputs})
+
+
+def tsv_rows(number: int, source: str, found: Sequence[Translation]) -> str:
+    """Line, rank, score, log-probability, text, tokens with their spaces as U+2581, alignment."""
+    return "".join(
+        tsv(
+            number, rank, f"{one.score:.6f}", f"{one.log_prob:.6f}", one.text,
+            visible(one.tokens or []), pharaoh(one.alignment or []),
+        )
+        for rank, one in enumerate(found, start=1)
+    )  # fmt: skip
+
+
+def as_json(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"
+
+
+def tsv(*fields: Any) -> str:
+    return "\t".join(str(field).translate(TAB_OR_END) for field in fields) + "\n"
+
+
+def visible(tokens: Sequence[str]) -> str:
+    return " ".join(token.replace(" ", "\u2581") for token in tokens)
+
+
+TRANSLATIONS: dict[str, Callable[[int, str, Sequence[Translation]], str]] = {
+    "text": text_row, "jsonl": json_row, "tsv": tsv_rows,
+}  # fmt: skip
+SCORES: dict[str, Callable[[int, str, str, Scored], str]] = {
+    "text": lambda number, source, target, one: f"{one.log_prob:.6f}\n",
+    "jsonl": lambda number, source, target, one: as_json(
+        {"line": number, "source": source, "target": target, **dataclasses.asdict(one)}
+    ),
+    "tsv": lambda number, source, target, one: tsv(
+        number, f"{one.log_prob:.6f}", f"{one.perplexity:.4f}", visible(one.tokens),
+        " ".join(f"{x:.4f}" for x in one.token_log_probs),
+    ),
+}  # fmt: skip
+
+
+class Progress:
+    """A bar on a terminal; elsewhere a line now and then, so that a log stays readable."""
+
+    def __init__(self, total: int | None, done: int):
+        self._began = self._told = time.monotonic()
+        self._bar = tqdm(total=total, initial=done, unit="line", disable=not sys.stderr.isatty())
+        self._total, self._before, self._now = total, done, done
+
+    def advance(self, lines: int) -> None:
+        self._bar.update(lines)
+        self._now += lines
+        now = time.monotonic()
+        if not self._bar.disable or now - self._told < SECONDS_SILENT:
+            return
+        self._told = now
+        pace = (self._now - self._before) / (now - self._began)
+        left = (
+            ""
+            if self._total is None
+            else (
+                f" of {self._total:,}, ETA {tqdm.format_interval((self._total - self._now) / pace)}"
+            )
+        )
+        tqdm.write(f"{self._now:,} lines{left}, {pace:.0f} a second", file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def perplexity(total: float, tokens: int) -> float:
+    return math.exp(-total / max(tokens, 1))

@@ -1,0 +1,94 @@
+"""Two systems on the same sentences: sacreBLEU's paired bootstrap, and a verdict."""
+
+import json
+import re
+
+import pytest
+
+from jformer.evaluation import compare as module
+from jformer.evaluation.compare import compare
+from jformer.keys import UserError
+from tests.evaluation.noise import sacrebleu, sentences, worsened
+
+REFERENCE = sentences(67)
+GOOD, BAD = worsened(REFERENCE, 0.1), worsened(REFERENCE, 0.4, seed=5)
+ALIKE = worsened(REFERENCE, 0.1, seed=7)
+METRICS = ["bleu", "chrf", "ter"]
+
+
+def test_numbers_equal_those_of_sacrebleus_own_command(tmp_path):
+    # Its JSON fails on float32, which its intervals are; LaTeX has all numbers.
+    options = ["-m", *METRICS, "--paired-bs", "--format", "latex", "--no-color"]
+    told = sacrebleu(tmp_path, [REFERENCE], [GOOD, ALIKE], *options)
+    found = compare(GOOD, ALIKE, [REFERENCE])
+    cells = re.findall(r"([\d.]+) \(([\d.]+) ± ([\d.]+)\)(?: \(p = ([\d.]+)\))?", told)
+    expected = dict(zip(METRICS, zip(cells[:3], cells[3:], strict=True), strict=True))
+    for metric, pair in expected.items():
+        for system, (score, mean, half, _) in zip(found[metric]["systems"], pair, strict=True):
+            mean, half = float(mean), float(half)
+            # Both are rounded to 6 decimals.
+            assert system["score"] == pytest.approx(float(score), abs=1e-6)
+            assert system["mean"] == pytest.approx(mean, abs=1e-6)
+            assert system["interval"] == pytest.approx([mean - half, mean + half], abs=2e-6)
+        assert found[metric]["p_value"] == pytest.approx(float(pair[1][3]), abs=1e-4)
+        assert found[metric]["signature"] in told
+
+
+def test_one_system_twice_is_no_better_than_itself():
+    for verdict in compare(GOOD, GOOD, [REFERENCE]).values():
+        ours, theirs = verdict["systems"]
+        assert ours["score"] == theirs["score"]
+        assert (verdict["p_value"], verdict["better"]) == (1.0, "")
+        assert not verdict["significant"]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(GOOD, BAD), (BAD, GOOD)])
+def test_a_clearly_better_system_is_named_by_every_metric(ours, theirs):
+    names = ("good", "bad") if ours is GOOD else ("bad", "good")
+    for verdict in compare(ours, theirs, [REFERENCE], names).values():
+        assert verdict["better"] == "good"
+        assert verdict["p_value"] < 0.05
+        assert verdict["significant"]
+
+
+def test_two_systems_alike_are_not_told_apart():
+    for verdict in compare(GOOD, ALIKE, [REFERENCE]).values():
+        assert verdict["better"] in ("ours", "theirs")
+        assert verdict["p_value"] >= 0.05
+        assert not verdict["significant"]
+
+
+def test_intervals_contain_the_scores():
+    for verdict in compare(GOOD, BAD, [REFERENCE]).values():
+        for system in verdict["systems"]:
+            low, high = system["interval"]
+            assert low < system["score"] < high
+
+
+def test_an_error_rate_may_exceed_a_hundred():
+    long = [f"{line} {line} {line}" for line in BAD]
+    ours = compare(long, GOOD, [REFERENCE])["ter"]["systems"][0]
+    assert 100 < ours["interval"][0] < ours["score"] < ours["interval"][1]
+
+
+def test_all_references_count():
+    both = compare(GOOD, BAD, [REFERENCE, BAD])["bleu"]
+    assert both["systems"][1]["score"] == pytest.approx(100)
+    assert "nrefs:2" in both["signature"]
+
+
+def test_the_result_is_plain_json_and_nothing_is_printed(capfd):
+    found = compare(GOOD, BAD, [REFERENCE])
+    assert json.loads(json.dumps(found)) == found
+    assert capfd.readouterr() == ("", "")
+
+
+def test_streams_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match="67 translations, and 66 lines"):
+        compare(GOOD, BAD[1:], [REFERENCE])
+
+
+def test_more_pairs_than_fit_in_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(module, "MOST_PAIRS", 66)
+    with pytest.raises(UserError, match="67 pairs to compare on; at most 66"):
+        compare(GOOD, BAD, [REFERENCE])
