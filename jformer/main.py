@@ -62,6 +62,8 @@ OF_MODEL = {"checkpoint": "average", "ensemble": ""}  # flags of the commands th
 
 def main(argv: list[str]) -> int:
     """Run one command line, program name first, and return its exit status."""
+    if sys.stderr is None:  # closed, and any file that is opened next would get its number
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     logging.getLogger("jformer").setLevel(logging.INFO)
     if "--help" in argv or "-h" in argv:
@@ -147,9 +149,9 @@ def train_command(arguments: list[str]) -> int:
     splits = train(config, workdir, flag.profile)
     if not is_first():
         return 0
-    run = load(workdir)
-    now = made_by(run) | {"decode": dataclasses.asdict(config.decode)}
-    known = {n: s for n, s in read_results(workdir).items() if now.items() <= s.items()}
+    run = load(workdir).with_decode(**dataclasses.asdict(config.decode))
+    now = made_by(run).items()
+    known = {name: s for name, s in read_results(workdir).items() if now <= s.items()}
     if splits.keys() <= known.keys():
         more = "steps=MORE" if run.step >= config.train.steps else "patience=0"
         say(f"the run is complete at step {run.step}; --config.train.{more} goes on")
@@ -191,18 +193,18 @@ def translate_command(arguments: list[str]) -> int:
         raise UserError("--format=text: has one output a line; take jsonl or tsv for n_best")
 
     from jformer.data.corpora import texts
-    from jformer.output import fingerprints, open_output, standard_input, stopping
-    from jformer.results import made_by
+    from jformer.output import check_output, fingerprints, open_output, standard_input, stopping
+    from jformer.results import job_of
     from jformer.stream import translate_stream
 
-    files = fingerprints({"input": flag.input, "prefix": flag.prefix})
+    check_output(flag.output)
+    files = fingerprints({"input": flag.input, "prefix": flag.prefix}, config.data.bad_lines)
     run = open_run(flag, config)
     lines = texts(Path(flag.input)) if flag.input else standard_input()
     prefixes = texts(Path(flag.prefix)) if flag.prefix else None
-    job = {**files, "bad_lines": config.data.bad_lines, "format": flag.format, **made_by(run)}
-    output = open_output(flag.output, job, flag.format)
+    output = open_output(flag.output, job_of(run, flag.format, files), flag.format)
     with stopping(output):
-        place, total = flag.input or "standard input", files["input"]["lines"]
+        place, total = flag.input or "standard input", files.get("input", {}).get("lines")
         translate_stream(run, lines, place, prefixes, output, flag.format, total)
         output.close()
     return 0
@@ -214,10 +216,12 @@ def score_command(arguments: list[str]) -> int:
     check_format(flag.format)
 
     from jformer.data.corpora import open_corpus
-    from jformer.output import open_output, stopping
+    from jformer.output import check_output, fingerprints, open_output, stopping
     from jformer.stream import perplexity, score_stream
 
     corpus = open_corpus(flag.data, config.data.source_language, config.data.target_language)
+    check_output(flag.output)
+    fingerprints({str(path): str(path) for path in corpus.files}, config.data.bad_lines)
     run = open_run(flag, config)
     output = open_output(flag.output, {}, "")
     with stopping(output):
@@ -258,11 +262,11 @@ def summary_command(arguments: list[str]) -> int:
 
 
 def open_run(flag: Any, config: Config) -> Any:
-    """The run of --workdir with the others of --ensemble, and with this `config.decode`."""
+    """The run of --workdir with the others of --ensemble, and with what `config` changes of it."""
     from jformer.run import load
 
     run = load(flag.workdir, flag.checkpoint, [name for name in flag.ensemble.split(",") if name])
-    return run.with_decode(**dataclasses.asdict(config.decode))
+    return dataclasses.replace(run, config=config)
 
 
 def check_format(format: str) -> None:

@@ -5,18 +5,20 @@ same command goes on behind the last whole line.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import signal
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jformer.config import UserError, replace_file
-from jformer.data.corpora import existing, without_ends
+from jformer.data.corpora import Report, clean, existing, without_ends
 from jformer.keys import Stopped
 
 
@@ -27,6 +29,8 @@ def standard_input() -> Iterator[bytes]:
 
 class Output:
     """An open file, pipe or terminal; `done` lines of the input have been written before."""
+
+    goes_on = False  # whether the same command goes on with what a stopped one has written
 
     def __init__(self, descriptor: int, done: int = 0):
         self.done = done
@@ -53,33 +57,42 @@ class OutputFile(Output):
     """A file that appears when all of it is there."""
 
     def __init__(self, path: Path, job: dict[str, Any], format: str):
-        """`job` is all that the lines depend on: a file of another job is not gone on with.
+        """`job` is all that the lines depend on; one of nothing is always begun anew.
 
-        A job of nothing is begun anew.
+        What another job has begun is neither gone on with nor thrown away.
         """
+        self.goes_on = bool(job)
         self._path = path
         self._partial = path.with_name(path.name + ".partial")
         self._note = path.with_name(path.name + ".job")
-        done = 0
-        if job and self._partial.exists() and self._note.exists():
-            self._check_same(job)
-            done, size = whole_lines(self._partial, format)
-            os.truncate(self._partial, size)
-        else:
-            self._partial.unlink(missing_ok=True)
+        super().__init__(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+        self._lock()
+        size = 0
+        if self._note.exists():
+            self.done, size = whole_lines(self._partial, format)
+        if not (self.done and self._goes_on(job)):
+            self.done = size = 0
             replace_file(self._note, json.dumps(job, indent=2).encode())
-        super().__init__(
-            os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), done
-        )
+        os.ftruncate(self._descriptor, size)
 
-    def _check_same(self, job: dict[str, Any]) -> None:
-        before = json.loads(self._note.read_text(encoding="utf-8"))
-        if before != job:
-            names = ", ".join(name for name in job if job[name] != before.get(name))
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise UserError(
-                f"{self._partial}: was begun by another command, with another {names}; remove it "
-                f"to begin anew, or choose another --output"
+                f"{self._partial}: another command is writing it; wait for it, or choose another "
+                f"--output"
+            ) from None
+
+    def _goes_on(self, job: dict[str, Any]) -> bool:
+        before = json.loads(self._note.read_text(encoding="utf-8"))
+        if before and before != job:
+            names = [name for name in job if job[name] != before.get(name)] or ["input"]
+            raise UserError(
+                f"{self._partial}: was begun by another command, with another {', '.join(names)}; "
+                f"remove it to begin anew, or choose another --output"
             )
+        return bool(before)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -87,18 +100,38 @@ class OutputFile(Output):
         self._note.unlink()
 
 
+def check_output(name: str) -> None:
+    """Raise `UserError` where `open_output` would fail: loading a model takes its time."""
+    if not name and sys.stdout is None:
+        raise UserError("standard output is closed; set --output=FILE")
+    if os.path.isdir(name):
+        raise UserError(f"--output={name}: is a directory; a file is needed there")
+    with writing(name):
+        if name and not is_special(name):
+            tempfile.TemporaryFile(dir=Path(os.path.realpath(name)).parent).close()
+
+
 def open_output(name: str, job: dict[str, Any], format: str) -> Output:
     """Standard output, if there is no name; a device or a pipe is written to as it is."""
     if not name:
-        if sys.stdout is None:
-            raise UserError("standard output is closed; set --output=FILE")
         return Output(sys.stdout.fileno())
-    try:
-        if os.path.exists(name) and not os.path.isfile(name):
+    with writing(name):
+        if is_special(name):
             return Output(os.open(name, os.O_WRONLY))
-        return OutputFile(Path(name), job, format)
+        return OutputFile(Path(os.path.realpath(name)), job, format)
+
+
+@contextlib.contextmanager
+def writing(name: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"--output={name}: cannot be written ({error.strerror})") from error
+
+
+def is_special(name: str) -> bool:
+    """A device or a pipe, say."""
+    return os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name)
 
 
 def whole_lines(path: Path, format: str) -> tuple[int, int]:
@@ -119,27 +152,28 @@ def whole_lines(path: Path, format: str) -> tuple[int, int]:
     return (max(done - 1, 0), before) if format == "tsv" else (done, size)
 
 
-def fingerprints(names: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """`{"lines": .., "sha256": ..}` of each file, of which all must have as many lines.
+def fingerprints(names: dict[str, str], bad_lines: str) -> dict[str, dict[str, Any]]:
+    """`{"lines": .., "sha256": ..}` of each file that has a name; all must have as many lines.
 
-    What is no plain text, or has no name, has None for lines.
+    What is no plain text has None for lines, and a pipe, which is read only once, for both. A bad
+    line is found here, before there is any work to lose.
     """
     result: dict[str, dict[str, Any]] = {}
+    policy = bad_lines.replace("skip", "error")
     for key, name in names.items():
-        result[key] = {"lines": None, "sha256": None}
         if not name:
             continue
-        path = existing(Path(name))
-        digest, lines, last = hashlib.sha256(), 0, b"\n"
+        if is_special(name):
+            result[key] = {"lines": None, "sha256": None}
+            continue
+        path, digest, number = existing(Path(name)), hashlib.sha256(), 0
+        plain = path.suffix not in (".gz", ".sgm", ".xml", ".parquet")
         with path.open("rb") as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
-                lines, last = lines + part.count(b"\n"), part[-1:]
-        plain = path.suffix not in (".gz", ".sgm", ".xml")
-        result[key] = {
-            "lines": lines + (last != b"\n") if plain else None,
-            "sha256": digest.hexdigest(),
-        }
+            for number, line in enumerate(file, start=1):
+                digest.update(line)
+                if plain:
+                    clean(line, f"{name}:{number}", number == 1, policy, Report())
+        result[key] = {"lines": number if plain else None, "sha256": digest.hexdigest()}
     counts = {
         names[key]: found["lines"] for key, found in result.items() if found["lines"] is not None
     }
@@ -152,7 +186,7 @@ def fingerprints(names: dict[str, str]) -> dict[str, dict[str, Any]]:
 @contextlib.contextmanager
 def stopping(output: Output) -> Iterator[None]:
     """SIGTERM and Ctrl-C end the job between two of its lines."""
-    goes_on = "; the same command goes on" if isinstance(output, OutputFile) else ""
+    goes_on = "; the same command goes on" if output.goes_on else ""
 
     def stop(number: int, frame: Any) -> None:
         raise Stopped(number, f"what is written is whole{goes_on}")

@@ -18,6 +18,7 @@ from jformer.run import Run
 from jformer.stream import perplexity
 
 SACREBLEU = "sacrebleu:"  # before the name of a test set that it knows
+SPEED = ("batch_size", "read_ahead")  # of config.decode; the outputs do not depend on them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,12 +85,22 @@ def score_test_set(
 
 def made_by(run: Run) -> dict[str, Any]:
     """What decides about a run's outputs, as results.json has it."""
+    decode = dataclasses.asdict(run.config.decode)
     return {
         "step": run.step,
         "checkpoint": run.checkpoint,
         "ensemble": [label(other) for other in run.others],
-        "decode": dataclasses.asdict(run.config.decode),
+        "decode": {name: value for name, value in decode.items() if name not in SPEED},
     }
+
+
+def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What decides about the lines of a translated file; nothing, if they cannot be read again."""
+    if "input" not in files or any(file["sha256"] is None for file in files.values()):
+        return {}
+    made = made_by(run)
+    decode = {f"config.decode.{name}": value for name, value in made.pop("decode").items()}
+    return {**files, "format": format, "workdir": str(run.workdir.resolve()), **made, **decode}
 
 
 def label(run: Run) -> str:

@@ -22,6 +22,7 @@ from jformer.run import Run, Scored, Translation
 
 SECONDS_SILENT = 10  # between two reports to a log
 TAB_OR_END = str.maketrans("\t\n", "  ")
+VISIBLE = str.maketrans(" \t\n", "\u2581" * 3)
 
 
 def translate_stream(
@@ -104,7 +105,7 @@ def tsv(*fields: Any) -> str:
 
 
 def visible(tokens: Sequence[str]) -> str:
-    return " ".join(token.replace(" ", "\u2581") for token in tokens)
+    return " ".join(token.translate(VISIBLE) for token in tokens)
 
 
 TRANSLATIONS: dict[str, Callable[[int, str, Sequence[Translation]], str]] = {

@@ -26,7 +26,7 @@ def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Sear
     logits_WC, tokens_WC = jax.lax.top_k(logits_WV, each)
     sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
     # Li et al. (2016): the children of one hypothesis make room for those of others.
-    ranked_WC = sums_WC - config.diversity * jnp.arange(each)
+    ranked_WC = sums_WC - config.diversity * jnp.arange(each)[None]
     _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
     parents_C = order_C // each
     sums_C, tokens_C = (x_WC.reshape(-1)[order_C] for x_WC in (sums_WC, tokens_WC))

@@ -104,10 +104,11 @@ def advance(grow, sentences_B: Sentence, searches_B: Search, enough) -> Search:
 
 
 def next_logits(step, config: DecodeConfig, sentence: Sentence, search: Search):
-    """The cache with position t; logits (W, V) of what may come next, and the log of their sum.
+    """The search with position t in its cache; logits (W, V), -inf for what may not come next, and
+    the log (W,) of the sum of all their exponentials.
 
-    The sum is over the whole vocabulary: what may not come takes no probability from the rest, so
-    that a hypothesis has the same log-probability whatever was asked of it.
+    What may not come keeps its share of that sum: a hypothesis has the same log-probability
+    whatever was asked of it.
     """
     t, W = search.t, len(search.open_sums_W)
     tokens_W = jnp.where(t == 0, BOS, search.open_tokens_WT[:, t - 1])
@@ -119,7 +120,11 @@ def next_logits(step, config: DecodeConfig, sentence: Sentence, search: Search):
     allowed_V &= (tokens_V != EOS) | (t >= config.min_length)
     allowed_V = jnp.where(forced == PAD, allowed_V, tokens_V == forced)
     search = dataclasses.replace(search, cache=cache, ancestors_WT=ancestors_WT)
-    return search, jnp.where(allowed_V, logits_WV, -jnp.inf), jax.nn.logsumexp(logits_WV, axis=-1)
+    return (
+        search,
+        jnp.where(allowed_V[None], logits_WV, -jnp.inf),
+        jax.nn.logsumexp(logits_WV, axis=-1),
+    )
 
 
 def answer(search: Search, config: DecodeConfig) -> Hypotheses:

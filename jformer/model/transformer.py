@@ -133,8 +133,9 @@ class Transformer(nn.Module):
         that a search which puts its hypotheses in order has nothing to move but these numbers.
         """
         W, T = ancestors_BWT.shape[1:]
-        own_BWWT = ancestors_BWT[:, :, None, :] == jnp.arange(W)[:, None]
-        mask_B1WX = (own_BWWT & (jnp.arange(T) <= t)).reshape(-1, 1, W, W * T)
+        places_11W1, reached_T = jnp.arange(W)[None, None, :, None], jnp.arange(T) <= t
+        own_BWWT = (ancestors_BWT[:, :, None] == places_11W1) & reached_T[None, None, None]
+        mask_B1WX = own_BWWT.reshape(-1, 1, W, W * T)
         x_BWD = self.embed(self.embedding, tokens_BW, t[None], train=False)
         new_cache = []
         for layer, cache_BHWTK, memory_BHSK in zip(

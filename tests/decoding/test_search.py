@@ -1,223 +1,347 @@
-"""The search on hand-written logit tables, against brute force and a list-based twin.
+"""Beam search on small machines, against brute force and a search over lists; see machines.py."""
 
-A table's row is the last token, its column the next: log-probabilities of a first-order chain.
-"""
-
-import functools
-import itertools
+import dataclasses
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jformer.config import BOS, EOS, PAD
-from jformer.decoding.search import beam_search
+from jformer.config import BOS, EOS, PAD, DecodeConfig
+from jformer.decoding import pool
+from tests.decoding.machines import (
+    B,
+    T,
+    advanced,
+    beam_over_lists,
+    chain,
+    exhaustive,
+    found,
+    in_two,
+    log_prob_of,
+    penalty,
+    random_machine,
+    search,
+    sentences,
+    started,
+    words_of,
+)
 
-NEVER = -1e9
-
-
-def chain_step(table_VV):
-    """A step whose cache is the history of each hypothesis, so that a wrong reorder shows."""
-
-    def step(cache, tokens_BW, t):
-        history_BWT = cache["history"].at[:, :, t].set(tokens_BW)
-        return {"history": history_BWT}, table_VV[history_BWT[:, :, t]]
-
-    return step
-
-
-def search(table_VV, limits, beam_size, alpha):
-    return compiled_search(
-        jnp.asarray(table_VV, jnp.float32), jnp.asarray(limits), max(limits), beam_size, alpha
-    )
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def compiled_search(table_VV, limits_B, max_length, beam_size, alpha):
-    cache = {"history": jnp.zeros((limits_B.shape[0], beam_size, max_length), jnp.int32)}
-    return beam_search(chain_step(table_VV), cache, limits_B, max_length, beam_size, alpha)
+# Sums of up to seven float32 log-probabilities around -2 are off by some 1e-6.
+CLOSE = 1e-4
+# Choices closer than that are left to rounding, and shown by no test.
+CLEAR = 1e-5
 
 
-def tokens_of(hypotheses, b=0, w=0):
-    return [int(token) for token in hypotheses.tokens_BWT[b, w] if token != PAD]
+def config_of(W, alpha=0.0, **changes):
+    return DecodeConfig(beam_size=W, length_penalty=alpha, **changes)
 
 
-def table(rows):
-    """`{last: {next: probability}}` as log-probabilities over 6 tokens; no row: no state."""
-    result = np.zeros((6, 6))
-    for last, nexts in rows.items():
-        result[last] = -np.inf
-        for token, probability in nexts.items():
-            result[last, token] = math.log(probability)
-    return result
+def best_of(machine, limit, config, **more):
+    return search(config, [machine], [limit], **more)[1][0]
 
+
+# Two words make at most 16 hypotheses of four tokens; each has three ways to go on.
+WIDE = 48
 
 A, C, D = 3, 4, 5
 
-#              .6 / A --.5-- EOS        greedy takes A, then EOS:   .6 * .5 = .30
-#   BOS --------- |     \.5-- C -> EOS                              .6 * .5 = .30
-#              .4 \ D --1.-- EOS        the best is D EOS:          .4 * 1. = .40
-GARDEN_PATH = table({BOS: {A: 0.6, D: 0.4}, A: {EOS: 0.51, C: 0.49}, C: {EOS: 1.0}, D: {EOS: 1.0}})
+#              .6 / A --.51-- EOS       greedy takes A, then EOS:   .6 * .51 = .306
+#   BOS --------- |     \.49-- C -> EOS                             .6 * .49 = .294
+#              .4 \ D --1.-- EOS        the best is D EOS:          .4 * 1.  = .40
+GARDEN_PATH = chain({BOS: {A: 0.6, D: 0.4}, A: {EOS: 0.51, C: 0.49}, C: {EOS: 1.0}, D: {EOS: 1.0}})
+ENDLESS = chain({BOS: {A: 1.0}, A: {C: 1.0}, C: {A: 1.0}})
 
 
 def test_a_beam_of_one_takes_the_likeliest_token_each_time():
-    assert tokens_of(search(GARDEN_PATH, [5], 1, 0.0)) == [A, EOS]
+    assert best_of(GARDEN_PATH, 5, config_of(1))[0].tokens == [A, EOS]
 
 
 def test_a_beam_of_two_finds_what_greedy_walks_past():
-    found = search(GARDEN_PATH, [5], 2, 0.0)
-    assert tokens_of(found) == [D, EOS]
-    assert float(found.scores_BW[0, 0]) == pytest.approx(math.log(0.4), abs=1e-5)
+    best = best_of(GARDEN_PATH, 5, config_of(2))[0]
+    assert best.tokens == [D, EOS]
+    assert best.log_prob == best.score == pytest.approx(math.log(0.4), abs=CLOSE)
 
 
 def test_a_length_penalty_prefers_the_longer_hypothesis():
     # EOS at once has .5; A C D EOS has .5 * .9 * .9 = .405, but is worth more for its length.
-    rows = table(
+    machine = chain(
         {BOS: {EOS: 0.5, A: 0.5}, A: {C: 0.9, EOS: 0.1}, C: {D: 0.9, EOS: 0.1}, D: {EOS: 1.0}}
     )
-    assert tokens_of(search(rows, [6], 4, 0.0)) == [EOS]
-    assert tokens_of(search(rows, [6], 4, 2.0)) == [A, C, D, EOS]
+    assert best_of(machine, 6, config_of(4, 0.0))[0].tokens == [EOS]
+    assert best_of(machine, 6, config_of(4, 2.0))[0].tokens == [A, C, D, EOS]
 
 
-def test_scores_are_divided_by_the_papers_penalty():
-    found = search(GARDEN_PATH, [5], 2, 0.6)
-    assert float(found.scores_BW[0, 0]) == pytest.approx(
-        math.log(0.4) / ((5 + 2) / 6) ** 0.6, abs=1e-5
-    )
-
-
-def test_hypotheses_without_an_end_stop_at_the_limit_and_are_kept_whole():
-    endless = table({BOS: {A: 1.0}, A: {C: 1.0}, C: {A: 1.0}})
-    for beam_size in (1, 3):
-        assert tokens_of(search(endless, [5], beam_size, 0.6)) == [A, C, A, C, A]
-
-
-def test_an_end_at_once_is_an_empty_hypothesis():
-    at_once = table({BOS: {EOS: 0.9, A: 0.1}, A: {EOS: 1.0}})
-    for beam_size in (1, 2):
-        assert tokens_of(search(at_once, [4], beam_size, 0.6)) == [EOS]
-
-
-def test_each_sentence_has_its_own_limit():
-    endless = table({BOS: {A: 1.0}, A: {C: 1.0}, C: {A: 1.0}})
-    for beam_size in (1, 2):
-        found = search(endless, [2, 5, 0], beam_size, 0.6)
-        assert [tokens_of(found, b) for b in range(3)] == [[A, C], [A, C, A, C, A], []]
-
-
-def random_table(seed, V):
-    """Any token may follow any; PAD and BOS never do, as after training."""
-    logits = np.random.default_rng(seed).normal(size=(V, V)) * 2
-    logits[:, [PAD, BOS]] = NEVER
-    return np.asarray(jax.nn.log_softmax(jnp.asarray(logits, jnp.float32)))
-
-
-def every_hypothesis(log_probs, limit, alpha):
-    """Brute force: `[(score, tokens)]` of all that end within the limit, best first."""
-    V = len(log_probs)
-    scored = []
-    for length in range(1, limit + 1):
-        for body in itertools.product(range(3, V), repeat=length - 1):
-            tokens = [BOS, *body, EOS]
-            total = sum(float(log_probs[a, b]) for a, b in itertools.pairwise(tokens))
-            scored.append((total / ((5 + length) / 6) ** alpha, tokens[1:]))
-    return sorted(scored, reverse=True)
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    V=st.integers(4, 5),
-    limit=st.integers(1, 4),
-    alpha=st.sampled_from([0.0, 0.6, 1.0, 2.0]),
+@pytest.mark.parametrize(
+    ("beta", "divisor"), [(5.0, ((5 + 2) / 6) ** 0.6), (0.0, 2**0.6), (1.0, ((1 + 2) / 2) ** 0.6)]
 )
-def test_a_beam_as_wide_as_the_space_finds_the_optimum(seed, V, limit, alpha):
-    log_probs = random_table(seed, V)
-    best_score, best_tokens = every_hypothesis(log_probs, limit, alpha)[0]
-    found = search(log_probs, [limit], 32, alpha)
-    assert float(found.scores_BW[0, 0]) == pytest.approx(best_score, abs=1e-4)
-    assert tokens_of(found) == best_tokens
+def test_scores_are_divided_by_the_papers_penalty(beta, divisor):
+    best = best_of(GARDEN_PATH, 5, config_of(2, 0.6, length_penalty_beta=beta))[0]
+    assert best.score == pytest.approx(math.log(0.4) / divisor, abs=CLOSE)
+    assert best.log_prob == pytest.approx(math.log(0.4), abs=CLOSE)
 
 
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), alpha=st.sampled_from([0.0, 0.6, 2.0]))
-def test_a_beam_of_one_is_greedy(seed, alpha):
-    log_probs = random_table(seed, 7)
-    limits = [6, 3]
-    found = search(log_probs, limits, 1, alpha)
-    for b, limit in enumerate(limits):
-        tokens, total = [BOS], 0.0
-        while len(tokens) <= limit and tokens[-1] != EOS:
-            total += float(np.max(log_probs[tokens[-1]]))
-            tokens.append(int(np.argmax(log_probs[tokens[-1]])))
-        assert tokens_of(found, b) == tokens[1:]
-        expected = total / ((5 + len(tokens) - 1) / 6) ** alpha
-        assert float(found.scores_BW[b, 0]) == pytest.approx(expected, rel=1e-4)
+@pytest.mark.parametrize("W", [1, 3])
+def test_hypotheses_without_an_end_stop_at_the_limit_and_are_kept_whole(W):
+    best = best_of(ENDLESS, 5, config_of(W, 0.6))[0]
+    assert best.tokens == [A, C, A, C, A]
+    assert best.score == pytest.approx(0, abs=CLOSE)
 
 
-def beam_search_with_lists(log_probs, limit, W, alpha):
-    """The same search, of one sentence, over Python lists."""
-    hypotheses, ended = [(0.0, [BOS])], []
-    for t in range(1, limit + 1):
-        grown = sorted(
-            (
-                (total + float(log_probs[tokens[-1], token]), [*tokens, token])
-                for total, tokens in hypotheses
-                for token in range(len(log_probs))
-            ),
-            key=lambda item: -item[0],
-        )[: 2 * W]
-        ended += [
-            (total / ((5 + t) / 6) ** alpha, tokens[1:])
-            for total, tokens in grown[:W]
-            if tokens[-1] == EOS
-        ]
-        ended = sorted(ended, key=lambda item: -item[0])[:W]
-        hypotheses = [item for item in grown if item[1][-1] != EOS][:W]
-        bound = hypotheses[0][0] / ((5 + limit) / 6) ** alpha
-        if len(ended) == W or (ended and ended[0][0] >= bound):
-            break
-    if ended:
-        return ended
-    length = len(hypotheses[0][1]) - 1
-    return [(total / ((5 + length) / 6) ** alpha, tokens[1:]) for total, tokens in hypotheses]
+@pytest.mark.parametrize("W", [1, 2])
+def test_an_end_at_once_is_an_empty_hypothesis(W):
+    at_once = chain({BOS: {EOS: 0.9, A: 0.1}, A: {EOS: 1.0}})
+    assert best_of(at_once, 4, config_of(W, 0.6))[0].tokens == [EOS]
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    W=st.sampled_from([2, 3, 4]),
-    alpha=st.sampled_from([0.0, 0.6, 1.5]),
-)
-def test_any_beam_finds_what_a_search_over_lists_finds(seed, W, alpha):
-    tables = [random_table(seed + b, 8) for b in range(2)]
-    limits = [7, 4]
-    for log_probs in tables:
-        found = search(log_probs, limits, W, alpha)
-        for b, limit in enumerate(limits):
-            expected = beam_search_with_lists(log_probs, limit, W, alpha)
-            for w, (score, tokens) in enumerate(expected):
-                assert float(found.scores_BW[b, w]) == pytest.approx(score, abs=1e-4)
-                # Hypotheses that pass through the same pairs of tokens tie, in any order.
-                assert sorted(tokens_of(found, b, w)) == sorted(tokens)
-            assert np.all(np.isneginf(found.scores_BW[b, len(expected) :]))
+@pytest.mark.parametrize("W", [1, 2])
+def test_each_sentence_has_its_own_limit(W):
+    outputs = search(config_of(W, 0.6), [ENDLESS] * 3, [2, 5, 0])[1]
+    assert [every[0].tokens for every in outputs] == [[A, C], [A, C, A, C, A], []]
+
+
+def test_a_limit_of_one_leaves_room_for_one_token():
+    at_once = chain({BOS: {A: 0.9, EOS: 0.1}, A: {EOS: 1.0}})
+    # Of two hypotheses the one that ends is the answer, however unlikely.
+    assert best_of(at_once, 1, config_of(2))[0].tokens == [EOS]
+    assert best_of(at_once, 1, config_of(1))[0].tokens == [A]
+
+
+def test_neither_pad_nor_bos_is_ever_produced():
+    likes_them = chain({BOS: {PAD: 0.6, BOS: 0.3, A: 0.1}, A: {PAD: 0.5, BOS: 0.3, EOS: 0.2}})
+    for W in (1, 3):
+        best = best_of(likes_them, 5, config_of(W))
+        assert best[0].tokens == [A, EOS]
+        # What they have of the probability is not shared out.
+        assert best[0].log_prob == pytest.approx(math.log(0.1 * 0.2), abs=CLOSE)
+
+
+ALPHAS = st.floats(0, 2)
+BETAS = st.sampled_from([0.0, 1.0, 5.0, 7.5])
+SEEDS = st.integers(0, 10**6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS, st.integers(1, 2), st.integers(1, 5), ALPHAS, BETAS, st.integers(1, 32))
+def test_a_beam_as_wide_as_the_space_finds_the_n_best(seed, words, limit, alpha, beta, n):
+    machine = random_machine(seed, words)
+    config = config_of(WIDE, alpha, length_penalty_beta=beta, n_best=n)
+    expected = exhaustive(machine, limit, config)[0][:n]
+    check_equal(best_of(machine, limit, config), expected)
+
+
+def check_equal(hypotheses, expected):
+    """As good ones in the same order; where two are equally good, either may come first."""
+    assert [one.score for one in hypotheses] == [
+        pytest.approx(one.score, abs=CLOSE) for one in expected
+    ]
+    assert len({tuple(one.tokens) for one in hypotheses}) == len(expected)
+    for one, twin in zip(hypotheses, expected, strict=True):
+        assert one.tokens == twin.tokens or close_to_another(twin, expected)
+        assert one.log_prob == pytest.approx(twin.log_prob, abs=CLOSE) or one.tokens != twin.tokens
+
+
+def close_to_another(one, others):
+    return sum(abs(one.score - other.score) < CLEAR for other in others) > 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS, st.integers(1, 3), ALPHAS, BETAS)
+def test_a_beam_of_one_is_greedy(seed, words, alpha, beta):
+    machines = [random_machine(seed + b, words) for b in range(2)]
+    limits, config = [6, 3], config_of(1, alpha, length_penalty_beta=beta)
+    _, outputs = search(config, machines, limits)
+    for machine, limit, (one,) in zip(machines, limits, outputs, strict=True):
+        tokens = []
+        while len(tokens) < limit and tokens[-1:] != [EOS]:
+            nexts = [(log_prob_of(machine, [*tokens, x]), x) for x in [EOS, *words_of(machine)]]
+            best, second = sorted(nexts, reverse=True)[:2]
+            assume(best[0] - second[0] > CLEAR)
+            tokens.append(best[1])
+        assert one.tokens == tokens
+        assert one.log_prob == pytest.approx(log_prob_of(machine, tokens), abs=CLOSE)
+        assert one.score == pytest.approx(one.log_prob / penalty(len(tokens), config), abs=CLOSE)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SEEDS, st.sampled_from([1, 2, 3, 4]), st.integers(1, 5), ALPHAS, BETAS)
+def test_what_a_beam_finds_is_what_it_says_and_no_better_than_the_best(seed, W, limit, alpha, beta):
+    machine = random_machine(seed, 2)
+    config = config_of(W, alpha, length_penalty_beta=beta, n_best=W)
+    hypotheses = best_of(machine, limit, config)
+    ended, cut = exhaustive(machine, limit, config)
+    expected = ended if hypotheses[0].tokens[-1] == EOS else cut
+    scores = {tuple(one.tokens): one for one in expected}
+    for one in hypotheses:
+        assert one.score == pytest.approx(scores[tuple(one.tokens)].score, abs=CLOSE)
+        assert one.log_prob == pytest.approx(scores[tuple(one.tokens)].log_prob, abs=CLOSE)
+        assert one.score <= expected[0].score + CLOSE
+    assert [one.score for one in hypotheses] == sorted((x.score for x in hypotheses), reverse=True)
+    assert len({tuple(one.tokens) for one in hypotheses}) == len(hypotheses)
+
+
+@st.composite
+def asked(draw):
+    """A beam and what is asked of it: `(config, limit, prefix)`."""
+    W, limit = draw(st.sampled_from([2, 3, 4])), draw(st.integers(1, 7))
+    config = config_of(
+        W, draw(ALPHAS), length_penalty_beta=draw(BETAS), n_best=draw(st.integers(1, W)),
+        min_length=draw(st.integers(0, limit - 1)),
+        diversity=draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])),
+    )  # fmt: skip
+    return config, limit, draw(st.lists(st.sampled_from([A, C, D]), max_size=limit - 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, asked())
+def test_any_beam_takes_the_steps_and_finds_the_hypotheses_of_a_search_over_lists(seed, question):
+    config, limit, prefix = question
+    machines = [random_machine(seed, 3), random_machine(seed + 1, 3)]
+    limits, prefixes = [limit, 7], [prefix, []]
+    searches_B, outputs = search(config, machines, limits, prefixes)
+    for b, twin in enumerate(map(beam_over_lists, machines, limits, [config] * 2, prefixes)):
+        assume(twin.margin > CLEAR)
+        assert int(searches_B.t[b]) == twin.steps
+        assert [one.tokens for one in outputs[b]] == [one.tokens for one in twin.best]
+        for one, expected in zip(outputs[b], twin.best, strict=True):
+            assert one.score == pytest.approx(expected.score, abs=CLOSE)
+            assert one.log_prob == pytest.approx(expected.log_prob, abs=CLOSE)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, asked())
+def test_the_early_end_of_a_search_takes_nothing_from_its_n_best(seed, question):
+    config, limit, prefix = question
+    machine = random_machine(seed, 3)
+    twin = beam_over_lists(machine, limit, config, prefix, early_end=False)
+    early = beam_over_lists(machine, limit, config, prefix)
+    assume(min(twin.margin, early.margin) > CLEAR)
+    assert twin.steps == limit
+    hypotheses = best_of(machine, limit, config, prefixes=[prefix])
+    assert [one.tokens for one in hypotheses] == [one.tokens for one in twin.best]
 
 
 def test_the_loop_ends_when_no_open_hypothesis_can_win():
     # One hypothesis of three has ended; the open one has .1 against its .9 and cannot catch up.
-    early_end = table({BOS: {EOS: 0.9, A: 0.1}, A: {C: 1.0}, C: {A: 1.0}})
-    calls = []
-    base = chain_step(jnp.asarray(early_end, jnp.float32))
+    machine = chain({BOS: {EOS: 0.9, A: 0.1}, A: {C: 1.0}, C: {A: 1.0}})
+    assert int(search(config_of(3, 0.6), [machine], [7])[0].t[0]) == 1
+    # With this penalty it could: .1 at the limit is worth more than .9 at once.
+    assert int(search(config_of(3, 10.0), [machine], [7])[0].t[0]) == 7
+    # Where two are asked for, the second is still open.
+    assert int(search(config_of(3, 0.6, n_best=2), [machine], [7])[0].t[0]) == 7
 
-    def step(cache, tokens_BW, t):
-        jax.debug.callback(lambda t: calls.append(int(t)), t)
-        return base(cache, tokens_BW, t)
 
-    cache = {"history": jnp.zeros((1, 3, 50), jnp.int32)}
-    jax.block_until_ready(beam_search(step, cache, jnp.array([50]), 50, 3, 0.6))
-    jax.effects_barrier()
-    assert calls == [0]
+def test_no_hypothesis_ends_before_min_length():
+    at_once = chain({BOS: {EOS: 0.9, A: 0.1}, A: {EOS: 0.9, C: 0.1}, C: {EOS: 0.9, A: 0.1}})
+    for W in (1, 3):
+        best = best_of(at_once, 7, config_of(W, min_length=3))[0]
+        assert best.tokens == [A, C, A, EOS]
+        assert best.log_prob == pytest.approx(math.log(0.1**3 * 0.9), abs=CLOSE)
+
+
+@settings(max_examples=20, deadline=None)
+@given(SEEDS, st.integers(2, 5), ALPHAS, BETAS, st.data())
+def test_with_a_prefix_a_beam_as_wide_as_the_space_finds_the_best_that_begin_with_it(
+    seed, limit, alpha, beta, data
+):
+    machine = random_machine(seed, 2)
+    prefix = data.draw(st.lists(st.sampled_from([A, C]), min_size=1, max_size=limit - 1))
+    config = config_of(WIDE, alpha, length_penalty_beta=beta, n_best=7)
+    expected = exhaustive(machine, limit, config, prefix)[0][:7]
+    check_equal(best_of(machine, limit, config, prefixes=[prefix]), expected)
+
+
+def test_an_unlikely_prefix_is_followed_and_its_log_probability_is_counted():
+    best = best_of(GARDEN_PATH, 5, config_of(2), prefixes=[[A, C]])[0]
+    assert best.tokens == [A, C, EOS]
+    assert best.log_prob == pytest.approx(math.log(0.6 * 0.49), abs=CLOSE)
+
+
+def test_a_beam_larger_than_what_there_is_to_find_finds_all_of_it():
+    one_word = random_machine(5, 1)
+    hypotheses = best_of(one_word, 4, config_of(WIDE, 0.6, n_best=32))
+    check_equal(hypotheses, exhaustive(one_word, 4, config_of(WIDE, 0.6))[0])
+    assert len(hypotheses) == 4
+
+
+def test_diversity_takes_off_for_the_choice_and_leaves_the_scores():
+    # A's two children are better than D's one, but the second of them makes room for it.
+    machine = chain(
+        {BOS: {A: 0.8, D: 0.2}, A: {C: 0.55, D: 0.45}, C: {EOS: 1.0}, D: {C: 1.0}}
+    )  # A C .44, A D .36, D C .2
+    alike = best_of(machine, 2, config_of(2, n_best=2))
+    assert [one.tokens for one in alike] == [[A, C], [A, D]]
+    diverse = best_of(machine, 2, config_of(2, n_best=2, diversity=1.0))
+    assert [one.tokens for one in diverse] == [[A, C], [D, C]]
+    assert [one.log_prob for one in diverse] == [
+        pytest.approx(math.log(p), abs=CLOSE) for p in (0.44, 0.2)
+    ]
+
+
+def test_hypotheses_without_an_end_are_sorted_by_their_scores_under_diversity_too():
+    # The choice ranks A D .36 behind D C .2, and neither ends.
+    machine = chain({BOS: {A: 0.8, D: 0.2}, A: {C: 0.55, D: 0.45}, C: {A: 1.0}, D: {C: 1.0}})
+    every = best_of(machine, 2, config_of(3, n_best=3, diversity=1.0))
+    assert [one.tokens for one in every] == [[A, C], [A, D], [D, C]]
+
+
+def test_sentences_do_not_influence_each_other():
+    config = config_of(3, 0.6, n_best=3)
+    machines, limits = [random_machine(n, 3) for n in range(B)], [7, 3, 5]
+    together = search(config, machines, limits)[1]
+    for machine, limit, expected in zip(machines, limits, together, strict=True):
+        assert best_of(machine, limit, config) == expected
+
+
+CONFIG = config_of(3, 0.6)
+EARLY = chain({BOS: {EOS: 0.9, A: 0.1}, A: {C: 1.0}, C: {A: 1.0}})
+
+
+def rows_of(searches_B, rows):
+    """Without the cache, of which a search at rest keeps only what it has."""
+    plain = dataclasses.replace(searches_B, cache=None)
+    return jax.tree.map(lambda x: np.asarray(x)[list(rows)], plain)
+
+
+def assert_equal(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_a_search_at_rest_is_not_changed_while_another_goes_on():
+    machines, limits = [EARLY, random_machine(3, 3), ENDLESS], [7, 2, 7]
+    sentences_B = sentences(machines, limits)
+    two = advanced(*in_two(CONFIG), sentences_B, started(sentences_B, 3, T), 2)
+    assert two.busy.tolist() == [False, False, True]
+    assert two.t.tolist() == [1, 2, 2]
+    three = advanced(*in_two(CONFIG), sentences_B, two, 3)
+    assert three.t.tolist() == [1, 2, 7]
+    assert_equal(rows_of(two, [0, 1]), rows_of(three, [0, 1]))
+    assert_equal(rows_of(three, range(3)), rows_of(search(CONFIG, machines, limits)[0], range(3)))
+
+
+@pytest.mark.parametrize("W", [1, 3])
+def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_stopped(W):
+    config = config_of(W, 0.6, n_best=W, min_length=4)
+    machines = [random_machine(n, 3) for n in (11, 12, 13)]
+    limits, prefixes = [7, 6, 0], [[A, C, D, A, C], [], []]
+    straight, expected = search(config, machines, limits, prefixes)
+    assert min(straight.t[:2]) > 3
+
+    sentences_B = sentences(machines, limits, prefixes)
+    full = advanced(*in_two(config), sentences_B, started(sentences_B, W, 4), B)
+    assert full.busy.tolist() == [True, True, False]
+    assert full.t.tolist() == [3, 3, 0]
+    # A new sentence takes the third place: meanwhile the two must not be harmed.
+    sentences_B = sentences(machines, [7, 6, 3], prefixes)
+    new = started(sentences_B, W, 4)
+    searches_B = jax.tree.map(lambda old, new: old.at[2].set(new[2]), full, new)
+    searches_B = advanced(*in_two(config), sentences_B, searches_B, B)
+    assert searches_B.t[2] > 0
+    assert_equal(rows_of(searches_B, [0, 1]), rows_of(full, [0, 1]))
+
+    longer = pool.moved(searches_B, started(sentences_B, W, T))
+    done = advanced(*in_two(config), sentences_B, longer, B)
+    assert done.t.tolist()[:2] == straight.t.tolist()[:2]
+    assert found(config, done)[:2] == expected[:2]

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import DecodeConfig
-from jformer.decoding.translate import search_batch
+from jformer.config import EOS, PAD, DecodeConfig
+from jformer.decoding.pool import Decoder, Request
+from jformer.evaluation.forced import force
 from jformer.model.transformer import Transformer, attention_weights
 from jformer.training.cost import forward_costs, step_bytes
 from tests.conftest import MODEL, B, S, T, V, small_config
@@ -171,10 +172,12 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
     expected_BTV = apply(model, variables["params"], source_BS, target_BT)
     memory_BSD = model.apply(variables, source_BS, method="encode")
     memory = model.apply(variables, memory_BSD, source_BS, method="start")
-    cache = model.empty_cache(B, 1, T)
+    cache, places_B1T = model.empty_cache(B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
     step = jax.jit(functools.partial(model.apply, method="step"))
     for t in range(T):
-        logits_BWV, cache = step(variables, target_BT[:, t : t + 1], jnp.int32(t), cache, memory)
+        logits_BWV, cache = step(
+            variables, target_BT[:, t : t + 1], jnp.int32(t), places_B1T, cache, memory
+        )
         assert logits_BWV.dtype == jnp.float32
         # Sums in another order may round to the neighbouring bfloat16, 2^-8 away.
         np.testing.assert_allclose(logits_BWV[:, 0], expected_BTV[:, t], atol=0.05)
@@ -184,17 +187,18 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
 
 
 def test_beam_search_in_bfloat16_scores_what_it_finds(bfloat16, params, source_BS):
-    config = DecodeConfig(beam_size=3, length_penalty=0.0, max_extra_length=3)
-    found = search_batch(bfloat16, config, params, source_BS)
-    for tokens_BT, scores_B in zip(
-        found.tokens_BWT.swapaxes(0, 1), found.scores_BW.swapaxes(0, 1), strict=True
-    ):
-        target_BT = jnp.pad(tokens_BT, ((0, 0), (1, 0)), constant_values=1)[:, :-1]
-        logits_BTV = apply(bfloat16, params, source_BS, target_BT)
-        each_BT = jnp.take_along_axis(jax.nn.log_softmax(logits_BTV), tokens_BT[..., None], -1)
-        sums_B = jnp.sum(each_BT[..., 0] * (tokens_BT != 0), axis=1)
-        # Of up to 14 tokens, each off by the rounding of a logit.
-        np.testing.assert_allclose(scores_B, sums_B, atol=0.1)
+    config = DecodeConfig(beam_size=3, n_best=3, max_extra_length=3)
+    decoder = Decoder((bfloat16,), (params,), config, 64, 4)
+    sources = [[int(token) for token in row if token > EOS] for row in source_BS]
+    found = dict(decoder.find([Request(source, [], 0) for source in sources]))
+    for number, hypotheses in found.items():
+        for tokens_T, log_prob in zip(hypotheses.tokens_WT, hypotheses.sums_W, strict=True):
+            tokens = tokens_T[tokens_T != PAD].tolist()
+            pair = (sources[number], [token for token in tokens if token != EOS])
+            (scored,) = force((bfloat16,), (params,), [pair], 1)
+            # Of up to 14 tokens, each off by the rounding of a logit.
+            expected = scored.log_probs_T[: len(tokens)].sum()
+            np.testing.assert_allclose(log_prob, expected, atol=0.1)
 
 
 def test_initial_parameters_are_the_same_however_the_model_is_computed(model, source_BS, target_BT):
@@ -221,10 +225,10 @@ def test_steps_and_attention_weights_are_those_of_the_plain_model(
         variables = {"params": params}
         memory_BSD = model.apply(variables, source_BS, method="encode")
         memory = model.apply(variables, memory_BSD, source_BS, method="start")
-        cache = model.empty_cache(B, 1, T)
-        return model.apply(variables, target_BT[:, :1], jnp.int32(0), cache, memory, method="step")[
-            0
-        ]
+        cache, places_B1T = model.empty_cache(B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
+        return model.apply(
+            variables, target_BT[:, :1], jnp.int32(0), places_B1T, cache, memory, method="step"
+        )[0]
 
     # The memory comes from a scan or not: bfloat16 may round to a neighbour.
     atol = 0.05 if "dtype" in changes else 1e-5

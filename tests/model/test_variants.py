@@ -74,19 +74,29 @@ def test_logits_equal_those_of_plain_numpy_loops(changes):
 
 
 @by_position
-def test_cached_steps_give_the_logits_of_the_whole_decoder(changes):
+def test_cached_steps_give_the_logits_of_the_whole_decoder_though_hypotheses_change_places(changes):
     model, variables = make(changes)
-    expected_BTV = model.apply(variables, SOURCE_BS, TARGET_BT)
     memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
     memory = model.apply(variables, memory_BSD, SOURCE_BS, method="start")
-    cache = model.empty_cache(B, 2, T)
+    W, rng, rows = 3, np.random.default_rng(5), np.arange(B)[:, None]
+    cache, step = model.empty_cache(B, W, T), jax.jit(functools.partial(model.apply, method="step"))
+    histories_BWT, ancestors_BWT = np.zeros((2, B, W, T), np.int32)
+    stepped = []
     for t in range(T):
-        # Two hypotheses a sentence; only the second is the target's.
-        tokens_BW = np.stack([TARGET_BT[:, t] * 0 + 4, TARGET_BT[:, t]], axis=1)
-        logits_BWV, cache = model.apply(
-            variables, tokens_BW, jnp.int32(t), cache, memory, method="step"
+        # As a search does it: the hypothesis at w goes on from a random one, and is then at w.
+        parents_BW = rng.integers(0, W, (B, W))
+        histories_BWT, ancestors_BWT = (x[rows, parents_BW] for x in (histories_BWT, ancestors_BWT))
+        stepped = [logits_BWV[rows, parents_BW] for logits_BWV in stepped]
+        histories_BWT[:, :, t], ancestors_BWT[:, :, t] = rng.integers(3, V, (B, W)), np.arange(W)
+        logits_BWV, cache = step(
+            variables, histories_BWT[:, :, t], jnp.int32(t), ancestors_BWT, cache, memory
         )
-        np.testing.assert_allclose(logits_BWV[:, 1], expected_BTV[:, t], atol=1e-5)
+        stepped.append(np.asarray(logits_BWV))
+    for w in range(W):
+        expected_BTV = model.apply(variables, SOURCE_BS, histories_BWT[:, w])
+        np.testing.assert_allclose(
+            np.stack([logits_BWV[:, w] for logits_BWV in stepped], axis=1), expected_BTV, atol=1e-5
+        )
 
 
 @by_position

@@ -8,7 +8,7 @@ import pytest
 
 from configs import base, tiny
 from jformer.config import ModelConfig, freeze
-from jformer.decoding.translate import search_batch
+from jformer.decoding.pool import begin, grown
 from jformer.model.transformer import Transformer
 from jformer.training.cost import (
     abstract_step,
@@ -99,9 +99,15 @@ def test_the_train_step_of_base_lowers_for_tpu_and_cuda():
 
 def test_the_search_of_base_lowers_for_tpu_and_cuda():
     model = Transformer(BASE.model, BASE.data.vocabulary_size)
-    source_BS = jax.ShapeDtypeStruct((8, 48), jnp.int32)
-    search = jax.jit(lambda params, source: search_batch(model, BASE.decode, params, source))
-    exported = jax.export.export(search, platforms=["tpu", "cuda"])(
-        abstract_params(model), source_BS
-    )
-    assert [leaf.shape for leaf in exported.out_avals] == [(8, 4, 48 + 50), (8, 4)]
+    S, T = 48, 48 + 50
+    params = (abstract_params(model),)
+    shapes = (8, S), (8, T), (8,), (8,)  # sources, prefixes, limits, seeds
+    new = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
+
+    @jax.jit
+    def search(params, *new):
+        state = begin((model,), BASE.decode, params, *new)
+        return grown((model,), BASE.decode, params, state, 8)[1][2]
+
+    exported = jax.export.export(search, platforms=["tpu", "cuda"])(params, *new)
+    assert [leaf.shape for leaf in exported.out_avals] == [(8, 4, T), (8, 4), (8, 4)]

@@ -1,0 +1,248 @@
+"""Small machines in place of a model, and searches over lists that know them by heart.
+
+A machine goes from state to state with each token, and each state has its logits for the next one.
+A chain's state is the last token; a random machine's state depends on the whole history, so that
+one wrong token of it, taken from another hypothesis, shows in all that follows.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jformer.config import BOS, EOS, PAD, DecodeConfig
+from jformer.decoding import beam, sampling
+from jformer.decoding.search import Sentence, advance, answer, start
+
+# All machines and searches have these sizes, so that each way to search is compiled once.
+STATES, V, T, B = 37, 8, 8, 3
+FIRST_WORD = 3
+
+
+class Machine(NamedTuple):
+    logits_SV: np.ndarray
+    next_SV: np.ndarray
+
+
+NOTHING = Machine(np.zeros((STATES, V), np.float32), np.zeros((STATES, V), np.int32))
+
+
+def random_machine(seed, words, scale=2.0):
+    """Logits of PAD and BOS are as high as any; tokens beyond `words` words are impossible."""
+    rng = np.random.default_rng(seed)
+    logits_SV = (scale * rng.normal(size=(STATES, V))).astype(np.float32)
+    logits_SV[:, FIRST_WORD + words :] = -np.inf
+    return Machine(logits_SV, rng.integers(0, STATES, (STATES, V)).astype(np.int32))
+
+
+def chain(rows):
+    """`{last: {next: probability}}`; the others have none. From a token without a row all may come.
+
+    A row's probabilities need not sum to 1: the rest is an impossible token's.
+    """
+    logits_SV = np.zeros((STATES, V), np.float32)
+    for last, nexts in rows.items():
+        logits_SV[last] = -np.inf
+        for token, probability in nexts.items():
+            logits_SV[last, token] = math.log(probability)
+    return Machine(logits_SV, np.tile(np.arange(V, dtype=np.int32), (STATES, 1)))
+
+
+def step(machine, cache_WT, tokens_W, t, ancestors_WT):
+    """The step of search.py; its cache is tokens, of which each history is put together anew."""
+    cache_WT = cache_WT.at[:, t].set(tokens_W)
+    positions_T = jnp.arange(cache_WT.shape[1])
+    history_WT = jnp.take_along_axis(cache_WT, ancestors_WT, axis=0)
+
+    def read(states_W, i):
+        return jnp.where(i <= t, machine.next_SV[states_W, history_WT[:, i]], states_W), None
+
+    states_W, _ = jax.lax.scan(read, jnp.zeros_like(tokens_W), positions_T)
+    return cache_WT, machine.logits_SV[states_W]
+
+
+# One program serves all values of these.
+TRACED = ("length_penalty", "length_penalty_beta", "min_length")
+TRACED_BY = {"beam": ("diversity", "n_best"), "sampling": ("temperature", "seed")}
+
+
+def in_two(config):
+    """What a program is compiled for, and what it is given."""
+    traced = (*TRACED, *TRACED_BY[config.search])
+    defaults = {name: getattr(DecodeConfig, name) for name in traced}
+    static = dataclasses.replace(config, **defaults)
+    return static, {name: getattr(config, name) for name in traced}
+
+
+def width(config):
+    return config.beam_size if config.search == "beam" else config.n_best
+
+
+@functools.partial(jax.jit, static_argnames=("W", "T"))
+def started(sentences_B, W, T):
+    cache_WT = jnp.full((W, T), -1, jnp.int32)
+    sentences_B = within(sentences_B, T)
+    return jax.vmap(lambda sentence: start(sentence, cache_WT, W))(sentences_B)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def advanced(config, keys, sentences_B, searches_B, enough):
+    grow = beam.grow if config.search == "beam" else sampling.grow
+    grow = functools.partial(grow, step, dataclasses.replace(config, **keys))
+    sentences_B = within(sentences_B, searches_B.open_tokens_WT.shape[-1])
+    return advance(grow, sentences_B, searches_B, enough)
+
+
+@functools.partial(jax.jit, static_argnames="config")
+def answers(config, keys, searches_B):
+    config = dataclasses.replace(config, **keys)
+    return jax.vmap(lambda search: answer(search, config))(searches_B)
+
+
+def within(sentences_B, T):
+    return dataclasses.replace(sentences_B, prefix_T=sentences_B.prefix_T[:, :T])
+
+
+def search(config, machines, limits, prefixes=(), seeds=()):
+    """The searches when all are done, and the hypotheses of each machine."""
+    sentences_B = sentences(machines, limits, prefixes, seeds)
+    searches_B = advanced(*in_two(config), sentences_B, started(sentences_B, width(config), T), B)
+    return searches_B, found(config, searches_B)[: len(machines)]
+
+
+def found(config, searches_B):
+    """Up to `n_best` hypotheses of each sentence."""
+    every = jax.device_get(answers(*in_two(config), searches_B))
+    return [found_of(jax.tree.map(lambda x, b=b: x[b], every), config.n_best) for b in range(B)]
+
+
+def sentences(machines, limits, prefixes=(), seeds=()):
+    """A batch of B; those that lack have the limit 0."""
+    lacking = B - len(machines)
+    prefix_BT = np.full((B, T), PAD, np.int32)
+    for row, prefix in enumerate(prefixes):
+        prefix_BT[row, : len(prefix)] = prefix
+    seeds_B = np.array([*seeds, *[0] * (B - len(seeds))], np.uint32)
+    machines = [*machines, *[NOTHING] * lacking]
+    memory_B = jax.tree.map(lambda *leaves: jnp.stack(leaves), *machines)
+    return Sentence(memory_B, prefix_BT, np.array([*limits, *[0] * lacking], np.int32), seeds_B)
+
+
+class Found(NamedTuple):
+    """A hypothesis: without what stands after its end."""
+
+    score: float
+    log_prob: float
+    tokens: list[int]
+
+
+def found_of(hypotheses, n):
+    rows = zip(hypotheses.scores_W, hypotheses.sums_W, hypotheses.tokens_WT.tolist(), strict=True)
+    every = [
+        Found(float(score), float(log_prob), [token for token in tokens if token != PAD])
+        for score, log_prob, tokens in rows
+        if score > -np.inf
+    ]
+    return every[:n]
+
+
+# From here on without JAX: by the definitions, over lists.
+
+
+def log_probs_of(machine):
+    logits_SV = machine.logits_SV.astype(np.float64)
+    highest_S1 = logits_SV.max(axis=1, keepdims=True)
+    return logits_SV - highest_S1 - np.log(np.exp(logits_SV - highest_S1).sum(1, keepdims=True))
+
+
+def state_after(machine, tokens):
+    return functools.reduce(lambda s, token: int(machine.next_SV[s, token]), [BOS, *tokens], 0)
+
+
+def penalty(length, config):
+    beta = config.length_penalty_beta
+    return ((beta + length) / (beta + 1)) ** config.length_penalty
+
+
+def log_prob_of(machine, tokens):
+    log_probs_SV = log_probs_of(machine)
+    return sum(
+        float(log_probs_SV[state_after(machine, tokens[:i]), token])
+        for i, token in enumerate(tokens)
+    )
+
+
+def words_of(machine):
+    return [t for t in range(FIRST_WORD, V) if np.isfinite(machine.logits_SV[0, t])]
+
+
+def exhaustive(machine, limit, config, prefix=()):
+    """`(ended, open)`: all hypotheses that end within the limit, and those it cuts, best first."""
+    words, result = words_of(machine), ([], [])
+    for length in range(1, limit + 1):
+        for body in itertools.product(words, repeat=length):
+            kinds = [(0, [*body[:-1], EOS])] if body[-1] == words[0] else []
+            kinds += [(1, list(body))] if length == limit else []
+            for kind, tokens in kinds:
+                fits = tokens[: len(prefix)] == list(prefix[:length])
+                if fits and not (tokens[-1] == EOS and length - 1 < config.min_length):
+                    total = log_prob_of(machine, tokens)
+                    result[kind].append(Found(total / penalty(length, config), total, tokens))
+    return tuple(sorted(kind, reverse=True) for kind in result)
+
+
+@dataclasses.dataclass
+class Twin:
+    """What a beam search over lists finds, and how close the closest of its choices was."""
+
+    best: list[Found]
+    steps: int
+    margin: float
+
+
+def beam_over_lists(machine, limit, config, prefix=(), early_end=True):
+    """Beam search, with the children of each hypothesis ranked as in Li et al. (2016)."""
+    W, log_probs_SV, margin = config.beam_size, log_probs_of(machine), math.inf
+    opened: list[tuple[float, list[int]]] = [(0.0, [])]
+    ended: list[Found] = []
+    t = 0
+    while t < limit:
+        ranked: list[tuple[float, float, list[int]]] = []
+        for total, tokens in opened:
+            row_V = log_probs_SV[state_after(machine, tokens)]
+            allowed = [*words_of(machine), *([EOS] if t >= config.min_length else [])]
+            if t < len(prefix):
+                allowed = [prefix[t]]
+            children = sorted(((total + row_V[token], token) for token in allowed), reverse=True)
+            margin = min([margin, *gaps([child for child, _ in children])])
+            for rank, (child, token) in enumerate(children):
+                ranked.append((child - config.diversity * rank, child, [*tokens, token]))
+        ranked = sorted(ranked, key=lambda item: -item[0])
+        margin = min([margin, *gaps([item[0] for item in ranked[: 2 * W + 1]])])
+        t += 1
+        ended += [
+            Found(total / penalty(t, config), total, tokens)
+            for _, total, tokens in ranked[:W]
+            if tokens[-1] == EOS
+        ]
+        ended = sorted(ended, reverse=True)
+        margin = min([margin, *gaps([one.score for one in ended])])
+        ended = ended[:W]
+        opened = [(total, tokens) for _, total, tokens in ranked[: 2 * W] if tokens[-1] != EOS][:W]
+        bound = max((total for total, _ in opened), default=-math.inf) / penalty(limit, config)
+        if len(ended) >= config.n_best and early_end:
+            margin = min(margin, abs(ended[config.n_best - 1].score - bound))
+            if ended[config.n_best - 1].score >= bound:
+                break
+    unended = [Found(total / penalty(t, config), total, tokens) for total, tokens in opened]
+    best = ended or sorted(unended, reverse=True)
+    return Twin(best[: config.n_best], t, margin)
+
+
+def gaps(falling) -> list[Any]:
+    return [a - b for a, b in itertools.pairwise(falling)]

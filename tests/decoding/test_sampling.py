@@ -1,0 +1,197 @@
+"""What is drawn, how often and from what: against the distribution itself and a numpy twin."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from jformer.config import BOS, EOS, PAD, DecodeConfig
+from jformer.decoding.sampling import likely
+from tests.decoding.machines import (
+    B,
+    V,
+    chain,
+    log_prob_of,
+    log_probs_of,
+    penalty,
+    random_machine,
+    search,
+    state_after,
+    words_of,
+)
+
+A, C, D = 3, 4, 5
+MANY = 4001
+# With a probability of one in a million a true sampler would fail; the seeds are fixed, so that it
+# fails always or never.
+FALSE_ALARM = 1e-6
+CLOSE = 1e-4  # float32 sums of a few log-probabilities
+
+
+def config_of(n_best, **changes):
+    return DecodeConfig(search="sampling", n_best=n_best, **changes)
+
+
+def samples_of(machine, limit, config, seed=0, **more):
+    return search(config, [machine], [limit], seeds=[seed], **more)[1][0]
+
+
+def softmax(logits_V):
+    weights_V = np.exp(logits_V - np.max(logits_V))
+    return weights_V / weights_V.sum()
+
+
+def kept_by(logits_V, config):
+    """`likely` by its definition: what stays, in the order of probability."""
+    order = sorted(range(len(logits_V)), key=lambda token: -logits_V[token])
+    if config.top_k:
+        order = order[: config.top_k]
+    shares = softmax(logits_V[order] / config.temperature)
+    number = 1
+    while number < len(order) and shares[:number].sum() < config.top_p:
+        number += 1
+    return order[:number]
+
+
+def distribution(machine, tokens, config):
+    """Probability of each token that may come after `tokens`."""
+    logits_V = machine.logits_SV[state_after(machine, tokens)].astype(np.float64)
+    logits_V[[PAD, BOS]] = -np.inf
+    kept = kept_by(logits_V, config)
+    return dict(zip(kept, softmax(logits_V[kept] / config.temperature), strict=True))
+
+
+WAYS = [{}, {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2}, {"top_p": 0.75}]
+WAYS += [{"temperature": 2.0, "top_k": 3, "top_p": 0.9}]
+
+
+@pytest.mark.parametrize("changes", WAYS, ids=str)
+def test_pairs_of_tokens_are_drawn_as_often_as_they_are_likely(changes):
+    machine, config = random_machine(29, 3, scale=0.7), config_of(MANY, **changes)
+    expected = {}
+    for first, p in distribution(machine, [], config).items():
+        rest = {None: 1.0} if first == EOS else distribution(machine, [first], config)
+        for second, q in rest.items():
+            expected[first, second] = p * q * MANY
+    drawn = dict.fromkeys(expected, 0)
+    for one in samples_of(machine, 2, config):
+        drawn[tuple([*one.tokens, None][:2])] += 1  # what must not come has no entry
+    assert sum(drawn.values()) == MANY
+    assert min(expected.values()) > 5  # so that chi-square holds
+    deviation = sum((drawn[pair] - n) ** 2 / n for pair, n in expected.items())
+    assert deviation < stats.chi2.isf(FALSE_ALARM, len(expected) - 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([0, 1, 3, 7, 50]),
+    st.sampled_from([0.01, 0.3, 0.5, 0.9, 1.0]),
+    st.sampled_from([0.5, 1.0, 3.0]),
+)
+def test_only_the_likeliest_tokens_stay_and_keep_their_logits(seed, top_k, top_p, temperature):
+    logits_WV = np.random.default_rng(seed).normal(size=(2, 11)).astype(np.float32) * 2
+    logits_WV[:, 4] = -np.inf
+    config = config_of(2, top_k=top_k, top_p=top_p, temperature=temperature)
+    result_WV = np.asarray(likely(logits_WV, config))
+    for logits_V, result_V in zip(logits_WV.astype(np.float64), result_WV, strict=True):
+        kept = [token for token in kept_by(logits_V, config) if token != 4]
+        assert np.flatnonzero(result_V > -np.inf).tolist() == sorted(kept)
+        np.testing.assert_allclose(result_V[kept], logits_V[kept] / temperature, rtol=1e-6)
+
+
+def test_the_likeliest_token_stays_however_small_top_p_is():
+    result_1V = np.asarray(likely(np.array([[1.0, 3.0, 2.0]]), config_of(1, top_p=1e-6)))
+    assert np.isfinite(result_1V).tolist() == [[False, True, False]]
+
+
+def test_a_low_temperature_is_greedy():
+    machine = random_machine(31, 3)
+    tokens = []
+    while len(tokens) < 6 and tokens[-1:] != [EOS]:
+        tokens.append(max(distribution(machine, tokens, config_of(1, top_k=1))))
+    for one in samples_of(machine, 6, config_of(13, temperature=1e-3)):
+        assert one.tokens == tokens
+
+
+def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
+    machine = random_machine(37, 3)
+    for changes in ({}, {"temperature": 2.5, "top_k": 2}):
+        config = config_of(13, length_penalty=0.6, **changes)
+        for one in samples_of(machine, 6, config):
+            assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
+            expected = one.log_prob / penalty(len(one.tokens), config)
+            assert one.score == pytest.approx(expected, abs=CLOSE)
+
+
+def test_samples_without_an_end_stop_at_the_limit_and_are_kept_whole():
+    endless = chain({BOS: {A: 0.5, C: 0.5}, A: {C: 1.0}, C: {A: 1.0}})
+    samples = samples_of(endless, 5, config_of(13))
+    assert {tuple(one.tokens) for one in samples} == {(A, C, A, C, A), (C, A, C, A, C)}
+    for one in samples:
+        assert one.log_prob == pytest.approx(math.log(0.5), abs=CLOSE)
+
+
+def test_each_sample_ends_for_itself_and_the_search_with_the_last_of_them():
+    machine = chain({BOS: {A: 1.0}, A: {A: 0.5, EOS: 0.5}})
+    searches_B, (samples,) = search(config_of(13), [machine], [7])
+    lengths = [len(one.tokens) for one in samples]
+    assert len(set(lengths)) > 2
+    for one in samples:
+        assert one.tokens == [*[A] * (len(one.tokens) - 1), one.tokens[-1]]
+        assert (one.tokens[-1] == EOS) or len(one.tokens) == 7
+    assert int(searches_B.t[0]) == max(lengths)
+
+
+def test_samples_follow_the_prefix_and_min_length():
+    machine = random_machine(41, 3)
+    samples = samples_of(machine, 7, config_of(13, min_length=4, top_k=2), prefixes=[[D, A]])
+    assert len({tuple(one.tokens) for one in samples}) > 1
+    for one in samples:
+        assert one.tokens[:2] == [D, A]
+        assert len(one.tokens) > 4
+        assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
+
+
+def test_neither_pad_nor_bos_is_ever_drawn():
+    likes_them = chain({BOS: {PAD: 0.6, BOS: 0.3, A: 0.1}, A: {PAD: 0.5, BOS: 0.3, EOS: 0.2}})
+    for config in (config_of(13), config_of(13, top_p=0.5)):
+        assert {tuple(one.tokens) for one in samples_of(likes_them, 5, config)} == {(A, EOS)}
+
+
+def test_what_is_drawn_depends_on_both_seeds():
+    machine = random_machine(43, 3)
+    drawn = {
+        (seed, of_config): samples_of(machine, 7, config_of(13, seed=of_config), seed)
+        for seed, of_config in itertools.product((0, 1, 2**32 - 1), (0, 1))
+    }
+    for a, b in itertools.combinations(drawn, 2):
+        assert drawn[a] != drawn[b]
+    assert samples_of(machine, 7, config_of(13), 1) == drawn[1, 0]
+
+
+def test_what_is_drawn_for_a_sentence_does_not_depend_on_the_others():
+    machines, seeds = [random_machine(n, 3) for n in range(B)], [5, 6, 7]
+    config = config_of(13)
+    _, together = search(config, machines, [7, 3, 5], seeds=seeds)
+    for machine, limit, seed, expected in zip(machines, [7, 3, 5], seeds, together, strict=True):
+        assert samples_of(machine, limit, config, seed) == expected
+
+
+def test_a_sample_is_the_same_however_many_there_are():
+    machine = random_machine(47, 3, scale=1.0)
+    many = samples_of(machine, 7, config_of(13))
+    assert samples_of(machine, 7, config_of(5)) == many[:5]
+    assert len({tuple(one.tokens) for one in many}) > 5
+
+
+def test_the_twin_knows_the_whole_vocabulary():
+    """What the machines make impossible has no part in it."""
+    machine = random_machine(29, 3)
+    assert words_of(machine) == [A, C, D]
+    assert np.exp(log_probs_of(machine)).sum(axis=1) == pytest.approx(1)
+    assert V == machine.logits_SV.shape[1]

@@ -1,0 +1,283 @@
+"""Where lines go: whole ones only, whatever happens to the disk, to the reader, to the process."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from jformer.main import main
+from jformer.output import check_output, open_output, whole_lines
+from jformer.config import UserError
+from tests.test_stream import as_file, in_lines, learnt, run
+
+__all__ = ["learnt", "run"]  # fixtures
+
+LINES = [" ".join(str(n)) for n in range(100, 112)]
+MANY = [" ".join(str(100 + n % 300)) for n in range(3000)]
+ONE_BY_ONE = "--config.decode.read_ahead=1"
+
+
+@pytest.fixture
+def job(learnt, tmp_path):
+    """`main translate` from `in` to `out`, all in `tmp_path`; it returns the exit status."""
+
+    def job(*flags, workdir=learnt, lines=LINES):
+        (tmp_path / "in").write_bytes(as_file(lines))
+        return main(["jformer", *command(workdir, tmp_path), *flags])
+
+    return job
+
+
+def command(workdir, folder):
+    files = [f"--input={folder / 'in'}", f"--output={folder / 'out'}"]
+    return ["translate", f"--workdir={workdir}", *files]
+
+
+def shell(workdir, text, **options):
+    """A line of bash, in which `TRANSLATE` stands for the command."""
+    translate = f"{sys.executable} -m jformer.main translate --workdir={workdir}"
+    return subprocess.run(
+        ["bash", "-c", text.replace("TRANSLATE", translate)], capture_output=True, **options
+    )
+
+
+def disk_full_at(size, act):
+    """What `act` returns while no file can be larger."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        return act()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+# ---- pipes and descriptors
+
+
+def test_who_reads_may_leave_at_any_time(learnt, run, tmp_path):
+    (tmp_path / "in").write_bytes(as_file(MANY[:300]))
+    line = "TRANSLATE --config.decode.read_ahead=5 < in | head -1; exit ${PIPESTATUS[0]}"
+    line = line.replace("< in", f"< {tmp_path / 'in'}")
+    result = shell(learnt, line)
+    assert result.stdout.decode() == run.translate(MANY[:1])[0] + "\n"
+    assert result.stderr == b""
+    assert result.returncode == 141
+
+
+def test_closed_descriptors_are_no_failure_of_ours(learnt, run):
+    result = shell(learnt, "TRANSLATE <&-")
+    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
+    result = shell(learnt, "TRANSLATE >&-", input=b"1 3 7\n")
+    assert result.returncode == 2
+    assert result.stderr == b"jformer: standard output is closed; set --output=FILE\n"
+    result = shell(learnt, "TRANSLATE 2>&-", input=b"1 3 7 " * 30 + b"\n")  # it would be warned
+    assert (result.returncode, result.stdout.count(b"\n")) == (0, 1)
+
+
+def test_a_device_or_a_pipe_is_written_to_as_it_is(job, run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert job(f"--output={pipe}") == 0
+        assert in_lines(reader.stdout.read()) == run.translate(LINES)
+    assert job("--output=/dev/null") == 0
+    assert sorted(os.listdir(tmp_path)) == ["in", "pipe"]
+
+
+def test_a_pipe_is_read_as_standard_input_is(job, run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["bash", "-c", f"cat > {pipe}"], stdin=subprocess.PIPE) as writer:
+        writer.stdin.write(as_file(LINES))
+        writer.stdin.close()
+        assert job(f"--input={pipe}") == 0
+    assert in_lines((tmp_path / "out").read_bytes()) == run.translate(LINES)
+
+
+def test_a_link_stays_one(job, run, tmp_path):
+    (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
+    assert job() == 0
+    assert (tmp_path / "out").is_symlink()
+    assert in_lines((tmp_path / "elsewhere").read_bytes()) == run.translate(LINES)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("none/out", "none/out: cannot be written (No such file or directory)"),
+        ("in/out", "in/out: cannot be written (Not a directory)"),
+        ("folder", "folder: is a directory; a file is needed there"),
+        ("closed/out", "closed/out: cannot be written (Permission denied)"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_model_is_loaded(
+    learnt, job, tmp_path, capfd, output, message
+):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "closed").mkdir(mode=0o500)
+    if output.startswith("closed") and os.access(tmp_path / "closed", os.W_OK):
+        pytest.skip("to this user no folder is closed")
+    shutil.copy(learnt / "config.json", tmp_path)  # and there is no model
+    capfd.readouterr()
+    assert job(f"--output={tmp_path / output}", workdir=tmp_path) == 2
+    assert capfd.readouterr().err == f"jformer: --output={tmp_path}/{message}\n"
+
+
+# ---- a full disk
+
+
+def test_a_full_device_is_one_line(job, capfd):
+    capfd.readouterr()
+    assert job("--output=/dev/full") == 1
+    assert capfd.readouterr().err == "jformer: [Errno 28] No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "cut"),
+    [
+        (["--format=text"], b"one zero five"),
+        (["--format=jsonl"], b'{"line": 6, '),
+        # The second output of a line: a reader would miss it, so the line is done again.
+        (["--format=tsv", "--config.decode.n_best=2"], b"\n6\t2\t"),
+    ],
+)
+def test_on_a_full_disk_whole_lines_stay_and_the_same_command_goes_on(
+    job, tmp_path, capfd, flags, cut
+):
+    # One line at a time, so that all of them are the same to the last digit, however often it is
+    # begun.
+    flags = [*flags, ONE_BY_ONE]
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    assert job(*flags) == 0
+    expected = out.read_bytes()
+    assert os.listdir(tmp_path) in (["in", "out"], ["out", "in"])
+    out.unlink()
+    size = expected.index(cut) + 5
+    capfd.readouterr()
+    assert disk_full_at(size, lambda: job(*flags)) == 1
+    assert capfd.readouterr().err == "jformer: [Errno 27] File too large\n"
+    written = partial.read_bytes()
+    assert written == expected[: expected.rindex(b"\n", 0, size) + 1]
+    assert not out.exists()
+    # What was done is not done again.
+    partial.write_bytes(written.replace(b"zero zero", b"ZERO ZERO", 1) + b"and half a li")
+    assert job(*flags) == 0
+    assert out.read_bytes() == expected.replace(b"zero zero", b"ZERO ZERO", 1)
+    assert sorted(os.listdir(tmp_path)) == ["in", "out"]
+
+
+# ---- a job that is stopped
+
+
+def test_a_job_that_is_stopped_goes_on_behind_its_last_line(learnt, run, tmp_path):
+    (tmp_path / "in").write_bytes(as_file(MANY))
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    arguments = [sys.executable, "-m", "jformer.main", *command(learnt, tmp_path), ONE_BY_ONE]
+    done = 0
+    for number, status, told in (
+        (signal.SIGKILL, -9, ""),
+        (signal.SIGTERM, 143, "jformer: stopped by SIGTERM; "),
+        (signal.SIGINT, 130, "jformer: stopped by SIGINT; "),
+    ):
+        with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+            while not (partial.exists() and partial.read_bytes().count(b"\n") > done + 20):
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.001)
+            process.send_signal(number)
+            assert process.wait() == status
+            end = "what is written is whole; the same command goes on\n" if told else ""
+            assert process.stderr.read() == told + end
+        done = partial.read_bytes().count(b"\n")
+        assert done < len(MANY)
+        if not told:
+            with partial.open("ab") as file:
+                file.write(b"half a li")
+    partial.write_bytes(b"DONE\n" + partial.read_bytes().split(b"\n", 1)[1])
+    assert main(["jformer", *command(learnt, tmp_path)]) == 0
+    expected = run.translate(MANY)
+    assert in_lines(out.read_bytes()) == ["DONE", *expected[1:]]
+    assert sorted(os.listdir(tmp_path)) == ["in", "out"]
+
+
+def test_only_the_same_command_goes_on_with_a_file(job, learnt, tmp_path, capfd):
+    assert job() == 0
+    expected = (tmp_path / "out").read_bytes()
+    (tmp_path / "out").unlink()
+    assert disk_full_at(100, lambda: job(ONE_BY_ONE)) == 1
+    before = {name: (tmp_path / name).read_bytes() for name in ("out.partial", "out.job")}
+    other = shutil.copytree(learnt, tmp_path / "other")
+    (tmp_path / "prefix").write_text("\n" * len(LINES))
+    for flags, options, name in (
+        (["--config.decode.beam_size=1"], {}, "config.decode.beam_size"),
+        (["--checkpoint=150"], {}, "step, checkpoint"),
+        ([f"--ensemble={other}"], {}, "ensemble"),
+        ([f"--prefix={tmp_path / 'prefix'}"], {}, "prefix"),
+        (["--format=jsonl"], {}, "format"),
+        ([], {"workdir": other}, "workdir"),
+        ([], {"lines": [*LINES[:-1], "9"]}, "input"),
+    ):
+        capfd.readouterr()
+        assert job(*flags, **options) == 2
+        told = f"out.partial: was begun by another command, with another {name}; remove it"
+        assert told in capfd.readouterr().err
+        assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    # These change no line.
+    more = ["--config.decode.batch_size=3", "--config.decode.read_ahead=4"]
+    assert job(*more, "--config.data.bad_lines=replace") == 0
+    assert (tmp_path / "out").read_bytes() == expected
+
+
+def test_a_stream_cannot_be_gone_on_with(job, learnt, tmp_path, monkeypatch, capfd):
+    """Its lines are gone, so the command begins anew; but not over what a file's job has done."""
+
+    def from_stream(lines):
+        (tmp_path / "stream").write_bytes(as_file(lines))
+        with open(tmp_path / "stream") as file:
+            monkeypatch.setattr("sys.stdin", file)
+            return main(["jformer", "translate", f"--workdir={learnt}", f"--output={out}"])
+
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    assert disk_full_at(10, lambda: from_stream(LINES)) == 1
+    assert disk_full_at(40, lambda: from_stream(LINES)) == 1
+    assert partial.read_bytes() == b"one zero zero\none zero one\n"
+    assert from_stream(LINES[5:6]) == 0
+    assert out.read_bytes() == b"one zero five\n"
+    assert disk_full_at(100, job) == 1
+    capfd.readouterr()
+    assert from_stream(LINES) == 2
+    assert "was begun by another command, with another input" in capfd.readouterr().err
+
+
+def test_two_commands_do_not_write_one_file(tmp_path):
+    first = open_output(str(tmp_path / "out"), {"a": 1}, "text")
+    with pytest.raises(UserError, match=r"out\.partial: another command is writing it"):
+        open_output(str(tmp_path / "out"), {"a": 1}, "text")
+    first.write("one\n")
+    first.close()
+    assert (tmp_path / "out").read_bytes() == b"one\n"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "found"),
+    [
+        ("text", "", (0, 0)),
+        ("text", "half", (0, 0)),
+        ("text", "a\n\nb\nhalf", (3, 5)),
+        ("jsonl", '{"line": 1}\n{"li', (1, 12)),
+        ("tsv", "", (0, 0)),
+        ("tsv", "1\t1\n1\t2", (0, 0)),
+        ("tsv", "1\t1\n1\t2\n2\t1\n", (1, 8)),
+        ("tsv", "1\t1\n1\t2\n2\t1\n3", (1, 8)),
+        ("tsv", "1\t1\n2\t1\n2\t2\n11\t1\n", (2, 12)),
+    ],
+)
+def test_lines_are_whole_with_all_of_their_outputs(tmp_path, format, content, found):
+    (tmp_path / "x").write_text(content)
+    assert whole_lines(tmp_path / "x", format) == found
