@@ -254,10 +254,11 @@ def check(config: Config) -> None:
         )
     # An output's tokens; 3, because batches round the length of their rows up to a multiple of 4.
     longest = data.max_length + max(3, config.decode.max_extra_length)
+    longest = max(longest, config.decode.min_length + 1)
     if model.positions == "learned" and model.max_positions < longest:
         raise UserError(
             f"config.model.max_positions={model.max_positions}: must be >= {longest}, for "
-            f"data.max_length and decode.max_extra_length"
+            f"data.max_length, decode.max_extra_length and decode.min_length"
         )
     if model.tying == "all" and not data.joint_vocabulary:
         raise UserError(

@@ -120,6 +120,24 @@ def test_the_default_is_the_papers_base_model():
         ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: must be >= config\.train\.average"),
         ({"parallel__data": 0}, r"config\.parallel\.data=0: must be a number of devices, or -1"),
         ({"parallel__fsdp": -1}, r"config\.parallel\.fsdp=-1: .* set config\.parallel\.data=1"),
+        ({"decode__n_best": 5}, r"n_best=5: must be <= config\.decode\.beam_size=4"),
+        ({"decode__top_k": 3}, r"top_k=3: is for config\.decode\.search=sampling"),
+        (
+            {"decode__search": "sampling", "decode__diversity": 0.5},
+            r"diversity=0\.5: is for config\.decode\.search=beam",
+        ),
+        (
+            {"decode__min_length": 7, "decode__max_length": 7},
+            r"min_length=7: must be below config\.decode\.max_length=7",
+        ),
+        (
+            {"decode__alignment_layer": 7},
+            r"alignment_layer=7: must be <= config\.model\.num_layers=6",
+        ),
+        (
+            {"model__positions": "learned", "decode__min_length": 512},
+            r"max_positions=512: must be >= 513",
+        ),
         (
             {"parallel__backend": "pmap", "parallel__model": 2},
             r"config\.parallel\.model=2: pmap has the whole state on each device",

@@ -10,7 +10,9 @@ import pytest
 import jformer
 from jformer.config import UserError
 from jformer.data.corpora import Split
-from jformer.run import read_results
+from jformer.evaluation.scores import SIGNATURES
+from jformer.results import read_results
+from jformer.run import Translation
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood
@@ -71,12 +73,104 @@ def test_what_is_no_run_directory_is_named(tmp_path, trained_workdir):
         jformer.load(tmp_path)
 
 
+def test_outputs_come_with_scores_tokens_and_alignments(run):
+    sentences = ["1 2 3", "", "4 5 6 7 8"]
+    found = run.hypotheses(sentences, n_best=2, details=True, length_penalty=0.7)
+    assert [ones[0].text for ones in found] == run.translate(sentences, length_penalty=0.7)
+    assert found[1] == [Translation("", 0.0, 0.0, True, [], [], [])]
+    for sentence, ones in zip(sentences, found, strict=True):
+        assert [one.score for one in ones] == sorted((one.score for one in ones), reverse=True)
+        for one in ones:
+            length = len(one.tokens) + one.complete
+            expected = one.log_prob / ((5 + length) / 6) ** 0.7 if sentence else 0.0
+            assert one.score == pytest.approx(expected, rel=1e-5)
+            words = [link[1] for link in one.alignment]
+            assert words == list(range(len(one.text.split())))
+            assert all(0 <= i < len(sentence.split()) for i, _ in one.alignment)
+
+
+@pytest.mark.parametrize(
+    "decode", [{"beam_size": 20}, {"search": "sampling", "seed": 3}], ids=["beam", "sampling"]
+)
+def test_the_score_of_an_output_is_what_the_search_reported(run, decode):
+    """Where the vocabulary cuts the output into the tokens that the search wrote.
+
+    Outputs are short, and many: this run is hardly trained and writes all sorts of bytes.
+    """
+    found = run.hypotheses(["1 2 3", "4 5"], details=True, n_best=20, max_length=2, **decode)
+    pairs = [(i, one) for i, ones in enumerate(found) for one in ones]
+    scored = run.score([["1 2 3", "4 5"][i] for i, _ in pairs], [one.text for _, one in pairs])
+    same = [
+        (one, own)
+        for (_, one), own in zip(pairs, scored, strict=True)
+        if one.tokens == own.tokens and "\ufffd" not in one.text
+    ]
+    assert len(same) > 5
+    assert any(one.complete for one, _ in same) or "beam_size" in decode
+    for one, own in same:
+        # Forced decoding sums in another order than cached steps.
+        assert own.token_log_probs == pytest.approx(one.token_log_probs, abs=1e-4)
+        counted = len(one.tokens) + one.complete
+        assert sum(own.token_log_probs[:counted]) == pytest.approx(one.log_prob, abs=1e-4)
+        assert own.log_prob == pytest.approx(sum(own.token_log_probs), abs=1e-4)
+        mean = own.log_prob / len(own.token_log_probs)
+        assert own.perplexity == pytest.approx(np.exp(-mean), rel=1e-5)
+
+
+def test_outputs_begin_with_their_prefixes(run):
+    prefixes = ["seven", "", "one two"]
+    outputs = run.translate(["1 2 3", "4 5", "6"], prefixes)
+    assert all(map(str.startswith, outputs, prefixes))
+    assert outputs[1] == run.translate(["4 5"])[0]
+
+
+def test_lists_of_different_lengths_are_refused(run):
+    with pytest.raises(UserError, match="1 prefixes for 2 sentences"):
+        run.translate(["1", "2"], ["one"])
+    with pytest.raises(UserError, match="2 sources and 1 targets"):
+        run.score(["1", "2"], ["one"])
+
+
+def test_an_ensemble_averages_the_probabilities_of_its_runs(trained_workdir, run):
+    both = jformer.load(trained_workdir, 12, ensemble=[f"{trained_workdir}@9"])
+    pair = (["1 2 3"], ["one two three"])
+    (mean,) = both.score(*pair)
+    (first,), (second,) = (jformer.load(trained_workdir, step).score(*pair) for step in (12, 9))
+    # Exactly so for the first token; what comes later depends on the same tokens, too.
+    expected = np.log((np.exp(first.token_log_probs) + np.exp(second.token_log_probs)) / 2)
+    np.testing.assert_allclose(mean.token_log_probs, expected, atol=1e-5)
+    found = both.hypotheses(["1 2 3"], details=True)[0][0]
+    counted = len(found.tokens) + found.complete
+    assert found.log_prob == pytest.approx(sum(found.token_log_probs[:counted]), abs=1e-4)
+
+
+def test_an_ensemble_needs_one_vocabulary(trained_workdir, corpus_directory, tmp_path, capsys):
+    from jformer.main import main
+
+    flags = small_flags(corpus_directory, tmp_path / "other")
+    flags += ["--config.data.normalization=nfkc", "--config.train.steps=1", "--config.data.test="]
+    assert main(["jformer", *flags]) == 0
+    with pytest.raises(UserError, match=r"other: has another vocabulary than"):
+        jformer.load(trained_workdir, ensemble=[str(tmp_path / "other")])
+
+
+def test_attention_has_the_weights_of_each_layer_and_the_tokens(run):
+    attention = run.attention("1 2 3", "one two")
+    T, S = len(attention.target_tokens), len(attention.source_tokens)
+    assert "".join(attention.source_tokens) == "1 2 3#2"  # and EOS
+    assert "".join(attention.target_tokens) == "#1one two"  # after BOS
+    assert attention.weights.keys() == {"decoder_0/cross_attention"}
+    weights_HTS = attention.weights["decoder_0/cross_attention"]
+    assert weights_HTS.shape[1:] == (T, S)
+    np.testing.assert_allclose(weights_HTS.sum(axis=-1), 1, atol=1e-5)
+
+
 def test_results_hold_the_scores_of_the_test_split(trained_workdir):
     results = read_results(trained_workdir)
-    assert "test" in results
     assert set(results["test"]) == {
-        "bleu", "bleu_lowercase", "chrf", "perplexity", "signature", "signature_lowercase",
-        "step", "checkpoint", "seconds", "decode",
+        "bleu", "bleu_interval", "bleu_lowercase", "bleu_moses", "bleu_moses_compounds", "chrf",
+        "ter", *SIGNATURES.values(), "perplexity", "by_length", "step", "checkpoint", "ensemble",
+        "seconds", "decode",
     }  # fmt: skip
     assert results["test"]["step"] == 12
     assert results["test"]["perplexity"] > 1
@@ -84,16 +178,11 @@ def test_results_hold_the_scores_of_the_test_split(trained_workdir):
 
 def test_perplexity_is_that_of_each_pair_scored_alone(run):
     """Batches, their padding and their order play no part in it."""
-    from jformer.data.corpora import Split
-
     sources, targets = ["1 2 3", "4", "5 6 7 8"], ["one two three", "four", "five six seven eight"]
-    together = run.score(Split(sources, targets), targets)["perplexity"]
-    total = tokens = 0.0
-    for source, target in zip(sources, targets, strict=True):
-        count = len(run.vocabulary.encode([target])[0]) + 1
-        alone = run.score(Split([source], [target]), [target])["perplexity"]
-        total, tokens = total + np.log(alone) * count, tokens + count
-    assert together == pytest.approx(np.exp(total / tokens), rel=1e-4)
+    together = run.score(sources, targets)
+    for number, one in enumerate(together):
+        (alone,) = run.score(sources[number : number + 1], targets[number : number + 1])
+        assert one.perplexity == pytest.approx(alone.perplexity, rel=1e-4)
 
 
 def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, capsys):
