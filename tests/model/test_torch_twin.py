@@ -24,13 +24,17 @@ TARGET_BT1[1, 9:] = 0
 
 def attention_names(ours, theirs):
     """Their query, key and value are one matrix (3 D, D), and every matrix is transposed."""
+
+    def matrix(kernel):
+        return np.asarray(kernel).reshape(int(np.sqrt(kernel.size)), -1).T
+
     yield (
         f"{theirs}.in_proj_weight",
         lambda p: np.concatenate(
-            [p[ours][name]["kernel"].reshape(D, D).T for name in ("query", "key", "value")]
+            [matrix(p[ours][name]["kernel"]) for name in ("query", "key", "value")]
         ),
     )
-    yield f"{theirs}.out_proj.weight", lambda p: p[ours]["out"]["kernel"].reshape(D, D).T
+    yield f"{theirs}.out_proj.weight", lambda p: matrix(p[ours]["out"]["kernel"])
 
 
 def layer_names(attentions):
@@ -60,7 +64,7 @@ def as_torch(params, config):
 
 
 def torch_twin(config):
-    pre, nn = config.norm_position == "pre", torch.nn
+    pre, nn, D, H = config.norm_position == "pre", torch.nn, config.d_model, config.num_heads
     layer = {
         "d_model": D, "nhead": H, "dim_feedforward": config.d_ff, "dropout": 0.0,
         "activation": config.activation, "layer_norm_eps": 1e-6, "batch_first": True,
@@ -74,6 +78,17 @@ def torch_twin(config):
         nn.TransformerDecoderLayer(**layer), config.num_layers, norms[1]
     )
     return nn.Transformer(D, H, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)
+
+
+def with_weights(twin, params, config):
+    """The twin with our parameters, and the embedding."""
+    named, ours = dict(twin.named_parameters()), as_torch(params, config)
+    embedding = torch.nn.Parameter(torch.tensor(ours.pop("embedding")))
+    for name, parameter in named.items():
+        # Torch's attention has biases, the paper's has not.
+        parameter.data = torch.tensor(ours[name]) if name in ours else torch.zeros_like(parameter)
+    assert set(ours) == {n for n in named if "in_proj_bias" not in n and "out_proj.bias" not in n}
+    return twin, embedding
 
 
 @pytest.mark.parametrize(("norm_position", "activation"), [("post", "relu"), ("pre", "gelu")])
@@ -92,14 +107,8 @@ def test_logits_and_gradients_equal_those_of_torch(norm_position, activation):
 
     (loss, logits_BTV), gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(params)
 
-    twin = torch_twin(config).double()
+    twin, embedding = with_weights(torch_twin(config).double(), params, config)
     named = dict(twin.named_parameters())
-    ours = as_torch(params, config)
-    embedding = torch.nn.Parameter(torch.tensor(ours.pop("embedding")))
-    for name, parameter in named.items():
-        # Torch's attention has biases, the paper's has not.
-        parameter.data = torch.tensor(ours[name]) if name in ours else torch.zeros_like(parameter)
-    assert set(ours) == {n for n in named if "in_proj_bias" not in n and "out_proj.bias" not in n}
 
     source, target = (torch.tensor(x, dtype=torch.long) for x in (SOURCE_BS, TARGET_BT1))
     hidden = twin(
@@ -117,7 +126,7 @@ def test_logits_and_gradients_equal_those_of_torch(norm_position, activation):
 
     np.testing.assert_allclose(logits_BTV, twin_logits.detach(), atol=1e-5)
     assert float(loss) == pytest.approx(float(twin_loss.detach()), abs=1e-5)
-    expected = {name: named[name].grad for name in ours} | {"embedding": embedding.grad}
+    expected = {name: p.grad for name, p in named.items()} | {"embedding": embedding.grad}
     for name, gradient in as_torch(gradients, config).items():
         np.testing.assert_allclose(gradient, expected[name], atol=1e-4, err_msg=name)
 
