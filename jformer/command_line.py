@@ -13,6 +13,11 @@ from jformer.keys import check_flags, nearest, thaw
 REQUIRED = None  # the default of a flag that has none
 
 
+def one_of(name: str, text: str, *words: str) -> None:
+    if text not in words:
+        raise UserError(f"--{name}={text}: must be {', '.join(words[:-1])} or {words[-1]}")
+
+
 def positive(name: str, text: Any, kind: type) -> Any:
     try:
         number = kind(text)

@@ -52,27 +52,26 @@ from typing import Any
 
 from absl import flags
 
-from jformer.command_line import REQUIRED, parse, positive
+from jformer.command_line import REQUIRED, one_of, parse, positive
 from jformer.config import Config, UserError
 from jformer.keys import RunError, Stopped, help_text, nearest
+from jformer.output import drop_output, open_standard_error
 
 EXAMPLES_SHOWN = 5
+FORMATS = ("text", "jsonl", "tsv")
 OF_MODEL = {"checkpoint": "average", "ensemble": ""}  # flags of the commands that open a run
 
 
 def main(argv: list[str]) -> int:
     """Run one command line, program name first, and return its exit status."""
-    if sys.stderr is None:  # closed, and any file that is opened next would get its number
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    open_standard_error()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     logging.getLogger("jformer").setLevel(logging.INFO)
-    if "--help" in argv or "-h" in argv:
-        keys = help_text(Config())
-        print(f"{__doc__}\nConfig keys, with the paper's base model as default:\n{keys}")
-        return 0
     try:
         command, arguments = split_command(argv[1:])
-        return command(arguments)
+        status = command(arguments)
+        print(end="", flush=True)  # what standard output cannot take is met here, not at the end
+        return status
     except (UserError, flags.Error) as error:
         if "--debug" in argv:
             traceback.print_exc()
@@ -80,12 +79,12 @@ def main(argv: list[str]) -> int:
         print(f"jformer: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Who read has gone, as `head` does. Python would say so once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        drop_output()  # who read has gone, as `head` does
         return 128 + signal.SIGPIPE
     except (RunError, OSError) as error:
         if "--debug" in argv:
             traceback.print_exc()
+        drop_output()
         print(f"jformer: {error}", file=sys.stderr)
         return 1
     except Stopped as stopped:
@@ -122,11 +121,19 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
         "data": data_command,
         "summary": summary_command,
     }
+    if {"--help", "-h"} & {*arguments}:
+        return help_command, []
     if not arguments or arguments[0].startswith("-"):
         return train_command, arguments
     if arguments[0] not in commands:
         raise UserError(f"no command {arguments[0]!r}{nearest(arguments[0], commands)}")
     return commands[arguments[0]], arguments[1:]
+
+
+def help_command(arguments: list[str]) -> int:
+    keys = help_text(Config())
+    print(f"{__doc__}\nConfig keys, with the paper's base model as default:\n{keys}")
+    return 0
 
 
 def train_command(arguments: list[str]) -> int:
@@ -188,17 +195,19 @@ def evaluate_command(arguments: list[str]) -> int:
 def translate_command(arguments: list[str]) -> int:
     known = {"workdir": REQUIRED, "input": "", "prefix": "", "output": "", "format": "text"}
     flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
-    check_format(flag.format)
+    one_of("format", flag.format, *FORMATS)
     if flag.format == "text" and config.decode.n_best > 1:
         raise UserError("--format=text: has one output a line; take jsonl or tsv for n_best")
 
     from jformer.data.corpora import texts
     from jformer.output import check_output, fingerprints, open_output, standard_input, stopping
-    from jformer.results import job_of
-    from jformer.stream import translate_stream
 
     check_output(flag.output)
     files = fingerprints({"input": flag.input, "prefix": flag.prefix}, config.data.bad_lines)
+
+    from jformer.results import job_of
+    from jformer.stream import translate_stream
+
     run = open_run(flag, config)
     lines = texts(Path(flag.input)) if flag.input else standard_input()
     prefixes = texts(Path(flag.prefix)) if flag.prefix else None
@@ -206,14 +215,13 @@ def translate_command(arguments: list[str]) -> int:
     with stopping(output):
         place, total = flag.input or "standard input", files.get("input", {}).get("lines")
         translate_stream(run, lines, place, prefixes, output, flag.format, total)
-        output.close()
     return 0
 
 
 def score_command(arguments: list[str]) -> int:
     known = {"workdir": REQUIRED, "data": REQUIRED, "output": "", "format": "text"}
     flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
-    check_format(flag.format)
+    one_of("format", flag.format, *FORMATS)
 
     from jformer.data.corpora import open_corpus
     from jformer.output import check_output, fingerprints, open_output, stopping
@@ -226,7 +234,6 @@ def score_command(arguments: list[str]) -> int:
     output = open_output(flag.output, {}, "")
     with stopping(output):
         total, tokens = score_stream(run, corpus, output, flag.format)
-        output.close()
     mean = perplexity(total, tokens)
     say(f"log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
     return 0
@@ -234,8 +241,7 @@ def score_command(arguments: list[str]) -> int:
 
 def data_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"format": "text"})
-    if flag.format not in ("text", "json"):
-        raise UserError(f"--format={flag.format}: must be text or json")
+    one_of("format", flag.format, "text", "json")
 
     from jformer.data.look import look, page
     from jformer.data.pipeline import open_data
@@ -267,11 +273,6 @@ def open_run(flag: Any, config: Config) -> Any:
 
     run = load(flag.workdir, flag.checkpoint, [name for name in flag.ensemble.split(",") if name])
     return dataclasses.replace(run, config=config)
-
-
-def check_format(format: str) -> None:
-    if format not in ("text", "jsonl", "tsv"):
-        raise UserError(f"--format={format}: must be text, jsonl or tsv")
 
 
 def score_all(run: Any, tests: dict[str, Any], against: Any = None) -> dict[str, Any]:

@@ -27,6 +27,17 @@ def standard_input() -> Iterator[bytes]:
     return without_ends(sys.stdin.buffer if sys.stdin else ())
 
 
+def open_standard_error() -> None:
+    """Where it is closed: else any file that is opened next would get its number."""
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
+def drop_output() -> None:
+    """What standard output did not take: Python would fail once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
 class Output:
     """An open file, pipe or terminal; `done` lines of the input have been written before."""
 
@@ -49,8 +60,11 @@ class Output:
                 os.ftruncate(self._descriptor, end - half)
             raise
 
-    def close(self) -> None:
+    def complete(self) -> None:
         """All is written."""
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 class OutputFile(Output):
@@ -66,6 +80,14 @@ class OutputFile(Output):
         self._partial = path.with_name(path.name + ".partial")
         self._note = path.with_name(path.name + ".job")
         super().__init__(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+        try:
+            self._begin(job, format)
+        except (UserError, OSError):
+            self.close()
+            raise
+
+    def _begin(self, job: dict[str, Any], format: str) -> None:
+        """Go on, or begin anew."""
         self._lock()
         size = 0
         if self._note.exists():
@@ -94,8 +116,7 @@ class OutputFile(Output):
             )
         return bool(before)
 
-    def close(self) -> None:
-        os.close(self._descriptor)
+    def complete(self) -> None:
         self._partial.rename(self._path)
         self._note.unlink()
 
@@ -114,7 +135,7 @@ def check_output(name: str) -> None:
 def open_output(name: str, job: dict[str, Any], format: str) -> Output:
     """Standard output, if there is no name; a device or a pipe is written to as it is."""
     if not name:
-        return Output(sys.stdout.fileno())
+        return Output(os.dup(sys.stdout.fileno()))
     with writing(name):
         if is_special(name):
             return Output(os.open(name, os.O_WRONLY))
@@ -185,7 +206,7 @@ def fingerprints(names: dict[str, str], bad_lines: str) -> dict[str, dict[str, A
 
 @contextlib.contextmanager
 def stopping(output: Output) -> Iterator[None]:
-    """SIGTERM and Ctrl-C end the job between two of its lines."""
+    """All that is written; SIGTERM and Ctrl-C end it between two lines."""
     goes_on = "; the same command goes on" if output.goes_on else ""
 
     def stop(number: int, frame: Any) -> None:
@@ -194,6 +215,8 @@ def stopping(output: Output) -> Iterator[None]:
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+        output.complete()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        output.close()

@@ -39,6 +39,8 @@ def run_main(*arguments, **options):
             "--memory=much: must be float above 0",
         ),
         (["translate", "--workdir=/nowhere"], "/nowhere/config.json: no such file"),
+        (["score", "--workdir=/nowhere"], "--data is missing"),
+        (["trainslate", "--workdir=/nowhere"], "did you mean translate?"),
         (
             ["--config=configs/tiny.py", "--config.data.target_language=xx"],
             "CLDR has no locale 'xx'",
@@ -108,16 +110,43 @@ def test_translate_takes_other_decoding_and_nothing_else(trained_workdir, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("arguments", "message"),
     [
-        ("--input={}/none", "none: no such file"),
-        ("--output={}/none/out", "cannot be written; its folder must exist"),
+        (["translate", "--input={}/none"], "none: no such file"),
+        (["translate", "--input={}"], ": is a directory; a text file is needed there"),
+        (["translate", "--prefix={}/none"], "none: no such file"),
+        (["translate", "--format=json"], "--format=json: must be text, jsonl or tsv"),
+        (
+            ["translate", "--config.decode.n_best=2"],
+            "--format=text: has one output a line; take jsonl or tsv for n_best",
+        ),
+        (
+            ["translate", "--format=tsv", "--config.decode.n_best=3"],
+            "config.decode.n_best=3",
+        ),
+        (["translate", "--prefixes=x"], "did you mean prefix?"),
+        (["translate", "--ensembel=x"], "did you mean ensemble?"),
+        (["translate", "--checkpoint=newest"], "checkpoint 'newest' is unknown; there are average"),
+        (["translate", "--config.decode.beam_sise=2"], "did you mean decode.beam_size?"),
+        (["score", "--data={}/none"], "none.en: no such file"),
+        (["score", "--data={}/none.tsv"], "none.tsv: no such file"),
+        (["score", "--data=x", "--format=csv"], "--format=csv: must be text, jsonl or tsv"),
+        (["score", "--data=x", "--input=y"], "--input is no flag of this command"),
+        (["evaluate", "--reference=x"], "did you mean references?"),
+        (["evaluate", "--format=tsv"], "--format is no flag of this command"),
     ],
 )
-def test_translate_names_a_file_it_cannot_use(trained_workdir, tmp_path, capsys, flag, message):
-    arguments = ["translate", f"--workdir={trained_workdir}", flag.format(tmp_path)]
-    assert main(["jformer", *arguments]) == 2
-    assert message in capsys.readouterr().err
+def test_a_mistake_about_a_run_is_one_line_too(
+    trained_workdir, tmp_path, capfd, arguments, message
+):
+    command, *flags = (argument.replace("{}", str(tmp_path)) for argument in arguments)
+    capfd.readouterr()
+    assert main(["jformer", command, f"--workdir={trained_workdir}", *flags]) == 2
+    told = capfd.readouterr()
+    assert message in told.err
+    assert told.err.startswith("jformer: ")
+    assert told.err.count("\n") == 1
+    assert told.out == ""
 
 
 def test_invalid_utf8_on_standard_input_is_named_by_its_line(trained_workdir):
@@ -156,7 +185,14 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
 def test_help_names_the_commands_and_every_key(capsys):
     assert main(["jformer", "--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("translate", "evaluate", "summary", "--config.optimizer.warmup_steps=4000"):
+    words = """
+        translate score evaluate summary --prefix=FILE --format=text|jsonl|tsv --data=PAIRS
+        --references=FILE,FILE --against=RUN[@C] --checkpoint=C --ensemble=RUN[@C],RUN[@C]
+        sacrebleu:NAME --config.optimizer.warmup_steps=4000 --config.decode.n_best=1
+        --config.decode.search=beam --config.decode.long_texts=cut --config.decode.read_ahead=10000
+        --config.decode.alignment_layer=None
+    """
+    for word in words.split():
         assert word in text
 
 

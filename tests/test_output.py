@@ -1,6 +1,5 @@
 """Where lines go: whole ones only, whatever happens to the disk, to the reader, to the process."""
 
-import json
 import os
 import resource
 import shutil
@@ -11,23 +10,22 @@ import time
 
 import pytest
 
-from jformer.main import main
-from jformer.output import check_output, open_output, whole_lines
 from jformer.config import UserError
-from tests.test_stream import as_file, in_lines, learnt, run
+from jformer.main import main
+from jformer.output import open_output, whole_lines
+from tests.test_stream import KNOWN, ONE_BY_ONE, as_file, in_lines, learnt, run
 
 __all__ = ["learnt", "run"]  # fixtures
 
-LINES = [" ".join(str(n)) for n in range(100, 112)]
-MANY = [" ".join(str(100 + n % 300)) for n in range(3000)]
-ONE_BY_ONE = "--config.decode.read_ahead=1"
+LINES = KNOWN.sources
+FEW = LINES[:8]
 
 
 @pytest.fixture
 def job(learnt, tmp_path):
     """`main translate` from `in` to `out`, all in `tmp_path`; it returns the exit status."""
 
-    def job(*flags, workdir=learnt, lines=LINES):
+    def job(*flags, workdir=learnt, lines=FEW):
         (tmp_path / "in").write_bytes(as_file(lines))
         return main(["jformer", *command(workdir, tmp_path), *flags])
 
@@ -61,23 +59,31 @@ def disk_full_at(size, act):
 
 
 def test_who_reads_may_leave_at_any_time(learnt, run, tmp_path):
-    (tmp_path / "in").write_bytes(as_file(MANY[:300]))
-    line = "TRANSLATE --config.decode.read_ahead=5 < in | head -1; exit ${PIPESTATUS[0]}"
-    line = line.replace("< in", f"< {tmp_path / 'in'}")
-    result = shell(learnt, line)
-    assert result.stdout.decode() == run.translate(MANY[:1])[0] + "\n"
+    (tmp_path / "in").write_bytes(as_file(LINES))
+    line = f"TRANSLATE {ONE_BY_ONE} < {tmp_path / 'in'} | head -1"
+    result = shell(learnt, f"{line}; exit ${{PIPESTATUS[0]}}")
+    assert result.stdout.decode() == run.translate(LINES[:1])[0] + "\n"
     assert result.stderr == b""
     assert result.returncode == 141
 
 
-def test_closed_descriptors_are_no_failure_of_ours(learnt, run):
+def test_a_closed_input_has_no_lines_and_a_closed_output_is_a_mistake(learnt):
     result = shell(learnt, "TRANSLATE <&-")
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
     result = shell(learnt, "TRANSLATE >&-", input=b"1 3 7\n")
     assert result.returncode == 2
     assert result.stderr == b"jformer: standard output is closed; set --output=FILE\n"
-    result = shell(learnt, "TRANSLATE 2>&-", input=b"1 3 7 " * 30 + b"\n")  # it would be warned
-    assert (result.returncode, result.stdout.count(b"\n")) == (0, 1)
+
+
+def test_with_standard_error_closed_what_is_said_is_said_to_nobody(
+    job, run, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setattr("sys.stderr", None)
+    capfd.readouterr()
+    assert job(lines=["1 3 7 " * 30]) == 0  # a warning otherwise
+    sys.stderr.close()
+    assert capfd.readouterr() == ("", "")
+    assert (tmp_path / "out").read_bytes().count(b"\n") == 1
 
 
 def test_a_device_or_a_pipe_is_written_to_as_it_is(job, run, tmp_path):
@@ -85,7 +91,7 @@ def test_a_device_or_a_pipe_is_written_to_as_it_is(job, run, tmp_path):
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
         assert job(f"--output={pipe}") == 0
-        assert in_lines(reader.stdout.read()) == run.translate(LINES)
+        assert in_lines(reader.stdout.read()) == run.translate(FEW)
     assert job("--output=/dev/null") == 0
     assert sorted(os.listdir(tmp_path)) == ["in", "pipe"]
 
@@ -94,17 +100,17 @@ def test_a_pipe_is_read_as_standard_input_is(job, run, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["bash", "-c", f"cat > {pipe}"], stdin=subprocess.PIPE) as writer:
-        writer.stdin.write(as_file(LINES))
+        writer.stdin.write(as_file(FEW))
         writer.stdin.close()
         assert job(f"--input={pipe}") == 0
-    assert in_lines((tmp_path / "out").read_bytes()) == run.translate(LINES)
+    assert in_lines((tmp_path / "out").read_bytes()) == run.translate(FEW)
 
 
 def test_a_link_stays_one(job, run, tmp_path):
     (tmp_path / "out").symlink_to(tmp_path / "elsewhere")
     assert job() == 0
     assert (tmp_path / "out").is_symlink()
-    assert in_lines((tmp_path / "elsewhere").read_bytes()) == run.translate(LINES)
+    assert in_lines((tmp_path / "elsewhere").read_bytes()) == run.translate(FEW)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +147,10 @@ def test_a_full_device_is_one_line(job, capfd):
 @pytest.mark.parametrize(
     ("flags", "cut"),
     [
-        (["--format=text"], b"one zero five"),
-        (["--format=jsonl"], b'{"line": 6, '),
+        (["--format=text"], b"one one four zero"),
+        (["--format=jsonl"], b'{"line": 140, '),
         # The second output of a line: a reader would miss it, so the line is done again.
-        (["--format=tsv", "--config.decode.n_best=2"], b"\n6\t2\t"),
+        (["--format=tsv", "--config.decode.n_best=2"], b"\n140\t2\t"),
     ],
 )
 def test_on_a_full_disk_whole_lines_stay_and_the_same_command_goes_on(
@@ -154,21 +160,20 @@ def test_on_a_full_disk_whole_lines_stay_and_the_same_command_goes_on(
     # begun.
     flags = [*flags, ONE_BY_ONE]
     out, partial = tmp_path / "out", tmp_path / "out.partial"
-    assert job(*flags) == 0
+    assert job(*flags, lines=LINES[:150]) == 0
     expected = out.read_bytes()
-    assert os.listdir(tmp_path) in (["in", "out"], ["out", "in"])
     out.unlink()
     size = expected.index(cut) + 5
     capfd.readouterr()
-    assert disk_full_at(size, lambda: job(*flags)) == 1
+    assert disk_full_at(size, lambda: job(*flags, lines=LINES[:150])) == 1
     assert capfd.readouterr().err == "jformer: [Errno 27] File too large\n"
     written = partial.read_bytes()
     assert written == expected[: expected.rindex(b"\n", 0, size) + 1]
     assert not out.exists()
     # What was done is not done again.
-    partial.write_bytes(written.replace(b"zero zero", b"ZERO ZERO", 1) + b"and half a li")
-    assert job(*flags) == 0
-    assert out.read_bytes() == expected.replace(b"zero zero", b"ZERO ZERO", 1)
+    partial.write_bytes(written.replace(b"zero zero zero", b"DONE", 1) + b"and half a li")
+    assert job(*flags, lines=LINES[:150]) == 0
+    assert out.read_bytes() == expected.replace(b"zero zero zero", b"DONE", 1)
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
@@ -176,7 +181,7 @@ def test_on_a_full_disk_whole_lines_stay_and_the_same_command_goes_on(
 
 
 def test_a_job_that_is_stopped_goes_on_behind_its_last_line(learnt, run, tmp_path):
-    (tmp_path / "in").write_bytes(as_file(MANY))
+    (tmp_path / "in").write_bytes(as_file(LINES * 3))
     out, partial = tmp_path / "out", tmp_path / "out.partial"
     arguments = [sys.executable, "-m", "jformer.main", *command(learnt, tmp_path), ONE_BY_ONE]
     done = 0
@@ -194,25 +199,28 @@ def test_a_job_that_is_stopped_goes_on_behind_its_last_line(learnt, run, tmp_pat
             end = "what is written is whole; the same command goes on\n" if told else ""
             assert process.stderr.read() == told + end
         done = partial.read_bytes().count(b"\n")
-        assert done < len(MANY)
+        assert done < len(LINES)
         if not told:
             with partial.open("ab") as file:
                 file.write(b"half a li")
     partial.write_bytes(b"DONE\n" + partial.read_bytes().split(b"\n", 1)[1])
-    assert main(["jformer", *command(learnt, tmp_path)]) == 0
-    expected = run.translate(MANY)
-    assert in_lines(out.read_bytes()) == ["DONE", *expected[1:]]
+    assert main(["jformer", *command(learnt, tmp_path), ONE_BY_ONE]) == 0
+    lines = in_lines(out.read_bytes())
+    assert len(lines) == 3 * len(LINES)
+    assert lines[300:] == (run.translate(LINES[:1]) + lines[1:300]) * 2  # nothing stopped these
+    assert lines[0] == "DONE"  # and not again
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
 def test_only_the_same_command_goes_on_with_a_file(job, learnt, tmp_path, capfd):
-    assert job() == 0
+    lines = LINES[:150]
+    assert job(ONE_BY_ONE, lines=lines) == 0
     expected = (tmp_path / "out").read_bytes()
     (tmp_path / "out").unlink()
-    assert disk_full_at(100, lambda: job(ONE_BY_ONE)) == 1
+    assert disk_full_at(2000, lambda: job(ONE_BY_ONE, lines=lines)) == 1
     before = {name: (tmp_path / name).read_bytes() for name in ("out.partial", "out.job")}
     other = shutil.copytree(learnt, tmp_path / "other")
-    (tmp_path / "prefix").write_text("\n" * len(LINES))
+    (tmp_path / "prefix").write_text("\n" * len(lines))
     for flags, options, name in (
         (["--config.decode.beam_size=1"], {}, "config.decode.beam_size"),
         (["--checkpoint=150"], {}, "step, checkpoint"),
@@ -220,38 +228,42 @@ def test_only_the_same_command_goes_on_with_a_file(job, learnt, tmp_path, capfd)
         ([f"--prefix={tmp_path / 'prefix'}"], {}, "prefix"),
         (["--format=jsonl"], {}, "format"),
         ([], {"workdir": other}, "workdir"),
-        ([], {"lines": [*LINES[:-1], "9"]}, "input"),
+        ([], {"lines": [*lines[:-1], "9 9"]}, "input"),
     ):
         capfd.readouterr()
-        assert job(*flags, **options) == 2
+        assert job(*flags, **{"lines": lines, **options}) == 2
         told = f"out.partial: was begun by another command, with another {name}; remove it"
         assert told in capfd.readouterr().err
         assert {name: (tmp_path / name).read_bytes() for name in before} == before
     # These change no line.
-    more = ["--config.decode.batch_size=3", "--config.decode.read_ahead=4"]
-    assert job(*more, "--config.data.bad_lines=replace") == 0
+    more = ["--config.decode.batch_size=1", "--config.decode.read_ahead=4"]
+    assert job(*more, "--config.data.bad_lines=replace", lines=lines) == 0
     assert (tmp_path / "out").read_bytes() == expected
 
 
 def test_a_stream_cannot_be_gone_on_with(job, learnt, tmp_path, monkeypatch, capfd):
     """Its lines are gone, so the command begins anew; but not over what a file's job has done."""
 
-    def from_stream(lines):
-        (tmp_path / "stream").write_bytes(as_file(lines))
-        with open(tmp_path / "stream") as file:
-            monkeypatch.setattr("sys.stdin", file)
-            return main(["jformer", "translate", f"--workdir={learnt}", f"--output={out}"])
+    def from_stream(file):
+        monkeypatch.setattr("sys.stdin", file)
+        arguments = ["translate", f"--workdir={learnt}", f"--output={tmp_path / 'out'}"]
+        return main(["jformer", *arguments, ONE_BY_ONE])
 
-    out, partial = tmp_path / "out", tmp_path / "out.partial"
-    assert disk_full_at(10, lambda: from_stream(LINES)) == 1
-    assert disk_full_at(40, lambda: from_stream(LINES)) == 1
-    assert partial.read_bytes() == b"one zero zero\none zero one\n"
-    assert from_stream(LINES[5:6]) == 0
-    assert out.read_bytes() == b"one zero five\n"
-    assert disk_full_at(100, job) == 1
+    partial = tmp_path / "out.partial"
+    assert job(ONE_BY_ONE) == 0  # now all is compiled, and needs no room on a full disk
+    (tmp_path / "stream").write_bytes(as_file(LINES[:40]))
+    for size in (100, 200):
+        with open(tmp_path / "stream") as file:
+            assert disk_full_at(size, lambda file=file: from_stream(file)) == 1
+        assert in_lines(partial.read_bytes())[:2] == KNOWN.targets[:2]
+        assert size - 25 < partial.stat().st_size < size
+    assert disk_full_at(2000, lambda: job(ONE_BY_ONE, lines=LINES[:150])) == 1
+    written = partial.read_bytes()
     capfd.readouterr()
-    assert from_stream(LINES) == 2
+    with open(tmp_path / "stream") as file:
+        assert from_stream(file) == 2
     assert "was begun by another command, with another input" in capfd.readouterr().err
+    assert partial.read_bytes() == written
 
 
 def test_two_commands_do_not_write_one_file(tmp_path):
@@ -259,7 +271,7 @@ def test_two_commands_do_not_write_one_file(tmp_path):
     with pytest.raises(UserError, match=r"out\.partial: another command is writing it"):
         open_output(str(tmp_path / "out"), {"a": 1}, "text")
     first.write("one\n")
-    first.close()
+    first.complete()
     assert (tmp_path / "out").read_bytes() == b"one\n"
     assert os.listdir(tmp_path) == ["out"]
 

@@ -14,17 +14,23 @@ import jformer
 from jformer.main import main
 from jformer.run import Translation
 from jformer.stream import json_row, text_row, tsv_rows
-from tests.conftest import file_flags, number_words, small_flags, write_split
+from tests.conftest import number_words, small_flags, write_split
 
-LINES = [" ".join(str(n)) for n in (137, 100, 260, 399, 318, 204, 155)]
+KNOWN = number_words(1000, 1300)
+LINES = [KNOWN.sources[n] for n in (137, 0, 260, 299, 218, 104, 55)]
 LONG = "1 2 3. " * 30  # far more tokens than data.max_length
+ONE_BY_ONE = "--config.decode.read_ahead=1"
 
 
 @functools.cache
 def train(corpus_directory, workdir):
     """A run that has its training pairs by heart: what it says differs from line to line."""
+    folder = workdir.with_name("known")
+    folder.mkdir()
+    write_split(folder / "train", KNOWN)
     arguments = [
         *small_flags(corpus_directory, workdir),
+        f"--config.data.train={folder / 'train'}",
         "--config.data.test=",
         "--config.model.dropout=0.0",
         "--config.optimizer.schedule=constant",
@@ -83,9 +89,9 @@ def test_lines_keep_their_order_however_many_are_read_ahead(
     run, translate, learnt, tmp_path, monkeypatch, capfd
 ):
     # Of all lengths, so that within a window the search has them in another order.
-    lines = [" ".join(str(n)[: 1 + n % 3]) for n in range(137, 160)]
+    lines = [LINES[0], "1", LINES[1], "1 0 5", LINES[2], "1 2", LINES[3], LINES[4]]
     expected = run.translate(lines)
-    assert len(set(expected)) > 10
+    assert len(set(expected)) >= 6
     assert in_lines(translate(as_file(lines))) == expected
     assert in_lines(translate(as_file(lines), "--config.decode.read_ahead=2")) == expected
     capfd.readouterr()
@@ -99,7 +105,7 @@ def test_lines_keep_their_order_however_many_are_read_ahead(
 def test_with_read_ahead_1_each_line_is_answered_before_the_next_is_written(run, learnt):
     command = [sys.executable, "-m", "jformer.main", "translate", f"--workdir={learnt}"]
     process = subprocess.Popen(
-        [*command, "--config.decode.read_ahead=1"], bufsize=0,
+        [*command, ONE_BY_ONE], bufsize=0,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     with process:
@@ -113,7 +119,7 @@ def test_with_read_ahead_1_each_line_is_answered_before_the_next_is_written(run,
 
 
 def test_only_a_newline_ends_a_line(run, translate):
-    odd = ["1\u2028 2", "1\u00852", "1\r2", "1\x0b2", "1\x0c2", "1\x002", "\x1c1\x1d2\x1e"]
+    odd = ["1\u2028 2", "1\u00852", "1\r2", "1\x0b2\x0c3", "1\x002", "\x1c1\x1d2\x1e"]
     # After a byte order mark, with carriage returns at the end; the last has no end at all.
     lines = [LINES[0], *odd, LINES[1]]
     data = b"\xef\xbb\xbf" + "\r\n".join(lines).encode()
@@ -138,26 +144,33 @@ def test_a_line_without_words_is_empty_in_the_output(translate, data, output):
 
 def test_a_long_line_is_cut_with_a_warning_that_has_its_number(run, translate, capfd):
     capfd.readouterr()
-    lines = [LONG, LINES[0], "", LONG + "4", LINES[1]]
-    output = in_lines(translate(as_file(lines), "--config.decode.read_ahead=2"))
+    lines = ["", LONG, "", LONG + "4"]
+    output = in_lines(translate(as_file(lines), ONE_BY_ONE))
     warnings = capfd.readouterr().err.splitlines()
-    assert [line.split(" has ")[0] for line in warnings] == ["line 1", "line 4"]
+    assert [line.split(" has ")[0] for line in warnings] == ["line 2", "line 4"]
     assert "only the first 47 are translated" in warnings[1]
     kept = run.vocabulary.decode(run.vocabulary.encode([LONG])[0][:47])
-    assert output == run.translate([kept, LINES[0], "", kept, LINES[1]])
+    assert output == ["", *run.translate([kept]), "", *run.translate([kept])]
     assert capfd.readouterr().err == ""
 
 
 def test_a_long_line_can_be_split_and_translated_whole(run, translate, capfd):
     capfd.readouterr()
-    output = in_lines(translate(as_file([LINES[0], LONG]), "--config.decode.long_texts=split"))
-    one, each = run.translate([LINES[0], "1 2 3."])
-    assert output == [one, " ".join([each] * 30)]
+    long = "1 2 3. " * 7
+    assert len(run.vocabulary.encode([long])[0]) == 49
+    output = in_lines(translate(as_file([LINES[0], long]), "--config.decode.long_texts=split"))
+    one, each, *_ = run.translate([LINES[0], *["1 2 3."] * 7])
+    assert output == [one, " ".join([each] * 7)]
     assert capfd.readouterr().err == ""
 
 
 def test_what_was_never_seen_is_translated_and_leaves_other_lines_alone(run, translate):
-    strange = ["\U0001f600\U0001f1e9\U0001f1ea", "\u16a0\u16c7\u16bb \ua9a0", "\u200b", "x" * 99_999]
+    strange = [
+        "\U0001f600\U0001f1e9\U0001f1ea",
+        "\u16a0\u16c7\u16bb \ua9a0",
+        "\u200b",
+        "x" * 99_999,
+    ]
     lines = [line for other in strange for line in (LINES[0], other)]
     output = in_lines(translate(as_file(lines)))
     assert output[::2] == run.translate(LINES[:1]) * len(strange)
@@ -176,7 +189,7 @@ def test_a_line_of_ten_megabytes_is_cut_in_a_minute_or_so(run, translate, part):
 def test_bytes_that_are_not_utf8_are_named_or_replaced(run, translate, learnt, tmp_path, capfd):
     bad = tmp_path / "bad"
     bad.write_bytes(as_file(LINES[:1]) + b"1 \xff 3\n" + as_file(LINES[1:]))
-    arguments = [f"--input={bad}", f"--output={tmp_path / 'out'}", "--config.decode.read_ahead=1"]
+    arguments = [f"--input={bad}", f"--output={tmp_path / 'out'}", ONE_BY_ONE]
     for policy in ("error", "skip"):  # a line cannot be left out here
         flag = f"--config.data.bad_lines={policy}"
         capfd.readouterr()
@@ -211,15 +224,13 @@ def test_memory_does_not_grow_with_the_number_of_lines(learnt, tmp_path):
 
 
 def test_jsonl_has_all_that_python_has(run, translate):
-    lines = [*LINES[:3], "", '"\\ \u2028 1']
-    rows = [
-        json.loads(line)
-        for line in in_lines(translate(as_file(lines), "--format=jsonl", "--config.decode.n_best=2"))
-    ]
-    assert [row["line"] for row in rows] == [1, 2, 3, 4, 5]
+    lines = [*LINES, "", '"\\ \u2028 1']
+    output = translate(as_file(lines), "--format=jsonl", "--config.decode.n_best=2")
+    rows = [json.loads(line) for line in in_lines(output)]
+    assert [row["line"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert [row["source"] for row in rows] == lines
     expected = run.hypotheses(lines, details=True, n_best=2)
-    assert [len(row["outputs"]) for row in rows] == [2, 2, 2, 1, 2]
+    assert [len(row["outputs"]) for row in rows] == [2] * 7 + [1, 2]
     for row, ones in zip(rows, expected, strict=True):
         for output, one in zip(row["outputs"], ones, strict=True):
             links = [tuple(map(int, link.split("-"))) for link in output.pop("alignment").split()]
@@ -233,9 +244,11 @@ def test_jsonl_has_all_that_python_has(run, translate):
 
 
 def test_tsv_has_a_row_for_each_output(run, translate):
-    lines = [LINES[0], "", LINES[1]]
+    lines = [LINES[0], "", *LINES[1:]]
     rows = columns(translate(as_file(lines), "--format=tsv", "--config.decode.n_best=2"))
-    assert [row[:2] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["3", "1"], ["3", "2"]]
+    firsts = [[row[0], row[1]] for row in rows]
+    assert firsts[:5] == [["1", "1"], ["1", "2"], ["2", "1"], ["3", "1"], ["3", "2"]]
+    assert len(firsts) == 15
     assert {len(row) for row in rows} == {7}
     ones = [one for ones in run.hypotheses(lines, details=True, n_best=2) for one in ones]
     for (_, _, score, log_prob, text, tokens, links), one in zip(rows, ones, strict=True):
@@ -298,7 +311,7 @@ def test_a_line_without_its_prefix_is_an_error_at_once(learnt, tmp_path, capfd, 
     # How many lines a stream has, nobody knows before its end.
     with open(source) as file:
         monkeypatch.setattr("sys.stdin", file)
-        assert main([*arguments, "--config.decode.read_ahead=1"]) == 2
+        assert main([*arguments, ONE_BY_ONE]) == 2
     told = capfd.readouterr()
     missing = "prefix:7" if count == 6 else "standard input:8"
     assert f"{missing}: missing; each line must have its prefix" in told.err

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import itertools
 import logging
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,10 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.decoding import beam, ensemble, sampling
-from jformer.decoding.ensemble import Models
+from jformer.decoding import beam, sampling
 from jformer.decoding.search import Hypotheses, Sentence, advance, answer, start
 from jformer.keys import RunError
+from jformer.model import ensemble
+from jformer.model.ensemble import Models
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +41,8 @@ class Request:
 
     @property
     def bucket(self) -> int:
-        bucket = SHORTEST_BUCKET
-        while bucket < max(len(self.source) + 1, len(self.prefix)):
-            bucket *= 2
-        return bucket
+        longest = max(len(self.source) + 1, len(self.prefix))
+        return max(SHORTEST_BUCKET, 1 << (longest - 1).bit_length())
 
     def limit(self, config: DecodeConfig) -> int:
         """Tokens of a hypothesis at most: `max_extra_length` more than in the source."""
@@ -74,8 +74,7 @@ class Decoder:
                     raise
                 if self.places == 1:
                     raise RunError(
-                        "out of memory with one sentence: lower config.decode.beam_size or "
-                        "config.decode.max_extra_length, or take shorter sentences"
+                        "out of memory with one sentence: lower config.decode.beam_size"
                     ) from error
                 self.places = max(1, min(self.places, len(requests)) // 2)
                 log.warning("out of memory: %d sentences at a time from here on", self.places)
@@ -94,7 +93,7 @@ class Decoder:
             queue = collections.deque(group)
             while queue:
                 pool.fit(bucket, last=False)
-                while queue and pool.free().size >= pool.part:
+                while queue and np.sum(~pool.live()) >= pool.part:
                     numbers = [queue.popleft() for _ in range(min(pool.part, len(queue)))]
                     pool.fill({number: requests[number] for number in numbers})
                 yield from pool.run(last=False)
@@ -118,9 +117,6 @@ class Pool:
     def live(self) -> np.ndarray:
         return self._owners >= 0
 
-    def free(self) -> np.ndarray:
-        return np.flatnonzero(~self.live())
-
     def fit(self, bucket: int, last: bool) -> None:
         """Shapes for sources of this bucket, and for what is in the pool."""
         config = self._decoder.config
@@ -141,13 +137,13 @@ class Pool:
         (S, T), config, R = self._shape, self._decoder.config, self.part
         source_RS = np.full((R, S), PAD, np.int32)
         prefix_RT = np.full((R, T), PAD, np.int32)
-        limits_R, seeds_R = np.zeros(R, np.int32), np.zeros(R, np.uint32)
+        limits_R, seeds_R = np.zeros((2, R), np.int32)
         places_R = np.full(R, self._rows)  # there is no such place: what is put there is dropped
         for row, (number, request) in enumerate(requests.items()):
             source_RS[row, : len(request.source) + 1] = [*request.source, EOS]
             prefix_RT[row, : len(request.prefix)] = request.prefix
             limits_R[row], seeds_R[row] = request.limit(config), request.seed
-            places_R[row] = self.free()[0]
+            places_R[row] = np.argmin(self._owners)  # of -1, the first
             self._owners[places_R[row]] = number
             self._t[places_R[row]] = 0
         new = source_RS, prefix_RT, limits_R, seeds_R
@@ -162,7 +158,7 @@ class Pool:
         self._t = np.where(self.live(), t, 0)
         for place in np.flatnonzero(self.live() & ~busy):
             number, self._owners[place] = int(self._owners[place]), -1
-            yield number, jax.tree.map(lambda x, place=place: x[place], found)
+            yield number, jax.tree.map(operator.itemgetter(place), found)
 
 
 def begin(models: Models, config: DecodeConfig, params, source_BS, prefix_BT, limit_B, seed_B):
@@ -177,8 +173,7 @@ def begin(models: Models, config: DecodeConfig, params, source_BS, prefix_BT, li
 @functools.partial(jax.jit, static_argnums=(0, 1, 3, 4, 5))
 def empty_state(models, config, params, B, S, T):
     """A pool without sentences."""
-    tokens_BS, tokens_BT, numbers_B = ((B, S), jnp.int32), ((B, T), jnp.int32), ((B,), jnp.int32)
-    like = [jax.ShapeDtypeStruct(*x) for x in (tokens_BS, tokens_BT, numbers_B, numbers_B)]
+    like = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((B, S), (B, T), (B,), (B,))]
     shapes = jax.eval_shape(functools.partial(begin, models, config), params, *like)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 

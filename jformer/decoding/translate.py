@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jformer.config import EOS, PAD, DecodeConfig
+from jformer.config import EOS, PAD, DecodeConfig, UserError
 from jformer.data.sentences import split
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.pool import Decoder, Request
@@ -54,20 +54,18 @@ def hypotheses(
     Each output begins with its prefix. `first_line` is the number that a warning gives texts[0].
     """
     prefixes = prefixes or [""] * len(texts)
-    requests, owners = [], []
-    for number, request in requests_of(decoder, vocabularies, texts, prefixes, first_line):
-        requests.append(request)
-        owners.append(number)
-    of_parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
+    asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line))
     found: dict[int, list[Hypothesis]] = {}
-    for i, raw in decoder.find(requests):
+    for i, raw in decoder.find([request for _, request in asked]):
+        number, request = asked[i]
         if np.isnan(raw.scores_W).any():
             raise RunError(
-                f"line {first_line + owners[i]}: the model's logits are not numbers, so there is "
-                f"no output to choose; take another checkpoint, or model.dtype=float32"
+                f"line {first_line + number}: the model's logits are not numbers, so there is no "
+                f"output to choose; take another checkpoint, or model.dtype=float32"
             )
-        found[i] = as_texts(raw, requests[i], vocabularies, decoder.config.n_best)
-    for i, number in enumerate(owners):
+        found[i] = as_texts(raw, request, vocabularies, decoder.config.n_best)
+    of_parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
+    for i, (number, _) in enumerate(asked):
         of_parts[number].append(found[i])
     blank = [dataclasses.replace(EMPTY, text=prefix) for prefix in prefixes]
     return [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
@@ -83,6 +81,9 @@ def requests_of(decoder, vocabularies, texts, prefixes, first_line):
     sources = vocabularies.source.encode([texts[n] for n in wanted])
     starts = vocabularies.target.encode([prefixes[n] for n in wanted])
     for n, source, start in zip(wanted, sources, starts, strict=True):
+        if len(start) > longest:
+            most = f"of which at most {longest} can be given (data.max_length)"
+            raise UserError(f"line {first_line + n}: its prefix has {len(start)} tokens, {most}")
         parts = [source]
         if len(source) > longest and decoder.config.long_texts == "split":
             sentences = vocabularies.source.encode(split(texts[n]))
@@ -96,7 +97,7 @@ def requests_of(decoder, vocabularies, texts, prefixes, first_line):
             )  # fmt: skip
             parts = [source[:longest]]
         for i, ids in enumerate(parts):
-            seed = zlib.crc32(np.asarray(ids, np.int32).tobytes())
+            seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # within int32
             yield n, Request(ids, [] if i else start, seed)
 
 

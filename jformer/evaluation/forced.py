@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jformer.config import BOS, EOS, PAD, UserError
-from jformer.decoding.ensemble import Models, mean_logits
 from jformer.keys import RunError
+from jformer.model.ensemble import Models, mean_logits
 from jformer.model.transformer import attention_weights
 
 Pair = tuple[Sequence[int], Sequence[int]]

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -154,14 +154,28 @@ def found_of(hypotheses, n):
 # From here on without JAX: by the definitions, over lists.
 
 
-def log_probs_of(machine):
-    logits_SV = machine.logits_SV.astype(np.float64)
-    highest_S1 = logits_SV.max(axis=1, keepdims=True)
-    return logits_SV - highest_S1 - np.log(np.exp(logits_SV - highest_S1).sum(1, keepdims=True))
+def log_softmax(logits_V):
+    logits_V = np.asarray(logits_V, np.float64)
+    highest = logits_V.max()
+    return logits_V - highest - math.log(np.exp(logits_V - highest).sum())
 
 
 def state_after(machine, tokens):
     return functools.reduce(lambda s, token: int(machine.next_SV[s, token]), [BOS, *tokens], 0)
+
+
+def log_probs_after(machine, histories):
+    """Of the next token, after each of the histories."""
+    return [log_softmax(machine.logits_SV[state_after(machine, tokens)]) for tokens in histories]
+
+
+def log_prob_of(machine, tokens):
+    rows = log_probs_after(machine, [tokens[:i] for i in range(len(tokens))])
+    return float(sum(row_V[token] for row_V, token in zip(rows, tokens, strict=True)))
+
+
+def words_of(machine):
+    return [t for t in range(FIRST_WORD, V) if np.isfinite(machine.logits_SV[0, t])]
 
 
 def penalty(length, config):
@@ -169,30 +183,18 @@ def penalty(length, config):
     return ((beta + length) / (beta + 1)) ** config.length_penalty
 
 
-def log_prob_of(machine, tokens):
-    log_probs_SV = log_probs_of(machine)
-    return sum(
-        float(log_probs_SV[state_after(machine, tokens[:i]), token])
-        for i, token in enumerate(tokens)
-    )
-
-
-def words_of(machine):
-    return [t for t in range(FIRST_WORD, V) if np.isfinite(machine.logits_SV[0, t])]
-
-
 def exhaustive(machine, limit, config, prefix=()):
     """`(ended, open)`: all hypotheses that end within the limit, and those it cuts, best first."""
     words, result = words_of(machine), ([], [])
     for length in range(1, limit + 1):
-        for body in itertools.product(words, repeat=length):
-            kinds = [(0, [*body[:-1], EOS])] if body[-1] == words[0] else []
-            kinds += [(1, list(body))] if length == limit else []
-            for kind, tokens in kinds:
-                fits = tokens[: len(prefix)] == list(prefix[:length])
-                if fits and not (tokens[-1] == EOS and length - 1 < config.min_length):
-                    total = log_prob_of(machine, tokens)
-                    result[kind].append(Found(total / penalty(length, config), total, tokens))
+        candidates = [(0, [*body, EOS]) for body in itertools.product(words, repeat=length - 1)]
+        if length == limit:
+            candidates += [(1, list(body)) for body in itertools.product(words, repeat=length)]
+        for kind, tokens in candidates:
+            too_short = kind == 0 and length - 1 < config.min_length
+            if tokens[: len(prefix)] == list(prefix) and not too_short:
+                total = log_prob_of(machine, tokens)
+                result[kind].append(Found(total / penalty(length, config), total, tokens))
     return tuple(sorted(kind, reverse=True) for kind in result)
 
 
@@ -205,21 +207,26 @@ class Twin:
     margin: float
 
 
-def beam_over_lists(machine, limit, config, prefix=(), early_end=True):
-    """Beam search, with the children of each hypothesis ranked as in Li et al. (2016)."""
-    W, log_probs_SV, margin = config.beam_size, log_probs_of(machine), math.inf
+def beam_over_lists(log_probs_after, limit, config, prefix=(), early_end=True):
+    """Beam search, with the children of each hypothesis ranked as in Li et al. (2016).
+
+    `log_probs_after` has a list of histories and gives a row (V,) for each. A beam of 1 is greedy
+    search, which ends with the first EOS.
+    """
+    W, margin = config.beam_size, math.inf
     opened: list[tuple[float, list[int]]] = [(0.0, [])]
     ended: list[Found] = []
-    t = 0
-    while t < limit:
+    t, done = 0, False
+    while t < limit and not done:
         ranked: list[tuple[float, float, list[int]]] = []
-        for total, tokens in opened:
-            row_V = log_probs_SV[state_after(machine, tokens)]
-            allowed = [*words_of(machine), *([EOS] if t >= config.min_length else [])]
+        rows = log_probs_after([tokens for _, tokens in opened])
+        for (total, tokens), row_V in zip(opened, rows, strict=True):
+            allowed = [token for token in range(EOS, len(row_V)) if row_V[token] > -math.inf]
+            allowed = [token for token in allowed if token != EOS or t >= config.min_length]
             if t < len(prefix):
                 allowed = [prefix[t]]
             children = sorted(((total + row_V[token], token) for token in allowed), reverse=True)
-            margin = min([margin, *gaps([child for child, _ in children])])
+            margin = min([margin, *gaps([child for child, _ in children[: 2 * W + 1]])])
             for rank, (child, token) in enumerate(children):
                 ranked.append((child - config.diversity * rank, child, [*tokens, token]))
         ranked = sorted(ranked, key=lambda item: -item[0])
@@ -233,16 +240,16 @@ def beam_over_lists(machine, limit, config, prefix=(), early_end=True):
         ended = sorted(ended, reverse=True)
         margin = min([margin, *gaps([one.score for one in ended])])
         ended = ended[:W]
-        opened = [(total, tokens) for _, total, tokens in ranked[: 2 * W] if tokens[-1] != EOS][:W]
+        opened = [(x, tokens) for _, x, tokens in ranked[: 2 * W] if tokens[-1] != EOS][:W]
         bound = max((total for total, _ in opened), default=-math.inf) / penalty(limit, config)
         if len(ended) >= config.n_best and early_end:
-            margin = min(margin, abs(ended[config.n_best - 1].score - bound))
-            if ended[config.n_best - 1].score >= bound:
-                break
+            worst = ended[config.n_best - 1].score
+            margin = min(margin, abs(worst - bound))
+            done = worst >= bound or W == 1
     unended = [Found(total / penalty(t, config), total, tokens) for total, tokens in opened]
     best = ended or sorted(unended, reverse=True)
     return Twin(best[: config.n_best], t, margin)
 
 
-def gaps(falling) -> list[Any]:
+def gaps(falling):
     return [a - b for a, b in itertools.pairwise(falling)]

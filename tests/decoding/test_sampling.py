@@ -13,15 +13,12 @@ from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding.sampling import likely
 from tests.decoding.machines import (
     B,
-    V,
     chain,
     log_prob_of,
-    log_probs_of,
     penalty,
     random_machine,
     search,
     state_after,
-    words_of,
 )
 
 A, C, D = 3, 4, 5
@@ -62,7 +59,8 @@ def distribution(machine, tokens, config):
     logits_V = machine.logits_SV[state_after(machine, tokens)].astype(np.float64)
     logits_V[[PAD, BOS]] = -np.inf
     kept = kept_by(logits_V, config)
-    return dict(zip(kept, softmax(logits_V[kept] / config.temperature), strict=True))
+    shares = softmax(logits_V[kept] / config.temperature)
+    return {token: share for token, share in zip(kept, shares, strict=True) if share > 0}
 
 
 WAYS = [{}, {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2}, {"top_p": 0.75}]
@@ -71,7 +69,7 @@ WAYS += [{"temperature": 2.0, "top_k": 3, "top_p": 0.9}]
 
 @pytest.mark.parametrize("changes", WAYS, ids=str)
 def test_pairs_of_tokens_are_drawn_as_often_as_they_are_likely(changes):
-    machine, config = random_machine(29, 3, scale=0.7), config_of(MANY, **changes)
+    machine, config = random_machine(29, 3, scale=0.4), config_of(MANY, **changes)
     expected = {}
     for first, p in distribution(machine, [], config).items():
         rest = {None: 1.0} if first == EOS else distribution(machine, [first], config)
@@ -187,11 +185,3 @@ def test_a_sample_is_the_same_however_many_there_are():
     many = samples_of(machine, 7, config_of(13))
     assert samples_of(machine, 7, config_of(5)) == many[:5]
     assert len({tuple(one.tokens) for one in many}) > 5
-
-
-def test_the_twin_knows_the_whole_vocabulary():
-    """What the machines make impossible has no part in it."""
-    machine = random_machine(29, 3)
-    assert words_of(machine) == [A, C, D]
-    assert np.exp(log_probs_of(machine)).sum(axis=1) == pytest.approx(1)
-    assert V == machine.logits_SV.shape[1]

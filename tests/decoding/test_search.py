@@ -1,6 +1,7 @@
 """Beam search on small machines, against brute force and a search over lists; see machines.py."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -21,6 +22,7 @@ from tests.decoding.machines import (
     found,
     in_two,
     log_prob_of,
+    log_probs_after,
     penalty,
     random_machine,
     search,
@@ -201,7 +203,9 @@ def test_any_beam_takes_the_steps_and_finds_the_hypotheses_of_a_search_over_list
     machines = [random_machine(seed, 3), random_machine(seed + 1, 3)]
     limits, prefixes = [limit, 7], [prefix, []]
     searches_B, outputs = search(config, machines, limits, prefixes)
-    for b, twin in enumerate(map(beam_over_lists, machines, limits, [config] * 2, prefixes)):
+    for b, machine in enumerate(machines):
+        log_probs = functools.partial(log_probs_after, machine)
+        twin = beam_over_lists(log_probs, limits[b], config, prefixes[b])
         assume(twin.margin > CLEAR)
         assert int(searches_B.t[b]) == twin.steps
         assert [one.tokens for one in outputs[b]] == [one.tokens for one in twin.best]
@@ -215,8 +219,9 @@ def test_any_beam_takes_the_steps_and_finds_the_hypotheses_of_a_search_over_list
 def test_the_early_end_of_a_search_takes_nothing_from_its_n_best(seed, question):
     config, limit, prefix = question
     machine = random_machine(seed, 3)
-    twin = beam_over_lists(machine, limit, config, prefix, early_end=False)
-    early = beam_over_lists(machine, limit, config, prefix)
+    log_probs = functools.partial(log_probs_after, machine)
+    twin = beam_over_lists(log_probs, limit, config, prefix, early_end=False)
+    early = beam_over_lists(log_probs, limit, config, prefix)
     assume(min(twin.margin, early.margin) > CLEAR)
     assert twin.steps == limit
     hypotheses = best_of(machine, limit, config, prefixes=[prefix])

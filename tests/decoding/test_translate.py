@@ -1,43 +1,71 @@
-"""Sentences in, sentences out: whatever the batch, the order and the lines between."""
+"""Texts in, texts out: whatever the batch, the order and the lines between."""
 
 import dataclasses
+import logging
 
 import jax
 import numpy as np
 import pytest
 
-from jformer.config import DecodeConfig, ModelConfig
+from jformer.config import EOS, DecodeConfig, ModelConfig
+from jformer.data.sentences import split
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.translate import source_batches, translate
+from jformer.decoding.pool import Decoder
+from jformer.decoding.translate import EMPTY, hypotheses, translate
 from jformer.keys import RunError
 from jformer.model.transformer import Transformer
 
 CONFIG = DecodeConfig(beam_size=3, max_extra_length=4, batch_size=4)
 SENTENCES = ["one two", "three", "", "four five six", "two", "  ", "ten one"]
+MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2)
+LAST_NORM = ("decoder_0", "feed_forward_residual", "norm", "bias")
+
+
+class Translator:
+    """An untrained model: its outputs are arbitrary, which is all that these tests need."""
+
+    def __init__(self):
+        vocabulary = Vocabulary.train(SENTENCES, 300)
+        self.vocabularies = Vocabularies(vocabulary, vocabulary)
+        self.model = Transformer(MODEL, vocabulary.size)
+        tokens_11 = np.ones((1, 1), np.int32)
+        params = jax.jit(self.model.init)(jax.random.key(0), tokens_11, tokens_11)["params"]
+        # Sharper than an untrained model's near ties, which rounding would decide.
+        self.params = jax.tree.map(lambda x: 3 * x, params)
+
+    def __call__(self, texts, max_length=100, params=None, **decode):
+        config = dataclasses.replace(CONFIG, **decode)
+        params = params or self.params
+        return translate(self.model, params, self.vocabularies, texts, config, max_length)
+
+    def find(self, texts, prefixes=None, first_line=1, max_length=100, params=None, **decode):
+        config = dataclasses.replace(CONFIG, **decode)
+        members = (self.model,), (params or self.params,)
+        decoder = Decoder(*members, config, max_length, config.batch_size)
+        return hypotheses(decoder, self.vocabularies, texts, prefixes, first_line)
+
+    def with_rows(self, rows, value):
+        """The parameters with rows of the embedding set."""
+        return {**self.params, "embedding": self.params["embedding"].at[rows].set(value)}
+
+    def that_likes(self, token, how_much):
+        """The parameters with a last norm that adds a direction, in which a token's row lies."""
+        changed = jax.tree.map(lambda x: x, self.params)
+        norm = changed["decoder_0"]["feed_forward_residual"]["norm"]
+        row_D = changed["embedding"][token]
+        norm["bias"] = norm["bias"] + how_much * row_D / np.sum(row_D**2)
+        return changed
+
+    def ids(self, text):
+        return self.vocabularies.source.encode([text])[0]
 
 
 @pytest.fixture(scope="module")
 def translator():
-    """An untrained model: its outputs are arbitrary, which is all that these tests need."""
-    vocabulary = Vocabulary.train(SENTENCES, 300)
-    vocabularies = Vocabularies(vocabulary, vocabulary)
-    model = Transformer(
-        ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2), vocabularies.target.size
-    )
-    tokens_11 = np.ones((1, 1), np.int32)
-    params = jax.jit(model.init)(jax.random.key(0), tokens_11, tokens_11)["params"]
-    # Sharper than an untrained model's near ties, which rounding would decide.
-    params = jax.tree.map(lambda x: 3 * x, params)
-
-    def run(sentences, max_length=100, change=lambda embedding: embedding, **overrides):
-        config = dataclasses.replace(CONFIG, **overrides)
-        changed = {**params, "embedding": change(params["embedding"])}
-        return translate(model, changed, vocabularies, sentences, config, max_length)
-
-    return run
+    return Translator()
 
 
-def test_each_line_has_its_output_and_empty_stays_empty(translator):
+def test_each_line_has_its_output_and_blank_stays_empty(translator):
     outputs = translator(SENTENCES)
     assert len(outputs) == len(SENTENCES)
     assert len(set(outputs)) > 2  # different sentences, different outputs
@@ -55,33 +83,183 @@ def test_output_does_not_depend_on_the_order(translator):
     assert translator(SENTENCES[::-1]) == translator(SENTENCES)[::-1]
 
 
-def test_no_sentences_give_no_outputs(translator):
+def test_no_texts_give_no_outputs(translator):
     assert translator([]) == []
+    assert translator(["", " \t"]) == ["", ""]
 
 
-def test_a_source_past_the_limit_is_cut_with_a_warning_that_names_it(translator, caplog):
+def test_n_best_are_the_best_first_and_different(translator):
+    found = translator.find(SENTENCES, n_best=3)
+    assert [every[0].text for every in found] == translator(SENTENCES)
+    for text, every in zip(SENTENCES, found, strict=True):
+        if text.strip():
+            scores = [one.score for one in every]
+            assert scores == sorted(scores, reverse=True)
+            assert len({tuple(one.parts[0][1]) for one in every}) == len(every)
+            assert {tuple(one.parts[0][0]) for one in every} == {tuple(translator.ids(text))}
+        else:
+            assert every == [EMPTY]
+
+
+def test_a_source_past_the_limit_is_cut_with_a_warning_that_names_its_line(translator, caplog):
     outputs = translator(["one", "two " * 40], max_length=12)
     assert len(outputs) == 2
-    assert "sentence 2 has 41 tokens: only the first 11 are translated" in caplog.text
+    assert "line 2 has 41 tokens: only the first 11 are translated" in caplog.text
     assert translator(["one"], max_length=12)[0] == outputs[0]
+    ((cut,),) = translator.find(["two " * 40], first_line=1000, max_length=12)
+    assert "line 1000 has 41 tokens" in caplog.text
+    assert cut.text == outputs[1]
+    assert cut.parts[0][0] == translator.ids("two " * 40)[:11]
 
 
-def test_batches_hold_every_sentence_once_in_few_shapes():
-    rng = np.random.default_rng(0)
-    sources = {i: [7] * n for i, n in enumerate(rng.integers(1, 60, 100))}
-    seen, shapes = [], set()
-    for indices, source_BS in source_batches(sources, batch_size=8, max_length=60):
-        seen += indices
-        shapes.add(source_BS.shape)
-        assert source_BS.shape[1] <= 60
-        assert len(indices) <= source_BS.shape[0] <= 8
-        for row, i in zip(source_BS, indices, strict=False):
-            assert np.sum(row == 7) == len(sources[i])
-    assert sorted(seen) == list(range(100))
-    assert len(shapes) <= 9
+LONG = "One two three. Four five! six? seven eight nine ten one."
 
 
-def test_logits_that_are_not_numbers_are_an_error_and_not_a_text(translator):
-    for rows in (slice(None), slice(7, 8)):  # all of the embedding, or one word of it
-        with pytest.raises(RunError, match="sentence 1: the model's logits are not numbers"):
-            translator(["one two"], change=lambda x, rows=rows: x.at[rows].set(np.nan))
+def test_all_sentences_of_a_text_that_is_split_are_translated_and_joined(translator, caplog):
+    sentences = split(LONG)
+    assert sentences == ["One two three.", "Four five!", "six?", "seven eight nine ten one."]
+    assert max(map(len, map(translator.ids, sentences))) <= 29 < len(translator.ids(LONG))
+    expected = translator(sentences, max_length=30)
+    texts = ["three", LONG, "two"]
+    found = translator.find(texts, max_length=30, long_texts="split", n_best=2)
+    assert found[1][0].text == " ".join(expected)
+    assert [every[0].text for every in found[::2]] == translator(texts[::2])
+    assert not caplog.records
+
+    best, second = found[1]
+    of_parts = translator.find(sentences, max_length=30, n_best=2)
+    for rank, one in enumerate((best, second)):
+        parts = [every[rank] for every in of_parts]
+        assert one.text == " ".join(part.text for part in parts)
+        assert one.score == pytest.approx(sum(part.score for part in parts), abs=1e-4)
+        assert one.log_prob == pytest.approx(sum(part.log_prob for part in parts), abs=1e-4)
+        assert one.complete == all(part.complete for part in parts)
+        assert one.parts == tuple(part.parts[0] for part in parts)
+
+
+def test_what_fits_is_not_split(translator):
+    assert translator([LONG], long_texts="split") == translator([LONG])
+
+
+def test_a_sentence_that_is_too_long_by_itself_becomes_several(translator):
+    text = "two " * 9 + "x" * 70 + ". three"
+    ((one,),) = translator.find([text], max_length=20, long_texts="split")
+    sources = [source for source, _ in one.parts]
+    assert max(map(len, sources)) == 19
+    assert len(sources) > 4
+    first, last = split(text)
+    assert sources[-1] == translator.ids(last)
+    assert [token for source in sources[:-1] for token in source] == translator.ids(first)
+
+
+def test_the_prefix_of_a_text_that_is_split_is_that_of_its_first_part(translator):
+    sentences = split(LONG)
+    found = translator.find([LONG], ["four"], max_length=30, long_texts="split")[0][0]
+    first = translator.find(sentences[:1], ["four"])[0][0].text
+    assert found.text == " ".join([first, *translator(sentences[1:])])
+
+
+def test_outputs_begin_with_their_prefixes_also_those_of_blank_lines(translator):
+    prefixes = ["six", "", "two one", "five", "  ", "", "ten three"]
+    found = [every[0] for every in translator.find(SENTENCES, prefixes)]
+    assert all(one.text.startswith(p) for one, p in zip(found, prefixes, strict=True))
+    assert [found[n].text for n in (2, 5)] == ["two one", ""]
+    assert [found[n].text for n in (1,)] == translator(SENTENCES[1:2])
+    for one, prefix in zip(found, prefixes, strict=True):
+        for _, target in one.parts:
+            ids = translator.ids(prefix)
+            assert target[: len(ids)] == ids
+            assert len(target) > len(ids) or one.complete
+    assert translator.find(SENTENCES, [""] * len(SENTENCES)) == translator.find(SENTENCES)
+
+
+def test_a_prefix_longer_than_what_a_source_may_become_is_kept_whole(translator):
+    prefix = "one two three " * 9
+    ((one,),) = translator.find(["two"], [prefix])
+    assert one.text.startswith(prefix)
+
+
+STRANGE = [
+    "<unk> <s> </s> <pad>", "😀 👩‍👩‍👧 🏳️‍🌈", "ꙮ ᚠᛇᚻ 𐍈 ༄", "x" * 300, "a\u2028b\u0085c\rd\x00e", "\u200b",
+    "مرحبا", "e\u0301", "\ufeff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("long_texts", ["cut", "split"])
+def test_what_no_training_saw_is_translated_like_anything_else(translator, long_texts):
+    for text in STRANGE:
+        assert translator.vocabularies.source.decode(translator.ids(text)) == text
+    outputs = translator(STRANGE, max_length=40, long_texts=long_texts)
+    assert len(outputs) == len(STRANGE)
+    assert all(isinstance(text, str) for text in outputs)
+    alone = translator(STRANGE[2:3], max_length=40, long_texts=long_texts)
+    assert outputs[2:3] == alone
+
+
+def test_an_output_without_an_end_stops_at_its_limit_and_is_kept_whole(translator):
+    endless = translator.that_likes(EOS, -100)
+    found = translator.find(["one two", "four"], params=endless, n_best=2)
+    for text, every in zip(["one two", "four"], found, strict=True):
+        for one in every:
+            assert not one.complete
+            assert len(one.parts[0][1]) == len(translator.ids(text)) + 4
+            assert one.text == translator.vocabularies.target.decode(one.parts[0][1])
+            assert np.isfinite(one.score)
+
+
+def test_an_output_that_ends_at_once_is_an_empty_text(translator):
+    ended = translator.that_likes(EOS, 100)
+    for search in ({"n_best": 1}, {"search": "sampling", "n_best": 3}):
+        found = translator.find(["one two", "four"], params=ended, **search)
+        for every in found:
+            for one in every:
+                assert (one.text, one.complete, one.parts[0][1]) == ("", True, [])
+                assert one.log_prob == pytest.approx(0, abs=1e-3)  # it is nearly certain
+
+
+def test_samples_of_a_text_depend_on_it_and_on_the_seed_alone(translator):
+    sampling = {"search": "sampling", "n_best": 5}
+    found = translator.find(SENTENCES, **sampling)
+    for n in (0, 3):
+        assert translator.find(SENTENCES[n : n + 1], **sampling) == found[n : n + 1]
+    assert translator.find(SENTENCES, **sampling, seed=1) != found
+    assert {len(every) for every in found} == {1, 5}  # one output of a blank line, five of others
+    assert len({one.text for one in found[0]}) > 1
+
+
+@pytest.mark.parametrize("search", ["beam", "sampling"])
+@pytest.mark.parametrize("rows", [slice(None), slice(7, 8)], ids=["all", "one"])
+def test_logits_that_are_not_numbers_are_an_error_and_not_a_text(translator, search, rows):
+    """NaN in all of the embedding, or in one word of it; on the line that is not blank."""
+    for value in (np.nan, np.inf):
+        with pytest.raises(RunError, match="line 12: the model's logits are not numbers"):
+            translator.find(
+                ["", "one two"], first_line=11, search=search,
+                params=translator.with_rows(rows, value),
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("search", ["beam", "sampling"])
+def test_logits_that_become_no_numbers_within_an_output_are_an_error(translator, search):
+    """NaN in the row of a target word only: the logits are numbers until it has been written."""
+    config = dataclasses.replace(MODEL, tying="none")
+    model = Transformer(config, translator.vocabularies.target.size)
+    tokens_11 = np.ones((1, 1), np.int32)
+    params = jax.jit(model.init)(jax.random.key(1), tokens_11, tokens_11)["params"]
+    params = jax.tree.map(lambda x: 3 * x, params)
+    decode = dataclasses.replace(CONFIG, search=search, n_best=3)
+
+    def find(params):
+        decoder = Decoder((model,), (params,), decode, 100, 4)
+        return hypotheses(decoder, translator.vocabularies, ["one two"])[0]
+
+    written = find(params)[0].parts[0][1][0]
+    params = {**params, "embedding": params["embedding"].at[written].set(np.nan)}
+    with pytest.raises(RunError, match="line 1: the model's logits are not numbers"):
+        find(params)
+
+
+def test_nothing_is_said_of_texts_that_are_translated_whole(translator, caplog):
+    with caplog.at_level(logging.DEBUG, logger="jformer"):
+        translator(SENTENCES)
+    assert not [record for record in caplog.records if record.name.startswith("jformer")]

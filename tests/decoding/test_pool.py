@@ -1,0 +1,265 @@
+"""Many requests through one pool: each gets what a search for it alone gets, whatever the pool."""
+
+import contextlib
+import dataclasses
+import random
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jformer.config import EOS, POSITIONS, DecodeConfig
+from jformer.decoding import pool
+from jformer.model.ensemble import mean_logits
+from jformer.decoding.pool import Request
+from jformer.evaluation.forced import force
+from tests.decoding.machines import beam_over_lists, found_of
+from tests.decoding.small import MODEL, V, decoder_of, log_probs_by, make
+
+W = 3
+CONFIG = DecodeConfig(beam_size=W, n_best=W, max_extra_length=30)
+# Cached steps, other shapes and other rows of a batch round the sum of some 20 log-probabilities
+# otherwise; of choices that are closer rounding decides.
+CLOSE = 1e-4
+
+
+def slow(value):
+    """A case more of what others show in the fast tier: compiling takes all the time here."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+def some_requests(number, longest, seed=0):
+    rng = np.random.default_rng(seed)
+    result = []
+    for n in range(number):
+        prefix = rng.integers(3, V, 5 if n % 7 == 3 else 0).tolist()
+        source = rng.integers(3, V, rng.integers(0, longest + 1)).tolist()
+        result.append(Request(source, prefix, seed=n))
+    return result
+
+
+@pytest.fixture(scope="module")
+def requests():
+    """Of two buckets; and what searches over lists find for them, where no choice was close."""
+    requests = some_requests(40, 28)
+    twins = [alone(request, CONFIG, make()) for request in requests]
+    kept = [n for n, twin in enumerate(twins) if twin.margin > CLOSE]
+    assert len(kept) > 30
+    return [requests[n] for n in kept], [twins[n].best for n in kept]
+
+
+def alone(request, config, *members):
+    log_probs_after = log_probs_by(members, request.source)
+    return beam_over_lists(log_probs_after, request.limit(config), config, request.prefix)
+
+
+def found_by(decoder, requests):
+    """In the order of the requests."""
+    found = dict(decoder.find(requests))
+    assert sorted(found) == list(range(len(requests)))
+    return [found_of(found[n], decoder.config.n_best) for n in range(len(requests))]
+
+
+def assert_found(found, expected):
+    for ours, twins in zip(found, expected, strict=True):
+        assert [one.tokens for one in ours] == [one.tokens for one in twins]
+        for one, twin in zip(ours, twins, strict=True):
+            assert one.score == pytest.approx(twin.score, rel=1e-5, abs=CLOSE)
+            assert one.log_prob == pytest.approx(twin.log_prob, rel=1e-5, abs=CLOSE)
+
+
+@pytest.fixture
+def shapes(monkeypatch):
+    """The shapes that a pool goes through: sentences, source positions, tokens."""
+    seen, grown = [], pool.grown
+
+    def watched(models, config, params, state, enough):
+        B, _, T = state[1].open_tokens_WT.shape[-3:]
+        seen.append((B, state[0].memory[0].mask_B11S.shape[-1], T))
+        return grown(models, config, params, state, enough)
+
+    monkeypatch.setattr(pool, "grown", watched)
+    return seen
+
+
+def test_there_are_outputs_of_all_kinds(requests):
+    """What the tests below need: short ones, such as outlast a short T, and such as never end."""
+    lengths = [
+        (request.bucket, len(best[0].tokens)) for request, best in zip(*requests, strict=True)
+    ]
+    assert {bucket for bucket, _ in lengths} == {16, 32}
+    assert min(length for _, length in lengths) <= 2
+    assert sum(bucket == 16 and length > 24 for bucket, length in lengths) > 5
+    assert sum(best[0].tokens[-1] != EOS for best in requests[1]) > 5
+
+
+@pytest.mark.parametrize("places", [slow(1), slow(3), 16, slow(32), 64])
+def test_each_request_finds_what_a_search_over_lists_finds_for_it_alone(places, requests, shapes):
+    assert_found(found_by(decoder_of(CONFIG, places), requests[0]), requests[1])
+    if places == 64:  # all at once: one shape holds them all
+        assert set(shapes) == {(64, 32, 1 + 32 + 30)}
+    else:
+        assert len(shapes) > len(set(shapes))  # who is done leaves, and others take the places
+        assert set(shapes) == {
+            (places, S, T) for S, T in [(16, 24), (16, 1 + 16 + 30), (32, 48), (32, 1 + 32 + 30)]
+        }
+
+
+def test_the_order_of_the_requests_plays_no_part(requests):
+    order = list(range(len(requests[0])))
+    random.Random(1).shuffle(order)
+    found = found_by(decoder_of(CONFIG, 16), [requests[0][n] for n in order])
+    assert_found(found, [requests[1][n] for n in order])
+
+
+@pytest.mark.slow
+def test_samples_do_not_depend_on_the_pool():
+    config = DecodeConfig(search="sampling", n_best=5, max_extra_length=30, seed=7)
+    requests = some_requests(40, 15)
+    by_16, by_64 = (found_by(decoder_of(config, places), requests) for places in (16, 64))
+    assert_found(by_16, by_64)
+    assert len({tuple(one.tokens) for every in by_16 for one in every}) > 100
+
+
+FAST = ("post-relative", "pre-rotary")  # of each encoding alone test_variants.py has the steps
+ENCODINGS = [f"{norm}-{positions}" for norm in ("post", "pre") for positions in POSITIONS]
+
+
+@pytest.mark.parametrize("encoding", [e if e in FAST else slow(e) for e in ENCODINGS])
+def test_what_a_search_reports_is_what_forced_decoding_gives(encoding):
+    """Cached steps against the whole decoder, where hypotheses change places as they do."""
+    norm_position, positions = encoding.split("-")
+    model = dataclasses.replace(MODEL, norm_position=norm_position, positions=positions)
+    members, requests = [make(model)], some_requests(7, 15)
+    found = found_by(decoder_of(SHORT, 64, *members), requests)
+    assert_forced(members, requests, found)
+
+
+SHORT = dataclasses.replace(CONFIG, max_extra_length=12)
+
+
+def assert_forced(members, requests, found):
+    """The log-probabilities, from a pass for each of the members."""
+    pairs = [(r.source, one) for r, every in zip(requests, found, strict=True) for one in every]
+    without_end = [(source, [t for t in one.tokens if t != EOS]) for source, one in pairs]
+    passes = [force((model,), (p,), without_end, batch_size=64) for model, p in members]
+    for (_, one), *each in zip(pairs, *passes, strict=True):
+        shares = np.mean([np.exp(forced.log_probs_T.astype(np.float64)) for forced in each], axis=0)
+        expected = np.log(shares)[: len(one.tokens)].sum()  # the end's only where there is one
+        assert one.log_prob == pytest.approx(expected, rel=1e-5, abs=CLOSE)
+    assert len({tuple(one.tokens) for _, one in pairs}) > 12
+
+
+OTHER = dataclasses.replace(MODEL, num_layers=2, d_model=18, num_heads=3, positions="rotary", d_k=4)
+
+
+def test_logits_of_an_ensemble_are_those_of_the_mean_of_probabilities():
+    logits = np.random.default_rng(0).normal(size=(3, 5, 7)).astype(np.float32) * 4
+    shares = np.exp(logits.astype(np.float64))
+    expected = (shares / shares.sum(axis=-1, keepdims=True)).mean(axis=0)
+    found = np.exp(np.asarray(mean_logits(list(logits)), np.float64))
+    found /= found.sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=1e-6)  # float32
+
+
+def test_an_ensemble_of_a_model_with_itself_is_the_model():
+    requests = some_requests(7, 15)
+    once, twice = (found_by(decoder_of(SHORT, 64, *[make()] * n), requests) for n in (1, 2))
+    assert_found(twice, once)
+
+
+def test_an_ensemble_searches_by_the_mean_of_probabilities():
+    members, requests = [make(), make(OTHER, seed=1)], some_requests(7, 15)
+    found = found_by(decoder_of(SHORT, 64, *members), requests)
+    assert_forced(members, requests, found)
+    once = found_by(decoder_of(SHORT, 64, members[0]), requests)
+    assert [every[0].tokens for every in once] != [every[0].tokens for every in found]
+
+
+@given(
+    source=st.integers(0, 40),
+    prefix=st.integers(0, 40),
+    min_length=st.integers(0, 60),
+    extra=st.integers(0, 30),
+    max_length=st.none() | st.integers(1, 60),
+)
+def test_the_limit_of_a_request(source, prefix, min_length, extra, max_length):
+    config = DecodeConfig(min_length=min_length, max_extra_length=extra, max_length=max_length)
+    limit = Request([5] * source, [7] * prefix, 0).limit(config)
+    least = max(min_length, prefix) + 1  # so that what must come fits, and EOS
+    if prefix <= source and max_length is None:
+        assert limit == max(source + extra, least)
+    else:
+        assert limit >= least
+    if max_length is not None:
+        assert limit <= max(max_length, least)
+
+
+@contextlib.contextmanager
+def at_most(seconds):
+    def stop(number, frame):
+        raise TimeoutError(f"not done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_prefix_that_fills_its_bucket_comes_to_an_end_without_extra_length():
+    decoder = decoder_of(dataclasses.replace(CONFIG, max_extra_length=0), 1)
+    with at_most(seconds=60):
+        for length in (15, 16):
+            ((best, *_),) = found_by(decoder, [Request([5] * 9, [7] * length, 0)])
+            assert best.tokens[:length] == [7] * length
+            assert len(best.tokens) == length + 1
+
+
+OUT_OF_MEMORY = """
+import dataclasses, logging, resource
+from jformer.config import DecodeConfig
+from jformer.decoding.pool import Request
+from tests.decoding.small import MODEL, decoder_of, make
+
+jax.config.update("jax_disable_most_optimizations", True)
+logging.basicConfig(format="%(message)s")
+# 90 MB of keys and values a sentence: 720 MB in 8 places, 180 MB in 2.
+member = make(dataclasses.replace(MODEL, num_heads=1, d_k=2**17, d_v=2**17))
+config = DecodeConfig(beam_size=5, n_best=5, max_extra_length=0)
+requests = [Request([number], [], 0) for number in (5, 7, 11, 13, 17)]
+
+def search(megabytes, config, requests):
+    status = open("/proc/self/status").read()
+    mapped = int(status.split("VmSize:")[1].split()[0]) << 10
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + (megabytes << 20), -1))
+    decoder = decoder_of(config, 64, member)
+    found = {n: each.tokens_WT.tolist() for n, each in decoder.find(requests)}
+    print(decoder.places, sorted(found.items()))
+
+search(600, config, requests)
+try:
+    search(600, dataclasses.replace(config, beam_size=101), requests[:1])
+except RunError as error:
+    print(error)
+search(4000, config, requests)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is limited by Linux")
+def test_out_of_memory_means_fewer_sentences_at_a_time_or_an_error_that_says_what_to_lower():
+    """Of a real process that may not have more; XLA says so in several ways."""
+    program = [sys.executable, "-c", OUT_OF_MEMORY]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    little, error, enough = done.stdout.splitlines()
+    assert little == enough.replace("64 ", "2 ", 1)
+    assert "out of memory: 2 sentences at a time from here on" in done.stderr
+    assert error.startswith("out of memory with one sentence: lower config.decode.beam_size or")

@@ -1,0 +1,184 @@
+"""Scores of a run: as sacreBLEU computes them, kept beside what they were made with."""
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from jformer.main import main
+from jformer.results import read_results
+from tests.conftest import number_words, small_flags, write_split
+from tests.test_stream import as_file, learnt
+
+__all__ = ["learnt"]  # a fixture
+
+PAIRS = number_words(1292, 1312)  # some of them known
+
+
+@pytest.fixture
+def workdir(learnt, tmp_path):
+    """A copy to write results into."""
+    return shutil.copytree(learnt, tmp_path / "run")
+
+
+@pytest.fixture
+def evaluate(workdir, capfd):
+    """What `main evaluate` prints: the table, and the scores of the last line."""
+
+    def evaluate(*flags):
+        capfd.readouterr()
+        assert main(["jformer", "evaluate", f"--workdir={workdir}", *map(str, flags)]) == 0
+        *table, last = capfd.readouterr().out.splitlines()
+        return "\n".join(table), json.loads(last)
+
+    return evaluate
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """A prefix, of pairs that the run knows in part."""
+    write_split(tmp_path / "pairs", PAIRS)
+    return tmp_path / "pairs"
+
+
+def test_scores_are_printed_as_a_table_and_kept_beside_others(evaluate, workdir, pairs):
+    other = {"other": {"bleu": 1.0}}
+    (workdir / "results.json").write_text(json.dumps(other))
+    table, scores = evaluate(f"--data={pairs}")
+    assert list(scores) == [str(pairs)]
+    assert read_results(workdir) == {**other, **scores}
+    found = scores[str(pairs)]
+    assert 20 < found["bleu"] < 90
+    assert (found["step"], found["checkpoint"], found["ensemble"]) == (300, "average", [])
+    assert found["decode"]["beam_size"] == 2
+    (row,) = (line for line in table.splitlines() if line.startswith("BLEU  "))
+    assert row.split()[-1] == f"{found['bleu']:.2f}"
+    assert found["signature"] in table
+
+
+def test_the_score_of_an_output_file_is_what_sacrebleu_finds(evaluate, workdir, pairs, tmp_path):
+    files = [f"--input={pairs}.en", f"--output={tmp_path / 'out'}"]
+    assert main(["jformer", "translate", f"--workdir={workdir}", *files]) == 0
+    command = [sys.executable, "-m", "sacrebleu", f"{pairs}.de", "-i", str(tmp_path / "out")]
+    told = subprocess.run(
+        [*command, "-m", "bleu", "chrf", "ter", "--confidence", "-w", "6"],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    bleu, chrf, ter = json.loads(told.stdout)
+    scores = evaluate(f"--data={pairs}")[1][str(pairs)]
+    assert scores["bleu"] == pytest.approx(bleu["score"], abs=1e-6)
+    assert scores["signature"] == bleu["signature"]
+    mean, half = (float(bleu[key]) for key in ("confidence_mean", "confidence_var"))
+    interval = [max(mean - half, 0), min(mean + half, 100)]
+    assert scores["bleu_interval"] == pytest.approx(interval, abs=1e-5)
+    without = re.compile(r"bs:1000\|seed:12345\|")
+    for name, other in (("chrf", chrf), ("ter", ter)):
+        assert scores[name] == pytest.approx(other["score"], abs=1e-6)
+        assert scores[f"signature_{name}"] == without.sub("", other["signature"])
+
+
+def test_a_tsv_file_and_several_references_are_scored(evaluate, pairs, tmp_path):
+    tsv = tmp_path / "pairs.tsv"
+    rows = zip(PAIRS.sources, PAIRS.targets, strict=True)
+    tsv.write_bytes(as_file("\t".join(row) for row in rows))
+    bleu = evaluate(f"--data={tsv}")[1][str(tsv)]["bleu"]
+    assert evaluate(f"--data={pairs}")[1][str(pairs)]["bleu"] == bleu
+    (tmp_path / "second").write_bytes(as_file(["nothing like it"] * 20))
+    with gzip.open(tmp_path / "third.gz", "wb") as file:
+        file.write(as_file(["one two three four"] * 20))
+    more = f"--references={tmp_path / 'second'},{tmp_path / 'third.gz'}"
+    _, scores = evaluate(f"--data={pairs}", more)
+    assert "nrefs:3" in scores[str(pairs)]["signature"]
+    assert scores[str(pairs)]["bleu"] >= bleu
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--references={}/second"], "--references={}/second: is for --data=PREFIX"),
+        (
+            ["--data={}/pairs", "--references={}/pairs.de,{}/second"],
+            "{}/second has 3 lines, and {}/pairs has 20: each line must be a reference",
+        ),
+        (["--data={}/pairs", "--references={}/none"], "{}/none: no such file"),
+        (["--data=sacrebleu:nosuch"], "nosuch: no test set of sacreBLEU"),
+        (["--data={}/none"], "{}/none.en: no such file"),
+        (["--data={}/empty"], "are empty; sentences are needed there"),
+        (["--data={}/pairs", "--against={}/none"], "{}/none/config.json: no such file"),
+        (["--data={}/pairs", "--against={}/run@10"], "no checkpoint of step 10"),
+        (["--data={}/pairs", "--ensemble={}/none"], "{}/none/config.json: no such file"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_scored(
+    workdir, pairs, tmp_path, capfd, flags, message
+):
+    (tmp_path / "second").write_text("x\n" * 3)
+    for language in ("en", "de"):
+        (tmp_path / f"empty.{language}").write_text("")
+    (workdir / "results.json").unlink(missing_ok=True)
+    flags = [flag.replace("{}", str(tmp_path)) for flag in flags]
+    capfd.readouterr()
+    assert main(["jformer", "evaluate", f"--workdir={workdir}", *flags]) == 2
+    told = capfd.readouterr()
+    assert message.replace("{}", str(tmp_path)) in told.err
+    assert told.err.startswith("jformer: ")
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert not (workdir / "results.json").exists()
+
+
+def test_two_checkpoints_are_compared_by_the_paired_bootstrap(evaluate, workdir, pairs):
+    table, scores = evaluate(f"--data={pairs}", f"--against={workdir}@150", "--checkpoint=300")
+    against = scores[str(pairs)]["against"]
+    names = [f"{workdir}@300", f"{workdir}@150"]
+    for metric in ("bleu", "chrf", "ter"):
+        ours, theirs = against[metric]["systems"]
+        assert [ours["name"], theirs["name"]] == names
+        assert ours["score"] == pytest.approx(scores[str(pairs)][metric])
+        assert 0 < against[metric]["p_value"] <= 1
+    assert "paired bootstrap" in table
+    assert names[1] in table
+
+
+def test_an_ensemble_is_scored_as_one(evaluate, workdir, pairs):
+    _, alone = evaluate(f"--data={pairs}", "--checkpoint=150")
+    _, scores = evaluate(f"--data={pairs}", "--checkpoint=150", f"--ensemble={workdir}@300")
+    found = scores[str(pairs)]
+    assert found["ensemble"] == [f"{workdir}@300"]
+    assert found["perplexity"] != alone[str(pairs)]["perplexity"]
+    assert read_results(workdir)[str(pairs)] == found
+
+
+def test_training_does_not_take_the_scores_of_an_ensemble_or_of_another_search_for_its_own(
+    trained_workdir, corpus_directory, tmp_path, capfd
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    train = ["jformer", *small_flags(corpus_directory, workdir)]
+    evaluate = ["jformer", "evaluate", f"--workdir={workdir}"]
+
+    def printed(*arguments):
+        """The scores of the test split, and whether they were made anew."""
+        capfd.readouterr()
+        assert main([*arguments]) == 0
+        told = capfd.readouterr()
+        scores = json.loads(told.out.splitlines()[-1])["test"]
+        assert read_results(workdir)["test"] == scores
+        del scores["seconds"]
+        return scores, "scoring test" in told.err
+
+    own, anew = printed(*train)
+    assert not anew
+    for other in (f"--ensemble={workdir}@9", "--config.decode.beam_size=1"):
+        others, _ = printed(*evaluate, other)
+        assert others != own
+        assert printed(*train) == (own, True)
+    greedy, anew = printed(*train, "--config.decode.beam_size=1")
+    assert anew
+    assert greedy["decode"]["beam_size"] == 1
+    # These make nothing else of it.
+    same = ["--config.decode.beam_size=1", "--config.decode.batch_size=7"]
+    assert printed(*train, *same) == (greedy, False)
