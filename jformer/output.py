@@ -34,8 +34,12 @@ def open_standard_error() -> None:
 
 
 def drop_output() -> None:
-    """What standard output did not take: Python would fail once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    """What standard output does not take: Python would fail once more when it ends."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Output:

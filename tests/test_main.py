@@ -196,6 +196,19 @@ def test_help_names_the_commands_and_every_key(capsys):
         assert word in text
 
 
+def test_printing_ends_quietly_where_nobody_reads_and_in_one_line_where_a_disk_is_full():
+    program = f"{sys.executable} -m jformer.main --help"
+    # Without buffers Python meets the fault at once, with them when it ends.
+    for environment in ({"PYTHONUNBUFFERED": "1"}, {"PYTHONUNBUFFERED": ""}):
+        options = {"capture_output": True, "env": {**os.environ, **environment}}
+        line = f"{program} | true; exit ${{PIPESTATUS[0]}}"
+        result = subprocess.run(["bash", "-c", line], **options)
+        assert (result.returncode, result.stderr) == (141, b"")
+        result = subprocess.run(["bash", "-c", f"{program} > /dev/full"], **options)
+        told = b"jformer: [Errno 28] No space left on device\n"
+        assert (result.returncode, result.stderr) == (1, told)
+
+
 def test_the_console_script_is_the_same_program():
     script = os.path.join(os.path.dirname(sys.executable), "jformer")
     output = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout

@@ -120,10 +120,10 @@ class Pool:
     def fit(self, bucket: int, last: bool) -> None:
         """Shapes for sources of this bucket, and for what is in the pool."""
         config = self._decoder.config
-        long_T = 1 + max(bucket + config.max_extra_length, config.min_length + 1)
+        long_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
         short_T = min(bucket * 3 // 2, long_T)
         full = self.live() & (self._t >= short_T - 1)
-        # Where a quarter of the places waits, or nothing else is left to do, all go on.
+        # Where a quarter of the places waits, or nothing else is left, all go on.
         long = full.sum() >= max(1, self._rows // 4) or (last and full.sum() == self.live().sum())
         self._long = self._always_long or long or (self._long and bool(full.any()))
         shape = (min(bucket, self._decoder.max_length), long_T if self._long else short_T)

@@ -20,7 +20,7 @@ def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Sear
     keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))
     tokens_W = jax.vmap(jax.random.categorical)(keys_W, likely(logits_WV, config))
     drawn_W = jnp.take_along_axis(logits_WV, tokens_W[:, None], axis=1)[:, 0] - log_total_W
-    sums_W, open_W = search.open_sums_W + drawn_W, search.open_sums_W > -jnp.inf
+    sums_W, open_W = search.open_sums_W + drawn_W, search.open_sums_W != -jnp.inf
     tokens_WT = search.open_tokens_WT.at[:, t].set(jnp.where(open_W, tokens_W, PAD))
 
     ends_W = open_W & (tokens_W == EOS)

@@ -131,7 +131,7 @@ def answer(search: Search, config: DecodeConfig) -> Hypotheses:
     """At each place what ended there, or else what was still open."""
     lengths_W = jnp.maximum(jnp.sum(search.open_tokens_WT != PAD, axis=-1), 1)
     open_scores_W = search.open_sums_W / length_penalty(lengths_W, config)
-    ended_W = search.ended_scores_W > -jnp.inf
+    ended_W = search.ended_scores_W != -jnp.inf  # one that is not a number must show
     return Hypotheses(
         jnp.where(ended_W[:, None], search.ended_tokens_WT, search.open_tokens_WT),
         jnp.where(ended_W, search.ended_sums_W, search.open_sums_W),

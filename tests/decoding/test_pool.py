@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from jformer.config import EOS, POSITIONS, DecodeConfig
 from jformer.decoding import pool
-from jformer.model.ensemble import mean_logits
 from jformer.decoding.pool import Request
 from jformer.evaluation.forced import force
+from jformer.model.ensemble import mean_logits
 from tests.decoding.machines import beam_over_lists, found_of
 from tests.decoding.small import MODEL, V, decoder_of, log_probs_by, make
 

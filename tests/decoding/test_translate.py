@@ -15,10 +15,15 @@ from jformer.decoding.translate import EMPTY, hypotheses, translate
 from jformer.keys import RunError
 from jformer.model.transformer import Transformer
 
-CONFIG = DecodeConfig(beam_size=3, max_extra_length=4, batch_size=4)
+# Lengths and numbers of sentences are chosen so that few shapes are compiled.
+CONFIG = DecodeConfig(beam_size=3, n_best=3, max_extra_length=4, batch_size=8)
 SENTENCES = ["one two", "three", "", "four five six", "two", "  ", "ten one"]
 MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2)
-LAST_NORM = ("decoder_0", "feed_forward_residual", "norm", "bias")
+
+
+def slow(*values):
+    """A case more of what others show in the fast tier: compiling takes all the time here."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 class Translator:
@@ -72,11 +77,11 @@ def test_each_line_has_its_output_and_blank_stays_empty(translator):
     assert [not text for text in outputs] == [not s.strip() for s in SENTENCES]
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_output_does_not_depend_on_the_batch_size(translator, beam_size):
-    alone = [translator([s], beam_size=beam_size)[0] for s in SENTENCES]
+@pytest.mark.parametrize("beam", [{}, slow({"beam_size": 1, "n_best": 1})], ids=str)
+def test_output_does_not_depend_on_the_batch_size(translator, beam):
+    alone = [translator([s], **beam)[0] for s in SENTENCES]
     for batch_size in (1, 3, 64):
-        assert translator(SENTENCES, batch_size=batch_size, beam_size=beam_size) == alone
+        assert translator(SENTENCES, batch_size=batch_size, **beam) == alone
 
 
 def test_output_does_not_depend_on_the_order(translator):
@@ -89,7 +94,7 @@ def test_no_texts_give_no_outputs(translator):
 
 
 def test_n_best_are_the_best_first_and_different(translator):
-    found = translator.find(SENTENCES, n_best=3)
+    found = translator.find(SENTENCES)
     assert [every[0].text for every in found] == translator(SENTENCES)
     for text, every in zip(SENTENCES, found, strict=True):
         if text.strip():
@@ -102,14 +107,14 @@ def test_n_best_are_the_best_first_and_different(translator):
 
 
 def test_a_source_past_the_limit_is_cut_with_a_warning_that_names_its_line(translator, caplog):
-    outputs = translator(["one", "two " * 40], max_length=12)
+    outputs = translator(["one", "two " * 40], max_length=16)
     assert len(outputs) == 2
-    assert "line 2 has 41 tokens: only the first 11 are translated" in caplog.text
-    assert translator(["one"], max_length=12)[0] == outputs[0]
-    ((cut,),) = translator.find(["two " * 40], first_line=1000, max_length=12)
+    assert "line 2 has 41 tokens: only the first 15 are translated" in caplog.text
+    assert translator(["one"])[0] == outputs[0]
+    ((cut, *_),) = translator.find(["two " * 40], first_line=1000, max_length=16)
     assert "line 1000 has 41 tokens" in caplog.text
     assert cut.text == outputs[1]
-    assert cut.parts[0][0] == translator.ids("two " * 40)[:11]
+    assert cut.parts[0][0] == translator.ids("two " * 40)[:15]
 
 
 LONG = "One two three. Four five! six? seven eight nine ten one."
@@ -118,34 +123,36 @@ LONG = "One two three. Four five! six? seven eight nine ten one."
 def test_all_sentences_of_a_text_that_is_split_are_translated_and_joined(translator, caplog):
     sentences = split(LONG)
     assert sentences == ["One two three.", "Four five!", "six?", "seven eight nine ten one."]
-    assert max(map(len, map(translator.ids, sentences))) <= 29 < len(translator.ids(LONG))
-    expected = translator(sentences, max_length=30)
+    assert max(map(len, map(translator.ids, sentences))) <= 31 < len(translator.ids(LONG))
+    expected = translator(sentences)
     texts = ["three", LONG, "two"]
-    found = translator.find(texts, max_length=30, long_texts="split", n_best=2)
+    found = translator.find(texts, max_length=32, long_texts="split")
     assert found[1][0].text == " ".join(expected)
     assert [every[0].text for every in found[::2]] == translator(texts[::2])
     assert not caplog.records
 
-    best, second = found[1]
-    of_parts = translator.find(sentences, max_length=30, n_best=2)
-    for rank, one in enumerate((best, second)):
+    of_parts = translator.find(sentences)
+    assert len(found[1]) == min(map(len, of_parts)) > 1
+    for rank, one in enumerate(found[1]):
         parts = [every[rank] for every in of_parts]
         assert one.text == " ".join(part.text for part in parts)
-        assert one.score == pytest.approx(sum(part.score for part in parts), abs=1e-4)
-        assert one.log_prob == pytest.approx(sum(part.log_prob for part in parts), abs=1e-4)
+        # Float32 sums in the shapes of other batches; this model's logits are around 100.
+        assert one.score == pytest.approx(sum(part.score for part in parts), abs=1e-3)
+        assert one.log_prob == pytest.approx(sum(part.log_prob for part in parts), abs=1e-3)
         assert one.complete == all(part.complete for part in parts)
         assert one.parts == tuple(part.parts[0] for part in parts)
 
 
 def test_what_fits_is_not_split(translator):
-    assert translator([LONG], long_texts="split") == translator([LONG])
+    text = split(LONG)[3]
+    assert translator([text] * 5, long_texts="split") == translator([text] * 5)
 
 
 def test_a_sentence_that_is_too_long_by_itself_becomes_several(translator):
     text = "two " * 9 + "x" * 70 + ". three"
-    ((one,),) = translator.find([text], max_length=20, long_texts="split")
+    ((one, *_),) = translator.find([text], max_length=16, long_texts="split")
     sources = [source for source, _ in one.parts]
-    assert max(map(len, sources)) == 19
+    assert max(map(len, sources)) == 15
     assert len(sources) > 4
     first, last = split(text)
     assert sources[-1] == translator.ids(last)
@@ -154,7 +161,7 @@ def test_a_sentence_that_is_too_long_by_itself_becomes_several(translator):
 
 def test_the_prefix_of_a_text_that_is_split_is_that_of_its_first_part(translator):
     sentences = split(LONG)
-    found = translator.find([LONG], ["four"], max_length=30, long_texts="split")[0][0]
+    found = translator.find([LONG], ["four"], max_length=32, long_texts="split")[0][0]
     first = translator.find(sentences[:1], ["four"])[0][0].text
     assert found.text == " ".join([first, *translator(sentences[1:])])
 
@@ -175,12 +182,13 @@ def test_outputs_begin_with_their_prefixes_also_those_of_blank_lines(translator)
 
 def test_a_prefix_longer_than_what_a_source_may_become_is_kept_whole(translator):
     prefix = "one two three " * 9
-    ((one,),) = translator.find(["two"], [prefix])
+    ((one, *_),) = translator.find(["two"], [prefix])
     assert one.text.startswith(prefix)
 
 
 STRANGE = [
-    "<unk> <s> </s> <pad>", "😀 👩‍👩‍👧 🏳️‍🌈", "ꙮ ᚠᛇᚻ 𐍈 ༄", "x" * 300, "a\u2028b\u0085c\rd\x00e", "\u200b",
+    "<unk> <s> </s> <pad>", "😀 👩‍👩‍👧 🏳️‍🌈", "ꙮ ᚠᛇᚻ 𐍈 ༄", "x" * 300,
+    "a\u2028b\u0085c\rd\x00e", "\u200b",
     "مرحبا", "e\u0301", "\ufeff",
 ]  # fmt: skip
 
@@ -189,16 +197,16 @@ STRANGE = [
 def test_what_no_training_saw_is_translated_like_anything_else(translator, long_texts):
     for text in STRANGE:
         assert translator.vocabularies.source.decode(translator.ids(text)) == text
-    outputs = translator(STRANGE, max_length=40, long_texts=long_texts)
+    outputs = translator(STRANGE, max_length=32, long_texts=long_texts)
     assert len(outputs) == len(STRANGE)
     assert all(isinstance(text, str) for text in outputs)
-    alone = translator(STRANGE[2:3], max_length=40, long_texts=long_texts)
+    alone = translator(STRANGE[2:3], max_length=32, long_texts=long_texts)
     assert outputs[2:3] == alone
 
 
 def test_an_output_without_an_end_stops_at_its_limit_and_is_kept_whole(translator):
     endless = translator.that_likes(EOS, -100)
-    found = translator.find(["one two", "four"], params=endless, n_best=2)
+    found = translator.find(["one two", "four"], params=endless)
     for text, every in zip(["one two", "four"], found, strict=True):
         for one in every:
             assert not one.complete
@@ -209,22 +217,23 @@ def test_an_output_without_an_end_stops_at_its_limit_and_is_kept_whole(translato
 
 def test_an_output_that_ends_at_once_is_an_empty_text(translator):
     ended = translator.that_likes(EOS, 100)
-    for search in ({"n_best": 1}, {"search": "sampling", "n_best": 3}):
-        found = translator.find(["one two", "four"], params=ended, **search)
-        for every in found:
-            for one in every:
-                assert (one.text, one.complete, one.parts[0][1]) == ("", True, [])
-                assert one.log_prob == pytest.approx(0, abs=1e-3)  # it is nearly certain
+    for every in translator.find(["one two", "four"], params=ended):
+        best = every[0]
+        assert (best.text, best.complete, best.parts[0][1]) == ("", True, [])
+        assert best.log_prob == pytest.approx(0, abs=1e-3)  # it is nearly certain
 
 
 def test_samples_of_a_text_depend_on_it_and_on_the_seed_alone(translator):
-    sampling = {"search": "sampling", "n_best": 5}
-    found = translator.find(SENTENCES, **sampling)
-    for n in (0, 3):
-        assert translator.find(SENTENCES[n : n + 1], **sampling) == found[n : n + 1]
-    assert translator.find(SENTENCES, **sampling, seed=1) != found
-    assert {len(every) for every in found} == {1, 5}  # one output of a blank line, five of others
-    assert len({one.text for one in found[0]}) > 1
+    def samples(texts, seed=0):
+        found = translator.find(texts, search="sampling", seed=seed)
+        return [[one.text for one in every] for every in found]
+
+    texts = ["five six", *SENTENCES, "five six"]
+    found = samples(texts)
+    assert [len(every) for every in found] == [3 if text.strip() else 1 for text in texts]
+    assert found[0] == found[-1] == samples(texts[:1])[0]
+    assert len({text for every in found for text in every}) > 5
+    assert samples(texts, seed=1) != found
 
 
 @pytest.mark.parametrize("search", ["beam", "sampling"])
@@ -239,7 +248,7 @@ def test_logits_that_are_not_numbers_are_an_error_and_not_a_text(translator, sea
             )  # fmt: skip
 
 
-@pytest.mark.parametrize("search", ["beam", "sampling"])
+@pytest.mark.parametrize("search", [slow("beam"), "sampling"])
 def test_logits_that_become_no_numbers_within_an_output_are_an_error(translator, search):
     """NaN in the row of a target word only: the logits are numbers until it has been written."""
     config = dataclasses.replace(MODEL, tying="none")
@@ -247,7 +256,7 @@ def test_logits_that_become_no_numbers_within_an_output_are_an_error(translator,
     tokens_11 = np.ones((1, 1), np.int32)
     params = jax.jit(model.init)(jax.random.key(1), tokens_11, tokens_11)["params"]
     params = jax.tree.map(lambda x: 3 * x, params)
-    decode = dataclasses.replace(CONFIG, search=search, n_best=3)
+    decode = dataclasses.replace(CONFIG, search=search)
 
     def find(params):
         decoder = Decoder((model,), (params,), decode, 100, 4)
