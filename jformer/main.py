@@ -139,7 +139,7 @@ def help_command(arguments: list[str]) -> int:
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.results import made_by, read_results, test_set
+    from jformer.results import known_scores, test_set
     from jformer.run import load
     from jformer.training.loop import train
     from jformer.training.prepare import check_same_config
@@ -157,8 +157,7 @@ def train_command(arguments: list[str]) -> int:
     if not is_first():
         return 0
     run = load(workdir).with_decode(**dataclasses.asdict(config.decode))
-    now = made_by(run).items()
-    known = {name: s for name, s in read_results(workdir).items() if now <= s.items()}
+    known = known_scores(run)
     if splits.keys() <= known.keys():
         more = "steps=MORE" if run.step >= config.train.steps else "patience=0"
         say(f"the run is complete at step {run.step}; --config.train.{more} goes on")

@@ -103,6 +103,12 @@ def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str,
     return {**files, "format": format, "workdir": str(run.workdir.resolve()), **made, **decode}
 
 
+def known_scores(run: Run) -> dict[str, dict[str, Any]]:
+    """What results.json has of this very run, made by the same search."""
+    now = made_by(run).items()
+    return {name: s for name, s in read_results(run.workdir).items() if now <= s.items()}
+
+
 def label(run: Run) -> str:
     return f"{run.workdir}@{run.checkpoint}"
 

@@ -1,6 +1,5 @@
 """The doors: flags, streams and exit statuses of the real program."""
 
-import json
 import os
 import re
 import subprocess
@@ -74,41 +73,6 @@ def test_debug_shows_where_a_mistake_was_found():
     assert result.returncode == 2
 
 
-def test_translate_reads_standard_input_and_writes_a_line_for_each_line(trained_workdir):
-    result = run_main(
-        "translate", f"--workdir={trained_workdir}", input="1 2\n\n\u2028 3\n4".encode()
-    )
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.decode().split("\n")
-    assert len(lines) == 5
-    assert lines[1] == ""
-    assert lines[4] == ""
-    assert result.stderr == b""
-
-
-def test_translate_reads_and_writes_files_as_it_does_streams(trained_workdir, tmp_path):
-    from jformer import load
-
-    sentences = ["1 2 3", "4 5"]
-    (tmp_path / "in").write_text("".join(s + "\n" for s in sentences))
-    arguments = ["--input=" + str(tmp_path / "in"), "--output=" + str(tmp_path / "out")]
-    assert main(["jformer", "translate", f"--workdir={trained_workdir}", *arguments]) == 0
-    expected = load(trained_workdir).translate(sentences)
-    assert (tmp_path / "out").read_text().split("\n")[:-1] == expected
-
-
-def test_translate_takes_other_decoding_and_nothing_else(trained_workdir, tmp_path, capsys):
-    (tmp_path / "in").write_text("".join(" ".join(str(n)) + "\n" for n in range(100, 120)))
-    arguments = ["translate", f"--workdir={trained_workdir}", f"--input={tmp_path / 'in'}"]
-    outputs = []
-    for extra in ("--config.decode.max_extra_length=0", "--config.decode.max_extra_length=5"):
-        assert main(["jformer", *arguments, f"--output={tmp_path / 'out'}", extra]) == 0
-        outputs.append((tmp_path / "out").read_text())
-    assert outputs[0] != outputs[1]
-    assert main(["jformer", *arguments, "--config.model.d_model=8"]) == 2
-    assert "only config.decode.* and config.data.bad_lines can change" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -127,6 +91,10 @@ def test_translate_takes_other_decoding_and_nothing_else(trained_workdir, tmp_pa
         (["translate", "--prefixes=x"], "did you mean prefix?"),
         (["translate", "--ensembel=x"], "did you mean ensemble?"),
         (["translate", "--checkpoint=newest"], "checkpoint 'newest' is unknown; there are average"),
+        (
+            ["translate", "--config.model.d_model=8"],
+            "only config.decode.* and config.data.bad_lines can change",
+        ),
         (["translate", "--config.decode.beam_sise=2"], "did you mean decode.beam_size?"),
         (["score", "--data={}/none"], "none.en: no such file"),
         (["score", "--data={}/none.tsv"], "none.tsv: no such file"),
@@ -147,21 +115,6 @@ def test_a_mistake_about_a_run_is_one_line_too(
     assert told.err.startswith("jformer: ")
     assert told.err.count("\n") == 1
     assert told.out == ""
-
-
-def test_invalid_utf8_on_standard_input_is_named_by_its_line(trained_workdir):
-    result = run_main("translate", f"--workdir={trained_workdir}", input=b"1 2\n\xff\n")
-    assert result.returncode == 2
-    assert b"standard input:2: not UTF-8" in result.stderr
-
-
-def test_evaluate_scores_a_pair_of_files_under_its_prefix(trained_workdir, tmp_path, capsys):
-    write_split(tmp_path / "other", number_words(500, 505))
-    prefix = str(tmp_path / "other")
-    assert main(["jformer", "evaluate", f"--workdir={trained_workdir}", f"--data={prefix}"]) == 0
-    results = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert list(results) == [prefix]
-    assert results[prefix]["step"] == 12
 
 
 def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):

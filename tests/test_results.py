@@ -10,7 +10,8 @@ import sys
 import pytest
 
 from jformer.main import main
-from jformer.results import read_results
+from jformer.results import known_scores, read_results
+from jformer.run import load
 from tests.conftest import number_words, small_flags, write_split
 from tests.test_stream import as_file, learnt
 
@@ -153,32 +154,39 @@ def test_an_ensemble_is_scored_as_one(evaluate, workdir, pairs):
     assert read_results(workdir)[str(pairs)] == found
 
 
-def test_training_does_not_take_the_scores_of_an_ensemble_or_of_another_search_for_its_own(
+def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    own = read_results(workdir)
+    assert list(own) == ["test"]
+    run = load(workdir)
+    assert known_scores(run) == own
+    assert known_scores(run.with_decode(batch_size=7, read_ahead=3)) == own
+    assert known_scores(run.with_decode(beam_size=1)) == {}
+    assert known_scores(load(workdir, 9)) == {}
+    assert known_scores(load(workdir, ensemble=[f"{workdir}@9"])) == {}
+    (workdir / "results.json").unlink()
+    assert known_scores(run) == {}
+
+
+def test_training_again_prints_the_scores_of_its_own_search(
     trained_workdir, corpus_directory, tmp_path, capfd
 ):
     workdir = shutil.copytree(trained_workdir, tmp_path / "run")
     train = ["jformer", *small_flags(corpus_directory, workdir)]
-    evaluate = ["jformer", "evaluate", f"--workdir={workdir}"]
+    greedy = "--config.decode.beam_size=1"
 
     def printed(*arguments):
         """The scores of the test split, and whether they were made anew."""
         capfd.readouterr()
         assert main([*arguments]) == 0
         told = capfd.readouterr()
-        scores = json.loads(told.out.splitlines()[-1])["test"]
-        assert read_results(workdir)["test"] == scores
-        del scores["seconds"]
-        return scores, "scoring test" in told.err
+        return json.loads(told.out.splitlines()[-1])["test"], "scoring test" in told.err
 
-    own, anew = printed(*train)
-    assert not anew
-    for other in (f"--ensemble={workdir}@9", "--config.decode.beam_size=1"):
-        others, _ = printed(*evaluate, other)
-        assert others != own
-        assert printed(*train) == (own, True)
-    greedy, anew = printed(*train, "--config.decode.beam_size=1")
+    own = read_results(workdir)["test"]
+    other, _ = printed("jformer", "evaluate", f"--workdir={workdir}", greedy)
+    assert printed(*train, greedy) == (other, False)
+    again, anew = printed(*train)
     assert anew
-    assert greedy["decode"]["beam_size"] == 1
-    # These make nothing else of it.
-    same = ["--config.decode.beam_size=1", "--config.decode.batch_size=7"]
-    assert printed(*train, *same) == (greedy, False)
+    assert {**again, "seconds": 0} == {**own, "seconds": 0}
+    assert own["decode"]["beam_size"] == 2
+    assert other["decode"]["beam_size"] == 1

@@ -186,7 +186,9 @@ def test_a_line_of_ten_megabytes_is_cut_in_a_minute_or_so(run, translate, part):
     assert len(output) == 3
 
 
-def test_bytes_that_are_not_utf8_are_named_or_replaced(run, translate, learnt, tmp_path, capfd):
+def test_bytes_that_are_not_utf8_are_named_or_replaced(
+    run, translate, learnt, tmp_path, monkeypatch, capfd
+):
     bad = tmp_path / "bad"
     bad.write_bytes(as_file(LINES[:1]) + b"1 \xff 3\n" + as_file(LINES[1:]))
     arguments = [f"--input={bad}", f"--output={tmp_path / 'out'}", ONE_BY_ONE]
@@ -196,6 +198,12 @@ def test_bytes_that_are_not_utf8_are_named_or_replaced(run, translate, learnt, t
         assert main(["jformer", "translate", f"--workdir={learnt}", *arguments, flag]) == 2
         assert f"{bad}:2: not UTF-8 (byte 0xff at position 2 of" in capfd.readouterr().err
     assert os.listdir(tmp_path) == ["bad"]  # it is found before any work
+    with open(bad) as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert main(["jformer", "translate", f"--workdir={learnt}", ONE_BY_ONE]) == 2
+    told = capfd.readouterr()
+    assert "standard input:2: not UTF-8" in told.err
+    assert in_lines(told.out.encode()) == run.translate(LINES[:1])
     output = translate(bad.read_bytes(), "--config.data.bad_lines=replace")
     assert in_lines(output) == run.translate([LINES[0], "1 \ufffd 3", *LINES[1:]])
 
@@ -282,7 +290,6 @@ def test_a_tab_or_a_line_break_in_an_output_shifts_nothing(translate, tmp_path):
     "flags",
     [
         [],
-        ["--config.decode.beam_size=1"],
         ["--config.decode.search=sampling", "--config.decode.n_best=3"],
     ],
 )

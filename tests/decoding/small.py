@@ -21,7 +21,7 @@ def make(config=MODEL, seed=0):
     params = jax.jit(model.init)(jax.random.key(seed), tokens_11, tokens_11)["params"]
     # Sharper than an untrained model's near ties, which rounding would decide.
     params = jax.tree.map(lambda x: 2 * x, params)
-    return model, {**params, "embedding": params["embedding"].at[EOS].multiply(0.5)}
+    return model, {**params, "embedding": params["embedding"].at[EOS].multiply(0.4)}
 
 
 def decoder_of(config, places, *members):

@@ -45,10 +45,10 @@ def some_requests(number, longest, seed=0):
 @pytest.fixture(scope="module")
 def requests():
     """Of two buckets; and what searches over lists find for them, where no choice was close."""
-    requests = some_requests(40, 28)
+    requests = some_requests(32, 28)
     twins = [alone(request, CONFIG, make()) for request in requests]
     kept = [n for n, twin in enumerate(twins) if twin.margin > CLOSE]
-    assert len(kept) > 30
+    assert len(kept) > 24
     return [requests[n] for n in kept], [twins[n].best for n in kept]
 
 
@@ -97,16 +97,15 @@ def test_there_are_outputs_of_all_kinds(requests):
     assert sum(best[0].tokens[-1] != EOS for best in requests[1]) > 5
 
 
-@pytest.mark.parametrize("places", [slow(1), slow(3), 16, slow(32), 64])
+@pytest.mark.parametrize("places", [slow(1), slow(3), 16, slow(24), 64])
 def test_each_request_finds_what_a_search_over_lists_finds_for_it_alone(places, requests, shapes):
     assert_found(found_by(decoder_of(CONFIG, places), requests[0]), requests[1])
     if places == 64:  # all at once: one shape holds them all
-        assert set(shapes) == {(64, 32, 1 + 32 + 30)}
+        assert set(shapes) == {(32, 32, 1 + 32 + 30)}
     else:
         assert len(shapes) > len(set(shapes))  # who is done leaves, and others take the places
-        assert set(shapes) == {
-            (places, S, T) for S, T in [(16, 24), (16, 1 + 16 + 30), (32, 48), (32, 1 + 32 + 30)]
-        }
+        short_and_long = {(places, S, T) for S, T in [(16, 24), (32, 48), (32, 1 + 32 + 30)]}
+        assert short_and_long <= set(shapes) <= short_and_long | {(places, 16, 1 + 16 + 30)}
 
 
 def test_the_order_of_the_requests_plays_no_part(requests):
@@ -125,11 +124,11 @@ def test_samples_do_not_depend_on_the_pool():
     assert len({tuple(one.tokens) for every in by_16 for one in every}) > 100
 
 
-FAST = ("post-relative", "pre-rotary")  # of each encoding alone test_variants.py has the steps
 ENCODINGS = [f"{norm}-{positions}" for norm in ("post", "pre") for positions in POSITIONS]
 
 
-@pytest.mark.parametrize("encoding", [e if e in FAST else slow(e) for e in ENCODINGS])
+@pytest.mark.slow  # in the fast tier test_variants.py has the steps of each encoding
+@pytest.mark.parametrize("encoding", ENCODINGS)
 def test_what_a_search_reports_is_what_forced_decoding_gives(encoding):
     """Cached steps against the whole decoder, where hypotheses change places as they do."""
     norm_position, positions = encoding.split("-")
@@ -154,7 +153,7 @@ def assert_forced(members, requests, found):
     assert len({tuple(one.tokens) for _, one in pairs}) > 12
 
 
-OTHER = dataclasses.replace(MODEL, num_layers=2, d_model=18, num_heads=3, positions="rotary", d_k=4)
+OTHER = dataclasses.replace(MODEL, d_model=18, num_heads=3, positions="rotary", tying="none")
 
 
 def test_logits_of_an_ensemble_are_those_of_the_mean_of_probabilities():
@@ -166,6 +165,7 @@ def test_logits_of_an_ensemble_are_those_of_the_mean_of_probabilities():
     np.testing.assert_allclose(found, expected, atol=1e-6)  # float32
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_a_model_with_itself_is_the_model():
     requests = some_requests(7, 15)
     once, twice = (found_by(decoder_of(SHORT, 64, *[make()] * n), requests) for n in (1, 2))
@@ -176,8 +176,6 @@ def test_an_ensemble_searches_by_the_mean_of_probabilities():
     members, requests = [make(), make(OTHER, seed=1)], some_requests(7, 15)
     found = found_by(decoder_of(SHORT, 64, *members), requests)
     assert_forced(members, requests, found)
-    once = found_by(decoder_of(SHORT, 64, members[0]), requests)
-    assert [every[0].tokens for every in once] != [every[0].tokens for every in found]
 
 
 @given(
