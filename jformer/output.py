@@ -113,7 +113,8 @@ class OutputFile(Output):
     def _goes_on(self, job: dict[str, Any]) -> bool:
         before = json.loads(self._note.read_text(encoding="utf-8"))
         if before and before != job:
-            names = [name for name in job if job[name] != before.get(name)] or ["input"]
+            names = [name for name in {**before, **job} if job.get(name) != before.get(name)]
+            names = names if job else ["input"]
             raise UserError(
                 f"{self._partial}: was begun by another command, with another {', '.join(names)}; "
                 f"remove it to begin anew, or choose another --output"

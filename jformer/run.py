@@ -149,12 +149,15 @@ class Run:
 
     def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
         pairs = [pair for ones in found for one in ones for pair in one.parts]
-        forced = self._forced(pairs, self.config.decode.alignment_layer or self._aligning_layer())
-        return [[detailed(one, forced, self.vocabularies) for one in ones] for ones in found]
-
-    def _aligning_layer(self) -> int:
+        fewest = min(run.config.model.num_layers for run in (self, *self.others))
         # The last but one aligns best (Garg et al. 2019).
-        return max(1, min(run.config.model.num_layers for run in (self, *self.others)) - 1)
+        layer = self.config.decode.alignment_layer or max(1, fewest - 1)
+        if layer > fewest:
+            raise UserError(
+                f"config.decode.alignment_layer={layer}: a run of the ensemble has {fewest} layers"
+            )
+        forced = self._forced(pairs, layer)
+        return [[detailed(one, forced, self.vocabularies) for one in ones] for ones in found]
 
     def _forced(self, pairs: list, layer: int = 0) -> Iterator[tuple[Any, Forced]]:
         decoder = self.decoder

@@ -2,13 +2,14 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
 
 from jformer.main import main
-from tests.conftest import number_words, write_split
+from tests.conftest import file_flags, number_words, write_split
 
 
 def run_main(*arguments, **options):
@@ -149,17 +150,21 @@ def test_help_names_the_commands_and_every_key(capsys):
         assert word in text
 
 
-def test_printing_ends_quietly_where_nobody_reads_and_in_one_line_where_a_disk_is_full():
-    program = f"{sys.executable} -m jformer.main --help"
-    # Without buffers Python meets the fault at once, with them when it ends.
-    for environment in ({"PYTHONUNBUFFERED": "1"}, {"PYTHONUNBUFFERED": ""}):
-        options = {"capture_output": True, "env": {**os.environ, **environment}}
-        line = f"{program} | true; exit ${{PIPESTATUS[0]}}"
-        result = subprocess.run(["bash", "-c", line], **options)
-        assert (result.returncode, result.stderr) == (141, b"")
-        result = subprocess.run(["bash", "-c", f"{program} > /dev/full"], **options)
-        told = b"jformer: [Errno 28] No space left on device\n"
-        assert (result.returncode, result.stderr) == (1, told)
+def test_what_cannot_be_printed_is_quiet_for_a_closed_pipe_and_one_line_for_a_full_disk(
+    corpus_directory,
+):
+    flags = ["--config=configs/tiny.py:files", "--config.data.vocabulary_size=300"]
+    words = [sys.executable, "-m", "jformer.main", "data", *flags, *file_flags(corpus_directory)]
+    program = shlex.join(words)
+    # With a buffer, so that Python would meet it only when it ends.
+    options = {"capture_output": True, "env": {**os.environ, "PYTHONUNBUFFERED": ""}}
+    line = f"{program} | true; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", line], **options)
+    assert result.returncode == 141
+    assert b"Error" not in result.stderr
+    result = subprocess.run(["bash", "-c", f"{program} > /dev/full"], **options)
+    told = b"jformer: [Errno 28] No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, told)
 
 
 def test_the_console_script_is_the_same_program():

@@ -13,7 +13,7 @@ import pytest
 from jformer.config import UserError
 from jformer.main import main
 from jformer.output import open_output, whole_lines
-from tests.test_stream import KNOWN, ONE_BY_ONE, as_file, in_lines, learnt, run
+from tests.test_stream import KNOWN, LIKE_TESTS, ONE_BY_ONE, as_file, in_lines, learnt, run
 
 __all__ = ["learnt", "run"]  # fixtures
 
@@ -40,9 +40,8 @@ def command(workdir, folder):
 def shell(workdir, text, **options):
     """A line of bash, in which `TRANSLATE` stands for the command."""
     translate = f"{sys.executable} -m jformer.main translate --workdir={workdir}"
-    return subprocess.run(
-        ["bash", "-c", text.replace("TRANSLATE", translate)], capture_output=True, **options
-    )
+    line = text.replace("TRANSLATE", translate)
+    return subprocess.run(["bash", "-c", line], capture_output=True, env=LIKE_TESTS, **options)
 
 
 def disk_full_at(size, act):
@@ -89,7 +88,7 @@ def test_with_standard_error_closed_what_is_said_is_said_to_nobody(
 def test_a_device_or_a_pipe_is_written_to_as_it_is(job, run, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+    with subprocess.Popen(["timeout", "100", "cat", pipe], stdout=subprocess.PIPE) as reader:
         assert job(f"--output={pipe}") == 0
         assert in_lines(reader.stdout.read()) == run.translate(FEW)
     assert job("--output=/dev/null") == 0
@@ -99,7 +98,8 @@ def test_a_device_or_a_pipe_is_written_to_as_it_is(job, run, tmp_path):
 def test_a_pipe_is_read_as_standard_input_is(job, run, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with subprocess.Popen(["bash", "-c", f"cat > {pipe}"], stdin=subprocess.PIPE) as writer:
+    writing = ["timeout", "100", "bash", "-c", f"cat > {pipe}"]
+    with subprocess.Popen(writing, stdin=subprocess.PIPE) as writer:
         writer.stdin.write(as_file(FEW))
         writer.stdin.close()
         assert job(f"--input={pipe}") == 0
@@ -190,7 +190,8 @@ def test_a_job_that_is_stopped_goes_on_behind_its_last_line(learnt, run, tmp_pat
         (signal.SIGTERM, 143, "jformer: stopped by SIGTERM; "),
         (signal.SIGINT, 130, "jformer: stopped by SIGINT; "),
     ):
-        with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+        options = {"stderr": subprocess.PIPE, "text": True, "env": LIKE_TESTS}
+        with subprocess.Popen(arguments, **options) as process:
             while not (partial.exists() and partial.read_bytes().count(b"\n") > done + 20):
                 assert process.poll() is None, process.stderr.read()
                 time.sleep(0.001)
@@ -251,11 +252,11 @@ def test_a_stream_cannot_be_gone_on_with(job, learnt, tmp_path, monkeypatch, cap
 
     partial = tmp_path / "out.partial"
     assert job(ONE_BY_ONE) == 0  # now all is compiled, and needs no room on a full disk
-    (tmp_path / "stream").write_bytes(as_file(LINES[:40]))
-    for size in (100, 200):
+    for size, first in ((100, 0), (200, 1)):
+        (tmp_path / "stream").write_bytes(as_file(LINES[first : first + 40]))
         with open(tmp_path / "stream") as file:
             assert disk_full_at(size, lambda file=file: from_stream(file)) == 1
-        assert in_lines(partial.read_bytes())[:2] == KNOWN.targets[:2]
+        assert in_lines(partial.read_bytes())[:2] == KNOWN.targets[first : first + 2]
         assert size - 25 < partial.stat().st_size < size
     assert disk_full_at(2000, lambda: job(ONE_BY_ONE, lines=LINES[:150])) == 1
     written = partial.read_bytes()
@@ -266,12 +267,21 @@ def test_a_stream_cannot_be_gone_on_with(job, learnt, tmp_path, monkeypatch, cap
     assert partial.read_bytes() == written
 
 
+def test_a_flag_that_is_left_out_the_second_time_is_named(tmp_path):
+    first = open_output(str(tmp_path / "out"), {"input": 1, "prefix": 2}, "text")
+    first.write("one\n")
+    first.close()
+    with pytest.raises(UserError, match="by another command, with another prefix; remove it"):
+        open_output(str(tmp_path / "out"), {"input": 1}, "text")
+
+
 def test_two_commands_do_not_write_one_file(tmp_path):
     first = open_output(str(tmp_path / "out"), {"a": 1}, "text")
     with pytest.raises(UserError, match=r"out\.partial: another command is writing it"):
         open_output(str(tmp_path / "out"), {"a": 1}, "text")
     first.write("one\n")
     first.complete()
+    first.close()
     assert (tmp_path / "out").read_bytes() == b"one\n"
     assert os.listdir(tmp_path) == ["out"]
 

@@ -1,6 +1,7 @@
 """Lines through a run: in order, each answered, none shifted, in every format."""
 
 import functools
+import gzip
 import json
 import math
 import os
@@ -20,6 +21,8 @@ KNOWN = number_words(1000, 1300)
 LINES = [KNOWN.sources[n] for n in (137, 0, 260, 299, 218, 104, 55)]
 LONG = "1 2 3. " * 30  # far more tokens than data.max_length
 ONE_BY_ONE = "--config.decode.read_ahead=1"
+# The programs of conftest, so that each is compiled once.
+LIKE_TESTS = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
 @functools.cache
@@ -105,7 +108,7 @@ def test_lines_keep_their_order_however_many_are_read_ahead(
 def test_with_read_ahead_1_each_line_is_answered_before_the_next_is_written(run, learnt):
     command = [sys.executable, "-m", "jformer.main", "translate", f"--workdir={learnt}"]
     process = subprocess.Popen(
-        [*command, ONE_BY_ONE], bufsize=0,
+        [*command, ONE_BY_ONE], bufsize=0, env=LIKE_TESTS,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     with process:
@@ -127,6 +130,18 @@ def test_only_a_newline_ends_a_line(run, translate):
     assert output.count(b"\n") == data.count(b"\n") + 1
     assert in_lines(output) == run.translate(lines)
     assert all(in_lines(output))
+
+
+def test_a_packed_file_is_read_and_a_damaged_one_named(run, learnt, tmp_path, capfd):
+    packed, out = tmp_path / "in.gz", tmp_path / "out"
+    arguments = ["translate", f"--workdir={learnt}", f"--input={packed}", f"--output={out}"]
+    packed.write_bytes(gzip.compress(as_file(LINES)))
+    assert main(["jformer", *arguments]) == 0
+    assert in_lines(out.read_bytes()) == run.translate(LINES)
+    packed.write_bytes(packed.read_bytes()[:-9])
+    capfd.readouterr()
+    assert main(["jformer", *arguments]) == 2
+    assert f"{packed}: damaged gzip file" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -223,7 +238,7 @@ def test_memory_does_not_grow_with_the_number_of_lines(learnt, tmp_path):
         files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
         arguments = ["translate", f"--workdir={learnt}", *files, "--config.decode.read_ahead=500"]
         command = [sys.executable, "-c", program, *arguments]
-        kilobytes.append(int(subprocess.run(command, capture_output=True, check=True).stdout))
+        kilobytes.append(int(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout))
         assert (tmp_path / "out").read_bytes().count(b"\n") == count
     assert abs(kilobytes[1] - kilobytes[0]) < 50_000
 

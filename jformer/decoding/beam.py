@@ -32,25 +32,27 @@ def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Sear
     sums_C, tokens_C = (x_WC.reshape(-1)[order_C] for x_WC in (sums_WC, tokens_WC))
     histories_CT = search.open_tokens_WT[parents_C].at[:, t].set(tokens_C)
 
-    # At most W end, one for each hypothesis, so W stay open.
+    # At most W end, one for each hypothesis, so W stay open; the best is first again.
     ends_C = tokens_C == EOS
     chosen_W = jnp.argsort(ends_C, stable=True)[:W]
+    sums_W, order_W = jax.lax.top_k(jnp.where(ends_C, -jnp.inf, sums_C)[chosen_W], W)
+    chosen_W = chosen_W[order_W]
     search = dataclasses.replace(
         search,
         t=t + 1,
         ancestors_WT=search.ancestors_WT[parents_C[chosen_W]],
         open_tokens_WT=histories_CT[chosen_W],
-        open_sums_W=jnp.where(ends_C, -jnp.inf, sums_C)[chosen_W],
+        open_sums_W=sums_W,
     )
     ending_sums_W = jnp.where(ends_C, sums_C, -jnp.inf)[:W]
     search = keep_ended(search, histories_CT[:W], ending_sums_W, config)
     # Sums only fall, and the penalty divides them by at most its value at the limit.
-    best_possible = jnp.max(search.open_sums_W) / length_penalty(sentence.limit, config)
-    settled = search.ended_scores_W[config.n_best - 1] >= best_possible
+    best_possible = sums_W[0] / length_penalty(sentence.limit, config)
+    worst = search.ended_scores_W[config.n_best - 1]
+    settled = worst >= best_possible if W > 1 else worst != -jnp.inf  # greedy: it ends with it
     busy = ~settled & (search.t < sentence.limit)
     given_up = ~busy & (search.ended_scores_W[0] > -jnp.inf)
-    sums_W = jnp.where(given_up, -jnp.inf, search.open_sums_W)
-    return dataclasses.replace(search, busy=busy, open_sums_W=sums_W)
+    return dataclasses.replace(search, busy=busy, open_sums_W=jnp.where(given_up, -jnp.inf, sums_W))
 
 
 def keep_ended(search: Search, tokens_WT, sums_W, config: DecodeConfig) -> Search:

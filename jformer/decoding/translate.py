@@ -33,9 +33,6 @@ class Hypothesis:
     parts: tuple[tuple[list[int], list[int]], ...]  # ids of source and output, without EOS
 
 
-EMPTY = Hypothesis("", 0.0, 0.0, True, ())
-
-
 def translate(
     model: Transformer, params: Any, vocabularies: Vocabularies, texts: Sequence[str],
     config: DecodeConfig, max_length: int,
@@ -67,7 +64,7 @@ def hypotheses(
     of_parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
     for i, (number, _) in enumerate(asked):
         of_parts[number].append(found[i])
-    blank = [dataclasses.replace(EMPTY, text=prefix) for prefix in prefixes]
+    blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
     return [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
 
 
@@ -92,9 +89,9 @@ def requests_of(decoder, vocabularies, texts, prefixes, first_line):
         elif len(source) > longest:
             log.warning(
                 "line %d has %d tokens: only the first %d are translated (data.max_length); "
-                "--config.decode.long_texts=split translates all", first_line + n, len(source),
-                longest,
-            )  # fmt: skip
+                "--config.decode.long_texts=split translates all",
+                *(first_line + n, len(source), longest),
+            )
             parts = [source[:longest]]
         for i, ids in enumerate(parts):
             seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # within int32

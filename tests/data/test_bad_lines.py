@@ -42,20 +42,20 @@ def flags_for(command, corpus, *extra):
     return ["jformer", command, *flags, *extra]
 
 
-def look(capsys, corpus, *extra):
+def look(capfd, corpus, *extra):
     """What training would see, with the bare names of files."""
     status = main(flags_for("data", corpus, *extra))
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert status == 0, captured.err
     assert "Traceback" not in captured.err
     (line,) = captured.out.splitlines()
     return json.loads(line.replace(f"{corpus}/", ""))
 
 
-def refusal(capsys, arguments):
+def refusal(capfd, arguments):
     """The one line that says why, with exit status 2 and nothing on standard output."""
     assert main(arguments) == 2
-    captured = capsys.readouterr()
+    captured = capfd.readouterr()
     assert captured.out == ""
     assert "Traceback" not in captured.err
     told = [line for line in captured.err.splitlines() if line.startswith(REFUSED)]
@@ -63,8 +63,8 @@ def refusal(capsys, arguments):
     return told[0].removeprefix(REFUSED)
 
 
-def data_refusal(capsys, corpus, *extra):
-    return refusal(capsys, flags_for("data", corpus, *extra)).replace(f"{corpus}/", "")
+def data_refusal(capfd, corpus, *extra):
+    return refusal(capfd, flags_for("data", corpus, *extra)).replace(f"{corpus}/", "")
 
 
 # F15, line counts
@@ -72,10 +72,10 @@ def data_refusal(capsys, corpus, *extra):
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 @pytest.mark.parametrize("counts", [(2, 3), (3, 2)])
-def test_sides_that_differ_in_lines_are_refused_with_both_counts(corpus, capsys, split, counts):
+def test_sides_that_differ_in_lines_are_refused_with_both_counts(corpus, capfd, split, counts):
     spoil(corpus, split, b"1 2\n" * counts[0], b"one two\n" * counts[1])
     message = f"{split}.en has {counts[0]} lines and {split}.de has {counts[1]}: "
-    assert data_refusal(capsys, corpus, "--config.data.bad_lines=skip").startswith(message)
+    assert data_refusal(capfd, corpus, "--config.data.bad_lines=skip").startswith(message)
 
 
 # F16, line ends
@@ -83,10 +83,10 @@ def test_sides_that_differ_in_lines_are_refused_with_both_counts(corpus, capsys,
 ODD = "\u2028\u2029\u0085\x0b\x0c\x1e\x00"
 
 
-def test_odd_line_ends_shift_no_line_and_are_counted_with_their_places(corpus, capsys):
+def test_odd_line_ends_shift_no_line_and_are_counted_with_their_places(corpus, capfd):
     source = BOM + b"1\r\n" + f"2{ODD}\r3\n".encode() + b"\r\n4"
     spoil(corpus, "train", source, b"one\ntwo\nthree\r\nfour\r\n")
-    facts = look(capsys, corpus)
+    facts = look(capfd, corpus)
     assert facts["pairs"] == 3
     assert facts["decisions"] == {
         "byte_order_mark": {"count": 1, "first": ["train.en:1"]},
@@ -97,11 +97,11 @@ def test_odd_line_ends_shift_no_line_and_are_counted_with_their_places(corpus, c
     assert found == {f"U+{ord(c):04X}": (1, "train.en:2") for c in ODD + "\r"}
 
 
-def test_pairs_are_counted_as_line_feeds_in_every_split(corpus, capsys):
+def test_pairs_are_counted_as_line_feeds_in_every_split(corpus, capfd):
     for split, lines in (("train", 5), ("validation", 3), ("test", 2)):
         text = f"1{ODD}\r2\n".encode() * lines
         spoil(corpus, split, text, text.removesuffix(b"\n"))
-    facts = look(capsys, corpus)
+    facts = look(capfd, corpus)
     assert (facts["pairs"], facts["scored"]) == (5, {"validation": 3, "test": 2})
 
 
@@ -110,58 +110,58 @@ def test_pairs_are_counted_as_line_feeds_in_every_split(corpus, capsys):
 
 @pytest.mark.parametrize("side", ["en", "de"])
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
-def test_bytes_that_are_not_utf8_are_refused_with_file_and_line(corpus, capsys, split, side):
+def test_bytes_that_are_not_utf8_are_refused_with_file_and_line(corpus, capfd, split, side):
     path = corpus / f"{split}.{side}"
     path.write_bytes(path.read_bytes().replace(b"\n", b"\n\xe9", 1))
     message = f"{split}.{side}:2: not UTF-8 (byte 0xe9 at position 0 of the line); mend it"
-    assert data_refusal(capsys, corpus).startswith(message)
+    assert data_refusal(capfd, corpus).startswith(message)
 
 
-def test_training_pairs_that_are_not_utf8_are_skipped_by_request(corpus, capsys):
+def test_training_pairs_that_are_not_utf8_are_skipped_by_request(corpus, capfd):
     spoil(corpus, "train", b"1\n\xff\n3\n\xff\n5\n", b"one\ntwo\n\xff\n\xff\nfive\n")
-    facts = look(capsys, corpus, "--config.data.bad_lines=skip")
+    facts = look(capfd, corpus, "--config.data.bad_lines=skip")
     assert facts["pairs"] == 2
     assert facts["skipped"] == {"not_utf8": 3}
     places = ["train.en:2", "train.de:3", "train.en:4"]
     assert facts["decisions"]["not_utf8"]["first"] == places
 
 
-def test_training_lines_that_are_not_utf8_are_replaced_by_request(corpus, capsys):
+def test_training_lines_that_are_not_utf8_are_replaced_by_request(corpus, capfd):
     spoil(corpus, "train", b"1\n\xff\n3\n", b"one\ntwo\nthree \xff\n")
-    facts = look(capsys, corpus, "--config.data.bad_lines=replace")
+    facts = look(capfd, corpus, "--config.data.bad_lines=replace")
     assert (facts["pairs"], facts["skipped"]) == (3, {})
     replaced = {"count": 2, "first": ["train.en:2", "train.de:3"]}
     assert facts["decisions"] == {"replaced": replaced}
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_nothing_is_skipped_in_a_split_to_be_scored(corpus, capsys, split):
+def test_nothing_is_skipped_in_a_split_to_be_scored(corpus, capfd, split):
     spoil(corpus, split, b"1\n\xff\n\n", b"one\n\ntwo\n")
-    refused = data_refusal(capsys, corpus, "--config.data.bad_lines=skip")
+    refused = data_refusal(capfd, corpus, "--config.data.bad_lines=skip")
     assert refused.startswith(f"{split}.en:2: not UTF-8")
-    assert look(capsys, corpus, "--config.data.bad_lines=replace")["scored"][split] == 3
+    assert look(capfd, corpus, "--config.data.bad_lines=replace")["scored"][split] == 3
 
 
-def test_columns_are_skipped_by_request_and_never_in_a_split_to_be_scored(corpus, capsys):
+def test_columns_are_skipped_by_request_and_never_in_a_split_to_be_scored(corpus, capfd):
     (corpus / "train.tsv").write_bytes(b"en\tde\n1\tone\n2\n3\tthree\n")
     flag = f"--config.data.train={corpus / 'train.tsv'}"
-    assert data_refusal(capsys, corpus, flag).startswith("train.tsv:3: not two columns")
-    facts = look(capsys, corpus, flag, "--config.data.bad_lines=skip")
+    assert data_refusal(capfd, corpus, flag).startswith("train.tsv:3: not two columns")
+    facts = look(capfd, corpus, flag, "--config.data.bad_lines=skip")
     assert (facts["pairs"], facts["skipped"]) == (2, {"columns": 1, "markup": 1})
     flag = f"--config.data.validation={corpus / 'train.tsv'}"
     for policy in ("skip", "replace"):
-        refused = data_refusal(capsys, corpus, flag, f"--config.data.bad_lines={policy}")
+        refused = data_refusal(capfd, corpus, flag, f"--config.data.bad_lines={policy}")
         assert refused.startswith("train.tsv:3: not two columns")
 
 
 @pytest.mark.parametrize("policy", ["error", "skip"])
 def test_a_prefix_to_be_scored_is_refused_with_file_and_line(
-    trained_workdir, corpus, capsys, policy
+    trained_workdir, corpus, capfd, policy
 ):
     spoil(corpus, "other", b"1\n2\n", b"one\n\xff\n")
     flags = [f"--workdir={trained_workdir}", f"--data={corpus / 'other'}"]
     policy = f"--config.data.bad_lines={policy}"
-    message = refusal(capsys, ["jformer", "evaluate", *flags, policy])
+    message = refusal(capfd, ["jformer", "evaluate", *flags, policy])
     assert message.startswith(f"{corpus}/other.de:2: not UTF-8 (byte 0xff at position 0")
 
 
@@ -177,64 +177,64 @@ def standard_input(monkeypatch):
 
 @pytest.mark.parametrize("policy", [[], ["--config.data.bad_lines=skip"]])
 def test_standard_input_that_is_not_utf8_is_refused_with_its_line(
-    trained_workdir, tmp_path, standard_input, capsys, policy
+    trained_workdir, tmp_path, standard_input, capfd, policy
 ):
     standard_input(b"1 2\n\n\xff\n4\n")
     output = tmp_path / "out"
     flags = [f"--workdir={trained_workdir}", f"--output={output}", *policy]
-    message = refusal(capsys, ["jformer", "translate", *flags])
+    message = refusal(capfd, ["jformer", "translate", *flags])
     assert message.startswith("standard input:3: not UTF-8 (byte 0xff at position 0 of the line)")
     assert not output.exists()
 
 
 def test_a_file_to_translate_that_is_not_utf8_is_refused_with_its_line(
-    trained_workdir, tmp_path, capsys
+    trained_workdir, tmp_path, capfd
 ):
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"1\n2 \xff\n"))
     flags = [f"--workdir={trained_workdir}", f"--input={tmp_path / 'in.gz'}"]
-    message = refusal(capsys, ["jformer", "translate", *flags])
+    message = refusal(capfd, ["jformer", "translate", *flags])
     assert message.startswith(f"{tmp_path}/in.gz:2: not UTF-8 (byte 0xff at position 2")
 
 
 # F18, empty lines
 
 
-def test_training_pairs_with_an_empty_side_are_skipped_and_counted_by_pair(corpus, capsys):
+def test_training_pairs_with_an_empty_side_are_skipped_and_counted_by_pair(corpus, capfd):
     source, target = "1\n\n3\n\n \t\n6\n\u3000\n", "one\ntwo\n\n\nfive\nsix\n\u00a0\n"
     spoil(corpus, "train", source.encode(), target.encode())
-    facts = look(capsys, corpus)
+    facts = look(capfd, corpus)
     assert (facts["pairs"], facts["skipped"]) == (2, {"empty": 5})
     assert facts["decisions"]["empty"]["first"] == ["train.en:2", "train.en:3", "train.en:4"]
 
 
 @pytest.mark.parametrize("blank", [b"\n", b" \t\n", b"\r\n", "\u3000\n".encode()])
-def test_a_training_corpus_of_blank_lines_is_refused(corpus, capsys, blank):
+def test_a_training_corpus_of_blank_lines_is_refused(corpus, capfd, blank):
     spoil(corpus, "train", blank * 4, b"one\n" * 4)
     message = "train.en: no pair to train on; 4 pairs skipped: a side is empty (train.en:1, "
-    assert message in data_refusal(capsys, corpus)
+    assert message in data_refusal(capfd, corpus)
 
 
-def test_a_training_corpus_without_a_byte_is_refused(corpus, capsys):
+def test_a_training_corpus_without_a_byte_is_refused(corpus, capfd):
     spoil(corpus, "train", b"", b"")
-    assert data_refusal(capsys, corpus).startswith("train.en and train.de: are empty; pairs to")
+    assert data_refusal(capfd, corpus).startswith("train.en and train.de: are empty; pairs to")
 
 
-def test_a_training_corpus_of_which_all_is_skipped_is_refused(corpus, capsys):
+def test_a_training_corpus_of_which_all_is_skipped_is_refused(corpus, capfd):
     spoil(corpus, "train", b"\xff\n", b"one\n")
-    refused = data_refusal(capsys, corpus, "--config.data.bad_lines=skip")
+    refused = data_refusal(capfd, corpus, "--config.data.bad_lines=skip")
     assert refused == "train.en: no pair to train on; 1 pairs skipped: not UTF-8 (train.en:1)"
 
 
-def test_empty_lines_of_a_split_to_be_scored_stay(corpus, capsys):
+def test_empty_lines_of_a_split_to_be_scored_stay(corpus, capfd):
     spoil(corpus, "validation", b"\n1\n \n\n", b"\none\n\ntwo\n")
-    assert look(capsys, corpus)["scored"]["validation"] == 4
+    assert look(capfd, corpus)["scored"]["validation"] == 4
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_split_to_be_scored_without_a_line_is_refused(corpus, capsys, split):
+def test_a_split_to_be_scored_without_a_line_is_refused(corpus, capfd, split):
     spoil(corpus, split, b"", b"")
     message = f"{split}.en and {split}.de: are empty; sentences are needed there"
-    assert data_refusal(capsys, corpus) == message
+    assert data_refusal(capfd, corpus) == message
 
 
 # F19 and F20, long lines. Digits stand alone in the vocabulary: n of them are n + 1 tokens.
@@ -248,41 +248,41 @@ def long_pairs(corpus):
     return corpus
 
 
-def test_training_pairs_beyond_max_length_are_skipped_and_counted(long_pairs, capsys):
-    facts = look(capsys, long_pairs)
+def test_training_pairs_beyond_max_length_are_skipped_and_counted(long_pairs, capfd):
+    facts = look(capfd, long_pairs)
     assert (facts["pairs"], facts["skipped"]) == (2, {"too_long": 2})
     assert facts["decisions"]["too_long"]["first"] == ["train.en:3", "train.en:4"]
     assert facts["lengths"]["en"]["max"] == 48
 
 
-def test_training_pairs_beyond_max_length_are_cut_by_request_and_counted(long_pairs, capsys):
-    facts = look(capsys, long_pairs, "--config.data.long_pairs=truncate")
+def test_training_pairs_beyond_max_length_are_cut_by_request_and_counted(long_pairs, capfd):
+    facts = look(capfd, long_pairs, "--config.data.long_pairs=truncate")
     assert (facts["pairs"], facts["skipped"]) == (4, {})
     assert facts["decisions"] == {"truncated": {"count": 2, "first": ["train.en:3", "train.en:4"]}}
     assert (facts["lengths"]["en"]["max"], facts["lengths"]["de"]["max"]) == (48, 48)
 
 
-def test_long_lines_of_a_split_to_be_scored_stay(corpus, capsys):
+def test_long_lines_of_a_split_to_be_scored_stay(corpus, capfd):
     spoil(corpus, "validation", b"1\n" + b"2" * 999 + b"\n", b"3" * 48 + b"\n4\n")
     for flags in ([], ["--config.data.long_pairs=truncate"]):
-        facts = look(capsys, corpus, *flags)
+        facts = look(capfd, corpus, *flags)
         assert (facts["scored"]["validation"], facts["decisions"]) == (2, {})
 
 
-def test_a_training_corpus_of_long_lines_alone_is_refused(corpus, capsys):
+def test_a_training_corpus_of_long_lines_alone_is_refused(corpus, capfd):
     spoil(corpus, "train", b"1" * 48 + b"\n", b"1\n")
     message = "train.en: no pair to train on; 1 pairs skipped: more tokens than config.data.max_l"
-    assert data_refusal(capsys, corpus).startswith(message)
+    assert data_refusal(capfd, corpus).startswith(message)
 
 
-def test_a_pair_may_not_be_longer_than_a_batch(corpus, capsys):
-    message = data_refusal(capsys, corpus, "--config.train.batch_tokens=47")
+def test_a_pair_may_not_be_longer_than_a_batch(corpus, capfd):
+    message = data_refusal(capfd, corpus, "--config.train.batch_tokens=47")
     assert message.startswith("config.train.batch_tokens=47: one pair may be as long as data.max_")
 
 
-def test_a_pair_may_be_as_long_as_a_batch(corpus, capsys):
+def test_a_pair_may_be_as_long_as_a_batch(corpus, capfd):
     spoil(corpus, "train", b"1" * 47 + b"\n", b"2" * 47 + b"\n")
-    facts = look(capsys, corpus, "--config.train.batch_tokens=48")
+    facts = look(capfd, corpus, "--config.train.batch_tokens=48")
     for batching in ("buckets", "packed"):
         one = {"shapes": [[1, 48, 48]], "batches": 1, "non_pad_share": 1.0}
         assert facts["batchings"][batching] == one
@@ -299,10 +299,10 @@ ODD_LINES = [
 ]
 
 
-def test_emoji_and_rare_scripts_are_training_text_like_any_other(corpus, capsys):
+def test_emoji_and_rare_scripts_are_training_text_like_any_other(corpus, capfd):
     text = "".join(line + "\n" for line in ODD_LINES).encode()
     spoil(corpus, "train", text, text)
-    facts = look(capsys, corpus, "--config.data.max_length=200")
+    facts = look(capfd, corpus, "--config.data.max_length=200")
     assert (facts["pairs"], facts["decisions"]) == (len(ODD_LINES), {})
 
 
@@ -317,12 +317,12 @@ LETTERS = "".join(random.Random(0).choices(string.ascii_letters, k=10_000))  # h
 
 
 @pytest.mark.parametrize("token", ["12345" * 2000, LETTERS], ids=["digits", "letters"])
-def test_a_token_of_10_000_characters_is_too_long_or_encoded(corpus, capsys, token):
+def test_a_token_of_10_000_characters_is_too_long_or_encoded(corpus, capfd, token):
     spoil(corpus, "train", b"1\n" + token.encode() + b"\n3\n", b"one\ntwo\nthree\n")
-    facts = look(capsys, corpus)
+    facts = look(capfd, corpus)
     assert facts["decisions"] == {"too_long": {"count": 1, "first": ["train.en:2"]}}
     roomy = ["--config.data.max_length=10001", "--config.train.batch_tokens=10001"]
-    facts = look(capsys, corpus, *roomy)
+    facts = look(capfd, corpus, *roomy)
     assert (facts["pairs"], facts["decisions"]) == (3, {})
     assert 5000 < facts["lengths"]["en"]["max"] <= 10_001
 
@@ -360,7 +360,8 @@ def test_empty_and_blank_lines_to_translate_stay_empty(translated):
 def test_a_long_line_to_translate_is_cut_and_named(translated):
     (line,) = translated[2].splitlines()
     assert line == (
-        "sentence 7 has 10000 tokens: only the first 47 are translated (data.max_length)"
+        "line 7 has 10000 tokens: only the first 47 are translated (data.max_length); "
+        "--config.decode.long_texts=split translates all"
     )
 
 
@@ -373,12 +374,12 @@ def test_bytes_replaced_in_a_line_to_translate_are_u_fffd(trained_workdir, trans
 # F29, what is no corpus
 
 
-def test_a_wrong_name_of_a_data_set_is_refused_with_the_nearest(capsys):
+def test_a_wrong_name_of_a_data_set_is_refused_with_the_nearest(capfd):
     for flags in (
         ["--config=configs/tiny.py:mult30k"],
         ["--config=configs/tiny.py", "--config.data.name=mult30k"],
     ):
-        assert "did you mean multi30k?" in refusal(capsys, ["jformer", "data", *flags])
+        assert "did you mean multi30k?" in refusal(capfd, ["jformer", "data", *flags])
 
 
 def make_directory(path):
@@ -417,17 +418,17 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["train.en", "train.de", "validation.de", "test.en"])
-def test_a_file_that_is_none_is_refused_by_name(corpus, capsys, name, fault):
+def test_a_file_that_is_none_is_refused_by_name(corpus, capfd, name, fault):
     damage, message = FAULTS[fault]
     damage(corpus / name)
-    assert data_refusal(capsys, corpus).startswith(message.format(name))
+    assert data_refusal(capfd, corpus).startswith(message.format(name))
 
 
-def test_packed_files_are_read_like_plain_ones(corpus, capsys):
-    plain = look(capsys, corpus)
+def test_packed_files_are_read_like_plain_ones(corpus, capfd):
+    plain = look(capfd, corpus)
     for path in sorted(corpus.glob("*.??")):
         pack(path)
-    packed = look(capsys, corpus)
+    packed = look(capfd, corpus)
     assert packed == json.loads(json.dumps(plain).replace("train.en", "train.en.gz"))
 
 
@@ -440,24 +441,24 @@ def test_packed_files_are_read_like_plain_ones(corpus, capsys):
     ],
 )
 def test_a_file_to_translate_that_is_none_is_refused_by_name(
-    trained_workdir, tmp_path, capsys, flag, message
+    trained_workdir, tmp_path, capfd, flag, message
 ):
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"1 2 3\n" * 99)[:-9])
     flags = [f"--workdir={trained_workdir}", flag.format(tmp_path)]
-    refused = refusal(capsys, ["jformer", "translate", *flags])
+    refused = refusal(capfd, ["jformer", "translate", *flags])
     assert refused.startswith(message.format(tmp_path))
 
 
-def test_a_prefix_to_be_scored_that_is_none_is_refused_by_name(trained_workdir, tmp_path, capsys):
+def test_a_prefix_to_be_scored_that_is_none_is_refused_by_name(trained_workdir, tmp_path, capfd):
     flags = [f"--workdir={trained_workdir}", f"--data={tmp_path / 'none'}"]
-    refused = refusal(capsys, ["jformer", "evaluate", *flags])
+    refused = refusal(capfd, ["jformer", "evaluate", *flags])
     assert refused.startswith(f"{tmp_path}/none.en: no such file")
 
 
-def test_debug_shows_the_traceback_of_a_bad_line(corpus, capsys):
+def test_debug_shows_the_traceback_of_a_bad_line(corpus, capfd):
     spoil(corpus, "train", b"\xff\n", b"one\n")
     assert main(flags_for("data", corpus, "--debug")) == 2
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert "Traceback" in told
     assert f"{REFUSED}{corpus}/train.en:1: not UTF-8" in told.splitlines()[-1]
 
@@ -467,8 +468,8 @@ def test_debug_shows_the_traceback_of_a_bad_line(corpus, capsys):
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 @pytest.mark.parametrize("source", [b"\xff\n", b"1\n2\n"], ids=["not UTF-8", "line counts"])
-def test_a_bad_corpus_is_refused_before_a_run_is_begun(corpus, capsys, split, source):
+def test_a_bad_corpus_is_refused_before_a_run_is_begun(corpus, capfd, split, source):
     spoil(corpus, split, source, b"one\n")
-    message = refusal(capsys, flags_for("train", corpus))
+    message = refusal(capfd, flags_for("train", corpus))
     assert message.startswith(f"{corpus}/{split}.en")
     assert not (corpus / "run").exists()

@@ -115,9 +115,13 @@ def search(config, machines, limits, prefixes=(), seeds=()):
     return searches_B, found(config, searches_B)[: len(machines)]
 
 
+def raw(config, searches_B):
+    return jax.device_get(answers(*in_two(config), searches_B))
+
+
 def found(config, searches_B):
     """Up to `n_best` hypotheses of each sentence."""
-    every = jax.device_get(answers(*in_two(config), searches_B))
+    every = raw(config, searches_B)
     return [found_of(jax.tree.map(lambda x, b=b: x[b], every), config.n_best) for b in range(B)]
 
 

@@ -172,10 +172,19 @@ def test_an_ensemble_of_a_model_with_itself_is_the_model():
     assert_found(twice, once)
 
 
+@pytest.mark.slow
 def test_an_ensemble_searches_by_the_mean_of_probabilities():
     members, requests = [make(), make(OTHER, seed=1)], some_requests(7, 15)
     found = found_by(decoder_of(SHORT, 64, *members), requests)
     assert_forced(members, requests, found)
+
+
+def test_what_is_drawn_for_a_request_depends_on_its_seed():
+    config = DecodeConfig(search="sampling", n_best=5, max_extra_length=12)
+    requests = [Request([5, 7, 11], [], seed) for seed in (1, 2, 3, 1)]
+    samples = [[one.tokens for one in every] for every in found_by(decoder_of(config, 4), requests)]
+    assert samples[0] == samples[3]
+    assert samples[0] != samples[1] != samples[2] != samples[0]
 
 
 @given(
@@ -222,8 +231,10 @@ def test_a_prefix_that_fills_its_bucket_comes_to_an_end_without_extra_length():
 
 OUT_OF_MEMORY = """
 import dataclasses, logging, resource
+import jax
 from jformer.config import DecodeConfig
 from jformer.decoding.pool import Request
+from jformer.keys import RunError
 from tests.decoding.small import MODEL, decoder_of, make
 
 jax.config.update("jax_disable_most_optimizations", True)
@@ -260,4 +271,4 @@ def test_out_of_memory_means_fewer_sentences_at_a_time_or_an_error_that_says_wha
     little, error, enough = done.stdout.splitlines()
     assert little == enough.replace("64 ", "2 ", 1)
     assert "out of memory: 2 sentences at a time from here on" in done.stderr
-    assert error.startswith("out of memory with one sentence: lower config.decode.beam_size or")
+    assert error.startswith("out of memory with one sentence: lower config.decode.beam_size")

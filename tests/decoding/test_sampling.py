@@ -1,5 +1,6 @@
 """What is drawn, how often and from what: against the distribution itself and a numpy twin."""
 
+import dataclasses
 import itertools
 import math
 
@@ -17,6 +18,7 @@ from tests.decoding.machines import (
     log_prob_of,
     penalty,
     random_machine,
+    raw,
     search,
     state_after,
 )
@@ -84,7 +86,7 @@ def test_pairs_of_tokens_are_drawn_as_often_as_they_are_likely(changes):
     assert deviation < stats.chi2.isf(FALSE_ALARM, len(expected) - 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([0, 1, 3, 7, 50]),
@@ -95,10 +97,13 @@ def test_only_the_likeliest_tokens_stay_and_keep_their_logits(seed, top_k, top_p
     logits_WV = np.random.default_rng(seed).normal(size=(2, 11)).astype(np.float32) * 2
     logits_WV[:, 4] = -np.inf
     config = config_of(2, top_k=top_k, top_p=top_p, temperature=temperature)
+    # Rounding may decide of a token, if those before it hold top_p within a millionth.
+    less, more = (dataclasses.replace(config, top_p=top_p + d) for d in (-1e-6, 1e-6))
     result_WV = np.asarray(likely(logits_WV, config))
     for logits_V, result_V in zip(logits_WV.astype(np.float64), result_WV, strict=True):
-        kept = [token for token in kept_by(logits_V, config) if token != 4]
-        assert np.flatnonzero(result_V > -np.inf).tolist() == sorted(kept)
+        least, most = ({*kept_by(logits_V, c)} - {4} for c in (less, more))
+        kept = np.flatnonzero(result_V > -np.inf)
+        assert least <= {*kept.tolist()} <= most
         np.testing.assert_allclose(result_V[kept], logits_V[kept] / temperature, rtol=1e-6)
 
 
@@ -157,7 +162,7 @@ def test_samples_follow_the_prefix_and_min_length():
 
 def test_neither_pad_nor_bos_is_ever_drawn():
     likes_them = chain({BOS: {PAD: 0.6, BOS: 0.3, A: 0.1}, A: {PAD: 0.5, BOS: 0.3, EOS: 0.2}})
-    for config in (config_of(13), config_of(13, top_p=0.5)):
+    for config in (config_of(13), config_of(13, top_k=2)):
         assert {tuple(one.tokens) for one in samples_of(likes_them, 5, config)} == {(A, EOS)}
 
 
@@ -185,3 +190,15 @@ def test_a_sample_is_the_same_however_many_there_are():
     many = samples_of(machine, 7, config_of(13))
     assert samples_of(machine, 7, config_of(5)) == many[:5]
     assert len({tuple(one.tokens) for one in many}) > 5
+
+
+def test_a_sample_whose_logits_become_no_numbers_says_so():
+    """After C; samples that go by A are as they would be."""
+    machine = chain({BOS: {A: 0.5, C: 0.5}, A: {D: 1.0}, C: {A: 1.0}, D: {EOS: 1.0}})
+    machine.logits_SV[C] = np.nan
+    config = config_of(13)
+    scores_W = raw(config, search(config, [machine], [5])[0]).scores_W[0]
+    tokens_WT = raw(config, search(config, [machine], [5])[0]).tokens_WT[0]
+    assert {A, C} == {*tokens_WT[:, 0].tolist()}
+    assert np.isnan(scores_W).tolist() == (tokens_WT[:, 0] == C).tolist()
+    assert np.all(np.isfinite(scores_W[tokens_WT[:, 0] == A]))

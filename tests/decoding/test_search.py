@@ -25,6 +25,7 @@ from tests.decoding.machines import (
     log_probs_after,
     penalty,
     random_machine,
+    raw,
     search,
     sentences,
     started,
@@ -326,7 +327,7 @@ def test_a_search_at_rest_is_not_changed_while_another_goes_on():
     assert_equal(rows_of(three, range(3)), rows_of(search(CONFIG, machines, limits)[0], range(3)))
 
 
-@pytest.mark.parametrize("W", [1, 3])
+@pytest.mark.parametrize("W", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_stopped(W):
     config = config_of(W, 0.6, n_best=W, min_length=4)
     machines = [random_machine(n, 3) for n in (11, 12, 13)]
@@ -350,3 +351,13 @@ def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_sto
     done = advanced(*in_two(config), sentences_B, longer, B)
     assert done.t.tolist()[:2] == straight.t.tolist()[:2]
     assert found(config, done)[:2] == expected[:2]
+
+
+@pytest.mark.parametrize("W", [1, 3])
+def test_a_search_whose_logits_become_no_numbers_says_so(W):
+    """After A, while the rest would end well."""
+    machine = chain({BOS: {A: 0.6, D: 0.4}, A: {C: 1.0}, D: {EOS: 1.0}})
+    machine.logits_SV[A] = np.nan
+    for limit in (2, 7):
+        searches_B, _ = search(config_of(W), [machine], [limit])
+        assert np.isnan(raw(config_of(W), searches_B).scores_W[0]).any()
