@@ -145,34 +145,35 @@ def test_a_full_device_is_one_line(job, capfd):
 
 
 @pytest.mark.parametrize(
-    ("flags", "cut"),
+    ("flags", "cut", "count"),
     [
-        (["--format=text"], b"one one four zero"),
-        (["--format=jsonl"], b'{"line": 140, '),
+        (["--format=text"], b"one one four zero", 150),
+        (["--format=jsonl"], b'{"line": 20, ', 25),
         # The second output of a line: a reader would miss it, so the line is done again.
-        (["--format=tsv", "--config.decode.n_best=2"], b"\n140\t2\t"),
+        (["--format=tsv", "--config.decode.n_best=2"], b"\n20\t2\t", 25),
     ],
 )
 def test_on_a_full_disk_whole_lines_stay_and_the_same_command_goes_on(
-    job, tmp_path, capfd, flags, cut
+    job, tmp_path, capfd, flags, cut, count
 ):
     # One line at a time, so that all of them are the same to the last digit, however often it is
     # begun.
     flags = [*flags, ONE_BY_ONE]
+    lines = LINES[:count]
     out, partial = tmp_path / "out", tmp_path / "out.partial"
-    assert job(*flags, lines=LINES[:150]) == 0
+    assert job(*flags, lines=lines) == 0
     expected = out.read_bytes()
     out.unlink()
     size = expected.index(cut) + 5
     capfd.readouterr()
-    assert disk_full_at(size, lambda: job(*flags, lines=LINES[:150])) == 1
+    assert disk_full_at(size, lambda: job(*flags, lines=lines)) == 1
     assert capfd.readouterr().err == "jformer: [Errno 27] File too large\n"
     written = partial.read_bytes()
     assert written == expected[: expected.rindex(b"\n", 0, size) + 1]
     assert not out.exists()
     # What was done is not done again.
     partial.write_bytes(written.replace(b"zero zero zero", b"DONE", 1) + b"and half a li")
-    assert job(*flags, lines=LINES[:150]) == 0
+    assert job(*flags, lines=lines) == 0
     assert out.read_bytes() == expected.replace(b"zero zero zero", b"DONE", 1)
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
