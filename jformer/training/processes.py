@@ -25,6 +25,8 @@ def join(parallel: ParallelConfig) -> None:
     }
     number = parallel.processes or "all"
     log.info(f"waiting for {number} processes, at most {parallel.timeout} s ...")
+    # JAX's own handler would swallow a SIGTERM that comes before `stopping` has set its own.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             **({} if parallel.coordinator == "auto" else by_hand),

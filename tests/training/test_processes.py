@@ -61,7 +61,7 @@ def test_two_processes_of_which_one_is_stopped_end_as_one_process_that_was_not(
     """SIGTERM reaches the second alone; both save the same step, and go on from there."""
     alone, together = tmp_path / "alone", tmp_path / "together"
     first, second = start_two(corpus_directory, together, "--config.train.steps=100000")
-    wait_for(together / "metrics.jsonl", first)
+    wait_for(together / "best", first)  # made at step 6, so both are within the loop
     second.send_signal(signal.SIGTERM)
     codes, errors = ends([first, second])
     assert codes == [128 + signal.SIGTERM] * 2, errors
@@ -85,11 +85,23 @@ def test_two_processes_of_which_one_is_stopped_end_as_one_process_that_was_not(
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), *params)
 
 
+def test_a_process_that_has_joined_and_not_begun_ends_at_once_at_a_signal():
+    joined = f"""
+import os, signal
+from jformer.config import ParallelConfig
+from jformer.training.processes import join
+join(ParallelConfig(coordinator="localhost:{free_port()}", processes=1, process=0))
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    ended = subprocess.run([sys.executable, "-c", joined], env=ENVIRONMENT, timeout=60)
+    assert ended.returncode == -signal.SIGTERM
+
+
 @pytest.mark.slow
 def test_when_one_process_is_killed_the_other_ends_with_a_message(corpus_directory, tmp_path):
     workdir = tmp_path / "run"
     first, second = start_two(corpus_directory, workdir, "--config.train.steps=100000")
-    wait_for(workdir / "metrics.jsonl", first)
+    wait_for(workdir / "best", first)
     second.kill()
     began = time.monotonic()
     codes, errors = ends([first, second])
