@@ -148,7 +148,7 @@ class Run:
         return dataclasses.replace(self, config=config)
 
     def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
-        pairs = [pair for ones in found for one in ones for pair in one.parts]
+        pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
         fewest = min(run.config.model.num_layers for run in (self, *self.others))
         # The last but one aligns best (Garg et al. 2019).
         layer = self.config.decode.alignment_layer or max(1, fewest - 1)
@@ -174,16 +174,13 @@ def detailed(
 ) -> Translation:
     """With what `forced` says next of each of its parts."""
     tokens, log_probs, links = [], [], []
-    sources_before = targets_before = 0
-    for _ in one.parts:
+    targets_before = 0
+    for part in one.parts:
         (source, target), known = next(forced)
-        sources_S, targets_T = (
-            words_of(source, vocabularies.source),
-            words_of(target, vocabularies.target),
-        )
+        sources_S = words_of(source, vocabularies.source)
+        targets_T = words_of(target, vocabularies.target)
         pairs = align(known.weights_TS, targets_T, sources_S)
-        links += [(i + sources_before, j + targets_before) for i, j in pairs]
-        sources_before += sources_S.max(initial=-1) + 1
+        links += [(i + part.first_word, j + targets_before) for i, j in pairs]
         targets_before += targets_T.max(initial=-1) + 1
         tokens += vocabularies.target.tokens(target)
         log_probs += known.log_probs_T.tolist()

@@ -139,13 +139,10 @@ class Progress:
             return
         self._told = now
         pace = (self._now - self._before) / (now - self._began)
-        left = (
-            ""
-            if self._total is None
-            else (
-                f" of {self._total:,}, ETA {tqdm.format_interval((self._total - self._now) / pace)}"
-            )
-        )
+        left = ""
+        if self._total is not None:
+            seconds = (self._total - self._now) / pace
+            left = f" of {self._total:,}, ETA {tqdm.format_interval(seconds)}"
         tqdm.write(f"{self._now:,} lines{left}, {pace:.0f} a second", file=sys.stderr)
 
     def close(self) -> None:

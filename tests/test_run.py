@@ -92,6 +92,15 @@ def test_outputs_come_with_scores_tokens_and_alignments(run):
             assert all(0 <= i < len(sentence.split()) for i, _ in one.alignment)
 
 
+def test_alignments_of_a_text_that_is_split_count_its_own_words(run):
+    text = " ".join(["1 2 3\u30024 5.", *["6 7\u30028"] * 12])
+    ((one,),) = run.hypotheses([text], details=True, long_texts="split")
+    assert {j for _, j in one.alignment} == set(range(len(one.text.split())))
+    sources = [i for i, _ in one.alignment]
+    assert max(sources) < len(text.split())
+    assert max(sources) >= 24  # the last part begins within it
+
+
 @pytest.mark.parametrize(
     "decode", [{"beam_size": 20}, {"search": "sampling", "seed": 3}], ids=["beam", "sampling"]
 )

@@ -58,9 +58,8 @@ def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Sear
 def keep_ended(search: Search, tokens_WT, sums_W, config: DecodeConfig) -> Search:
     """The W best of the hypotheses that ended before and of those that end now."""
     scores_W = sums_W / length_penalty(search.t, config)
-    scores_W, chosen_W = jax.lax.top_k(
-        jnp.concatenate([search.ended_scores_W, scores_W]), len(sums_W)
-    )
+    scores_2W = jnp.concatenate([search.ended_scores_W, scores_W])
+    scores_W, chosen_W = jax.lax.top_k(scores_2W, len(sums_W))
     return dataclasses.replace(
         search,
         ended_tokens_WT=jnp.concatenate([search.ended_tokens_WT, tokens_WT])[chosen_W],

@@ -120,11 +120,8 @@ def next_logits(step, config: DecodeConfig, sentence: Sentence, search: Search):
     allowed_V &= (tokens_V != EOS) | (t >= config.min_length)
     allowed_V = jnp.where(forced == PAD, allowed_V, tokens_V == forced)
     search = dataclasses.replace(search, cache=cache, ancestors_WT=ancestors_WT)
-    return (
-        search,
-        jnp.where(allowed_V[None], logits_WV, -jnp.inf),
-        jax.nn.logsumexp(logits_WV, axis=-1),
-    )
+    log_total_W = jax.nn.logsumexp(logits_WV, axis=-1)
+    return search, jnp.where(allowed_V[None], logits_WV, -jnp.inf), log_total_W
 
 
 def answer(search: Search, config: DecodeConfig) -> Hypotheses:

@@ -7,12 +7,12 @@ import dataclasses
 import logging
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jformer.config import EOS, PAD, DecodeConfig, UserError
-from jformer.data.sentences import split
+from jformer.data.sentences import pieces
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.pool import Decoder, Request
 from jformer.decoding.search import Hypotheses
@@ -20,6 +20,14 @@ from jformer.keys import RunError
 from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
+
+
+class Part(NamedTuple):
+    """What one search was about: ids without EOS."""
+
+    source: list[int]
+    output: list[int]
+    first_word: int  # of the text, in which the source begins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +38,7 @@ class Hypothesis:
     score: float  # what the search compares, see search.py
     log_prob: float  # of its tokens and its end
     complete: bool  # whether it ended by itself, not at its limit
-    parts: tuple[tuple[list[int], list[int]], ...]  # ids of source and output, without EOS
+    parts: tuple[Part, ...]
 
 
 def translate(
@@ -53,25 +61,25 @@ def hypotheses(
     prefixes = prefixes or [""] * len(texts)
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line))
     found: dict[int, list[Hypothesis]] = {}
-    for i, raw in decoder.find([request for _, request in asked]):
-        number, request = asked[i]
+    for i, raw in decoder.find([request for *_, request in asked]):
+        number, first_word, request = asked[i]
         if np.isnan(raw.scores_W).any():
             raise RunError(
                 f"line {first_line + number}: the model's logits are not numbers, so there is no "
                 f"output to choose; take another checkpoint, or model.dtype=float32"
             )
-        found[i] = as_texts(raw, request, vocabularies, decoder.config.n_best)
+        found[i] = as_texts(raw, request.source, first_word, vocabularies, decoder.config.n_best)
     of_parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
-    for i, (number, _) in enumerate(asked):
+    for i, (number, *_) in enumerate(asked):
         of_parts[number].append(found[i])
     blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
     return [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
 
 
 def requests_of(decoder, vocabularies, texts, prefixes, first_line):
-    """`(number of the text, Request)`; of a long text that is split, several; of a blank one none.
+    """`(number of the text, of the word it begins in, Request)`; of a blank text there is none.
 
-    What is longer than the model saw in training is cut with a warning, or split.
+    What is longer than the model saw in training is cut with a warning, or split into several.
     """
     longest = decoder.max_length - 1
     wanted = [n for n, text in enumerate(texts) if text.strip()]
@@ -81,25 +89,22 @@ def requests_of(decoder, vocabularies, texts, prefixes, first_line):
         if len(start) > longest:
             most = f"of which at most {longest} can be given (data.max_length)"
             raise UserError(f"line {first_line + n}: its prefix has {len(start)} tokens, {most}")
-        parts = [source]
+        parts = [(source, 0)]
         if len(source) > longest and decoder.config.long_texts == "split":
-            sentences = vocabularies.source.encode(split(texts[n]))
-            # One that is too long by itself becomes several.
-            parts = [x[i : i + longest] for x in sentences for i in range(0, len(x), longest)]
+            parts = list(pieces(texts[n], longest, vocabularies.source.encode))
         elif len(source) > longest:
             log.warning(
-                "line %d has %d tokens: only the first %d are translated (data.max_length); "
-                "--config.decode.long_texts=split translates all",
-                *(first_line + n, len(source), longest),
+                f"line {first_line + n} has {len(source)} tokens: only the first {longest} are "
+                f"translated (data.max_length); --config.decode.long_texts=split translates all"
             )
-            parts = [source[:longest]]
-        for i, ids in enumerate(parts):
+            parts = [(source[:longest], 0)]
+        for i, (ids, first_word) in enumerate(parts):
             seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # within int32
-            yield n, Request(ids, [] if i else start, seed)
+            yield n, first_word, Request(ids, [] if i else start, seed)
 
 
 def as_texts(
-    raw: Hypotheses, request: Request, vocabularies: Vocabularies, n: int
+    raw: Hypotheses, source: list[int], first_word: int, vocabularies: Vocabularies, n: int
 ) -> list[Hypothesis]:
     result: list[Hypothesis] = []
     for tokens_T, score, log_prob in zip(raw.tokens_WT, raw.scores_W, raw.sums_W, strict=True):
@@ -107,9 +112,8 @@ def as_texts(
             ids = tokens_T[tokens_T != PAD].tolist()
             complete = ids[-1:] == [EOS]
             ids = ids[:-1] if complete else ids
-            text = vocabularies.target.decode(ids)
-            parts = ((request.source, ids),)
-            result.append(Hypothesis(text, float(score), float(log_prob), complete, parts))
+            text, part = vocabularies.target.decode(ids), Part(source, ids, first_word)
+            result.append(Hypothesis(text, float(score), float(log_prob), complete, (part,)))
     return result
 
 

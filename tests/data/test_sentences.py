@@ -1,0 +1,68 @@
+"""Where a long text is taken apart."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jformer.data.sentences import pieces, split
+from jformer.data.vocabulary import Vocabulary
+from jformer.evaluation.alignment import words_of
+
+YES, NO = "\u306f\u3044\u3002", "\u3044\u3044\u3048\u3002"  # in Japanese
+TEXTS = ["the old house.", "das alte Haus!", YES + NO]
+
+
+@pytest.fixture(scope="module", params=["byte_bpe", "unigram"])
+def vocabulary(request):
+    size = {"byte_bpe": 280, "unigram": 310}[request.param]
+    return Vocabulary.train(TEXTS, size, request.param)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two!  Three?", ["One.", " Two!", "  Three?"]),
+        ('He said "no." Then (yes!) it went.', ['He said "no."', " Then (yes!)", " it went."]),
+        (YES + NO, [YES, NO]),
+        ("3.5 is 7/2 ", ["3.5 is 7/2 "]),
+        ("... and so", ["...", " and so"]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_sentences_end_at_their_marks(text, sentences):
+    assert split(text) == sentences
+
+
+@given(text=st.text("ab .!\u3002\n", max_size=40), longest=st.integers(1, 12))
+def test_pieces_fit_hold_all_of_the_text_and_know_the_word_they_begin_in(vocabulary, text, longest):
+    words, together = text.split(), ""
+    for ids, first_word in pieces(text, longest, vocabulary.encode):
+        assert 0 < len(ids) <= longest
+        piece = vocabulary.decode(ids)
+        within = len("".join(words[:first_word]))
+        assert within <= len(together) < within + len(words[first_word])
+        last = words_of(ids, vocabulary).max() + first_word
+        together += "".join(piece.split())
+        assert len("".join(words[: last + 1])) >= len(together)
+    assert together == "".join(words)
+
+
+def test_a_long_sentence_is_cut_between_words_as_late_as_they_fit(vocabulary):
+    text = "the old house das alte Haus"
+    size = len(vocabulary.encode(["the old house das"])[0])
+    found = [
+        (vocabulary.decode(ids).strip(), word)
+        for ids, word in pieces(text, size, vocabulary.encode)
+    ]
+    assert found[0] == ("the old house das", 0)
+    assert found[1][0].split()[0] == "alte"
+    assert found[1][1] == 4
+
+
+def test_only_a_word_that_does_not_fit_by_itself_is_cut_within(vocabulary):
+    text = "old " + "ab" * 20 + " old"
+    found = list(pieces(text, 10, vocabulary.encode))
+    assert [word for _, word in found][:1] == [0]
+    assert found[-1][1] == 2
+    assert {word for _, word in found[1:-1]} == {1}
+    assert "".join(vocabulary.decode(ids) for ids, _ in found[1:-1]).strip() == "ab" * 20
