@@ -6,7 +6,7 @@
 Three ways take turns in each round, after one round that compiles them:
 
     refill     as `translate` does it: who is done leaves, and the next takes the free place
-    batches    places are filled again when all of them are free
+    batches    places are filled again when all of them are free, and each has room to its limit
     to limits  batches, and each search goes on to its limit, source + max_extra_length
 
 A way that loses by far has one round. Output tokens are those of the best hypotheses, EOS counted.
@@ -70,11 +70,16 @@ def measure(run: Run, sources: list[str], rounds: int) -> None:
         )
 
 
-GROW, PARTS = beam.grow, pool.PARTS
+class Batches(pool.Pool):
+    def __init__(self, decoder, rows, parts, long):
+        super().__init__(decoder, rows, parts=1, long=True)
+
+
+GROW, POOL = beam.grow, pool.Pool
 
 
 def as_way(way: str) -> None:
-    pool.PARTS = PARTS if way == "refill" else 1
+    pool.Pool = POOL if way == "refill" else Batches
     beam.grow = to_limits if way == "to limits" else GROW
 
 
