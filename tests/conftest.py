@@ -16,6 +16,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["XDG_CACHE_HOME"] = f"{shared}/cache"
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -139,8 +140,22 @@ def target_BT():
 
 
 @pytest.fixture(scope="session")
-def params(model, source_BS, target_BT):
-    """Random everywhere: zeros and ones from the initialiser would hide a mistake."""
-    initial = jax.jit(model.init)(jax.random.key(0), source_BS, target_BT)["params"]
-    rng = np.random.default_rng(3)
-    return jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), initial)
+def params(model):
+    return random_params(model)
+
+
+def random_params(model, seed=3, deviation=0.25):
+    """Random everywhere: zeros and ones of the initializer would hide a mistake.
+
+    And drawn by numpy: compiling the initializer takes longer than compiling the model.
+    """
+    tokens_11 = np.ones((1, 1), np.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
+    rng = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        noise = rng.normal(size=leaf.shape)
+        is_scale = path[-1].key == "scale"  # of a norm
+        return jnp.asarray(1 + 0.1 * noise if is_scale else deviation * noise, leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)

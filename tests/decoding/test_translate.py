@@ -10,11 +10,12 @@ import pytest
 from jformer.config import EOS, PAD, DecodeConfig, ModelConfig
 from jformer.data.sentences import split
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.pool import Decoder, Request
+from jformer.decoding.pool import Decoder
 from jformer.decoding.search import Hypotheses
-from jformer.decoding.translate import Hypothesis, as_texts, hypotheses, join, translate
+from jformer.decoding.translate import Hypothesis, Part, as_texts, hypotheses, join, translate
 from jformer.keys import RunError
 from jformer.model.transformer import Transformer
+from tests.conftest import random_params
 
 # Lengths and numbers of sentences are chosen so that few shapes are compiled.
 CONFIG = DecodeConfig(beam_size=3, n_best=3, max_extra_length=4, batch_size=16)
@@ -34,10 +35,8 @@ class Translator:
         vocabulary = Vocabulary.train(SENTENCES, 300)
         self.vocabularies = Vocabularies(vocabulary, vocabulary)
         self.model = Transformer(MODEL, vocabulary.size)
-        tokens_11 = np.ones((1, 1), np.int32)
-        params = jax.jit(self.model.init)(jax.random.key(0), tokens_11, tokens_11)["params"]
         # Sharper than an untrained model's near ties, which rounding would decide.
-        self.params = jax.tree.map(lambda x: 3 * x, params)
+        self.params = random_params(self.model, deviation=0.8)
 
     def __call__(self, texts, max_length=100, params=None, **decode):
         config = dataclasses.replace(CONFIG, **decode)
@@ -246,10 +245,10 @@ def test_no_more_than_n_best_are_taken_and_no_place_without_a_hypothesis(transla
     raw = Hypotheses(tokens_WT, np.arange(-4.0, 0), np.array([-1.0, -2.0, -np.inf, -3.0]))
     vocabulary = translator.vocabularies.target
     for n in (1, 2, 3, 4):
-        found = as_texts(raw, Request([3], [], 0), translator.vocabularies, n)
+        found = as_texts(raw, [3], 0, translator.vocabularies, n)
         expected = [([5], -1.0, -4.0, True), ([7, 9], -2.0, -3.0, False), ([11], -3.0, -1.0, True)]
         assert found == [
-            Hypothesis(vocabulary.decode(ids), score, log_prob, complete, (([3], ids),))
+            Hypothesis(vocabulary.decode(ids), score, log_prob, complete, (Part([3], ids, 0),))
             for ids, score, log_prob, complete in expected[:n]
         ]
 
@@ -272,9 +271,7 @@ def test_logits_that_become_no_numbers_within_an_output_are_an_error(translator,
     """NaN in the row of a target word only: the logits are numbers until it has been written."""
     config = dataclasses.replace(MODEL, tying="none")
     model = Transformer(config, translator.vocabularies.target.size)
-    tokens_11 = np.ones((1, 1), np.int32)
-    params = jax.jit(model.init)(jax.random.key(1), tokens_11, tokens_11)["params"]
-    params = jax.tree.map(lambda x: 3 * x, params)
+    params = random_params(model, deviation=0.8)
     decode = dataclasses.replace(CONFIG, search=search)
 
     def find(params):

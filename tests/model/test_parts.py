@@ -15,6 +15,7 @@ from jformer.model.layers import EncoderLayer, FeedForward
 from jformer.model.positions import sinusoids, sinusoids_in_halves
 from jformer.model.transformer import Transformer, attention_weights
 from jformer.training.loss import loss_sums
+from tests.conftest import random_params
 
 SMALL = ModelConfig(num_layers=1, d_model=12, d_ff=17, num_heads=3, dropout=0.0)
 B, L, V = 2, 7, 19
@@ -192,7 +193,7 @@ def test_another_attention_takes_the_place_of_equation_1():
 def test_additive_attention_trains_in_place_of_the_product():
     source, target = tokens(B, L), tokens(B, L, seed=1)
     model = Transformer(SMALL, V, make_attend=AdditiveAttention)
-    params = jax.jit(model.init)(jax.random.key(0), source, target)["params"]
+    params = random_params(model)
     total = jax.grad(lambda p: jnp.sum(model.apply({"params": p}, source, target) ** 2))
     gradient = jax.jit(total)(params)
     leaves = jax.tree_util.tree_leaves_with_path(gradient)
@@ -239,7 +240,7 @@ def test_a_batch_norm_in_its_place_depends_on_the_rest_of_the_batch_as_layer_nor
 def test_attention_weights_can_be_had_from_every_layer_and_head():
     source, target = tokens(B, 5), tokens(B, L, seed=1)
     model = Transformer(dataclasses.replace(SMALL, num_layers=2), V)
-    params = jax.jit(model.init)(jax.random.key(0), source, target)["params"]
+    params = random_params(model)
     weights = attention_weights(model, params, source, target)
     assert {name: leaf.shape for name, leaf in weights.items()} == {
         **{f"encoder_{n}/self_attention": (B, 3, 5, 5) for n in range(2)},
@@ -326,7 +327,7 @@ def test_a_row_of_zeros_for_padding_stays_zero_where_its_update_is_masked():
     model = Transformer(SMALL, V)
     source, target = tokens(B, L), tokens(B, L + 1, seed=1)
     source[0, 4:] = target[0, 5:] = 0
-    params = jax.jit(model.init)(jax.random.key(0), source, target)["params"]
+    params = random_params(model)
     params["embedding"] = params["embedding"].at[0].set(0)
 
     def keep_row_zero(updates, _params):

@@ -9,6 +9,7 @@ from jformer.config import ModelConfig
 from jformer.model.transformer import Transformer
 from jformer.training.cost import multiply_adds
 from jformer.training.loss import loss_sums
+from tests.conftest import random_params
 from tests.model.test_parts import EncoderOnly
 
 torch = pytest.importorskip(
@@ -98,7 +99,7 @@ def test_logits_and_gradients_equal_those_of_torch(norm_position, activation):
         norm_position=norm_position, activation=activation, positions="none",
     )  # fmt: skip
     model = Transformer(config, V)
-    params = jax.jit(model.init)(jax.random.key(0), SOURCE_BS, TARGET_BT1[:, :-1])["params"]
+    params = random_params(model)
 
     def loss_fn(params):
         logits = model.apply({"params": params}, SOURCE_BS, TARGET_BT1[:, :-1])

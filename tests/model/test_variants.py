@@ -15,6 +15,7 @@ from jformer.model.attention import MultiHeadAttention
 from jformer.model.dropout import Dropout
 from jformer.model.transformer import Transformer
 from tests import reference
+from tests.conftest import random_params
 
 # One layer, so that the loops of the twin stay short; test_transformer.py has two.
 MODEL = ModelConfig(
@@ -57,10 +58,7 @@ def make_once(*changes):
     """A model and its parameters, random everywhere."""
     config = dataclasses.replace(MODEL, **dict(changes))
     model = Transformer(config, V, V if config.tying == "all" else V_SOURCE)
-    initial = jax.jit(model.init)(jax.random.key(0), SOURCE_BS, TARGET_BT)["params"]
-    rng = np.random.default_rng(3)
-    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), initial)
-    return model, {"params": params}
+    return model, {"params": random_params(model)}
 
 
 @pytest.mark.parametrize("changes", BY_POSITION + OTHERS, ids=name_of)

@@ -14,6 +14,7 @@ from jformer.data.ragged import Ragged, TokenPairs
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums
 from jformer.training.step import logits
+from tests.conftest import random_params
 
 V, PAIRS = 19, 23
 MODEL = ModelConfig(num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, max_positions=40)
@@ -54,12 +55,7 @@ gradient = jax.jit(jax.grad(loss, has_aux=True), static_argnums=1)
 
 @functools.cache
 def parameters(changes):
-    """Random everywhere: zeros and ones of the initializer would hide a mistake."""
-    one_row = {name: rows[:1] for name, rows in batches("packed")[0].items()}
-    init = jax.jit(model(changes).init)
-    initial = init(jax.random.key(0), one_row["source_BS"], one_row["target_BT"])["params"]
-    rng = np.random.default_rng(3)
-    return jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(x.dtype), initial)
+    return random_params(model(changes))
 
 
 def total(function, kind, changes):
