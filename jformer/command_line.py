@@ -8,9 +8,10 @@ from absl import flags
 from ml_collections import config_flags
 
 from jformer.config import Config, UserError, freeze, read_config
-from jformer.keys import check_flags, nearest, thaw
+from jformer.keys import check_flags, flatten, nearest, thaw
 
 REQUIRED = None  # the default of a flag that has none
+EXAMPLES = {"workdir": "runs/tiny-phrases-en-de", "data": "PREFIX for PREFIX.en and PREFIX.de"}
 
 
 def one_of(name: str, text: str, *words: str) -> None:
@@ -44,7 +45,7 @@ def parse(
     rest = values(["jformer", *arguments], known_only=True)
     for name in defaults:
         if values[name].value is REQUIRED:
-            raise UserError(f"--{name} is missing, as in --{name}=runs/tiny-phrases-en-de")
+            raise UserError(f"--{name} is missing, as in --{name}={EXAMPLES[name]}")
     known: dict[str, Any] = {"sys_argv": rest, "flag_values": config_values}
     if of_run:
         for argument in rest:
@@ -62,7 +63,9 @@ def parse(
         config = config_values.config
         frozen = None if config is None else freeze(config)  # a file that failed raises only here
     except flags.UnrecognizedFlagError as error:
-        hint = nearest(error.flagname, ["config", *defaults])
+        ends = {name.rpartition(".")[2]: f"config.{name}" for name in flatten(Config())}
+        names = [ends[error.flagname]] if error.flagname in ends else ["config", *defaults]
+        hint = nearest(error.flagname, names)
         raise UserError(f"--{error.flagname} is no flag of this command{hint}") from error
     except OSError as error:
         reason = str(error).splitlines()[-1].strip()

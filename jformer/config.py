@@ -213,7 +213,7 @@ class DecodeConfig:
     long_texts: str = key("cut", "sources beyond data.max_length", "cut", "split")
     alignment_layer: int | None = key(None, "of the decoder; unset: the last but one", ">= 1")
     batch_size: int = key(64, "sentences searched together; does not change the output", ">= 1")
-    read_ahead: int = key(10_000, "lines sorted by length before they are searched", ">= 1")
+    read_ahead: int = key(10_000, "lines at most that are searched by length, then written", ">= 1")
 
 
 @dataclasses.dataclass(frozen=True)

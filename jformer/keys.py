@@ -83,11 +83,18 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Half a sentence with the most similar of `names`, by their last parts, or with a few."""
+    """Half a sentence with the most similar of `names`, by their last parts, or with a few.
+
+    `decode.beam` means a name in `decode`, if one there is similar or goes on like it.
+    """
+    section, _, end = name.rpartition(".")
     by_end = {full.rpartition(".")[2]: full for full in names}
-    match = difflib.get_close_matches(name.rpartition(".")[2], by_end, n=1)
-    if match:
-        return f"; did you mean {by_end[match[0]]}?"
+    beside = {last: full for last, full in by_end.items() if full == f"{section}.{last}"}
+    for known in (beside, by_end):
+        longer = [last for last in known if last.startswith(f"{end}_")]
+        match = difflib.get_close_matches(end, known, n=1) or longer
+        if match:
+            return f"; did you mean {known[match[0]]}?"
     few = len(by_end) <= 30
     return f"; there are {', '.join(names)}" if few else "; --help has them all"
 

@@ -201,7 +201,7 @@ def translate_command(arguments: list[str]) -> int:
     from jformer.data.corpora import texts
     from jformer.output import check_output, fingerprints, open_output, standard_input, stopping
 
-    check_output(flag.output)
+    check_output(flag.output, [flag.input, flag.prefix])
     files = fingerprints({"input": flag.input, "prefix": flag.prefix}, config.data.bad_lines)
 
     from jformer.results import job_of
@@ -227,7 +227,7 @@ def score_command(arguments: list[str]) -> int:
     from jformer.stream import perplexity, score_stream
 
     corpus = open_corpus(flag.data, config.data.source_language, config.data.target_language)
-    check_output(flag.output)
+    check_output(flag.output, map(str, corpus.files))
     fingerprints({str(path): str(path) for path in corpus.files}, config.data.bad_lines)
     run = open_run(flag, config)
     output = open_output(flag.output, {}, "")

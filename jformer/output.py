@@ -13,7 +13,7 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +126,16 @@ class OutputFile(Output):
         self._note.unlink()
 
 
-def check_output(name: str) -> None:
-    """Raise `UserError` where `open_output` would fail: loading a model takes its time."""
+def check_output(name: str, read: Iterable[str]) -> None:
+    """Raise `UserError` where `open_output` would fail: loading a model takes its time.
+
+    Or where it would take the place of a file that is `read`.
+    """
     if not name and sys.stdout is None:
         raise UserError("standard output is closed; set --output=FILE")
+    for path in read:
+        if name and os.path.isfile(path) and os.path.realpath(path) == os.path.realpath(name):
+            raise UserError(f"--output={name}: is read by this command, too; choose another file")
     if os.path.isdir(name):
         raise UserError(f"--output={name}: is a directory; a file is needed there")
     with writing(name):

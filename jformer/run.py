@@ -93,9 +93,8 @@ class Run:
         `details` are tokens, their log-probabilities, and an alignment of words. A warning calls
         the first sentence `first_line`.
         """
-        for texts in (sentences, prefixes):
-            if isinstance(texts, str):
-                raise TypeError("translate takes a list of sentences, got one string")
+        if isinstance(sentences, str) or isinstance(prefixes, str):
+            raise TypeError("translate takes a list of sentences, and of prefixes; got one string")
         if prefixes is not None and len(prefixes) != len(sentences):
             raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
         run = self.with_decode(**decode)
@@ -123,7 +122,10 @@ class Run:
         ]
 
     def attention(self, source: str, target: str) -> Attention:
-        """What each position of the target attends to while the next token is predicted."""
+        """What each position of the target attends to while the next token is predicted.
+
+        Of an ensemble, this run's.
+        """
         return Attention(*attention_of(self.model, self.params, self.vocabularies, source, target))
 
     @functools.cached_property
@@ -200,6 +202,8 @@ def load(
     The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
     one's. `UserError` says what is missing.
     """
+    if isinstance(ensemble, str):
+        raise TypeError("ensemble takes a list of runs, got one string")
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
     restored = restore(Path(workdir), str(checkpoint))

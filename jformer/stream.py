@@ -1,6 +1,8 @@
 """Lines of text through a run: a stream in and a stream out, in order and in bounded memory.
 
-`config.decode.read_ahead` lines are read, searched in the order of their lengths, and written.
+Some lines are read, searched in the order of their lengths, and written, then the next ones: what
+half a minute needs, but at least `AT_LEAST` and at most `config.decode.read_ahead`. So a kill loses
+little, and the few long outputs that a search ends with are few among many.
 """
 
 import dataclasses
@@ -21,6 +23,8 @@ from jformer.output import Output
 from jformer.run import Run, Scored, Translation
 
 SECONDS_SILENT = 10  # between two reports to a log
+SECONDS_AT_RISK = 30
+AT_LEAST = 1000
 TAB_OR_END = str.maketrans("\t\n", "  ")
 VISIBLE = str.maketrans(" \t\n", "\u2581" * 3)
 
@@ -69,8 +73,13 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
 
 
 def windows(items: Iterator[Any], run: Run) -> Iterator[list[Any]]:
-    while window := list(itertools.islice(items, run.config.decode.read_ahead)):
+    most = run.config.decode.read_ahead
+    size = min(AT_LEAST, most)
+    while window := list(itertools.islice(items, size)):
+        began = time.monotonic()
         yield window
+        pace = len(window) / (time.monotonic() - began)
+        size = min(max(AT_LEAST, int(pace * SECONDS_AT_RISK)), most)
 
 
 def text_row(number: int, source: str, found: Sequence[Translation]) -> str:
@@ -143,7 +152,7 @@ class Progress:
         if self._total is not None:
             seconds = (self._total - self._now) / pace
             left = f" of {self._total:,}, ETA {tqdm.format_interval(seconds)}"
-        tqdm.write(f"{self._now:,} lines{left}, {pace:.0f} a second", file=sys.stderr)
+        tqdm.write(f"{self._now:,} lines{left}, {pace:.3g} a second", file=sys.stderr)
 
     def close(self) -> None:
         self._bar.close()

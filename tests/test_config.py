@@ -162,6 +162,9 @@ def test_heads_need_not_divide_d_model_when_their_widths_are_set():
         ("--config.dropout=0.3", "did you mean model.dropout?"),
         ("--config.model=3", "is no key of the config"),
         ("--config.modle.dropout=0.3", "did you mean model.dropout?"),
+        ("--config.decode.beam=4", "did you mean decode.beam_size?"),
+        ("--config.optimizer.beta=4", "did you mean optimizer.beta"),
+        ("--config.decode.=4", "; --help has them all"),
     ],
 )
 def test_an_unknown_key_on_the_command_line_is_named_with_the_nearest(argument, message):

@@ -28,6 +28,8 @@ def run_main(*arguments, **options):
         (["--config=configs/tiny.py", "--config.train.steps=few"], "--config.train.steps=few"),
         (["--config=configs/tiny.py", "--config.train.steps=-1"], "must be >= 1"),
         (["--config=configs/tiny.py", "--wrokdir=x"], "did you mean workdir?"),
+        (["--config=configs/tiny.py", "--beam_size=4"], "did you mean config.decode.beam_size?"),
+        (["--config=configs/tiny.py", "--what=4"], "; there are config, workdir, profile"),
         (["--config=configs/tiny.py", "extra"], "'extra' is neither a flag nor a command"),
         (["--config=configs/tiny.py:files"], "config.data.train is empty"),
         (["data", "--config=configs/tiny.py", "--format=xml"], "must be text or json"),
@@ -39,7 +41,7 @@ def run_main(*arguments, **options):
             "--memory=much: must be float above 0",
         ),
         (["translate", "--workdir=/nowhere"], "/nowhere/config.json: no such file"),
-        (["score", "--workdir=/nowhere"], "--data is missing"),
+        (["score", "--workdir=/nowhere"], "--data is missing, as in --data=PREFIX"),
         (["trainslate", "--workdir=/nowhere"], "did you mean translate?"),
         (
             ["--config=configs/tiny.py", "--config.data.target_language=xx"],

@@ -138,6 +138,24 @@ def test_a_place_that_cannot_be_written_is_told_before_the_model_is_loaded(
 # ---- a full disk
 
 
+@pytest.mark.parametrize("name", ["in", "prefix", "pairs.en", "pairs.de"])
+def test_a_file_that_is_read_is_not_written_to(learnt, tmp_path, monkeypatch, capfd, name):
+    """Nor under another name."""
+    monkeypatch.chdir(tmp_path)
+    for file in ("in", "prefix", "pairs.en", "pairs.de"):
+        (tmp_path / file).write_bytes(as_file(FEW))
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    shutil.copy(learnt / "config.json", tmp_path)  # and there is no model
+    command = ["score", "--data=pairs"] if "pairs" in name else ["translate"]
+    files = [] if "pairs" in name else ["--input=in", "--prefix=prefix"]
+    capfd.readouterr()
+    for output in (name, "link", f"../{tmp_path.name}/{name}"):
+        assert main(["jformer", *command, *files, "--workdir=.", f"--output={output}"]) == 2
+        told = f"jformer: --output={output}: is read by this command, too; choose another file\n"
+        assert capfd.readouterr().err == told
+    assert (tmp_path / name).read_bytes() == as_file(FEW)
+
+
 def test_a_full_device_is_one_line(job, capfd):
     capfd.readouterr()
     assert job("--output=/dev/full") == 1

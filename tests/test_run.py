@@ -135,6 +135,14 @@ def test_outputs_begin_with_their_prefixes(run):
     assert outputs[1] == run.translate(["4 5"])[0]
 
 
+def test_one_string_is_no_list(run, trained_workdir):
+    for sentences, prefixes in (("1 2", None), (["1 2"], "one")):
+        with pytest.raises(TypeError, match="a list of sentences, and of prefixes; got one str"):
+            run.translate(sentences, prefixes)
+    with pytest.raises(TypeError, match="ensemble takes a list of runs, got one string"):
+        jformer.load(trained_workdir, ensemble=str(trained_workdir))
+
+
 def test_lists_of_different_lengths_are_refused(run):
     with pytest.raises(UserError, match="1 prefixes for 2 sentences"):
         run.translate(["1", "2"], ["one"])

@@ -14,7 +14,7 @@ import pytest
 import jformer
 from jformer.main import main
 from jformer.run import Translation
-from jformer.stream import json_row, text_row, tsv_rows
+from jformer.stream import json_row, text_row, tsv_rows, windows
 from tests.conftest import number_words, small_flags, write_split
 
 KNOWN = number_words(1000, 1300)
@@ -103,6 +103,23 @@ def test_lines_keep_their_order_however_many_are_read_ahead(
         monkeypatch.setattr("sys.stdin", file)
         assert main(["jformer", "translate", f"--workdir={learnt}"]) == 0
     assert capfd.readouterr() == (as_file(expected).decode(), "")
+
+
+def test_as_many_lines_are_read_ahead_as_half_a_minute_needs(run, monkeypatch):
+    clock, pace = [0.0], 100.0
+    monkeypatch.setattr("jformer.stream.time.monotonic", lambda: clock[0])
+
+    def sizes(lines, **decode):
+        for window in windows(iter(range(lines)), run.with_decode(**decode)):
+            clock[0] += len(window) / pace
+            yield len(window)
+
+    assert list(sizes(9500)) == [1000, 3000, 3000, 2500]
+    assert list(sizes(9500, read_ahead=1500)) == [1000, *[1500] * 5, 1000]
+    assert list(sizes(700, read_ahead=300)) == [300, 300, 100]
+    pace = 5.0  # a few sentences alone would take long for each
+    assert list(sizes(2500)) == [1000, 1000, 500]
+    assert list(sizes(0)) == []
 
 
 def test_with_read_ahead_1_each_line_is_answered_before_the_next_is_written(run, learnt):
