@@ -171,6 +171,7 @@ def test_a_restored_position_goes_on_with_the_batches_not_yet_taken(batches, tak
     for _ in range(taken):
         next(iterator)
     position = json.loads(json.dumps(iterator.get_state()))
+    iterator.close()
     rest = list(iterate(batches, stop, position))
     assert len(rest) == stop - taken
     for batch, expected in zip(rest, whole[taken:], strict=True):
@@ -186,6 +187,7 @@ def test_the_parts_of_processes_are_the_batch_whatever_their_number(batches, par
     for _ in range(2):
         next(saved)
     position = saved.get_state()
+    saved.close()
     split = [iterate(batches, 7, position, part=part, parts=parts) for part in range(parts)]
     for expected, *shares in zip(whole[2:], *split, strict=True):
         for name, rows in expected.items():
