@@ -63,9 +63,9 @@ def parse(
         config = config_values.config
         frozen = None if config is None else freeze(config)  # a file that failed raises only here
     except flags.UnrecognizedFlagError as error:
-        ends = {name.rpartition(".")[2]: f"config.{name}" for name in flatten(Config())}
-        names = [ends[error.flagname]] if error.flagname in ends else ["config", *defaults]
-        hint = nearest(error.flagname, names)
+        keys = [f"config.{key}" for key in flatten(Config())]
+        names = [key for key in keys if key.endswith(f".{error.flagname}")]
+        hint = nearest(error.flagname, names or ["config", *defaults])
         raise UserError(f"--{error.flagname} is no flag of this command{hint}") from error
     except OSError as error:
         reason = str(error).splitlines()[-1].strip()

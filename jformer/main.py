@@ -139,7 +139,7 @@ def help_command(arguments: list[str]) -> int:
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.results import known_scores, test_set
+    from jformer.results import as_test_set, known_scores
     from jformer.run import load
     from jformer.training.loop import train
     from jformer.training.prepare import check_same_config
@@ -163,7 +163,7 @@ def train_command(arguments: list[str]) -> int:
         say(f"the run is complete at step {run.step}; --config.train.{more} goes on")
         scores = {name: known[name] for name in splits}
     else:
-        scores = score_all(run, {name: test_set(split) for name, split in splits.items()})
+        scores = score_all(run, {name: as_test_set(split) for name, split in splits.items()})
     print(json.dumps(scores))
     return 0
 

@@ -33,10 +33,10 @@ def own_test_sets(config: Config) -> dict[str, TestSet]:
     """The validation and test splits that a run was trained with."""
     corpora = open_corpora(config.data, config.seed, with_train=False)
     splits = {name: read_split(corpus, config.data) for name, corpus in corpora.items()}
-    return {name: test_set(split) for name, split in splits.items()}
+    return {name: as_test_set(split) for name, split in splits.items()}
 
 
-def test_set(split: Split) -> TestSet:
+def as_test_set(split: Split) -> TestSet:
     return TestSet(split.sources, [split.targets])
 
 
@@ -46,7 +46,7 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
     if name.startswith(SACREBLEU):
         found = TestSet(*open_test_set(name.removeprefix(SACREBLEU), source, target))
     else:
-        found = test_set(read_split([open_corpus(name, source, target)], config.data))
+        found = as_test_set(read_split([open_corpus(name, source, target)], config.data))
     more = [path for path in more_references.split(",") if path]
     streams = [read_text(texts(existing(Path(p))), p, config.data.bad_lines) for p in more]
     for path, stream in zip(more, streams, strict=True):

@@ -112,7 +112,7 @@ def test_a_pair_that_a_set_lacks_is_refused_with_those_it_has():
         open_test_set("multi30k/2016", "de", "en")
 
 
-def refused(caplog, pattern: str) -> None:
+def assert_refused(caplog, pattern: str) -> None:
     with pytest.raises(UserError, match=pattern) as caught:
         open_test_set("wmt14/full", "en", "de")
     assert "\n" not in str(caught.value)
@@ -124,7 +124,7 @@ def test_no_network_is_told_in_one_line_with_the_way_out(monkeypatch, tmp_path, 
         url = f"http://127.0.0.1:{server.getsockname()[1]}/x.tgz"
     kept = offer(monkeypatch, tmp_path, "wmt14/full", {}, url)  # nobody listens there any more
     command = "run `sacrebleu -t wmt14/full -l en-de --echo src`"
-    refused(caplog, rf"^wmt14/full: cannot be fetched .*refused.*{command}.* to {kept};")
+    assert_refused(caplog, rf"^wmt14/full: cannot be fetched .*refused.*{command}.* to {kept};")
 
 
 def test_a_network_that_does_not_answer_is_given_up(monkeypatch, tmp_path, caplog):
@@ -132,15 +132,17 @@ def test_a_network_that_does_not_answer_is_given_up(monkeypatch, tmp_path, caplo
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/x.tgz"
         offer(monkeypatch, tmp_path, "wmt14/full", {}, url)
-        refused(caplog, "timed out")
+        assert_refused(caplog, "timed out")
     assert socket.getdefaulttimeout() is None
 
 
 def test_a_damaged_download_is_told_in_one_line(monkeypatch, tmp_path, caplog):
     offer(monkeypatch, tmp_path, "wmt14/full", wmt14(SOURCES, TARGETS))
     monkeypatch.setattr(DATASETS["wmt14/full"], "md5", ["0" * 32])
-    refused(caplog, "MD5 sum of downloaded file was incorrect .* manually delete")
-    refused(caplog, "No such file .*delete that first if it is damaged")  # and of the next call
+    assert_refused(caplog, "MD5 sum of downloaded file was incorrect .* manually delete")
+    assert_refused(
+        caplog, "No such file .*delete that first if it is damaged"
+    )  # and of the next call
 
 
 def test_sides_of_different_length_are_refused(monkeypatch, tmp_path):
