@@ -91,7 +91,7 @@ def check_parallel(parallel: ParallelConfig, model: ModelConfig) -> None:
         )
 
 
-def check_decode(decode: DecodeConfig, num_layers: int) -> None:
+def check_decode(decode: DecodeConfig, decoder_layers: int) -> None:
     """Raise `UserError` for keys of one way to search that are set for the other."""
     sampling = decode.search == "sampling"
     unused = ("diversity",) if sampling else ("temperature", "top_k", "top_p", "seed")
@@ -110,10 +110,10 @@ def check_decode(decode: DecodeConfig, num_layers: int) -> None:
             f"config.decode.min_length={decode.min_length}: must be below "
             f"config.decode.max_length={decode.max_length}"
         )
-    if (decode.alignment_layer or 1) > num_layers:
+    if (decode.alignment_layer or 1) > decoder_layers:
         raise UserError(
             f"config.decode.alignment_layer={decode.alignment_layer}: must be <= "
-            f"config.model.num_layers={num_layers}"
+            f"{decoder_layers}, the layers of the decoder"
         )
 
 

@@ -1,6 +1,15 @@
-"""Flags of the command line into a checked config. No module but this and main reads a flag."""
+"""What every program of the house begins with: its flags as a checked config, its exit status.
 
+No module but this, `main` and the programs in experiments/ reads a flag.
+"""
+
+import logging
+import os
 import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +17,54 @@ from absl import flags
 from ml_collections import config_flags
 
 from jformer.config import Config, UserError, freeze, read_config
-from jformer.keys import check_flags, flatten, nearest, thaw
+from jformer.keys import RunError, Stopped, check_flags, flatten, nearest, thaw
+from jformer.output import drop_output, open_standard_error
 
 REQUIRED = None  # the default of a flag that has none
 EXAMPLES = {"workdir": "runs/tiny-phrases-en-de", "data": "PREFIX for PREFIX.en and PREFIX.de"}
+
+
+def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
+    """What `run` returns, or what became of it: a mistake or a failure is one line of `program`."""
+    open_standard_error()
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
+    logging.getLogger("jformer").setLevel(logging.INFO)
+    try:
+        status = run()
+        print(end="", flush=True)  # what standard output cannot take is met here, not at the end
+        return status
+    except (UserError, flags.Error) as error:
+        if debug:
+            traceback.print_exc()
+        # The last line: ml_collections puts a traceback before it, where a config file fails.
+        print(f"{program}: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        drop_output()  # who read has gone, as `head` does
+        return 128 + signal.SIGPIPE
+    except (RunError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        drop_output()
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    except Stopped as stopped:
+        print(f"{program}: {stopped}", file=sys.stderr)
+        return 128 + stopped.number
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def use_huge_pages() -> None:
+    """Start this process once more, with malloc on huge pages.
+
+    XLA's CPU backend takes fresh memory for the temporaries of each step. With small pages a third
+    of the step goes into page faults, and glibc reads this setting only when a process starts.
+    """
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def one_of(name: str, text: str, *words: str) -> None:
@@ -29,8 +82,38 @@ def positive(name: str, text: Any, kind: type) -> Any:
     return number
 
 
+def own_flags(
+    arguments: list[str], defaults: Mapping[str, str | bool | None]
+) -> tuple[flags.FlagValues, list[str]]:
+    """The flags of `defaults`, and what is none of them; `--debug` is one of every command."""
+    values = flags.FlagValues()
+    flags.DEFINE_bool("debug", False, "", flag_values=values)
+    for name, default in defaults.items():
+        define: Any = flags.DEFINE_bool if isinstance(default, bool) else flags.DEFINE_string
+        define(name, default, "", flag_values=values)
+    rest = values(["", *arguments], known_only=True)[1:]
+    for name in defaults:
+        if values[name].value is REQUIRED:
+            raise UserError(f"--{name} is missing, as in --{name}={EXAMPLES[name]}")
+    return values, rest
+
+
+def flags_and_folders(
+    arguments: list[str], defaults: Mapping[str, str | bool | None]
+) -> tuple[flags.FlagValues, list[str]]:
+    """The flags of `defaults` and at least one folder, of a command that needs no config."""
+    values, folders = own_flags(arguments, defaults)
+    for name in folders:
+        if name.startswith("-"):
+            hint = nearest(name.strip("-").partition("=")[0], defaults)
+            raise UserError(f"{name} is no flag of this command{hint}")
+    if not folders:
+        raise UserError(f"DIR is missing, as in {EXAMPLES['workdir']}")
+    return values, folders
+
+
 def parse(
-    arguments: list[str], defaults: dict[str, str | None], of_run: bool = False
+    arguments: list[str], defaults: Mapping[str, str | bool | None], of_run: bool = False
 ) -> tuple[flags.FlagValues, Config]:
     """The flags of `defaults` and the config, checked and frozen; anything else is an error.
 
@@ -38,15 +121,9 @@ def parse(
     `decode` can change.
     """
     check_flags(Config(), arguments)
-    values, config_values = flags.FlagValues(), flags.FlagValues()
-    flags.DEFINE_bool("debug", False, "", flag_values=values)
-    for name, default in defaults.items():
-        flags.DEFINE_string(name, default, "", flag_values=values)
-    rest = values(["jformer", *arguments], known_only=True)
-    for name in defaults:
-        if values[name].value is REQUIRED:
-            raise UserError(f"--{name} is missing, as in --{name}={EXAMPLES[name]}")
-    known: dict[str, Any] = {"sys_argv": rest, "flag_values": config_values}
+    values, rest = own_flags(arguments, defaults)
+    config_values = flags.FlagValues()
+    known: dict[str, Any] = {"sys_argv": ["", *rest], "flag_values": config_values}
     if of_run:
         for argument in rest:
             if re.match(r"--?config(?!\.decode\.|\.data\.bad_lines)", argument):
@@ -59,7 +136,7 @@ def parse(
     else:
         config_flags.DEFINE_config_file("config", None, **known)
     try:
-        extra = config_values(rest)[1:]
+        extra = config_values(["", *rest])[1:]
         config = config_values.config
         frozen = None if config is None else freeze(config)  # a file that failed raises only here
     except flags.UnrecognizedFlagError as error:

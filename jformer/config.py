@@ -42,6 +42,9 @@ SCHEDULES = ("equation_3", "inverse_sqrt", "linear", "cosine", "constant")
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     num_layers: int = key(6, "layers in each of the two stacks, N; Section 3.1", ">= 1")
+    num_decoder_layers: int | None = key(
+        None, "layers of the decoder alone; unset: num_layers", ">= 1"
+    )
     d_model: int = key(512, "width of embeddings and sub-layers; Section 3.1", ">= 2")
     d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", ">= 1")
     num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1")
@@ -70,6 +73,10 @@ class ModelConfig:
 
     def __post_init__(self):
         check_model(self)
+
+    @property
+    def decoder_layers(self) -> int:
+        return self.num_decoder_layers or self.num_layers
 
     @property
     def key_width(self) -> int:
@@ -132,6 +139,9 @@ class TrainConfig:
     accumulate: int = key(1, "parts of a batch, one after the other to save memory", ">= 1")
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", ">= 0", "< 1")
     smoothing_over: str = key("all", "the entries that share epsilon_ls", *SMOOTHINGS)
+    consistency: float = key(
+        0.0, "alpha of R-Drop: two passes with other masks must agree; 0: one pass", ">= 0"
+    )
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1")
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1")
     bleu_every: int = key(0, "steps between BLEU scores of validation; 0: none", ">= 0")
@@ -147,6 +157,9 @@ class TrainConfig:
     keep_every: int = key(0, "steps at whose multiples a checkpoint stays; 0: none", ">= 0")
     best_by: str = key("nll", "validation score of the best checkpoint", "nll", "bleu")
     patience: int = key(0, "such scores without a better one that end a run; 0: never", ">= 0")
+    scored: str = key(
+        "test", "what is translated and scored after the last step", "test", "validation", "all"
+    )
     ema_decay: float = key(
         0.0, "of moving averages of parameters, used for scores; 0: none", ">= 0", "< 1"
     )
@@ -268,7 +281,7 @@ def check(config: Config) -> None:
     check_data(data, DATASETS)
     check_training(train, config.optimizer)
     check_parallel(config.parallel, model)
-    check_decode(config.decode, model.num_layers)
+    check_decode(config.decode, model.decoder_layers)
 
 
 def write_config(config: Config, path: Path) -> None:

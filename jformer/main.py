@@ -11,6 +11,7 @@
     python -m jformer.main data      --config=configs/tiny.py[:DATASET] [--format=json]
     python -m jformer.main summary   --config=configs/base.py [--source_length=32]
                                      [--target_length=32] [--memory=GB] [--plot=FILE]
+    python -m jformer.main report DIR... [--output=report.html]
 
     train      train, then score; the same command again resumes, or prints the scores of a
                complete run; --profile=STEP:COUNT writes JAX's trace of some steps
@@ -27,6 +28,9 @@
     summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step (which
                is compiled for it), with the largest train.batch_tokens that --memory holds;
                --plot draws the learning rate of every step into a .png or .svg file
+    report     runs side by side, also while they are going on: a row for what makes each differ,
+               with scores, parameters, FLOPs and time; DIR is a run or a folder of runs; --output
+               is a page with the table and the learning curves
 
 MODEL is --checkpoint=C, which is average (the default), last, best, a step, or steps to average as
 1000,2000; and --ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it.
@@ -41,21 +45,22 @@ wmt16, tatoeba, hub or files. --debug shows the traceback of a mistake.
 
 import dataclasses
 import json
-import logging
-import os
-import signal
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
-from jformer.command_line import REQUIRED, one_of, parse, positive
+from jformer.command_line import (
+    REQUIRED,
+    exit_status,
+    flags_and_folders,
+    one_of,
+    parse,
+    positive,
+    use_huge_pages,
+)
 from jformer.config import Config, UserError
-from jformer.keys import RunError, Stopped, help_text, nearest
-from jformer.output import drop_output, open_standard_error
+from jformer.keys import help_text, nearest
 
 EXAMPLES_SHOWN = 5
 FORMATS = ("text", "jsonl", "tsv")
@@ -64,35 +69,8 @@ OF_MODEL = {"checkpoint": "average", "ensemble": ""}  # flags of the commands th
 
 def main(argv: list[str]) -> int:
     """Run one command line, program name first, and return its exit status."""
-    open_standard_error()
-    logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
-    logging.getLogger("jformer").setLevel(logging.INFO)
-    try:
-        command, arguments = split_command(argv[1:])
-        status = command(arguments)
-        print(end="", flush=True)  # what standard output cannot take is met here, not at the end
-        return status
-    except (UserError, flags.Error) as error:
-        if "--debug" in argv:
-            traceback.print_exc()
-        # The last line: ml_collections puts a traceback before it, where a config file fails.
-        print(f"jformer: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        drop_output()  # who read has gone, as `head` does
-        return 128 + signal.SIGPIPE
-    except (RunError, OSError) as error:
-        if "--debug" in argv:
-            traceback.print_exc()
-        drop_output()
-        print(f"jformer: {error}", file=sys.stderr)
-        return 1
-    except Stopped as stopped:
-        print(f"jformer: {stopped}", file=sys.stderr)
-        return 128 + stopped.number
-    except KeyboardInterrupt:
-        print("jformer: interrupted; the same command goes on", file=sys.stderr)
-        return 130
+    arguments = argv[1:]
+    return exit_status("jformer", lambda: command_of(arguments)(arguments), "--debug" in argv)
 
 
 def run_main() -> None:
@@ -101,18 +79,8 @@ def run_main() -> None:
     sys.exit(main(sys.argv))
 
 
-def use_huge_pages() -> None:
-    """Start this process once more, with malloc on huge pages.
-
-    XLA's CPU backend takes fresh memory for the temporaries of each step. With small pages a third
-    of the step goes into page faults, and glibc reads this setting only when a process starts.
-    """
-    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
-        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], list[str]]:
+def command_of(arguments: list[str]) -> Callable[[list[str]], int]:
+    """The command, whose name is taken off the arguments."""
     commands = {
         "train": train_command,
         "translate": translate_command,
@@ -120,14 +88,16 @@ def split_command(arguments: list[str]) -> tuple[Callable[[list[str]], int], lis
         "evaluate": evaluate_command,
         "data": data_command,
         "summary": summary_command,
+        "report": report_command,
     }
     if {"--help", "-h"} & {*arguments}:
-        return help_command, []
+        return help_command
     if not arguments or arguments[0].startswith("-"):
-        return train_command, arguments
-    if arguments[0] not in commands:
-        raise UserError(f"no command {arguments[0]!r}{nearest(arguments[0], commands)}")
-    return commands[arguments[0]], arguments[1:]
+        return train_command
+    name = arguments.pop(0)
+    if name not in commands:
+        raise UserError(f"no command {name!r}{nearest(name, commands)}")
+    return commands[name]
 
 
 def help_command(arguments: list[str]) -> int:
@@ -263,6 +233,19 @@ def summary_command(arguments: list[str]) -> int:
         write_schedule(config, Path(flag.plot))
     for line in summary(config, S, T, gigabytes):
         print(line)
+    return 0
+
+
+def report_command(arguments: list[str]) -> int:
+    flag, folders = flags_and_folders(arguments, {"output": ""})
+
+    from jformer.views.page import write_page
+    from jformer.views.report import find_runs, markdown, read_rows
+
+    rows = read_rows(find_runs(folders))
+    if flag.output:
+        write_page(rows, Path(flag.output))
+    print(markdown(rows))
     return 0
 
 

@@ -151,7 +151,7 @@ class Run:
 
     def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
-        fewest = min(run.config.model.num_layers for run in (self, *self.others))
+        fewest = min(run.config.model.decoder_layers for run in (self, *self.others))
         # The last but one aligns best (Garg et al. 2019).
         layer = self.config.decode.alignment_layer or max(1, fewest - 1)
         if layer > fewest:

@@ -134,7 +134,7 @@ def forward(params, config, source_S, target_T):
     pre = config.norm_position == "pre"
     memory = normalized(x, params["encoder_norm"]) if pre else x
     x = embed(target_T, params["embedding"], params, config)
-    for n in range(config.num_layers):
+    for n in range(config.decoder_layers):
         layer = params[f"decoder_{n}"]
         sublayer = self_attention(layer, lambda q, m: m <= q)
         x = residual(x, sublayer, layer["self_attention_residual"], config)

@@ -132,7 +132,7 @@ def test_the_default_is_the_papers_base_model():
         ),
         (
             {"decode__alignment_layer": 7},
-            r"alignment_layer=7: must be <= config\.model\.num_layers=6",
+            r"alignment_layer=7: must be <= 6, the layers of the decoder",
         ),
         (
             {"model__positions": "learned", "decode__min_length": 512},
@@ -218,6 +218,6 @@ def test_every_key_is_read_by_the_package():
         section, _, key = path.rpartition(".")
         holders = {"train": "(train|every)", "decode": "(decode|config)"}.get(section, section)
         read = rf"\b(config|self\.config|{holders or 'config'})(\.{section})?\.{key}\b"
-        if key in ("d_k", "d_v"):
+        if key in ("d_k", "d_v", "num_decoder_layers"):
             read = rf"self\.{key} or"
         assert any(re.search(read, source) for source in sources), path

@@ -64,7 +64,7 @@ def train_loop(task: Task, steps: int, save_every: int) -> tuple[float, float]:
         )
         state, clock = task.create(task.params_key), Clock()
         checkpoints = stack.enter_context(Checkpoints(workdir, train))
-        monitor = Monitor(config, workdir, 0, task.mesh, clock)
+        monitor = Monitor(config, workdir, 0, task.mesh, clock, seconds=0.0)
         stack.enter_context(contextlib.closing(monitor))
         began = time.perf_counter()
         with Requests(0) as requests:

@@ -64,11 +64,13 @@ class Transformer(nn.Module):
         if config.positions == "learned":
             self.position_embedding = matrix("position_embedding", config.max_positions)
         self.embedding_dropout = Dropout(config.dropout)
-        parts = (config, self.make_attend, self.make_norm)
         encoder_layer = rematerialized(EncoderLayer, config, train_argument=3)
         decoder_layer = rematerialized(DecoderLayer, config, train_argument=5)
-        self.encoder = [encoder_layer(*parts) for _ in range(config.num_layers)]
-        self.decoder = [decoder_layer(*parts) for _ in range(config.num_layers)]
+        parts = (self.make_attend, self.make_norm)
+        self.encoder = [encoder_layer(config, *parts) for _ in range(config.num_layers)]
+        # What depends on the depth of a stack, as initial values do, is by the decoder's own.
+        own = dataclasses.replace(config, num_layers=config.decoder_layers)
+        self.decoder = [decoder_layer(own, *parts) for _ in range(config.decoder_layers)]
         if config.norm_position == "pre":
             self.encoder_norm, self.decoder_norm = self.make_norm(), self.make_norm()
 
@@ -122,7 +124,7 @@ class Transformer(nn.Module):
                 jnp.zeros((B, config.num_heads, W, T, width), config.compute_dtype)
                 for width in widths
             )
-            for _ in range(config.num_layers)
+            for _ in range(config.decoder_layers)
         ]
 
     def step(self, tokens_BW, t, ancestors_BWT, cache, memory):

@@ -34,28 +34,31 @@ from jformer.training.window import Seen, Window
 def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
-    Returns the splits that are to be scored; `profile` is STEP:COUNT. Raises `Stopped` where a
+    Returns the splits of `config.train.scored`; `profile` is STEP:COUNT. Raises `Stopped` where a
     signal ended the run, with all saved, and `RunError` where it cannot go on.
     """
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
     corpora, splits = open_data(config)
-    validation = splits.pop("validation")
+    validation = splits["validation"]
+    kinds = {name: "validation" if name == "validation" else "test" for name in splits}
+    scored = {n: split for n, split in splits.items() if config.train.scored in (kinds[n], "all")}
     with locked(workdir):
         if is_complete(config, workdir):
-            return splits
+            return scored
         with clock("preparation"):
             task = prepare(config, corpora, validation, workdir, mesh)
         with Checkpoints(workdir, config.train) as checkpoints:
             with clock("preparation"):
                 state, position = start(task, checkpoints)
                 begin(config, task.vocabularies, workdir)  # what could be a mistake lies behind
-                monitor = Monitor(task.config, workdir, int(state.step), mesh, clock)
+                step, seconds = int(state.step), position["seconds"]
+                monitor = Monitor(task.config, workdir, step, mesh, clock, seconds)
             say(describe(task, state))
             minutes, closing = config.train.checkpoint_minutes, contextlib.closing
             with closing(monitor), closing(profiler), Requests(minutes) as requests:
                 loop(task, state, position, checkpoints, requests, monitor, profiler)
-    return splits
+    return scored
 
 
 def loop(
@@ -91,7 +94,7 @@ def loop(
 
         if due(every.log_every):
             monitor.train_line(step, window, float(task.rate(step - 1)))
-            window = Window({})
+            window = window.next()
         with clock("evaluation"):
             validate(task, state, step, due, best, checkpoints, monitor)
         ended = 0 < every.patience <= best.worse
@@ -100,7 +103,7 @@ def loop(
                 follow(window.settle(), skipped, monitor)
                 position = {
                     "data": where, "window": window.sums(), "best": dataclasses.asdict(best),
-                    "skipped": skipped.row,
+                    "skipped": skipped.row, "seconds": monitor.seconds,
                 }  # fmt: skip
                 checkpoints.save(state, position, task.config, task.vocabularies.hash)
                 requests.saved()

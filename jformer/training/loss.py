@@ -50,6 +50,18 @@ def loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over):
     }
 
 
+def disagreement(a_BTV, b_BTV, labels_BT):
+    """Half the KL divergence of each from the other at every label, in nats: (B, T).
+
+    That of R-Drop (Wu et al. 2021, arXiv 2106.14448, Equation 2), between two passes with dropout.
+    """
+    check_shapes(a_BTV=a_BTV, b_BTV=b_BTV, labels_BT=labels_BT)
+    a_BTV, b_BTV = a_BTV.astype(jnp.float32), b_BTV.astype(jnp.float32)
+    # The normalizers of the two logarithms cancel: both probabilities sum to 1.
+    both_BTV = (jax.nn.softmax(a_BTV) - jax.nn.softmax(b_BTV)) * (a_BTV - b_BTV)
+    return jnp.sum(both_BTV, axis=-1) / 2 * (labels_BT != PAD)
+
+
 def perplexity(sums: dict[str, Any]) -> float:
     """exp of the mean unsmoothed NLL a token; inf where that overflows."""
     try:

@@ -29,6 +29,12 @@ def read_lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
+def last_line(path: Path) -> dict[str, Any]:
+    """The newest whole one; empty where there is none."""
+    lines = read_lines(path)
+    return json.loads(lines[-1]) if lines else {}
+
+
 class MetricsFile:
     """One JSON object a line, each with `step` and `split`."""
 
@@ -112,10 +118,15 @@ class Profile:
 
 
 class Monitor:
-    """All that is written of one run, and where its time goes."""
+    """All that is written of one run, and where its time goes.
 
-    def __init__(self, config: Config, workdir: Path, first: int, mesh: Mesh, clock: Clock):
-        self.clock, self._config = clock, config
+    `seconds` are those that the run took before this process, up to the step `first`.
+    """
+
+    def __init__(
+        self, config: Config, workdir: Path, first: int, mesh: Mesh, clock: Clock, seconds: float
+    ):
+        self.clock, self._config, self._seconds_before = clock, config, seconds
         self.progress = Progress(first, config.train.steps)
         self._shapes: set[tuple] = set()
         self._peak = mesh.size * peak_flops(mesh.local_devices[0], config.model.compute_dtype)[0]
@@ -138,10 +149,16 @@ class Monitor:
 
     def train_line(self, step: int, window: Window, rate: float) -> None:
         """The means since the last line; their speed is that of steps and input alone."""
-        seconds = self.clock.seconds
-        busy = seconds.get("step", 0.0) + seconds.get("input", 0.0)
+        clock = self.clock.seconds
+        busy = clock.get("step", 0.0) + clock.get("input", 0.0)
         elapsed, self._busy_before = busy - self._busy_before, busy
-        self.line(step, "train", **window.means(elapsed, self._peak), learning_rate=rate)
+        means = window.means(elapsed, self._peak)
+        self.line(step, "train", **means, learning_rate=rate, seconds=self.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """All that the run has taken, without what was lost where it was killed."""
+        return self._seconds_before + sum(self.clock.seconds.values())
 
     def line(self, step: int, split: str, **numbers: float) -> None:
         if self.writes:

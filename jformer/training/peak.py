@@ -77,8 +77,9 @@ def measured_flops(device: jax.Device, dtype: str) -> float:
 
 def step_flops(config: Config, B: int, S: int, T: int) -> float:
     """Operations of a train step on B rows of S + T positions, padding included."""
+    passes = 2 if config.train.consistency else 1
     # The backward pass has two products for each of the forward: for the inputs, for the weights.
-    return 3 * 2.0 * B * row_multiply_adds(config, S, T)
+    return passes * 3 * 2.0 * B * row_multiply_adds(config, S, T)
 
 
 def row_multiply_adds(config: Config, S: int, T: int) -> int:
@@ -94,4 +95,4 @@ def row_multiply_adds(config: Config, S: int, T: int) -> int:
     encoder_layer = attention(S, S, relative) + 2 * D * F * S
     decoder_layer = attention(T, T, relative) + attention(T, S) + 2 * D * F * T
     output = D * config.data.vocabulary_size * T
-    return model.num_layers * (encoder_layer + decoder_layer) + output
+    return model.num_layers * encoder_layer + model.decoder_layers * decoder_layer + output

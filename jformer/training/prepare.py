@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood
-from jformer.training.monitor import read_lines, say
+from jformer.training.monitor import last_line, say
 from jformer.training.processes import check_same
 from jformer.training.restore import initial_params, make_model, run_and_checkpoint
 from jformer.training.step import TrainState, create_state, from_config
@@ -34,12 +33,12 @@ MAY_CHANGE = (
     "train.steps", "train.accumulate", "train.log_every", "train.evaluate_every",
     "train.bleu_every", "train.bleu_pairs", "train.checkpoint_minutes", "train.keep_checkpoints",
     "train.keep_every", "train.patience", "train.init_from", "train.max_skipped", "train.damaged",
-    "train.failed_save", "model.dtype", "model.remat", "model.scan_layers", "data.cache",
-    "parallel.", "decode.",
+    "train.failed_save", "train.scored", "model.dtype", "model.remat", "model.scan_layers",
+    "data.cache", "parallel.", "decode.",
 )  # fmt: skip
 
-# The position of a run that begins: in the data, in the log, in its scores.
-NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": []}
+# The position of a run that begins: in the data, in the log, in its scores, in time.
+NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +114,7 @@ def start(task: Task, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
     if checkpoints.steps():
         state, position = checkpoints.restore_newest(like, task.vocabularies.hash)
         say(f"resuming from step {int(state.step)}")
-        return state, position
+        return state, NEW | position
     state = task.create(task.params_key)
     if task.config.train.init_from:
         params = initial_params(task.config.train.init_from, state.params, task.vocabularies)
@@ -168,8 +167,7 @@ def is_complete(config: Config, workdir: Path) -> bool:
     newest = newest_step(workdir)
     if newest is None:
         return False
-    lines = read_lines(workdir / "metrics.jsonl")
-    end = json.loads(lines[-1]) if lines else {}
+    end = last_line(workdir / "metrics.jsonl")
     lost_patience = end.get("split") == "ended" and end["step"] == newest
     return newest >= config.train.steps or (
         lost_patience and 0 < config.train.patience <= end["patience"]

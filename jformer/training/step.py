@@ -15,7 +15,7 @@ from flax import struct
 
 from jformer.config import PAD, Config, TrainConfig
 from jformer.model.transformer import Transformer
-from jformer.training.loss import SUMS, loss_sums
+from jformer.training.loss import SUMS, disagreement, loss_sums
 from jformer.training.optimizer import learning_rate, make_optimizer
 
 
@@ -36,13 +36,20 @@ def create_state(
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), ema)
 
 
-def abstract_params(model: Transformer) -> Any:
-    """Shapes of the parameters on one device, without computing any."""
+def parameter_shapes(model: Transformer) -> Any:
+    """Of the parameters, without computing any; no device is taken hold of."""
     tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
+    return jax.eval_shape(
+        lambda tokens_11: model.init(jax.random.key(0), tokens_11, tokens_11), tokens_11
+    )["params"]
+
+
+def abstract_params(model: Transformer) -> Any:
+    """Shapes of the parameters on one device."""
     one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device), shapes
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device),
+        parameter_shapes(model),
     )
 
 
@@ -61,9 +68,17 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     """
 
     def loss_fn(params, rows, key, all_tokens):
+        if config.consistency:
+            # Each row beside its copy, on the same device: dropout masks differ from row to row.
+            rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
         logits_BTV = logits(model, params, rows, train=True, rngs={"dropout": key})
         labels_BT = rows["labels_BT"]
         sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over)
+        if config.consistency:
+            sums = {name: total / 2 for name, total in sums.items()}
+            # Half of Wu et al.'s Equation 4, so that alpha = 0 is the loss of one pass.
+            apart = jnp.sum(disagreement(logits_BTV[::2], logits_BTV[1::2], labels_BT[::2]))
+            sums["loss"] += config.consistency / 2 * apart
         return sums["loss"] / all_tokens, sums
 
     def gradients(params, batch, key):

@@ -27,9 +27,8 @@ class Window:
     """
 
     def __init__(self, sums: dict[str, float]):
-        self._sums = {**dict.fromkeys((*SUMMED, "steps"), 0.0), **sums}
-        self._tokens_before = self._sums["tokens"]
-        self._flops = 0.0
+        self._sums = {**dict.fromkeys((*SUMMED, "steps", "flops_in_all"), 0.0), **sums}
+        self._before = dict(self._sums)
         self._pending: collections.deque[tuple[Seen, float]] = collections.deque()
 
     def add(self, step: Seen, flops_a_token: float) -> None:
@@ -43,19 +42,24 @@ class Window:
             for name in SUMMED:
                 self._sums[name] += float(step.metrics[name])
             self._sums["steps"] += 1
-            self._flops += flops_a_token * float(step.metrics["tokens"])
+            self._sums["flops_in_all"] += flops_a_token * float(step.metrics["tokens"])
             yield step
 
     def sums(self) -> dict[str, float]:
         return dict(self._sums)
 
+    def next(self) -> "Window":
+        """An empty one, in which only what the whole run has spent goes on."""
+        return Window({"flops_in_all": self._sums["flops_in_all"]})
+
     def means(self, seconds: float, peak: float) -> dict[str, float]:
         """A token's loss and NLL, their perplexity; speed over the `seconds` that steps took.
 
         `mfu` is the share of `peak` FLOP/s that positions with a token made use of; work on
-        padding, and work done again by rematerialisation, does not count.
+        padding, and work done again by rematerialisation, does not count. `flops` is all of such
+        work since the run began.
         """
-        sums = self.sums()
+        sums, before = self.sums(), self._before
         tokens, updates = max(sums["tokens"], 1), max(sums["steps"] - sums["skipped"], 1)
         return {
             "loss": sums["loss"] / tokens,
@@ -63,6 +67,7 @@ class Window:
             "perplexity": perplexity({"nll": sums["nll"], "tokens": tokens}),
             "gradient_norm": sums["gradient_norm"] / updates,
             "skipped": sums["skipped"],
-            "tokens_per_second": (sums["tokens"] - self._tokens_before) / seconds,
-            "mfu": self._flops / seconds / peak,
+            "tokens_per_second": (sums["tokens"] - before["tokens"]) / seconds,
+            "mfu": (sums["flops_in_all"] - before["flops_in_all"]) / seconds / peak,
+            "flops": sums["flops_in_all"],
         }

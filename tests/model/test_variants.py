@@ -31,6 +31,7 @@ OTHERS = [
     {"tying": "output"},
     {"tying": "none"},
     {"activation": "gelu"},
+    {"num_decoder_layers": 2},
     {"scaled_attention": False},
     {"scaled_attention": False, "positions": "relative"},
 ]
@@ -156,7 +157,7 @@ def changed_value(field):
     """Some other valid value for every key under `model`."""
     special = {
         "d_model": 8, "d_k": 3, "d_v": 3, "dropout": 0.5, "attention_dropout": 0.5,
-        "activation_dropout": 0.5, "dtype": "bfloat16",
+        "activation_dropout": 0.5, "dtype": "bfloat16", "num_decoder_layers": 2,
     }  # fmt: skip
     if field.name in special:
         return special[field.name]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,8 +57,8 @@ def saved_run(workdir):
 def metrics_of(workdir):
     lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        line.pop("tokens_per_second", None)
-        line.pop("mfu", None)
+        for measured in ("tokens_per_second", "mfu", "seconds"):
+            line.pop(measured, None)
     return lines
 
 
@@ -72,8 +73,14 @@ def assert_same_run(stopped, undisturbed):
     (state, position), (expected, expected_position) = saved_run(stopped), saved_run(undisturbed)
     assert int(state.step) == STEPS
     jax.tree.map(np.testing.assert_array_equal, state, expected)
+    for measured in (position, expected_position):
+        assert measured.pop("seconds") > 0
     assert position == expected_position
     assert metrics_of(stopped) == metrics_of(undisturbed)
+    log = (stopped / "metrics.jsonl").read_text().splitlines()
+    seconds = [json.loads(line).get("seconds", 0.0) for line in log]
+    seconds = [each for each in seconds if each]
+    assert seconds == sorted(seconds)  # a resumed run counts on
     steps = [line["step"] for line in metrics_of(stopped) if line["split"] == "train"]
     assert steps == [*range(7, STEPS, 7), STEPS]
 
@@ -146,6 +153,20 @@ def test_a_run_killed_at_random_moments_ends_bit_equal(corpus_directory, tmp_pat
     assert_same_run(killed, undisturbed)
 
 
+@pytest.mark.parametrize(
+    ("scored", "splits"), [("validation", ["validation"]), ("all", ["validation", "test"])]
+)
+def test_a_run_scores_the_splits_that_it_was_asked_for(
+    trained_workdir, corpus_directory, tmp_path, capfd, scored, splits
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    (workdir / "results.json").unlink()
+    flags = [*small_flags(corpus_directory, workdir), f"--config.train.scored={scored}"]
+    capfd.readouterr()
+    assert main(["jformer", *flags]) == 0
+    assert list(json.loads(capfd.readouterr().out)) == splits
+
+
 def test_a_complete_run_prints_its_scores_again_and_trains_no_more(
     trained_workdir, corpus_directory, capsys
 ):
@@ -168,7 +189,9 @@ def test_metrics_hold_every_line_that_was_asked_for(trained_workdir):
     train = [line for line in lines if line["split"] == "train"]
     assert set(train[0]) == {
         "step", "split", "loss", "nll", "perplexity", "learning_rate", "gradient_norm", "skipped",
+        "flops",
     }  # fmt: skip
+    assert train[2]["flops"] > train[1]["flops"] > train[0]["flops"] > 0
     config = read_config(trained_workdir / "config.json")
     optimizer = config.optimizer
     rate = optimizer.learning_rate_factor * 16**-0.5 * 8 * optimizer.warmup_steps**-1.5

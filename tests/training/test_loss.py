@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jformer.config import SMOOTHINGS
-from jformer.training.loss import loss_sums, perplexity, token_losses
+from jformer.training.loss import disagreement, loss_sums, perplexity, token_losses
 
 B, T, V = 2, 5, 7
 LOGITS = np.random.default_rng(0).normal(size=(B, T, V)).astype(np.float32) * 3
@@ -71,6 +71,23 @@ def test_gradient_is_the_softmax_less_the_smoothed_label():
     smoothed = np.full((B, T, V), 0.1 / V)
     np.put_along_axis(smoothed, LABELS[..., None], 0.9 + 0.1 / V, axis=-1)
     np.testing.assert_allclose(gradient, jax.nn.softmax(LOGITS) - smoothed, atol=1e-6)
+
+
+def test_disagreement_is_the_mean_of_the_two_divergences():
+    def log_softmax(logits_V):
+        normalizer = math.log(sum(math.exp(z) for z in logits_V))
+        return [float(z) - normalizer for z in logits_V]
+
+    others = LOGITS + np.random.default_rng(1).normal(size=LOGITS.shape).astype(np.float32)
+    apart_BT = disagreement(jnp.asarray(LOGITS), jnp.asarray(others), jnp.asarray(LABELS))
+    for b, t in np.ndindex(B, T):
+        p_V, q_V = log_softmax(LOGITS[b, t]), log_softmax(others[b, t])
+        both = [
+            sum(math.exp(x) * (x - y) for x, y in zip(*pair, strict=True))
+            for pair in ((p_V, q_V), (q_V, p_V))
+        ]
+        expected = sum(both) / 2 if LABELS[b, t] else 0
+        assert float(apart_BT[b, t]) == pytest.approx(expected, rel=1e-4)
 
 
 def test_sums_leave_out_the_padding():

@@ -67,6 +67,18 @@ def test_speed_and_utilization_are_those_of_this_process_alone():
     assert means["perplexity"] == pytest.approx(np.exp(2 / 7))
 
 
+def test_the_work_of_the_whole_run_is_counted_on_over_lines_and_checkpoints():
+    window = Window({"flops_in_all": 7.0})
+    for step in (1, 2):
+        window.add(step_at(step), flops_a_token=10.0)
+        assert len(list(window.settle())) == 1
+        means = window.means(seconds=1.0, peak=1.0)
+        window = window.next()
+    assert means["flops"] == window.sums()["flops_in_all"] == 27.0
+    assert means["mfu"] == 10.0  # of its own window
+    assert window.sums()["steps"] == 0
+
+
 def test_the_gradient_norm_is_a_mean_over_the_updates_that_were_made():
     window = Window({})
     for step, skipped in enumerate([0, 1, 0, 1], start=1):

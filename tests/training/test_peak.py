@@ -90,13 +90,20 @@ def test_a_step_has_three_times_the_operations_of_the_forward_pass_of_its_rows()
     assert step_flops(config, B, S, T) == 3 * B * forward
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "relative"])
-def test_the_formula_counts_what_the_traced_program_has(positions):
-    model = dataclasses.replace(BASE.model, num_layers=3, positions=positions, d_k=24, d_v=40)
+@pytest.mark.parametrize(("positions", "decoder"), [("sinusoidal", None), ("relative", 2)])
+def test_the_formula_counts_what_the_traced_program_has(positions, decoder):
+    model = dataclasses.replace(
+        BASE.model, num_layers=3, num_decoder_layers=decoder, positions=positions, d_k=24, d_v=40
+    )
     config = dataclasses.replace(BASE, model=model)
     assert row_multiply_adds(config, 5, 11) == sum(
         work for *_, work in forward_costs(config, 5, 11)
     )
+
+
+def test_two_passes_are_twice_the_work():
+    twice = dataclasses.replace(BASE, train=dataclasses.replace(BASE.train, consistency=5.0))
+    assert step_flops(twice, 3, 5, 11) == 2 * step_flops(BASE, 3, 5, 11)
 
 
 def test_work_done_again_to_save_memory_does_not_count():

@@ -10,6 +10,7 @@ import pytest
 
 from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.model.transformer import Transformer
+from jformer.training.loss import disagreement, loss_sums
 from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state, evaluation_step, make_train_step
 
@@ -19,11 +20,12 @@ KEY = jax.random.key(9)
 
 
 @functools.cache
-def setup(dropout=0.2, label_smoothing=0.1):
+def setup(dropout=0.2, label_smoothing=0.1, consistency=0.0):
     """A compiled step, shared by the tests, and a state to begin with."""
     model = Transformer(dataclasses.replace(CONFIG, dropout=dropout), V)
     adam = make_optimizer(OptimizerConfig(), lambda count: 0.01)
-    step = jax.jit(make_train_step(model, adam, TrainConfig(label_smoothing=label_smoothing)))
+    train = TrainConfig(label_smoothing=label_smoothing, consistency=consistency)
+    step = jax.jit(make_train_step(model, adam, train))
     return step, jax.jit(lambda key: create_state(model, adam, key))(jax.random.key(0))
 
 
@@ -108,6 +110,31 @@ def test_label_smoothing_changes_the_loss_and_not_the_likelihood():
     plain, smoothed = (s(state, batch(), KEY)[1] for s in (step, smooth))
     assert float(plain["nll"]) == pytest.approx(float(smoothed["nll"]))
     assert float(plain["loss"]) != pytest.approx(float(smoothed["loss"]), rel=1e-3)
+
+
+def test_consistency_is_the_loss_of_two_passes_and_what_they_disagree():
+    step, state = setup(consistency=5.0)
+    _, sums = step(state, batch(), KEY)
+    twice = {name: np.repeat(rows, 2, axis=0) for name, rows in batch().items()}
+    logits_BTV = Transformer(CONFIG, V).apply(
+        {"params": state.params}, twice["source_BS"], twice["target_BT"], train=True,
+        rngs={"dropout": jax.random.fold_in(KEY, 0)},
+    )  # fmt: skip
+    plain = loss_sums(logits_BTV, twice["labels_BT"], 0.1, "all")
+    apart = disagreement(logits_BTV[::2], logits_BTV[1::2], batch()["labels_BT"]).sum()
+    assert float(sums["tokens"]) == 96
+    assert float(sums["nll"]) == pytest.approx(float(plain["nll"]) / 2, rel=1e-5)
+    expected = float(plain["loss"]) / 2 + 5.0 / 2 * float(apart)
+    assert float(sums["loss"]) == pytest.approx(expected, rel=1e-5)
+    assert float(apart) > 1
+
+
+def test_without_dropout_two_passes_are_one():
+    (once, state), (twice, _) = setup(dropout=0.0), setup(dropout=0.0, consistency=5.0)
+    (a, plain), (b, both) = (step(state, batch(), KEY) for step in (once, twice))
+    assert float(both["loss"]) == pytest.approx(float(plain["loss"]), rel=1e-5)
+    # Adam's first moment is 0.1 of the gradient; sums of other lengths, in float32.
+    assert_trees_close(a.optimizer_state[0].mu, b.optimizer_state[0].mu, atol=1e-6)
 
 
 def test_the_state_of_a_step_is_four_things():

@@ -1,0 +1,75 @@
+"""Points at work on a cluster, through submitit: Slurm, or `local` to try it out on one machine."""
+
+from pathlib import Path
+from typing import Any
+
+from experiments.sweep import Point
+from experiments.work import Work, begin
+from jformer.config import UserError
+
+REQUEUES = 1000  # after a time limit; a preempted job is requeued always
+
+
+class Task:
+    """A point as a job. `checkpoint` is submitit's: called before a preemption or a time limit."""
+
+    def __init__(self, point: Point):
+        self._point = point
+        self._work: Work | None = None
+
+    def __call__(self) -> str:
+        self._work = begin(self._point, {}, set())
+        return self._work.wait() if self._work else "another process is at work on it"
+
+    def checkpoint(self) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        if self._work:
+            self._work.stop()
+            self._work.wait()
+        return DelayedSubmission(Task(self._point))
+
+
+class Cluster:
+    """All points at once, as an array of which the cluster runs as many as it has room for."""
+
+    def __init__(self, submit: str, jobs: int, folder: Path):
+        """`submit` is CLUSTER:KEY=VALUE,... with submitit's parameters."""
+        try:
+            import submitit
+        except ImportError as error:
+            raise UserError(
+                "--submit needs the package submitit: pip install 'jformer[slurm]'"
+            ) from error
+        cluster, _, text = submit.partition(":")
+        pairs = (pair.partition("=") for pair in text.split(",") if pair)
+        given = {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+        limit = {"slurm_array_parallelism": jobs} if jobs > 1 else {}
+        try:
+            self._executor = submitit.AutoExecutor(
+                folder / "jobs", cluster=cluster, slurm_max_num_timeout=REQUEUES
+            )
+            self._executor.update_parameters(**{"name": folder.name, **limit, **given})
+        except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
+            raise UserError(f"--submit={submit}: {' '.join(str(error).split())}") from error
+        self._jobs: dict[str, Any] = {}
+
+    def start(self, waiting: list[Point]) -> list[Point]:
+        started = list(waiting)
+        with self._executor.batch():
+            jobs = [self._executor.submit(Task(point)) for point in started]
+        self._jobs |= {point.name: job for point, job in zip(started, jobs, strict=True)}
+        waiting.clear()
+        return started
+
+    def poll(self, point: Point) -> str | None:
+        """None while it waits or works, then what went wrong, or nothing."""
+        job = self._jobs[point.name]
+        if not job.done():
+            return None
+        error = job.exception()
+        return f"job {job.job_id}: {str(error).splitlines()[0]}" if error else job.result()
+
+    def stop(self) -> str:
+        """The jobs stay; what to say about it."""
+        return "the cluster goes on with the jobs; `report` shows how they do"

@@ -1,0 +1,90 @@
+"""Points at work on this machine, which is dealt out to them."""
+
+import dataclasses
+import os
+import subprocess
+from collections.abc import Sequence
+
+from experiments.sweep import Point
+from experiments.work import Work, begin
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """What one of several processes has of the machine."""
+
+    environment: dict[str, str]
+    cores: frozenset[int]  # empty: all
+
+
+class Pool:
+    """As many processes at a time as there are places."""
+
+    def __init__(self, places: Sequence[Place]):
+        self._free = list(places)
+        self._at_work: dict[str, tuple[Work, Place]] = {}
+
+    def start(self, waiting: list[Point]) -> list[Point]:
+        """Take from `waiting` what can be started now."""
+        started = []
+        for point in list(waiting):
+            if not self._free:
+                break
+            place = self._free[0]
+            work = begin(point, place.environment, set(place.cores))
+            if work:
+                self._at_work[point.name] = work, self._free.pop(0)
+                waiting.remove(point)
+                started.append(point)
+        return started
+
+    def poll(self, point: Point) -> str | None:
+        """None while it is at work, then what went wrong, or nothing."""
+        work, place = self._at_work[point.name]
+        fault = work.poll()
+        if fault is not None:
+            self._free.append(place)
+            del self._at_work[point.name]
+        return fault
+
+    def stop(self) -> str:
+        """End with all saved; what to say about it."""
+        for work, _ in self._at_work.values():
+            work.stop()
+        for work, _ in self._at_work.values():
+            work.wait()
+        return "all is saved; the same command goes on"
+
+
+def places(jobs: int) -> list[Place]:
+    """The cores and GPUs that this process may use, dealt out to `jobs` processes.
+
+    Small models gain: a process on a core of its own does more than half of what it does on two.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    gpus = visible_gpus()
+    dealt = []
+    for number in range(jobs):
+        environment = {}
+        if gpus:
+            own = gpus[number::jobs] or [gpus[number % len(gpus)]]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        if len(gpus) < jobs and gpus:
+            # JAX takes three quarters of a GPU's memory for itself, unless it is told.
+            share = 0.9 / -(-jobs // len(gpus))
+            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
+        shared = jobs == 1 or len(cores) < jobs
+        dealt.append(Place(environment, frozenset() if shared else frozenset(cores[number::jobs])))
+    return dealt
+
+
+def visible_gpus() -> list[str]:
+    """Their names for CUDA_VISIBLE_DEVICES. JAX is not asked: it would take hold of them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [gpu for gpu in named.split(",") if gpu]
+    try:
+        told = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return []
+    return [str(number) for number, _ in enumerate(told.stdout.splitlines())]

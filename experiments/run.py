@@ -1,0 +1,126 @@
+"""Run a sweep: every point a process of its own with a run directory of its own.
+
+    python -m experiments.run experiments/NAME.py [--workdir=runs/NAME] [--jobs=1] [--seeds=1]
+                              [--only=PATTERN] [--dry_run] [--submit=slurm:KEY=VALUE,...]
+                              [--config.KEY=VALUE ...]
+
+    --workdir  the folder of the run directories, which are named by what a point changes
+    --jobs     points at work at the same time; they share out the machine's cores and GPUs
+    --seeds    runs of each point, with the config's seed and the numbers behind it
+    --only     the points whose name matches, as '*num_heads*'
+    --dry_run  print the commands, and run nothing
+    --submit   as an array of jobs of a Slurm cluster (extra slurm), with submitit's parameters, as
+               --submit=slurm:timeout_min=600,gpus_per_node=1,slurm_partition=gpu
+    --config.* a key for all points
+
+The same command again goes on: what is complete is not run again, what was stopped resumes, what
+failed is tried again. A point on which another process is at work is left to it. Progress goes to
+standard error, what the process of a point says to log.txt in its run directory, the table of
+results to standard output. Exit status: 0 all is complete, 1 a point failed, 2 the user's mistake,
+130 and 143 stopped by Ctrl-C and SIGTERM.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from tqdm import tqdm
+
+from experiments.cluster import Cluster
+from experiments.pool import Pool, places
+from experiments.sweep import Point, load_sweep, make_points
+from jformer.command_line import exit_status, parse, positive
+from jformer.config import UserError
+from jformer.keys import RunError, Stopped
+from jformer.training.monitor import say
+from jformer.training.stopping import Requests
+from jformer.views.report import markdown, read_rows
+
+FLAGS = {"workdir": "", "jobs": "1", "seeds": "1", "only": "", "dry_run": False, "submit": ""}
+PAUSE = 0.5  # seconds between two looks at the processes
+
+
+def run_sweep(arguments: list[str]) -> int:
+    if not arguments or {"--help", "-h"} & {*arguments}:
+        print(__doc__)
+        return 0
+    path, *flags = arguments
+    sweep = load_sweep(path)
+    if own := next((flag for flag in flags if flag.startswith(("--config=", "-config="))), None):
+        raise UserError(f"{own}: the config of a sweep is CONFIG in {path}")
+    flag, _ = parse([f"--config={sweep.CONFIG}", *flags], FLAGS)
+    jobs, seeds = (positive(name, flag[name].value, int) for name in ("jobs", "seeds"))
+    folder = Path(flag.workdir or f"runs/{Path(path).stem}")
+    of_config = [flag for flag in flags if flag.startswith(("--config.", "-config."))]
+    points = make_points(sweep, folder, of_config, flag.only, seeds)
+    if flag.dry_run:
+        for point in points:
+            print(point.as_typed)
+        return 0
+    workers = Cluster(flag.submit, jobs, folder) if flag.submit else Pool(places(jobs))
+    failed = run_points(points, workers)
+    print(markdown(read_rows([point.workdir for point in points])))
+    if failed:
+        raise RunError(f"{len(failed)} of {len(points)} points failed: {', '.join(failed)}")
+    return 0
+
+
+def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
+    """Run what is not complete; the names of those that failed."""
+    waiting = [point for point in points if not point.is_complete]
+    say(f"sweep       {len(points)} points, {len(points) - len(waiting)} complete")
+    at_work: list[Point] = []
+    failed = []
+    progress = Progress(waiting)
+    with Requests(minutes=0) as requests:
+        while waiting or at_work:
+            waiting = [point for point in waiting if not point.is_complete]
+            for point in workers.start(waiting):
+                at_work.append(point)
+                progress.report(point, f"begins at step {point.step}")
+            for point in list(at_work):
+                fault = workers.poll(point)
+                if fault is None:
+                    continue
+                at_work.remove(point)
+                progress.report(point, f"failed: {fault}" if fault else "complete")
+                failed += [point.name] if fault else []
+            progress.update()
+            if requests.now:
+                raise Stopped(requests.now, workers.stop())
+            time.sleep(PAUSE)
+    progress.close()
+    return failed
+
+
+class Progress:
+    """Steps of all points together: a bar on a terminal, and a line where one begins or ends."""
+
+    def __init__(self, points: list[Point]):
+        self._points = points
+        total = sum(point.config.train.steps for point in points)
+        self._bar = tqdm(
+            total=total, initial=self._steps(), unit="step", disable=not sys.stderr.isatty()
+        )
+        self._began, self._first = time.monotonic(), self._steps()
+
+    def _steps(self) -> int:
+        return sum(point.step for point in self._points)
+
+    def update(self) -> None:
+        self._bar.update(self._steps() - self._bar.n)
+
+    def report(self, point: Point, text: str) -> None:
+        done = self._steps() - self._first
+        left = self._bar.total - self._first - done
+        seconds = (time.monotonic() - self._began) * left / done if done else 0.0
+        eta = f"  ETA {tqdm.format_interval(seconds)}" if seconds else ""
+        complete = sum(point.is_complete for point in self._points)
+        say(f"{complete}/{len(self._points)}{eta}  {point.name}: {text}")
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+if __name__ == "__main__":
+    sys.exit(exit_status("experiments.run", lambda: run_sweep(sys.argv[1:]), "--debug" in sys.argv))

@@ -1,0 +1,133 @@
+"""What a sweep consists of: its points, each a config, a run directory and the command of a run.
+
+A sweep is a file with a config, `CONFIG = "configs/tiny.py:multi30k"`, and a generator `sweep()` of
+what its points change, as flat overrides: `{"model.num_heads": 4}`, or `{}` for the config itself.
+"""
+
+import dataclasses
+import fnmatch
+import importlib.util
+import shlex
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jformer.command_line import parse
+from jformer.config import Config, UserError, read_config
+from jformer.training.monitor import last_line
+from jformer.training.prepare import check_same_config
+
+LONGEST_NAME = 200  # of a folder; file systems end at 255
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    workdir: Path
+    config: Config
+    flags: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.workdir.name
+
+    @property
+    def command(self) -> list[str]:
+        """What runs it, or goes on with it, or prints its scores once more."""
+        train = ["-m", "jformer.main", *self.flags, f"--workdir={self.workdir}"]
+        return [sys.executable, *train]
+
+    @property
+    def as_typed(self) -> str:
+        return shlex.join(["python", *self.command[1:]])
+
+    @property
+    def log(self) -> Path:
+        """Standard error of all its processes."""
+        return self.workdir / "log.txt"
+
+    @property
+    def scores(self) -> Path:
+        """Standard output of the process that came to its end: only a complete point has it."""
+        return self.workdir / "scores.json"
+
+    @property
+    def is_complete(self) -> bool:
+        return self.scores.exists() and read_config(self.workdir / "config.json") == self.config
+
+    @property
+    def step(self) -> int:
+        """The last that its log of metrics has."""
+        return last_line(self.workdir / "metrics.jsonl").get("step", 0)
+
+
+def make_points(
+    sweep: ModuleType, folder: Path, flags: list[str], only: str, seeds: int
+) -> list[Point]:
+    """The points, checked; `flags` are for each of them, as `--config.train.steps=100`.
+
+    `only` is a pattern of names, as `*num_heads*`. With several `seeds` each point is there once
+    more for every seed behind its own.
+    """
+    points: dict[str, Point] = {}
+    for overrides in sweep.sweep():
+        for more in range(seeds):
+            point = make_point(sweep.CONFIG, folder, flags, overrides, more)
+            if point.name in points:
+                raise UserError(
+                    f"{sweep.__file__}: {point.name} is there twice; points must differ"
+                )
+            points[point.name] = point
+    if not points:
+        raise UserError(f"{sweep.__file__}: has no points; sweep() must yield overrides")
+    chosen = [point for name, point in points.items() if fnmatch.fnmatch(name, only or "*")]
+    if not chosen:
+        raise UserError(f"--only={only}: matches none of {', '.join(points)}")
+    for point in chosen:
+        check_same_config(point.config, point.workdir)
+    return chosen
+
+
+def load_sweep(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sweep", path)
+    if spec is None or spec.loader is None or not Path(path).is_file():
+        raise UserError(f"{path}: is no Python file; there is experiments/table3_small.py, for one")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, NameError, SyntaxError, TypeError) as error:
+        raise UserError(f"{path}: {error}") from error
+    for name in ("CONFIG", "sweep"):
+        if not hasattr(module, name):
+            raise UserError(
+                f"{path}: has no {name}; a sweep needs CONFIG, the --config of a run, and sweep(), "
+                f"a generator of overrides"
+            )
+    return module
+
+
+def make_point(
+    config: str, folder: Path, flags: list[str], overrides: dict[str, Any], more: int
+) -> Point:
+    """The point of one dictionary of overrides, with the seed that is `more` above its own."""
+    _, plain = parse([f"--config={config}", *flags, *as_flags(overrides)], {})
+    if more:
+        overrides = {**overrides, "seed": plain.seed + more}
+    all_flags = (f"--config={config}", *flags, *as_flags(overrides))
+    _, checked = parse([*all_flags], {})
+    name = name_of(overrides)
+    if len(name) > LONGEST_NAME:
+        raise UserError(f"{name}: is too long for the name of a folder")
+    return Point(folder / name, checked, all_flags)
+
+
+def as_flags(overrides: dict[str, Any]) -> Iterator[str]:
+    return (f"--config.{key}={value}" for key, value in overrides.items())
+
+
+def name_of(overrides: dict[str, Any]) -> str:
+    """As `model.num_heads=4+seed=1`; no comma and no @, which separate runs elsewhere."""
+    parts = (f"{key}={urllib.parse.quote(str(value), safe='')}" for key, value in overrides.items())
+    return "+".join(parts) or "base"

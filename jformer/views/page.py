@@ -1,0 +1,131 @@
+"""The report as one HTML page that needs nothing but itself: a table and the learning curves."""
+
+import html
+from pathlib import Path
+from typing import Any
+
+from jformer.config import UserError
+from jformer.keys import replace_file
+from jformer.views.report import Row, table
+
+# Of metrics.jsonl: split, name, title, and the axis with its unit.
+CURVES = (
+    ("validation", "nll", "Validation likelihood", "NLL, nats a token"),
+    ("validation", "bleu", "Validation BLEU, of the first pairs", "BLEU"),
+    ("train", "nll", "Training likelihood", "NLL, nats a token"),
+)
+# Colours of a page that is light or dark as its reader has it, the curves included.
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c1e21; --paper: #ffffff; --line: #d5d8dc; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e6e9; --paper: #16181b; --line: #3a3f45; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+       margin: 0 auto; max-width: 80rem; padding: 1rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { border-bottom: 1px solid var(--line); padding: .25rem .75rem; text-align: right; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
+                                 background: var(--paper); }
+"""
+SCRIPT = """
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function paint() {
+  const style = getComputedStyle(document.documentElement);
+  const ink = style.getPropertyValue("--ink"), line = style.getPropertyValue("--line");
+  for (const figure of document.querySelectorAll(".plotly-graph-div")) {
+    Plotly.relayout(figure, {
+      "font.color": ink, "xaxis.gridcolor": line, "yaxis.gridcolor": line,
+      "hoverlabel.bgcolor": style.getPropertyValue("--paper"), "hoverlabel.font.color": ink,
+    });
+  }
+}
+dark.addEventListener("change", paint);
+paint();
+"""
+
+
+def write_page(rows: list[Row], path: Path) -> None:
+    replace_file(path, page(rows).encode())
+
+
+def page(rows: list[Row]) -> str:
+    heading, *lines = table(rows)
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heading)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>\n"
+        for cells in lines
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>jformer: {len(lines)} rows</title>
+<link rel="icon" href="data:,">
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>Runs side by side</h1>
+<div class="wide"><table><thead><tr>{head}</tr></thead>
+<tbody>
+{body}</tbody></table></div>
+{curves(rows)}
+<script>{SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+def curves(rows: list[Row]) -> str:
+    """Each kind of curve that any run has, as a figure."""
+    try:
+        from plotly.graph_objects import Figure, Scatter
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise UserError(
+            "--output needs the package plotly: pip install 'jformer[report]'"
+        ) from error
+    parts = [f"<script>{get_plotlyjs()}</script>"]
+    for split, name, title, unit in CURVES:
+        figure = Figure(layout=layout(title, unit))
+        for number, row in enumerate(rows):
+            for run in row.runs:
+                points: list[Any] = run.curve(split, name)
+                if not points:
+                    continue
+                steps, values = zip(*points, strict=True)
+                label = row.label if len(row.runs) == 1 else f"{row.label}, seed {run.config.seed}"
+                figure.add_trace(
+                    Scatter(
+                        x=steps, y=values, name=label, mode="lines+markers", marker_size=4,
+                        line_color=COLOURS[number % len(COLOURS)],
+                        line_dash="solid" if number < len(COLOURS) else "dash",
+                        hovertemplate=f"%{{fullData.name}}<br>step %{{x:,}}: %{{y:.4g}} {unit}"
+                        "<extra></extra>",
+                    )
+                )  # fmt: skip
+        if figure.data:
+            parts.append(
+                figure.to_html(
+                    full_html=False, include_plotlyjs=False, config={"responsive": True},
+                    default_height="30rem",
+                )
+            )  # fmt: skip
+    return "\n".join(parts)
+
+
+# Ten that can be told apart on white and on black, also by most who see fewer colours.
+COLOURS = (
+    "#4477aa", "#ee6677", "#228833", "#b8a22e", "#66ccee", "#aa3377", "#999999", "#ee7733",
+    "#009988", "#8a6fd1",
+)  # fmt: skip
+
+
+def layout(title: str, unit: str) -> dict[str, Any]:
+    return {
+        "title": title, "xaxis_title": "step (updates of the parameters)", "yaxis_title": unit,
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "hovermode": "closest",
+        "showlegend": True, "legend": {"orientation": "h", "y": -0.2},
+        "margin": {"l": 60, "r": 20, "t": 50, "b": 40},
+    }  # fmt: skip

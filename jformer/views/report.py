@@ -1,0 +1,216 @@
+"""Runs side by side: a row for what makes each differ, with its scores and what it took.
+
+It reads run directories, also of runs that are going on, and writes nothing into them.
+"""
+
+import collections
+import dataclasses
+import json
+import math
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jformer.config import Config, UserError, read_config
+from jformer.data.vocabulary import Vocabularies
+from jformer.keys import flatten
+from jformer.model.transformer import Transformer
+from jformer.results import read_results
+from jformer.training.cost import parameters
+from jformer.training.monitor import read_lines
+from jformer.training.step import parameter_shapes
+from jformer.views.paper import PaperRow, flat_with_widths, paper_row
+
+UNSEEN = ("name", "seed")  # keys that make no row of its own
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSeen:
+    """What a run directory tells."""
+
+    workdir: Path
+    config: Config
+    parameters: int | None  # None: it has no vocabulary yet
+    lines: list[dict[str, Any]]  # of metrics.jsonl
+    scores: dict[str, dict[str, Any]]  # by split
+
+    @property
+    def step(self) -> int:
+        return max((line["step"] for line in self.lines), default=0)
+
+    @property
+    def state(self) -> str:
+        steps = self.config.train.steps
+        ended = any(line["split"] == "ended" for line in self.lines)
+        if self.step < steps and not ended:
+            return f"step {self.step:,} of {steps:,}"
+        return "complete" if self.scores else "trained"
+
+    def spent(self, name: str) -> float | None:
+        """`seconds` or `flops` of its training so far."""
+        found = [line[name] for line in self.lines if name in line]
+        return found[-1] if found else None
+
+    def curve(self, split: str, name: str) -> list[tuple[int, float]]:
+        return [
+            (line["step"], line[name])
+            for line in self.lines
+            if line["split"] == split and name in line
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Runs that differ in their seed alone."""
+
+    changes: dict[str, Any]  # against the most common value of each key
+    runs: list[RunSeen]
+    paper: PaperRow | None
+
+    @property
+    def label(self) -> str:
+        named = [f"{key.rpartition('.')[2]}={value}" for key, value in self.changes.items()]
+        return ", ".join(named) or "base"
+
+
+def find_runs(folders: Sequence[str | Path]) -> list[Path]:
+    """The run directories among `folders` and in them, in the order of their names and numbers."""
+    found = []
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise UserError(f"{folder}: no such folder; name run directories, or folders of them")
+        inside = sorted((path.parent for path in folder.glob("*/config.json")), key=natural)
+        runs = [folder] if (folder / "config.json").exists() else inside
+        if not runs:
+            raise UserError(f"{folder}: no run has begun there")
+        found += runs
+    return list(dict.fromkeys(found))
+
+
+def natural(path: Path) -> list[tuple[bool, int | str]]:
+    parts = re.split(r"(\d+)", path.name)
+    return [(part.isdigit(), int(part) if part.isdigit() else part) for part in parts if part]
+
+
+def see(workdir: Path) -> RunSeen:
+    config = read_config(workdir / "config.json")
+    count = None
+    if (workdir / "vocabulary.json").exists():
+        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+        sizes = vocabularies.target.size, vocabularies.source.size
+        count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
+    lines = [json.loads(line) for line in read_lines(workdir / "metrics.jsonl")]
+    return RunSeen(workdir, config, count, lines, read_results(workdir))
+
+
+def read_rows(workdirs: Sequence[Path]) -> list[Row]:
+    """The runs that have begun, those of one config but for the seed together."""
+    runs = [see(workdir) for workdir in workdirs if (workdir / "config.json").exists()]
+    flat = [flat_with_widths(run.config) for run in runs]
+    given = [flat_as_given(run.config) for run in runs]
+    common = {key: most_common([values[key] for values in given]) for key in given[0]}
+    base = {key: most_common([values[key] for values in flat]) for key in flat[0]}
+    together: dict[str, list[int]] = {}
+    for number, values in enumerate(given):
+        changes = {key: values[key] for key in values if values[key] != common[key]}
+        together.setdefault(json.dumps(changes), []).append(number)
+    rows = [
+        Row(json.loads(changes), [runs[i] for i in numbers], paper_row(base, json.loads(changes)))
+        for changes, numbers in together.items()
+    ]
+    rows.sort(key=lambda row: bool(row.changes))  # the base comes first
+    if not any(row.paper for row in rows if row.changes):
+        rows = [dataclasses.replace(row, paper=None) for row in rows]
+    return rows
+
+
+def flat_as_given(config: Config) -> dict[str, Any]:
+    return {key: value for key, value in flatten(config).items() if key not in UNSEEN}
+
+
+def most_common(values: list[Any]) -> Any:
+    """The first of those that occur most often."""
+    return collections.Counter(values).most_common(1)[0][0]
+
+
+def table(rows: list[Row]) -> list[list[str]]:
+    """The heading, and the cells of every row."""
+    splits = list(dict.fromkeys(split for row in rows for run in row.runs for split in run.scores))
+    several = any(len(row.runs) > 1 for row in rows)
+    printed = any(row.paper for row in rows)
+    heading = ["changed", *(["seeds"] if several else []), "state", "validation NLL"]
+    heading += [f"{split} {name}" for split in splits for name in ("BLEU", "chrF", "PPL")]
+    heading += ["parameters", "FLOPs", "time"]
+    heading += ["paper: row", "BLEU", "PPL", "parameters"] if printed else []
+    cells = [heading]
+    for row in rows:
+        line = [row.label, *([str(len(row.runs))] if several else []), state_of(row)]
+        curves = [run.curve("validation", "nll") for run in row.runs]
+        line.append(spread([curve[-1][1] for curve in curves if curve], 3))
+        for split in splits:
+            scores = [run.scores[split] for run in row.runs if split in run.scores]
+            line += [
+                spread([score[name] for score in scores if name in score], digits)
+                for name, digits in (("bleu", 2), ("chrf", 2), ("perplexity", 3))
+            ]
+        line += [number(row.runs[0].parameters), exponent(mean_spent(row, "flops"))]
+        line.append(duration(mean_spent(row, "seconds")))
+        if printed:
+            line += of_paper(row.paper)
+        cells.append(line)
+    return cells
+
+
+def of_paper(row: PaperRow | None) -> list[str]:
+    if row is None:
+        return ["", "", "", ""]
+    millions = f"{row.millions} M" if row.millions else ""
+    return [row.name, f"{row.bleu:.1f}", f"{row.perplexity:.2f}", millions]
+
+
+def state_of(row: Row) -> str:
+    """That of all its runs, or of each."""
+    return ", ".join(dict.fromkeys(run.state for run in row.runs))
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Their mean, and their standard deviation where there are several."""
+    if not values:
+        return "-"
+    mean = f"{statistics.mean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}"
+
+
+def mean_spent(row: Row, name: str) -> float | None:
+    spent = [spent for run in row.runs if (spent := run.spent(name)) is not None]
+    return statistics.mean(spent) if spent else None
+
+
+def number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def exponent(value: float | None) -> str:
+    """As the paper writes it: 3.3e18."""
+    if not value:
+        return "-"
+    power = math.floor(math.log10(value))
+    return f"{value / 10**power:.1f}e{power}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def markdown(rows: list[Row]) -> str:
+    heading, *lines = table(rows)
+    ruler = [":--", *["--:"] * (len(heading) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines])

@@ -1,0 +1,135 @@
+"""The points of a sweep, checked before anything runs."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from experiments.run import run_sweep
+from experiments.sweep import load_sweep, make_points
+from jformer.config import UserError
+
+
+@pytest.fixture
+def make(tmp_path):
+    """The points of a sweep with this body of `sweep()`."""
+
+    def make(body, flags=(), only="", seeds=1):
+        path = tmp_path / "mine.py"
+        path.write_text(f'CONFIG = "configs/tiny.py"\n\n\ndef sweep():\n    {body}\n')
+        return make_points(load_sweep(str(path)), Path("runs/mine"), list(flags), only, seeds)
+
+    return make
+
+
+def test_a_point_is_named_by_what_differs(make):
+    points = make('yield from ({}, {"model.num_heads": 2, "data.train": "a/b,c@d"})')
+    assert [point.name for point in points] == [
+        "base", "model.num_heads=2+data.train=a%2Fb%2Cc%40d",
+    ]  # fmt: skip
+    assert [point.config.model.num_heads for point in points] == [4, 2]
+
+
+def test_the_command_of_a_point_can_be_typed(make):
+    (point,) = make('yield {"model.num_heads": 2}', ["--config.train.steps=7"])
+    assert shlex.split(point.as_typed) == [
+        "python", "-m", "jformer.main", "--config=configs/tiny.py", "--config.train.steps=7",
+        "--config.model.num_heads=2", "--workdir=runs/mine/model.num_heads=2",
+    ]  # fmt: skip
+
+
+def test_a_flag_is_for_all_points_and_a_point_goes_before_it(make):
+    points = make('yield from ({}, {"model.dropout": 0.2})', ["--config.model.dropout=0.5"])
+    assert [point.config.model.dropout for point in points] == [0.5, 0.2]
+
+
+def test_further_seeds_are_runs_beside_those_of_the_configs_own(make):
+    points = make('yield from ({}, {"model.dropout": 0.2})', ["--config.seed=5"], seeds=3)
+    assert [(point.name, point.config.seed) for point in points] == [
+        ("base", 5), ("seed=6", 6), ("seed=7", 7), ("model.dropout=0.2", 5),
+        ("model.dropout=0.2+seed=6", 6), ("model.dropout=0.2+seed=7", 7),
+    ]  # fmt: skip
+
+
+def test_only_some_points_are_taken(make):
+    points = make('yield from ({}, {"model.dropout": 0.2})', only="*dropout*")
+    assert [point.name for point in points] == ["model.dropout=0.2"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('yield {"model.dropuot": 0.1}', r"--config\.model\.dropuot=0\.1: is no key.*dropout"),
+        ('yield {"model.dropout": 1.5}', r"config\.model\.dropout=1\.5: must be < 1"),
+        ("yield from ({}, {})", "base is there twice"),
+        ('yield {"data.train": "x" * 201}', "is too long for the name of a folder"),
+        ("yield from ()", "has no points"),
+    ],
+)
+def test_a_mistake_in_a_sweep_is_named(make, body, message):
+    with pytest.raises(UserError, match=message):
+        make(body)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "mine.py: is no Python file"),
+        ("def sweep(:", r"mine\.py: .*syntax"),
+        ("def sweep():\n    yield {}\n", "has no CONFIG"),
+        ('CONFIG = "configs/tiny.py"\n', r"has no sweep; a sweep needs CONFIG.* and sweep\(\)"),
+    ],
+)
+def test_a_file_that_is_no_sweep_is_named(tmp_path, text, message):
+    if text:
+        (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(UserError, match=message):
+        load_sweep(str(tmp_path / "mine.py"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--jobs=0"], "--jobs=0: must be int above 0"),
+        (["--seeds=few"], "--seeds=few: must be int above 0"),
+        (["--job=2"], "did you mean jobs?"),
+        (["--only=*heads*"], r"--only=\*heads\*: matches none of base, model\.dropout=0\.4"),
+        (["--config=configs/base.py"], "the config of a sweep is CONFIG in"),
+        (["--config.model.dropout=2.0"], r"config\.model\.dropout=2\.0: must be < 1"),
+        (["--submit=slrm"], "--submit=slrm: .*slrm"),
+        (["--submit=local:gpus=2"], "--submit=local:gpus=2: .*gpus"),
+    ],
+)
+def test_a_mistake_in_the_command_is_one_line_before_anything_runs(
+    corpus_directory, tmp_path, flags, message
+):
+    named = [f"--config.data.{s}={corpus_directory / s}" for s in ("train", "validation")]
+    with pytest.raises(UserError, match=message) as caught:
+        run_sweep(["tests/experiments/sweep_of_two.py", f"--workdir={tmp_path}", *named, *flags])
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("*/config.json"))
+
+
+def test_a_dry_run_prints_a_command_a_point(capsys, tmp_path, corpus_directory):
+    named = [f"--config.data.{s}={corpus_directory / s}" for s in ("train", "validation")]
+    flags = [f"--workdir={tmp_path / 'runs'}", "--dry_run", *named]
+    assert run_sweep(["tests/experiments/sweep_of_two.py", *flags]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition("=")[0].split()[-1] for line in lines][1].endswith("model.dropout")
+    assert len(lines) == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_complete_point_is_one_whose_process_ended_well_with_this_very_config(make, tmp_path):
+    from jformer.config import write_config
+
+    (point,) = make("yield {}")
+    point = type(point)(tmp_path / "base", point.config, point.flags)
+    assert not point.is_complete
+    (tmp_path / "base").mkdir()
+    write_config(point.config, tmp_path / "base" / "config.json")
+    assert not point.is_complete
+    point.scores.write_text("{}")
+    assert point.is_complete
+    (longer,) = make('yield {"train.steps": 9999}')
+    assert not type(point)(point.workdir, longer.config, longer.flags).is_complete
