@@ -26,7 +26,7 @@ class Task:
 
         if self._work:
             self._work.stop()
-            self._work.wait()
+            self._work.join()
         return DelayedSubmission(Task(self._point))
 
 

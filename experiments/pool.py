@@ -52,7 +52,7 @@ class Pool:
         for work, _ in self._at_work.values():
             work.stop()
         for work, _ in self._at_work.values():
-            work.wait()
+            work.join()
         return "all is saved; the same command goes on"
 
 

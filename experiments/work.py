@@ -39,8 +39,15 @@ class Work:
 
     def stop(self) -> None:
         """Ask it to save and to end."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGTERM)
+
+    def join(self) -> None:
+        """Return when it has ended. May interrupt `wait`, as the handler of a signal does.
+
+        Popen's own wait would then wait for a lock which this very thread holds.
+        """
+        if self._process.returncode is None:
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
 
     def _ended(self, status: int) -> str:
         if status == 0:

@@ -1,6 +1,7 @@
 """The report as one HTML page that needs nothing but itself: a table and the learning curves."""
 
 import html
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ CURVES = (
     ("validation", "bleu", "Validation BLEU, of the first pairs", "BLEU"),
     ("train", "nll", "Training likelihood", "NLL, nats a token"),
 )
+LEGEND_WIDTH = 60  # characters, of what may be long
 # Colours of a page that is light or dark as its reader has it, the curves included.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --paper: #ffffff; --line: #d5d8dc; }
@@ -26,7 +28,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .75rem; text-align: right; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
-                                 background: var(--paper); }
+                                 background: var(--paper); white-space: normal;
+                                 min-width: 9rem; max-width: 24rem; overflow-wrap: anywhere; }
 """
 SCRIPT = """
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -95,7 +98,9 @@ def curves(rows: list[Row]) -> str:
                 if not points:
                     continue
                 steps, values = zip(*points, strict=True)
-                label = row.label if len(row.runs) == 1 else f"{row.label}, seed {run.config.seed}"
+                label = textwrap.shorten(row.label, LEGEND_WIDTH, placeholder=" ...")
+                if len(row.runs) > 1:
+                    label += f", seed {run.config.seed}"
                 figure.add_trace(
                     Scatter(
                         x=steps, y=values, name=label, mode="lines+markers", marker_size=4,
@@ -108,8 +113,8 @@ def curves(rows: list[Row]) -> str:
         if figure.data:
             parts.append(
                 figure.to_html(
-                    full_html=False, include_plotlyjs=False, config={"responsive": True},
-                    default_height="30rem",
+                    full_html=False, include_plotlyjs=False, default_height="30rem",
+                    config={"responsive": True, "displayModeBar": False},
                 )
             )  # fmt: skip
     return "\n".join(parts)
@@ -124,7 +129,8 @@ COLOURS = (
 
 def layout(title: str, unit: str) -> dict[str, Any]:
     return {
-        "title": title, "xaxis_title": "step (updates of the parameters)", "yaxis_title": unit,
+        "title": title, "yaxis_title": unit,
+        "xaxis": {"title": "step (updates of the parameters)", "zeroline": False},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "hovermode": "closest",
         "showlegend": True, "legend": {"orientation": "h", "y": -0.2},
         "margin": {"l": 60, "r": 20, "t": 50, "b": 40},

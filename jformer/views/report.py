@@ -143,7 +143,7 @@ def table(rows: list[Row]) -> list[list[str]]:
     heading = ["changed", *(["seeds"] if several else []), "state", "validation NLL"]
     heading += [f"{split} {name}" for split in splits for name in ("BLEU", "chrF", "PPL")]
     heading += ["parameters", "FLOPs", "time"]
-    heading += ["paper: row", "BLEU", "PPL", "parameters"] if printed else []
+    heading += [f"paper's {name}" for name in ("row", "BLEU", "PPL", "parameters") if printed]
     cells = [heading]
     for row in rows:
         line = [row.label, *([str(len(row.runs))] if several else []), state_of(row)]

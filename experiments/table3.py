@@ -1,0 +1,15 @@
+"""Table 3 of the paper at its size: every row of (A) to (E), and big, on WMT14 en-de.
+
+    python -m experiments.run experiments/table3.py --submit=slurm:gpus_per_node=8,timeout_min=1440
+
+Scored on newstest2013, as there. 20 runs of 100,000 steps (big: 300,000) of 25,000 + 25,000 tokens.
+"""
+
+from jformer.views.paper import TABLE_3
+
+CONFIG = "configs/table3.py:base"
+
+
+def sweep():
+    for row in TABLE_3:
+        yield dict(row.changes)

@@ -1,0 +1,28 @@
+"""Table 3 in about three hours on two cores: the paper's differences around a small base model.
+
+    python -m experiments.run experiments/table3_small.py --jobs=2 --config.data.directory=MULTI30K
+
+What the paper halves is halved here, from `configs/small.py`; dropout and label smoothing have its
+values. As in the paper the development set is scored, by single checkpoints.
+"""
+
+CONFIG = "configs/small.py:multi30k"
+
+
+def sweep():
+    yield {}
+    for num_heads in (1, 4, 16, 32):  # (A): at constant computation
+        yield {"model.num_heads": num_heads}
+    for d_k in (4, 8):  # (B): the values keep their width
+        yield {"model.d_k": d_k}
+    for num_layers in (1, 2, 4):  # (C)
+        yield {"model.num_layers": num_layers}
+    for d_model in (64, 256):
+        yield {"model.d_model": d_model}
+    for d_ff in (256, 1024):
+        yield {"model.d_ff": d_ff}
+    for dropout in (0.0, 0.2):  # (D)
+        yield {"model.dropout": dropout}
+    for label_smoothing in (0.0, 0.2):
+        yield {"train.label_smoothing": label_smoothing}
+    yield {"model.positions": "learned"}  # (E)

@@ -1,0 +1,79 @@
+"""Points as jobs, by submitit's executor for one machine."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("submitit", reason="needs the extra slurm")
+
+from experiments.cluster import Cluster
+from experiments.sweep import load_sweep, make_points
+from jformer.training.monitor import last_line
+from tests.conftest import small_flags
+
+SUBMIT = "local:timeout_min=10"
+
+
+def points_of(folder, corpus_directory, *more):
+    keys = [f for f in small_flags(corpus_directory, "") if f.startswith("--config.")]
+    sweep = load_sweep("tests/experiments/sweep_of_two.py")
+    flags = [*keys, "--config.train.scored=validation", *more]
+    return make_points(sweep, folder, flags, "", 1)
+
+
+def outcome(cluster, point):
+    while (fault := cluster.poll(point)) is None:
+        time.sleep(0.05)
+    cluster._jobs[point.name]._process.wait()  # Python warns of processes that nobody waited for
+    return fault
+
+
+def task_of(point):
+    """The process that runs the point's command, and the job's own above it."""
+    listed = subprocess.run(["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True)
+    for line in listed.stdout.splitlines():
+        pid, parent, command = line.split(maxsplit=2)
+        if "jformer.main" in command and command.endswith(f"--workdir={point.workdir}"):
+            return int(pid), int(parent)
+    raise AssertionError(f"{point.name} is not at work")
+
+
+def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
+    corpus_directory, tmp_path
+):
+    steps = "--config.train.steps=90"
+    preempted, other = points_of(tmp_path / "sweep", corpus_directory, steps)
+    cluster = Cluster(SUBMIT, 1, tmp_path / "sweep")
+    waiting = [preempted]
+    assert cluster.start(waiting) == [preempted]
+    assert not waiting
+    while not (preempted.workdir / "checkpoints" / "3").exists():
+        time.sleep(0.01)
+    process, job = task_of(preempted)
+    os.kill(job, signal.SIGUSR2)  # as Slurm does, which also tells the process itself:
+    os.kill(process, signal.SIGUSR2)
+    assert outcome(cluster, preempted) == ""
+    assert preempted.is_complete
+    log = preempted.log.read_text()
+    assert "stopped by SIGTERM; all is saved" in log
+    assert "resuming from step" in log
+    (undisturbed, _) = points_of(tmp_path / "undisturbed", corpus_directory, steps)
+    subprocess.run(undisturbed.command, check=True, capture_output=True)
+    logs = [last_line(point.workdir / "metrics.jsonl") for point in (preempted, undisturbed)]
+    assert logs[0] == logs[1]
+    assert logs[0]["step"] == 90
+
+
+def test_a_job_that_fails_says_why(corpus_directory, tmp_path):
+    (point, _) = points_of(tmp_path, corpus_directory, "--config.data.train=none")
+    cluster = Cluster(SUBMIT, 1, tmp_path)
+    cluster.start([point])
+    assert outcome(cluster, point).startswith("status 2: jformer: none.en: no such file")
+
+
+def test_stopping_a_sweep_leaves_its_jobs_to_the_cluster(corpus_directory, tmp_path):
+    assert "goes on with the jobs" in Cluster(SUBMIT, 1, Path(tmp_path)).stop()

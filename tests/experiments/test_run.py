@@ -1,0 +1,146 @@
+"""A sweep as a program: real processes, killed and failing ones among them."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import small_flags
+
+SWEEP = "tests/experiments/sweep_of_two.py"
+
+
+def flags_of(corpus_directory):
+    keys = [f for f in small_flags(corpus_directory, "") if f.startswith("--config.")]
+    return [*keys, "--config.train.scored=validation"]
+
+
+def command(folder, flags, *more):
+    return [sys.executable, "-m", "experiments.run", SWEEP, f"--workdir={folder}", *flags, *more]
+
+
+def table_of(text):
+    """The printed table without its last column, the time."""
+    return [[cell.strip() for cell in line.split("|")[1:-2]] for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus_directory, tmp_path_factory):
+    """The folder of a sweep that ran from its beginning to its end, and what that printed."""
+    folder = tmp_path_factory.mktemp("sweep") / "undisturbed"
+    ended = subprocess.run(
+        command(folder, flags_of(corpus_directory), "--jobs=2"), capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    return folder, ended
+
+
+def children(process):
+    """The processes that a process has started and that are alive."""
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True
+    )
+    return [int(pid) for pid in listed.stdout.split()]
+
+
+def wait_for(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "the sweep ended before it could be stopped"
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_each_point_is_a_whole_run_and_the_table_has_all(undisturbed):
+    folder, ended = undisturbed
+    heading, _, *rows = table_of(ended.stdout)
+    assert [row[0] for row in rows] == ["base", "dropout=0.4"]
+    assert {row[heading.index("state")] for row in rows} == {"complete"}
+    for name in ("base", "model.dropout=0.4"):
+        scores = json.loads((folder / name / "scores.json").read_text())
+        assert list(scores) == ["validation"]
+        assert json.loads((folder / name / "results.json").read_text()) == scores
+        assert "step 12/12" in (folder / name / "log.txt").read_text()
+    assert "2/2" in ended.stderr.splitlines()[-1]
+
+
+def test_complete_points_are_not_run_again(undisturbed, corpus_directory):
+    folder, ended = undisturbed
+    log = (folder / "base" / "log.txt").read_text()
+    again = subprocess.run(
+        command(folder, flags_of(corpus_directory)), capture_output=True, text=True
+    )
+    assert again.returncode == 0
+    assert again.stdout == ended.stdout
+    assert "2 points, 2 complete" in again.stderr
+    assert (folder / "base" / "log.txt").read_text() == log
+
+
+def test_a_sweep_killed_half_way_ends_with_the_table_of_one_that_was_not(
+    undisturbed, corpus_directory, tmp_path
+):
+    """kill -9 for the sweep and one of its two processes; the other one goes on by itself."""
+    flags = flags_of(corpus_directory)
+    process = subprocess.Popen(command(tmp_path, flags, "--jobs=2"), stderr=subprocess.DEVNULL)
+    wait_for(lambda: len(list(tmp_path.glob("*/checkpoints/3"))) == 2, process)
+    first, second = children(process)
+    process.kill()
+    os.kill(first, signal.SIGKILL)
+    process.wait()
+    again = subprocess.run(command(tmp_path, flags, "--jobs=2"), capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert not Path(f"/proc/{second}").exists()
+    assert table_of(again.stdout) == table_of(undisturbed[1].stdout)
+    assert any("resuming from step" in log.read_text() for log in tmp_path.glob("*/log.txt"))
+
+
+def test_a_stopped_sweep_stops_its_processes_with_all_saved(corpus_directory, tmp_path):
+    long = "--config.train.steps=100000"
+    process = subprocess.Popen(
+        command(tmp_path, [*flags_of(corpus_directory), long], "--jobs=2"),
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(lambda: len(list(tmp_path.glob("*/checkpoints/3"))) == 2, process)
+    at_work = children(process)
+    process.send_signal(signal.SIGTERM)
+    errors = process.communicate()[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert errors.splitlines()[-1].endswith("all is saved; the same command goes on")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in at_work)
+    for name in ("base", "model.dropout=0.4"):
+        assert "stopped by SIGTERM; all is saved" in (tmp_path / name / "log.txt").read_text()
+
+
+def test_a_point_that_fails_is_reported_and_the_others_go_on(undisturbed, corpus_directory, tmp_path):
+    folder = shutil.copytree(undisturbed[0], tmp_path / "sweep")
+    shutil.rmtree(folder / "base")
+    (folder / "base").mkdir()
+    (folder / "base" / "checkpoints").write_text("in the way")
+    (folder / "model.dropout=0.4" / "scores.json").unlink()
+    ended = subprocess.run(
+        command(folder, flags_of(corpus_directory)), capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "experiments.run: 1 of 2 points failed: base"
+    assert "base: failed: status " in ended.stderr
+    assert (folder / "model.dropout=0.4" / "scores.json").exists()
+    heading, _, *rows = table_of(ended.stdout)
+    assert [row[heading.index("state")] for row in rows] == ["step 0 of 12", "complete"]
+
+
+def test_a_process_that_is_killed_fails_its_point_alone(corpus_directory, tmp_path):
+    flags = [*flags_of(corpus_directory), "--config.train.steps=100000", "--only=base"]
+    process = subprocess.Popen(
+        command(tmp_path, flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: (tmp_path / "base" / "checkpoints" / "3").exists(), process)
+    os.kill(children(process)[0], signal.SIGKILL)
+    errors = process.communicate()[1]
+    assert process.returncode == 1
+    assert "base: failed: killed by SIGKILL" in errors
