@@ -6,7 +6,6 @@ It reads run directories, also of runs that are going on, and writes nothing int
 import collections
 import dataclasses
 import json
-import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -198,8 +197,8 @@ def exponent(value: float | None) -> str:
     """As the paper writes it: 3.3e18."""
     if not value:
         return "-"
-    power = math.floor(math.log10(value))
-    return f"{value / 10**power:.1f}e{power}"
+    digits, _, power = f"{value:.1e}".partition("e")
+    return f"{digits}e{int(power)}"
 
 
 def duration(seconds: float | None) -> str:

@@ -34,7 +34,8 @@ def outcome(cluster, point):
 
 def task_of(point):
     """The process that runs the point's command, and the job's own above it."""
-    listed = subprocess.run(["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True)
+    listing = ["ps", "-eww", "-o", "pid=,ppid=,args="]
+    listed = subprocess.run(listing, capture_output=True, text=True)
     for line in listed.stdout.splitlines():
         pid, parent, command = line.split(maxsplit=2)
         if "jformer.main" in command and command.endswith(f"--workdir={point.workdir}"):
@@ -46,7 +47,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     corpus_directory, tmp_path
 ):
     steps = "--config.train.steps=90"
-    preempted, other = points_of(tmp_path / "sweep", corpus_directory, steps)
+    preempted, _ = points_of(tmp_path / "sweep", corpus_directory, steps)
     cluster = Cluster(SUBMIT, 1, tmp_path / "sweep")
     waiting = [preempted]
     assert cluster.start(waiting) == [preempted]

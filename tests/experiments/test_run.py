@@ -117,7 +117,9 @@ def test_a_stopped_sweep_stops_its_processes_with_all_saved(corpus_directory, tm
         assert "stopped by SIGTERM; all is saved" in (tmp_path / name / "log.txt").read_text()
 
 
-def test_a_point_that_fails_is_reported_and_the_others_go_on(undisturbed, corpus_directory, tmp_path):
+def test_a_point_that_fails_is_reported_and_the_others_go_on(
+    undisturbed, corpus_directory, tmp_path
+):
     folder = shutil.copytree(undisturbed[0], tmp_path / "sweep")
     shutil.rmtree(folder / "base")
     (folder / "base").mkdir()

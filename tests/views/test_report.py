@@ -1,0 +1,221 @@
+"""Runs side by side, as a table and as a page in a real browser."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from configs.small import get_config as small_base
+from configs.table3 import get_config as row_of_the_paper
+from experiments import table3, table3_small
+from jformer.config import UserError, freeze, write_config
+from jformer.data.vocabulary import Vocabulary
+from jformer.keys import flatten, replaced
+from jformer.main import main
+from jformer.views.page import page
+from jformer.views.paper import TABLE_3, flat_with_widths, paper_row
+from jformer.views.report import (
+    duration,
+    exponent,
+    find_runs,
+    markdown,
+    read_rows,
+    spread,
+    table,
+)
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+BASE = freeze(small_base())
+
+
+def changed(changes):
+    """The base with flat changes, as a sweep makes it."""
+    nested = {}
+    for key, value in changes.items():
+        section, _, name = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[name] = value
+    return replaced(BASE, nested)
+
+
+@pytest.fixture
+def write_run(tmp_path):
+    """A run directory as training leaves it, or in the midst of it."""
+
+    def write_run(name, changes=None, steps=2400, bleu=None, seconds=75.0):
+        workdir = tmp_path / "runs" / name
+        workdir.mkdir(parents=True)
+        write_config(changed(changes or {}), workdir / "config.json")
+        Vocabulary.train(["one two three", "eins zwei"], 260).save(workdir / "vocabulary.json")
+        lines = [
+            {"step": 1200, "split": "train", "nll": 2.5, "flops": 1.5e12, "seconds": seconds / 2},
+            {"step": 1200, "split": "validation", "nll": 2.25},
+            {"step": 2400, "split": "train", "nll": 2.25, "flops": 3.26e12, "seconds": seconds},
+            {"step": 2400, "split": "validation", "nll": 2.125},
+        ]
+        lines = [json.dumps(line) + "\n" for line in lines if line["step"] <= steps]
+        (workdir / "metrics.jsonl").write_text("".join(lines) + '{"step": 2500, "spl')
+        if bleu:
+            scores = {"validation": {"bleu": bleu, "chrf": 2 * bleu, "perplexity": 8.5}}
+            (workdir / "results.json").write_text(json.dumps(scores))
+        return workdir
+
+    return write_run
+
+
+def cells(rows):
+    """The rows of the table by what they change, as {heading: cell}."""
+    heading, *lines = table(rows)
+    return {line[0]: dict(zip(heading, line, strict=True)) for line in lines}
+
+
+def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, tmp_path):
+    write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=31.0)
+    write_run("base", bleu=30.0)
+    write_run("model.dropout=0.5", {"model.dropout": 0.5}, bleu=29.0, seconds=3675)
+    found = cells(read_rows(find_runs([tmp_path / "runs"])))
+    assert list(found) == ["base", "dropout=0.5", "num_heads=2"]
+    assert found["dropout=0.5"] == {
+        "changed": "dropout=0.5", "state": "complete", "validation NLL": "2.125",
+        "validation BLEU": "29.00", "validation chrF": "58.00", "validation PPL": "8.500",
+        "parameters": "1,417,216", "FLOPs": "3.3e12", "time": "1:01:15",
+    }  # fmt: skip
+
+
+def test_a_run_that_is_going_on_has_its_step_and_what_is_known(write_run, tmp_path):
+    write_run("base", bleu=30.0)
+    write_run("model.num_heads=2", {"model.num_heads": 2}, steps=1200)
+    just_begun = write_run("model.num_heads=4", {"model.num_heads": 4}, steps=0)
+    (just_begun / "vocabulary.json").unlink()
+    found = cells(read_rows(find_runs([tmp_path / "runs"])))
+    states = {name: (row["state"], row["validation NLL"]) for name, row in found.items()}
+    assert states == {
+        "base": ("complete", "2.125"),
+        "num_heads=2": ("step 1,200 of 2,400", "2.250"),
+        "num_heads=4": ("step 0 of 2,400", "-"),
+    }
+    assert found["num_heads=4"]["parameters"] == found["num_heads=4"]["time"] == "-"
+
+
+def test_seeds_are_one_row_with_their_spread(write_run, tmp_path):
+    for seed, bleu in enumerate([30.0, 31.0, 32.0]):
+        write_run(f"seed={seed}", {"seed": seed}, bleu=bleu)
+    write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=29.0)
+    found = cells(read_rows(find_runs([tmp_path / "runs"])))
+    assert {name: row["seeds"] for name, row in found.items()} == {"base": "3", "num_heads=2": "1"}
+    assert found["base"]["validation BLEU"] == "31.00 ± 1.00"
+    assert found["num_heads=2"]["validation BLEU"] == "29.00"
+
+
+def test_the_papers_figures_stand_beside_the_rows_that_are_the_papers(write_run, tmp_path):
+    write_run("base", bleu=30.0)
+    write_run("model.num_layers=1", {"model.num_layers": 1}, bleu=25.0)
+    write_run("model.num_layers=5", {"model.num_layers": 5}, bleu=31.0)
+    found = cells(read_rows(find_runs([tmp_path / "runs"])))
+    papers = {name: [row[h] for h in row if h.startswith("paper")] for name, row in found.items()}
+    assert papers == {
+        "base": ["base", "25.8", "4.92", "65 M"],
+        "num_layers=1": ["CN2", "23.7", "6.11", "36 M"],
+        "num_layers=5": ["", "", "", ""],
+    }
+
+
+def test_no_row_is_the_papers_where_only_the_base_could_be(write_run, tmp_path):
+    write_run("base", bleu=30.0)
+    write_run("model.num_layers=5", {"model.num_layers": 5}, bleu=31.0)
+    assert not any("paper" in cell for cell in table(read_rows(find_runs([tmp_path / "runs"])))[0])
+
+
+@pytest.mark.parametrize("sweep", [table3, table3_small])
+def test_both_sweeps_have_the_rows_of_table_3_in_its_order(sweep):
+    base = BASE if sweep is table3_small else freeze(row_of_the_paper("base"))
+    rows = [paper_row(flat_with_widths(base), changes) for changes in sweep.sweep()]
+    expected = [row.name for row in TABLE_3]
+    if sweep is table3_small:
+        expected.remove("big")
+    assert [row.name for row in rows if row] == expected
+    assert len(rows) == len(expected)
+
+
+def test_the_small_base_has_the_papers_dropout_and_smoothing():
+    """What is no size must be the paper's, where a row is to say the same."""
+    ours, papers = flatten(BASE), flatten(freeze(row_of_the_paper("base")))
+    for key in ("model.dropout", "train.label_smoothing", "train.average_checkpoints"):
+        assert ours[key] == papers[key]
+
+
+def test_runs_are_found_in_folders_in_the_order_of_their_numbers(write_run, tmp_path):
+    for number in (16, 2, 4):
+        write_run(f"heads={number}", {"model.num_heads": number})
+    (tmp_path / "runs" / "not begun").mkdir()
+    named = ["heads=2", "heads=4", "heads=16"]
+    assert [run.name for run in find_runs([tmp_path / "runs"])] == named
+    both = [tmp_path / "runs" / "heads=16", tmp_path / "runs"]
+    assert [run.name for run in find_runs(both)] == ["heads=16", "heads=2", "heads=4"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"), [("none", "no such folder"), ("empty", "no run has begun there")]
+)
+def test_a_folder_without_runs_is_named(tmp_path, folder, message):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=message):
+        find_runs([tmp_path / folder])
+
+
+def test_numbers_are_written_as_people_write_them():
+    assert [duration(s) for s in (None, 0.4, 59.6, 3599.7)] == ["-", "0:00", "1:00", "1:00:00"]
+    assert [exponent(x) for x in (None, 0.0, 3.28e18, 9.96e12)] == ["-", "-", "3.3e18", "1.0e13"]
+    assert [spread(v, 1) for v in ([], [2.0], [1.0, 2.0])] == ["-", "2.0", "1.5 ± 0.7"]
+
+
+def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, capsys):
+    write_run("base", bleu=30.0)
+    write_run("data.train=x", {"data.train": "<b>&a"}, bleu=31.0)
+    output = tmp_path / "report.html"
+    assert main(["jformer", "report", str(tmp_path / "runs"), f"--output={output}"]) == 0
+    rows = read_rows(find_runs([tmp_path / "runs"]))
+    assert capsys.readouterr().out == markdown(rows) + "\n"
+    lines = markdown(rows).splitlines()
+    assert lines[0].startswith("| changed | state |")
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    text = output.read_text()
+    assert "train=&lt;b&gt;&amp;a" in text
+    outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert not re.search(r"(src|href)=\"(?!data:)", outside)  # it needs nothing but itself
+    assert not re.search(r"<script[^>]*src", text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "DIR is missing"),
+        (["runs", "--out=x.html"], "--out=x.html is no flag of this command; did you mean output?"),
+        (["none"], "none: no such folder"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys, arguments, message):
+    assert main(["jformer", "report", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+def test_a_browser_draws_every_curve_and_has_no_complaint(write_run, tmp_path):
+    write_run("base", bleu=30.0)
+    write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=31.0)
+    path = tmp_path / "report.html"
+    path.write_text(page(read_rows(find_runs([tmp_path / "runs"]))))
+    ended = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+            "--virtual-time-budget=5000", "--dump-dom", path.as_uri(),
+        ],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "CONSOLE" not in ended.stderr
+    assert ended.stdout.count('class="trace scatter') == 4  # two runs in each of two figures
+    for told in ("NLL, nats a token", "step (updates of the parameters)", "num_heads=2"):
+        assert ended.stdout.count(f">{told}</text>") == 2
