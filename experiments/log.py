@@ -3,8 +3,8 @@
     python -m experiments.log ID [--workdir=runs/log-ID] [--config.data.directory=DIR ...]
 
 Trains by the row's command with the code as it is now, shows the scores of then and now side by
-side, and prints the new run as a row. A key on the command line goes before the row's, and takes the
-place of DIR in it. The same command again goes on with a run that was stopped.
+side, and prints the new run as a row. A key on the command line goes before the row's, and takes
+the place of DIR in it. The same command again goes on with a run that was stopped.
 """
 
 import dataclasses

@@ -1,0 +1,20 @@
+"""Why Equation 1 divides by sqrt(d_k): the same model with and without, by the width of its heads.
+
+    python -m experiments.run experiments/attention_scale.py --jobs=2
+
+Section 3.2.1: the dot product of two vectors of d_k independent components has the variance d_k,
+and a softmax over large numbers has hardly a gradient. So the narrower the heads, the less it
+should matter. On the embedded corpus.
+"""
+
+CONFIG = "configs/tiny.py"
+
+
+def sweep():
+    for num_heads in (1, 4, 16):  # of width 128, 32, 8
+        for scaled_attention in (True, False):
+            yield {
+                "model.num_heads": num_heads,
+                "model.scaled_attention": scaled_attention,
+                "train.scored": "validation",
+            }

@@ -1,0 +1,74 @@
+# %% [markdown]
+# # Train a Transformer
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/jformer/jformer/blob/main/experiments/colab/train.ipynb)
+#
+# `configs/tiny.py` on the embedded corpus: nothing is downloaded but the packages. Minutes on two
+# CPU cores, less on a GPU or a TPU.
+
+# %%
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+JFORMER = "https://github.com/jformer/jformer"
+if not Path("configs").exists():  # they are in the repository, beside the package
+    subprocess.run(["git", "clone", "--quiet", JFORMER, "repository"], check=True)
+    os.chdir("repository")
+if importlib.util.find_spec("jformer") is None:  # a bare runtime
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plot]"], check=True)
+
+# %% [markdown]
+# ## Train
+#
+# As `python -m jformer.main --config=configs/tiny.py` does. The same cell again goes on where it was
+# stopped, or prints the scores of a run that is complete.
+
+# %%
+RUN = "runs/tiny-phrases-en-de"
+STEPS = 1800
+
+# %%
+from jformer.main import main
+
+main(["jformer", "--config=configs/tiny.py", f"--workdir={RUN}", f"--config.train.steps={STEPS}"])
+
+# %% [markdown]
+# ## Watch
+#
+# Also while it trains, from another notebook; `%tensorboard --logdir runs` shows more.
+
+# %%
+import matplotlib.pyplot as plt
+
+from jformer.views.report import see
+
+seen = see(Path(RUN))
+figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+for split in ("train", "validation"):
+    axes.plot(*zip(*seen.curve(split, "nll"), strict=True), label=split)
+axes.set(xlabel="step (updates of the parameters)", ylabel="NLL, nats a token", ylim=(0, None))
+axes.legend()
+# %% [markdown]
+# ## Save
+#
+# The run directory holds all that `restore.ipynb` needs. For Google Drive, mount it and copy the
+# zip there.
+
+# %%
+import shutil
+
+archive = shutil.make_archive(Path(RUN).name, "zip", Path(RUN).parent, Path(RUN).name)
+print(f"{archive}: {Path(archive).stat().st_size / 1e6:.1f} MB")
+
+# %% [markdown]
+# ## Restore
+
+# %%
+import jformer
+
+shutil.unpack_archive(archive, "restored")
+run = jformer.load(Path("restored") / Path(RUN).name)
+run.translate(["Friday, May 3, 2041", "3.5 kilometers and Sweden"])

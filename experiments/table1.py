@@ -1,0 +1,134 @@
+"""Table 1 of the paper, measured: what a layer costs as its sequence grows, or its width.
+
+    python -m experiments.table1 [--lengths=256,512,1024,2048] [--widths=64,128,256,512]
+                                 [--rounds=7]
+
+Four layers that map a sequence (n, d) to another: self-attention, a recurrent layer, a convolution
+of k taps, self-attention restricted to the r positions before. Each is timed forward and backward,
+and its memory is what XLA lays out for that. The lengths are at the second of the widths, the
+widths at the second of the lengths. An exponent is the slope between the last two sizes, beside
+Table 1's for the operations; memory has none there. Only what the table counts is measured:
+attention without its projections, which cost n d^2 more.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jformer.evaluation.table import aligned
+from jformer.model.attention import attend
+
+TAPS = 3  # k
+NEAR = 16  # r
+
+
+def self_attention(x_LD, weights):
+    x_1L1D, everywhere = x_LD[None, :, None], jnp.ones((1, 1, 1, 1), bool)
+    return attend(x_1L1D, x_1L1D, x_1L1D, everywhere)[0][0, :, 0]
+
+
+def recurrent(x_LD, weights):
+    def step(h_D, x_D):
+        h_D = jnp.tanh(x_D @ weights["in_DD"] + h_D @ weights["own_DD"])
+        return h_D, h_D
+
+    return jax.lax.scan(step, jnp.zeros(x_LD.shape[1]), x_LD)[1]
+
+
+def convolution(x_LD, weights):
+    return jax.lax.conv_general_dilated(
+        x_LD[None], weights["taps_KDD"], (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC")
+    )[0]
+
+
+def restricted(x_LD, weights):
+    near_LRD = jnp.stack([jnp.roll(x_LD, back, axis=0) for back in range(NEAR)], axis=1)
+    logits_LR = jnp.einsum("LD,LRD->LR", x_LD, near_LRD) / x_LD.shape[1] ** 0.5
+    return jnp.einsum("LR,LRD->LD", jax.nn.softmax(logits_LR), near_LRD)
+
+
+# The layer and Table 1: exponents of n and d in its complexity, sequential operations, path length.
+LAYERS: dict[str, tuple[Callable, tuple[int, int], str, str]] = {
+    "self-attention": (self_attention, (2, 1), "O(1)", "O(1)"),
+    "recurrent": (recurrent, (1, 2), "O(n)", "O(n)"),
+    f"convolution, k={TAPS}": (convolution, (1, 2), "O(1)", "O(log_k(n))"),
+    f"restricted, r={NEAR}": (restricted, (1, 1), "O(1)", "O(n/r)"),
+}
+
+
+def compiled(layer: Callable, n: int, d: int) -> tuple[Any, tuple]:
+    """Forward and backward pass, and arguments for it."""
+    keys = jax.random.split(jax.random.key(0), 4)
+    weights = {
+        "in_DD": jax.random.normal(keys[0], (d, d)) / d**0.5,
+        "own_DD": jax.random.normal(keys[1], (d, d)) / d**0.5,
+        "taps_KDD": jax.random.normal(keys[2], (TAPS, d, d)) / (TAPS * d) ** 0.5,
+    }
+    arguments = (jax.random.normal(keys[3], (n, d)), weights)
+    gradient = jax.grad(lambda x_LD, weights: jnp.sum(layer(x_LD, weights) ** 2), argnums=(0, 1))
+    return jax.jit(gradient).lower(*arguments).compile(), arguments
+
+
+def measure(sizes: list[tuple[int, int]], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """Milliseconds and megabytes of every layer at each (n, d); the layers take turns."""
+    ready = {
+        name: [compiled(layer, n, d) for n, d in sizes] for name, (layer, *_) in LAYERS.items()
+    }
+    seconds: dict[tuple[str, int], list[float]] = {}
+    for _ in range(1 + rounds):
+        for name, cases in ready.items():
+            for number, (call, arguments) in enumerate(cases):
+                began = time.perf_counter()
+                jax.block_until_ready(call(*arguments))
+                seconds.setdefault((name, number), []).append(time.perf_counter() - began)
+    return {
+        name: [
+            (
+                1e3 * statistics.median(seconds[name, number][1:]),
+                call.memory_analysis().temp_size_in_bytes / 1e6,
+            )
+            for number, (call, _) in enumerate(cases)
+        ]
+        for name, cases in ready.items()
+    }
+
+
+def slope(values: list[float], sizes: list[int]) -> float:
+    """The exponent by which the last value grew out of the one before; nan where that was 0."""
+    if not min(values[-2:]):
+        return math.nan
+    return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lengths", default="256,512,1024,2048")
+    parser.add_argument("--widths", default="64,128,256,512")
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    lengths = [int(n) for n in options.lengths.split(",")]
+    widths = [int(d) for d in options.widths.split(",")]
+    grown = {
+        "n": ([(n, widths[1]) for n in lengths], lengths),
+        "d": ([(lengths[1], d) for d in widths], widths),
+    }
+    for axis, (letter, (cases, sizes)) in enumerate(grown.items()):
+        found = measure(cases, options.rounds)
+        lines = [["layer", *(f"{letter}={size}" for size in sizes), "exponent", "Table 1", ""]]
+        for name, (_, exponents, sequential, path) in LAYERS.items():
+            for number, unit in enumerate(("ms", "MB")):
+                values = [each[number] for each in found[name]]
+                known = [str(exponents[axis]), f"sequential {sequential}, path {path}"]
+                cells = [*(f"{value:.2f}" for value in values), f"{slope(values, sizes):.2f}"]
+                lines.append([f"{name}, {unit}", *cells, *(known if unit == "ms" else ["", ""])])
+        print(aligned(lines), end="\n\n")
+
+
+if __name__ == "__main__":
+    main()
