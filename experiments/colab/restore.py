@@ -67,6 +67,7 @@ for output in run.hypotheses(sentences[:1], n_best=4, beam_size=4)[0]:
 # What each position of the target attends to in the source, head by head.
 
 # %%
+# %matplotlib inline
 from jformer.views.attention import draw_attention
 
 source = sentences[1]
@@ -86,3 +87,4 @@ for split in ("train", "validation"):
     axes.plot(*zip(*seen.curve(split, "nll"), strict=True), label=split)
 axes.set(xlabel="step (updates of the parameters)", ylabel="NLL, nats a token", ylim=(0, None))
 axes.legend()
+plt.show()

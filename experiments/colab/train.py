@@ -33,7 +33,8 @@ STEPS = 1800
 # %%
 from jformer.main import main
 
-main(["jformer", "--config=configs/tiny.py", f"--workdir={RUN}", f"--config.train.steps={STEPS}"])
+flags = ["--config=configs/tiny.py", f"--workdir={RUN}", f"--config.train.steps={STEPS}"]
+status = main(["jformer", *flags])
 
 # %% [markdown]
 # ## Watch
@@ -51,6 +52,7 @@ for split in ("train", "validation"):
     axes.plot(*zip(*seen.curve(split, "nll"), strict=True), label=split)
 axes.set(xlabel="step (updates of the parameters)", ylabel="NLL, nats a token", ylim=(0, None))
 axes.legend()
+plt.show()
 # %% [markdown]
 # ## Save
 #

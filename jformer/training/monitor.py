@@ -35,6 +35,9 @@ def last_line(path: Path) -> dict[str, Any]:
     return json.loads(lines[-1]) if lines else {}
 
 
+UNSEEN = ("flops", "seconds")  # numbers that a line of progress leaves to metrics.jsonl
+
+
 class MetricsFile:
     """One JSON object a line, each with `step` and `split`."""
 
@@ -45,10 +48,11 @@ class MetricsFile:
         self._path = path
 
     def write(self, step: int, split: str, **numbers: float) -> str:
-        """Append a line, and return it as text to read."""
+        """Append a line, and return most of it as text to read."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
-        return f"{split}  " + "  ".join(f"{name} {n:.4g}" for name, n in numbers.items())
+        shown = {name: number for name, number in numbers.items() if name not in UNSEEN}
+        return f"{split}  " + "  ".join(f"{name} {n:.4g}" for name, n in shown.items())
 
 
 class Progress:

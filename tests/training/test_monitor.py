@@ -36,9 +36,9 @@ def test_a_resumed_file_drops_what_happens_again_and_a_torn_last_line(tmp_path):
 
 def test_a_line_has_its_step_its_split_and_named_numbers(tmp_path):
     file = MetricsFile(tmp_path / "metrics.jsonl", 0)
-    file.write(10, "validation", nll=0.25)
+    assert file.write(10, "validation", nll=0.25, seconds=3.0) == "validation  nll 0.25"
     assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
-        "step": 10, "split": "validation", "nll": 0.25,
+        "step": 10, "split": "validation", "nll": 0.25, "seconds": 3.0,
     }  # fmt: skip
 
 

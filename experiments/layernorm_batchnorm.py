@@ -1,0 +1,164 @@
+"""LayerNorm or BatchNorm: what becomes of a Transformer whose norms look at the whole batch.
+
+    python -m experiments.layernorm_batchnorm [--batch_tokens=64,512,4096] [--steps=400]
+
+The same small model, data and number of updates, once with the paper's LayerNorm, once with a
+BatchNorm in the place of each. A LayerNorm takes mean and variance over the D components of one
+token; a BatchNorm takes them of each component over all positions of a batch, where sentences of
+other lengths and their padding are among them, and where it is not trained it has only running
+averages of what it saw. Printed for each size of a batch, in nats a token:
+
+    training        NLL of the last tenth of the batches, with dropout
+    validation      NLL as a trained model is used: a BatchNorm with its running averages
+    own statistics  the same with those of the validation batches themselves
+    alone, beside   by how much the NLL of a validation sentence changes, on the average, where it
+                    stands alone and not in its batch, under the statistics of what it stands in
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+
+from configs.tiny import get_config
+from jformer.config import PAD, Config, freeze
+from jformer.data.batches import Batch, Batches, iterate
+from jformer.data.layout import Buckets
+from jformer.data.pipeline import open_data
+from jformer.data.tokens import tokenize
+from jformer.evaluation.table import aligned
+from jformer.training import parallel
+from jformer.training.loss import token_losses
+from jformer.training.optimizer import learning_rate, make_optimizer
+from jformer.training.prepare import Task, prepare
+
+SENTENCES = 64  # whose NLL is computed alone, too
+
+
+class BatchNorm(nn.Module):
+    """Statistics of the batch where they may be updated, running averages of them elsewhere."""
+
+    @nn.compact
+    def __call__(self, x_BLD):
+        stored = not self.is_mutable_collection("batch_stats")
+        return nn.BatchNorm(use_running_average=stored, momentum=0.9)(x_BLD)
+
+
+NORMS: dict[str, Callable[[], nn.Module]] = {"LayerNorm": nn.LayerNorm, "BatchNorm": BatchNorm}
+
+
+def make_config(batch_tokens: int, steps: int) -> Config:
+    config = get_config()
+    config.data.max_length = 64
+    config.model.d_model = 64
+    config.train.steps = steps
+    config.train.batch_tokens = batch_tokens
+    config.optimizer.warmup_steps = steps // 4
+    return freeze(config)
+
+
+def train(task: Task, model: Any) -> tuple[dict[str, Any], float]:
+    """The trained variables, and the mean NLL of the last tenth of the batches."""
+    config, keys = task.config, jax.random.split(jax.random.key(task.config.seed))
+    optimizer = make_optimizer(config.optimizer, learning_rate(config))
+
+    @jax.jit
+    def step(params, stats, state, batch, number):
+        def loss_fn(params):
+            logits_BTV, changed = model.apply(
+                {"params": params, **stats}, batch["source_BS"], batch["target_BT"], train=True,
+                rngs={"dropout": jax.random.fold_in(keys[1], number)}, mutable=["batch_stats"],
+            )  # fmt: skip
+            labels_BT = batch["labels_BT"]
+            loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, 0.1, "all")
+            real_BT = labels_BT != PAD
+            return jnp.sum(loss_BT * real_BT) / jnp.sum(real_BT), (changed, nll_BT, real_BT)
+
+        grads, (stats, nll_BT, real_BT) = jax.grad(loss_fn, has_aux=True)(params)
+        updates, state = optimizer.update(grads, state, params, step=number)
+        params = jax.tree.map(jnp.add, params, updates)
+        return params, stats, state, (jnp.sum(nll_BT * real_BT), jnp.sum(real_BT))
+
+    tokens_11 = jnp.ones((1, 1), jnp.int32)
+    variables = model.init(keys[0], tokens_11, tokens_11)
+    params, stats = variables.pop("params"), variables
+    state, seen = optimizer.init(params), []
+    for number, batch in enumerate(iterate(task.batches, config.train.steps)):
+        params, stats, state, sums = step(params, stats, state, dict(batch), number)
+        seen.append(sums)
+    nll, tokens = np.sum(jax.device_get(seen[-(config.train.steps // 10) :]), axis=0)
+    return {"params": params, **stats}, float(nll / tokens)
+
+
+def nll_of(model: Any, own_statistics: bool) -> Callable[[dict[str, Any], Batch], np.ndarray]:
+    """From variables and a batch to the summed NLL of each row."""
+
+    @jax.jit
+    def rows(variables, batch):
+        texts = (batch["source_BS"], batch["target_BT"])
+        if own_statistics:
+            logits_BTV, _ = model.apply(variables, *texts, mutable=["batch_stats"])
+        else:
+            logits_BTV = model.apply(variables, *texts)
+        nll_BT = token_losses(logits_BTV, batch["labels_BT"], 0.0, "all")[1]
+        return jnp.sum(nll_BT * (batch["labels_BT"] != PAD), axis=1)
+
+    return lambda variables, batch: np.asarray(rows(variables, dict(batch)))
+
+
+def compare(task: Task) -> list[list[str]]:
+    """A line for each norm."""
+    pairs, config = tokenize(task.validation, task.vocabularies), task.config
+    everything = np.arange(len(task.validation))
+
+    def batches(tokens: int) -> list[Batch]:
+        layout = Buckets(*pairs.lengths(everything), tokens, config.data.num_buckets)
+        made = Batches(pairs, everything, layout, config.seed)
+        return [made.batch(0, number) for number in range(len(made.epoch(0)))]
+
+    lines = []
+    for name, make_norm in NORMS.items():
+        model = task.model.clone(make_norm=make_norm)
+        variables, training = train(task, model)
+        cells = [f"{config.train.batch_tokens:,}", name, f"{training:.3f}"]
+        for own_statistics in (False, True):
+            nll, total, tokens = nll_of(model, own_statistics), 0.0, 0
+            for batch in batches(config.train.batch_tokens):
+                total += float(nll(variables, batch).sum())
+                tokens += np.count_nonzero(batch["labels_BT"])
+            cells.append(f"{total / tokens:.3f}")
+        apart = []
+        for batch in batches(config.train.batch_tokens):
+            together = nll(variables, batch)
+            tokens_B = np.count_nonzero(batch["labels_BT"], axis=1)
+            for row in np.flatnonzero(tokens_B)[: SENTENCES - len(apart)]:
+                alone = nll(variables, {key: rows[row : row + 1] for key, rows in batch.items()})
+                apart.append(abs(alone[0] - together[row]) / tokens_B[row])
+        lines.append([*cells, f"{np.mean(apart):.3f}"])
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch_tokens", default="64,512,4096")
+    parser.add_argument("--steps", type=int, default=400)
+    options = parser.parse_args()
+    scores = ["training", "validation", "own statistics", "alone, beside"]
+    lines = [["tokens a batch", "norm", *scores]]
+    for tokens in options.batch_tokens.split(","):
+        config = make_config(int(tokens), options.steps)
+        corpora, splits = open_data(config)
+        with tempfile.TemporaryDirectory() as folder:
+            mesh = parallel.make_mesh(config)
+            lines += compare(prepare(config, corpora, splits["validation"], Path(folder), mesh))
+    print(aligned(lines))
+
+
+if __name__ == "__main__":
+    main()
