@@ -48,6 +48,8 @@ def run_sweep(arguments: list[str]) -> int:
     sweep = load_sweep(path)
     if own := next((flag for flag in flags if flag.startswith(("--config=", "-config="))), None):
         raise UserError(f"{own}: the config of a sweep is CONFIG in {path}")
+    if loose := next((flag for flag in flags if not flag.startswith("-")), None):
+        raise UserError(f"{loose!r} is no flag; values follow a flag's =")
     flag, _ = parse([f"--config={sweep.CONFIG}", *flags], FLAGS)
     jobs, seeds = (positive(name, flag[name].value, int) for name in ("jobs", "seeds"))
     folder = Path(flag.workdir or f"runs/{Path(path).stem}")

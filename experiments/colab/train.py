@@ -63,7 +63,7 @@ plt.show()
 import shutil
 
 archive = shutil.make_archive(Path(RUN).name, "zip", Path(RUN).parent, Path(RUN).name)
-print(f"{archive}: {Path(archive).stat().st_size / 1e6:.1f} MB")
+print(f"{Path(archive).name}: {Path(archive).stat().st_size / 1e6:.1f} MB")
 
 # %% [markdown]
 # ## Restore

@@ -107,6 +107,8 @@ def see(workdir: Path) -> RunSeen:
 def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     """The runs that have begun, those of one config but for the seed together."""
     runs = [see(workdir) for workdir in workdirs if (workdir / "config.json").exists()]
+    if not runs:
+        return []
     flat = [flat_with_widths(run.config) for run in runs]
     given = [flat_as_given(run.config) for run in runs]
     common = {key: most_common([values[key] for values in given]) for key in given[0]}

@@ -136,6 +136,14 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(
     assert [row[heading.index("state")] for row in rows] == ["step 0 of 12", "complete"]
 
 
+def test_a_sweep_of_which_nothing_begins_ends_with_an_empty_table(corpus_directory, tmp_path):
+    flags = [*flags_of(corpus_directory), "--config.data.train=none", "--only=base"]
+    ended = subprocess.run(command(tmp_path, flags), capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "base: failed: status 2: jformer: none.en: no such file" in ended.stderr
+    assert len(ended.stdout.splitlines()) == 2  # the heading
+
+
 def test_a_process_that_is_killed_fails_its_point_alone(corpus_directory, tmp_path):
     flags = [*flags_of(corpus_directory), "--config.train.steps=100000", "--only=base"]
     process = subprocess.Popen(

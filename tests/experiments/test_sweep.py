@@ -94,6 +94,7 @@ def test_a_file_that_is_no_sweep_is_named(tmp_path, text, message):
         (["--seeds=few"], "--seeds=few: must be int above 0"),
         (["--job=2"], "did you mean jobs?"),
         (["--only=*heads*"], r"--only=\*heads\*: matches none of base, model\.dropout=0\.4"),
+        (["--config.train.steps", "7"], "'7' is no flag; values follow a flag's ="),
         (["--config=configs/base.py"], "the config of a sweep is CONFIG in"),
         (["--config.model.dropout=2.0"], r"config\.model\.dropout=2\.0: must be < 1"),
         (["--submit=slrm"], "--submit=slrm: .*slrm"),

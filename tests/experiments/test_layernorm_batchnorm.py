@@ -1,0 +1,29 @@
+"""LayerNorm against BatchNorm, in a run of a minute."""
+
+import re
+import sys
+
+from experiments import layernorm_batchnorm
+
+
+def test_only_a_batch_norm_depends_on_what_stands_beside_a_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["", "--batch_tokens=2048", "--steps=10"])
+    layernorm_batchnorm.main()
+    heading, layer, batch = capsys.readouterr().out.splitlines()
+    layer, batch = (
+        dict(
+            zip(
+                ("norm", "training", "validation", "own", "apart"),
+                re.split(r"  +", line)[1:],
+                strict=True,
+            )
+        )
+        for line in (layer, batch)
+    )
+    assert (layer["norm"], batch["norm"]) == ("LayerNorm", "BatchNorm")
+    # A LayerNorm has no statistics to choose from, and no neighbours.
+    assert layer["validation"] == layer["own"]
+    assert float(layer["apart"]) == 0
+    assert batch["validation"] != batch["own"]
+    assert float(batch["apart"]) > 0.01
+    assert "alone, beside" in heading
