@@ -72,7 +72,7 @@ def cells(rows):
 
 def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, tmp_path):
     write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=31.0)
-    write_run("base", bleu=30.0)
+    write_run("z, the base", bleu=30.0)
     write_run("model.dropout=0.5", {"model.dropout": 0.5}, bleu=29.0, seconds=3675)
     found = cells(read_rows(find_runs([tmp_path / "runs"])))
     assert list(found) == ["base", "dropout=0.5", "num_heads=2"]
