@@ -48,6 +48,7 @@ class Work:
         """
         if self._process.returncode is None:
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            self._process.poll()
 
     def _ended(self, status: int) -> str:
         if status == 0:

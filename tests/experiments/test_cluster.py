@@ -21,7 +21,8 @@ SUBMIT = "local:timeout_min=10"
 def points_of(folder, corpus_directory, *more):
     keys = [f for f in small_flags(corpus_directory, "") if f.startswith("--config.")]
     sweep = load_sweep("tests/experiments/sweep_of_two.py")
-    flags = [*keys, "--config.train.scored=validation", *more]
+    every = [f"--config.train.{name}_every=20" for name in ("log", "evaluate", "checkpoint")]
+    flags = [*keys, *every, "--config.train.scored=validation", *more]
     return make_points(sweep, folder, flags, "", 1)
 
 
@@ -46,13 +47,13 @@ def task_of(point):
 def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     corpus_directory, tmp_path
 ):
-    steps = "--config.train.steps=90"
+    steps = "--config.train.steps=300"
     preempted, _ = points_of(tmp_path / "sweep", corpus_directory, steps)
     cluster = Cluster(SUBMIT, 1, tmp_path / "sweep")
     waiting = [preempted]
     assert cluster.start(waiting) == [preempted]
     assert not waiting
-    while not (preempted.workdir / "checkpoints" / "3").exists():
+    while not (preempted.workdir / "checkpoints" / "20").exists():
         time.sleep(0.01)
     process, job = task_of(preempted)
     os.kill(job, signal.SIGUSR2)  # as Slurm does, which also tells the process itself:
@@ -66,7 +67,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     subprocess.run(undisturbed.command, check=True, capture_output=True)
     logs = [last_line(point.workdir / "metrics.jsonl") for point in (preempted, undisturbed)]
     assert logs[0] == logs[1]
-    assert logs[0]["step"] == 90
+    assert logs[0]["step"] == 300
 
 
 def test_a_job_that_fails_says_why(corpus_directory, tmp_path):
