@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import small_flags
 
+pytestmark = pytest.mark.xdist_group("sweep")  # one of the two processes makes `undisturbed`
 SWEEP = "tests/experiments/sweep_of_two.py"
 
 
