@@ -2,7 +2,8 @@
 
 sacreBLEU's BLEU on the words of 13a, with and without case, its chrF and its TER are for comparing.
 The paper's tokenised BLEU, on Moses' words and with compounds split, is for Table 2 and what was
-measured like it. References are streams: one list a translator, each as long as the hypotheses.
+measured like it; in lower case it is that of Multi30k's literature. References are streams: one
+list a translator, each as long as the hypotheses.
 """
 
 import importlib.metadata
@@ -20,6 +21,7 @@ SIGNATURES = {
     "bleu": "signature",
     "bleu_lowercase": "signature_lowercase",
     "bleu_moses": "signature_moses",
+    "bleu_moses_lowercase": "signature_moses_lowercase",
     "bleu_moses_compounds": "signature_moses_compounds",
     "chrf": "signature_chrf",
     "ter": "signature_ter",
@@ -41,6 +43,8 @@ def score(
     # `de_AT` is tokenised as `de`. A language that Moses does not know gets English abbreviations.
     language = re.split("[-_]", target_language)[0]
     words = moses_words(plain, language)
+    # The literature's order; Moses sees by case where a sentence ends.
+    lowercase = moses_words([[line.lower() for line in stream] for stream in plain], language)
     compounds = [[split_compounds(line) for line in stream] for stream in words]
     # As Moses' multi-bleu.perl. `force`: without the warning that this is tokenised.
     multi_bleu = BLEU(tokenize="none", smooth_method="none", force=True)
@@ -50,6 +54,7 @@ def score(
         **measure("bleu", BLEU(), plain, samples=SAMPLES if len(hypotheses) <= MOST_PAIRS else 1),
         **measure("bleu_lowercase", BLEU(lowercase=True, force=True), plain),
         **measure("bleu_moses", multi_bleu, words, done),
+        **measure("bleu_moses_lowercase", multi_bleu, lowercase, {**done, "case": "lc"}),
         **measure("bleu_moses_compounds", multi_bleu, compounds, {**done, "compounds": "split"}),
         **measure("chrf", CHRF(), plain),
         **measure("ter", TER(), plain),

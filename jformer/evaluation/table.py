@@ -10,6 +10,7 @@ ROWS = {
     "bleu_interval": "  95 % interval",
     "bleu_lowercase": "BLEU, without case",
     "bleu_moses": "BLEU, Moses' words",
+    "bleu_moses_lowercase": "BLEU, Moses' words, lowercase",
     "bleu_moses_compounds": "BLEU, and compounds split",
     "chrf": METRICS["chrf"],
     "ter": METRICS["ter"],

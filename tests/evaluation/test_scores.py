@@ -60,7 +60,8 @@ def test_more_pairs_than_fit_in_memory_have_no_interval(monkeypatch):
 
 def test_a_perfect_translation_scores_a_hundred():
     found = score(REFERENCE, [REFERENCE], "de")
-    for name in ("bleu", "bleu_lowercase", "bleu_moses", "bleu_moses_compounds", "chrf"):
+    moses = ("bleu_moses", "bleu_moses_lowercase", "bleu_moses_compounds")
+    for name in ("bleu", "bleu_lowercase", *moses, "chrf"):
         assert found[name] == MATCH(100)
     assert found["ter"] == 0
 
@@ -93,6 +94,14 @@ def test_bleu_of_moses_words_is_bleu_by_its_definition(references):
     assert found["bleu_moses"] == MATCH(multi_bleu(streams[0], streams[1:]), abs=1e-9)
     assert found["bleu_moses_compounds"] == MATCH(multi_bleu(split[0], split[1:]), abs=1e-9)
     assert found["bleu_moses"] != found["bleu_moses_compounds"]
+    lower = moses_words([[line.lower() for line in side] for side in (OUTPUT, *references)], "de")
+    assert found["bleu_moses_lowercase"] == MATCH(multi_bleu(lower[0], lower[1:]), abs=1e-9)
+
+
+def test_case_is_lost_before_text_is_cut_into_words():
+    # A full stop before a small letter is no end of a sentence to Moses, and stays at its word.
+    found = score(["ein hund. eine katze"], [["Ein Hund. Eine Katze"]], "de")
+    assert found["bleu_moses_lowercase"] == MATCH(100)
 
 
 def test_bleu_of_moses_words_is_not_smoothed():
@@ -143,6 +152,8 @@ def test_signatures_name_what_was_done():
     assert "case:lc" in found["signature_lowercase"]
     assert "tok:moses-de|smooth:none|punctuation:replaced|sacremoses:" in found["signature_moses"]
     assert "compounds" not in found["signature_moses"]
+    assert "case:lc" in found["signature_moses_lowercase"]
+    assert "tok:moses-de|" in found["signature_moses_lowercase"]
     assert "compounds:split" in found["signature_moses_compounds"]
 
 

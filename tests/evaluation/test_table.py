@@ -4,7 +4,7 @@ import math
 
 from jformer.evaluation.compare import compare
 from jformer.evaluation.lengths import by_length
-from jformer.evaluation.scores import score
+from jformer.evaluation.scores import SIGNATURES, score
 from jformer.evaluation.table import table
 from tests.evaluation.noise import sentences, worsened
 
@@ -34,6 +34,7 @@ def test_all_scores_have_rows():
         "95 % interval": [f"{low:.2f}-{high:.2f}"],
         "BLEU, without case": [f"{SCORES['bleu_lowercase']:.2f}"],
         "BLEU, Moses' words": [f"{SCORES['bleu_moses']:.2f}"],
+        "BLEU, Moses' words, lowercase": [f"{SCORES['bleu_moses_lowercase']:.2f}"],
         "BLEU, and compounds split": [f"{SCORES['bleu_moses_compounds']:.2f}"],
         "chrF": [f"{SCORES['chrf']:.2f}"],
         "TER": [f"{SCORES['ter']:.2f}"],
@@ -57,8 +58,8 @@ def test_columns_stand_under_their_names():
 
 def test_every_signature_is_told_once():
     text = table({"test": SCORES, "again": SCORES})
-    for name in ("", "_lowercase", "_moses", "_moses_compounds", "_chrf", "_ter"):
-        assert text.count(SCORES[f"signature{name}"]) == 1
+    for key in SIGNATURES.values():
+        assert text.count(SCORES[key]) == 1
 
 
 def test_signatures_that_differ_by_split_are_all_told():
