@@ -4,6 +4,7 @@ from typing import Any
 
 from jformer.config import UserError
 from jformer.run import Attention
+from jformer.views.figure import new_figure
 
 PANEL = 0.22  # inches a token
 
@@ -14,26 +15,19 @@ def draw_attention(attention: Attention, layer: int | None = None) -> Any:
     Unset, it is the last but one, which aligns best (Garg et al. 2019). A row of a panel is what
     was attended to while the token *behind* its name was predicted, and sums to 1.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError(
-            "a picture needs the package matplotlib: pip install 'jformer[plot]'"
-        ) from error
     number = layer or max(1, len(attention.weights) - 1)
     name = f"decoder_{number - 1}/cross_attention"
     if name not in attention.weights:
         raise UserError(f"layer {layer}: the decoder has {len(attention.weights)} layers")
     weights_HTS = attention.weights[name]
     H, T, S = weights_HTS.shape
-    size = (max(3.0, PANEL * S) * H, max(3.0, PANEL * T) + 1)
-    figure = Figure(figsize=size, dpi=80, layout="constrained")
+    figure = new_figure(max(3.0, PANEL * S) * H, max(3.0, PANEL * T) + 1, dpi=80)
     panels = figure.subplots(1, H, sharey=True, squeeze=False)[0]
     for head, axes in enumerate(panels, start=1):
         image = axes.imshow(weights_HTS[head - 1], vmin=0, vmax=1, cmap="viridis", aspect="auto")
         axes.set_title(f"head {head}")
-        axes.set_xticks(range(S), attention.source_tokens, rotation=90)
-    panels[0].set_yticks(range(T), attention.target_tokens)
+        axes.set_xticks(range(S), [*attention.source_tokens[:-1], "EOS"], rotation=90)
+    panels[0].set_yticks(range(T), ["BOS", *attention.target_tokens[1:]])
     figure.colorbar(image, ax=panels, label="weight")
     figure.suptitle(f"Attention of decoder layer {number} to the source")
     return figure

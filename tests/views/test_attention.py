@@ -15,7 +15,7 @@ WEIGHTS = {
     f"decoder_{n}/cross_attention": RNG.dirichlet(np.ones(S), (H, T)).astype(np.float32)
     for n in range(3)
 }
-ATTENTION = Attention(WEIGHTS, ["a", "b", "c", "d", "</s>"], ["<s>", "x", "y"])
+ATTENTION = Attention(WEIGHTS, ["a", "b", "c", "d", "#2"], ["#1", "x", "y"])
 
 
 @pytest.mark.parametrize(("layer", "drawn"), [(None, 1), (1, 0), (3, 2)])
@@ -27,9 +27,9 @@ def test_a_panel_a_head_holds_its_weights(layer, drawn):
         (image,) = axes.get_images()
         expected = WEIGHTS[f"decoder_{drawn}/cross_attention"][head]
         np.testing.assert_array_equal(image.get_array(), expected)
-        assert [label.get_text() for label in axes.get_xticklabels()] == ATTENTION.source_tokens
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c", "d", "EOS"]
     rows = [label.get_text() for label in panels[0].get_yticklabels()]
-    assert rows == ATTENTION.target_tokens
+    assert rows == ["BOS", "x", "y"]
     assert bar.get_ylabel() == "weight"
     assert f"layer {drawn + 1}" in figure.get_suptitle()
 
