@@ -18,7 +18,7 @@ class Task:
         self._work: Work | None = None
 
     def __call__(self) -> str:
-        self._work = begin(self._point, {}, set())
+        self._work = begin(self._point, {}, ())
         return self._work.wait() if self._work else "another process is at work on it"
 
     def checkpoint(self) -> Any:

@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import linen as nn
 
 from configs.tiny import get_config
@@ -34,7 +35,7 @@ from jformer.data.pipeline import open_data
 from jformer.data.tokens import tokenize
 from jformer.evaluation.table import aligned
 from jformer.training import parallel
-from jformer.training.loss import token_losses
+from jformer.training.loss import loss_sums, token_losses
 from jformer.training.optimizer import learning_rate, make_optimizer
 from jformer.training.prepare import Task, prepare
 
@@ -68,6 +69,8 @@ def train(task: Task, model: Any) -> tuple[dict[str, Any], float]:
     config, keys = task.config, jax.random.split(jax.random.key(task.config.seed))
     optimizer = make_optimizer(config.optimizer, learning_rate(config))
 
+    smoothing = config.train.label_smoothing, config.train.smoothing_over
+
     @jax.jit
     def step(params, stats, state, batch, number):
         def loss_fn(params):
@@ -75,15 +78,12 @@ def train(task: Task, model: Any) -> tuple[dict[str, Any], float]:
                 {"params": params, **stats}, batch["source_BS"], batch["target_BT"], train=True,
                 rngs={"dropout": jax.random.fold_in(keys[1], number)}, mutable=["batch_stats"],
             )  # fmt: skip
-            labels_BT = batch["labels_BT"]
-            loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, 0.1, "all")
-            real_BT = labels_BT != PAD
-            return jnp.sum(loss_BT * real_BT) / jnp.sum(real_BT), (changed, nll_BT, real_BT)
+            sums = loss_sums(logits_BTV, batch["labels_BT"], *smoothing)
+            return sums["loss"] / sums["tokens"], (changed, sums)
 
-        grads, (stats, nll_BT, real_BT) = jax.grad(loss_fn, has_aux=True)(params)
+        grads, (stats, sums) = jax.grad(loss_fn, has_aux=True)(params)
         updates, state = optimizer.update(grads, state, params, step=number)
-        params = jax.tree.map(jnp.add, params, updates)
-        return params, stats, state, (jnp.sum(nll_BT * real_BT), jnp.sum(real_BT))
+        return optax.apply_updates(params, updates), stats, state, (sums["nll"], sums["tokens"])
 
     tokens_11 = jnp.ones((1, 1), jnp.int32)
     variables = model.init(keys[0], tokens_11, tokens_11)
@@ -115,26 +115,23 @@ def nll_of(model: Any, own_statistics: bool) -> Callable[[dict[str, Any], Batch]
 def compare(task: Task) -> list[list[str]]:
     """A line for each norm."""
     pairs, config = tokenize(task.validation, task.vocabularies), task.config
-    everything = np.arange(len(task.validation))
-
-    def batches(tokens: int) -> list[Batch]:
-        layout = Buckets(*pairs.lengths(everything), tokens, config.data.num_buckets)
-        made = Batches(pairs, everything, layout, config.seed)
-        return [made.batch(0, number) for number in range(len(made.epoch(0)))]
-
+    rows, size = np.arange(len(task.validation)), config.train.batch_tokens
+    layout = Buckets(*pairs.lengths(rows), size, config.data.num_buckets)
+    made = Batches(pairs, rows, layout, config.seed)
+    batches = [made.batch(0, number) for number in range(len(made.epoch(0)))]
     lines = []
     for name, make_norm in NORMS.items():
         model = task.model.clone(make_norm=make_norm)
         variables, training = train(task, model)
-        cells = [f"{config.train.batch_tokens:,}", name, f"{training:.3f}"]
+        cells = [f"{size:,}", name, f"{training:.3f}"]
         for own_statistics in (False, True):
             nll, total, tokens = nll_of(model, own_statistics), 0.0, 0
-            for batch in batches(config.train.batch_tokens):
+            for batch in batches:
                 total += float(nll(variables, batch).sum())
                 tokens += np.count_nonzero(batch["labels_BT"])
             cells.append(f"{total / tokens:.3f}")
         apart = []
-        for batch in batches(config.train.batch_tokens):
+        for batch in batches:
             together = nll(variables, batch)
             tokens_B = np.count_nonzero(batch["labels_BT"], axis=1)
             for row in np.flatnonzero(tokens_B)[: SENTENCES - len(apart)]:

@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jformer.command_line import exit_status, own_flags
+from jformer.command_line import own_flags, program_status
 from jformer.config import UserError
 from jformer.evaluation.table import aligned
 from jformer.views.report import RunSeen, duration, see
@@ -113,9 +113,6 @@ def with_flags(command: list[str], flags: list[str]) -> list[str]:
 
 
 def run_again(arguments: list[str]) -> int:
-    if not arguments or {"--help", "-h"} & {*arguments}:
-        print(__doc__)
-        return 0
     number, *rest = arguments
     rows = read_log(LOG.read_text(encoding="utf-8"))
     if number not in rows:
@@ -144,4 +141,4 @@ def run_again(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status("experiments.log", lambda: run_again(sys.argv[1:]), "--debug" in sys.argv))
+    sys.exit(program_status("experiments.log", __doc__, run_again))

@@ -31,7 +31,7 @@ class Pool:
             if not self._free:
                 break
             place = self._free[0]
-            work = begin(point, place.environment, set(place.cores))
+            work = begin(point, place.environment, place.cores)
             if work:
                 self._at_work[point.name] = work, self._free.pop(0)
                 waiting.remove(point)
@@ -69,10 +69,10 @@ def places(jobs: int) -> list[Place]:
         if gpus:
             own = gpus[number::jobs] or [gpus[number % len(gpus)]]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-        if len(gpus) < jobs and gpus:
-            # JAX takes three quarters of a GPU's memory for itself, unless it is told.
-            share = 0.9 / -(-jobs // len(gpus))
-            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
+            if len(gpus) < jobs:
+                # JAX takes three quarters of a GPU's memory for itself, unless it is told.
+                share = 0.9 / -(-jobs // len(gpus))
+                environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
         shared = jobs == 1 or len(cores) < jobs
         dealt.append(Place(environment, frozenset() if shared else frozenset(cores[number::jobs])))
     return dealt

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from experiments.cluster import Cluster
 from experiments.pool import Pool, places
 from experiments.sweep import Point, load_sweep, make_points
-from jformer.command_line import exit_status, parse, positive
+from jformer.command_line import parse, positive, program_status
 from jformer.config import UserError
 from jformer.keys import RunError, Stopped
 from jformer.training.monitor import say
@@ -41,9 +41,6 @@ PAUSE = 0.5  # seconds between two looks at the processes
 
 
 def run_sweep(arguments: list[str]) -> int:
-    if not arguments or {"--help", "-h"} & {*arguments}:
-        print(__doc__)
-        return 0
     path, *flags = arguments
     sweep = load_sweep(path)
     if own := next((flag for flag in flags if flag.startswith(("--config=", "-config="))), None):
@@ -100,21 +97,21 @@ class Progress:
 
     def __init__(self, points: list[Point]):
         self._points = points
-        total = sum(point.config.train.steps for point in points)
-        self._bar = tqdm(
-            total=total, initial=self._steps(), unit="step", disable=not sys.stderr.isatty()
-        )
         self._began, self._first = time.monotonic(), self._steps()
+        self._total = sum(point.config.train.steps for point in points)
+        quiet = not sys.stderr.isatty()
+        self._bar = tqdm(initial=self._first, total=self._total, unit="step", disable=quiet)
 
     def _steps(self) -> int:
         return sum(point.step for point in self._points)
 
     def update(self) -> None:
-        self._bar.update(self._steps() - self._bar.n)
+        if not self._bar.disable:
+            self._bar.update(self._steps() - self._bar.n)
 
     def report(self, point: Point, text: str) -> None:
         done = self._steps() - self._first
-        left = self._bar.total - self._first - done
+        left = self._total - self._first - done
         seconds = (time.monotonic() - self._began) * left / done if done else 0.0
         eta = f"  ETA {tqdm.format_interval(seconds)}" if seconds else ""
         complete = sum(point.is_complete for point in self._points)
@@ -125,4 +122,4 @@ class Progress:
 
 
 if __name__ == "__main__":
-    sys.exit(exit_status("experiments.run", lambda: run_sweep(sys.argv[1:]), "--debug" in sys.argv))
+    sys.exit(program_status("experiments.run", __doc__, run_sweep))

@@ -73,8 +73,11 @@ def make_points(
     """
     points: dict[str, Point] = {}
     for overrides in sweep.sweep():
-        for more in range(seeds):
-            point = make_point(sweep.CONFIG, folder, flags, overrides, more)
+        seeded = [make_point(sweep.CONFIG, folder, flags, overrides)]
+        for more in range(1, seeds):
+            again = {**overrides, "seed": seeded[0].config.seed + more}
+            seeded.append(make_point(sweep.CONFIG, folder, flags, again))
+        for point in seeded:
             if point.name in points:
                 raise UserError(
                     f"{sweep.__file__}: {point.name} is there twice; points must differ"
@@ -108,13 +111,7 @@ def load_sweep(path: str) -> ModuleType:
     return module
 
 
-def make_point(
-    config: str, folder: Path, flags: list[str], overrides: dict[str, Any], more: int
-) -> Point:
-    """The point of one dictionary of overrides, with the seed that is `more` above its own."""
-    _, plain = parse([f"--config={config}", *flags, *as_flags(overrides)], {})
-    if more:
-        overrides = {**overrides, "seed": plain.seed + more}
+def make_point(config: str, folder: Path, flags: list[str], overrides: dict[str, Any]) -> Point:
     all_flags = (f"--config={config}", *flags, *as_flags(overrides))
     _, checked = parse([*all_flags], {})
     name = name_of(overrides)

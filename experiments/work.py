@@ -5,6 +5,7 @@ import fcntl
 import os
 import signal
 import subprocess
+from collections.abc import Collection, Mapping
 from typing import BinaryIO
 
 from experiments.sweep import Point
@@ -13,7 +14,9 @@ from experiments.sweep import Point
 class Work:
     """A process that runs a point's command. What it says is kept in the run directory."""
 
-    def __init__(self, point: Point, lock: BinaryIO, environment: dict[str, str], cores: set[int]):
+    def __init__(
+        self, point: Point, lock: BinaryIO, environment: Mapping[str, str], cores: Collection[int]
+    ):
         self._point = point
         self._partial = point.scores.with_name(point.scores.name + ".partial")
         with self._partial.open("wb") as scores, point.log.open("ab") as log:
@@ -60,7 +63,7 @@ class Work:
         return f"{how}: {last.strip()} (all of it in {self._point.log})"
 
 
-def begin(point: Point, environment: dict[str, str], cores: set[int]) -> Work | None:
+def begin(point: Point, environment: Mapping[str, str], cores: Collection[int]) -> Work | None:
     """None where another process is at work on the point: of another sweep, or of a killed one."""
     point.workdir.mkdir(parents=True, exist_ok=True)
     with (point.workdir / "sweep.lock").open("wb") as lock:

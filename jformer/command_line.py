@@ -56,6 +56,15 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         return 130
 
 
+def program_status(program: str, doc: str | None, run: Callable[[list[str]], int]) -> int:
+    """The exit status of `python -m program ARGUMENTS`, which without any shows its `doc`."""
+    arguments = sys.argv[1:]
+    if not arguments or {"--help", "-h"} & {*arguments}:
+        print(doc)
+        return 0
+    return exit_status(program, lambda: run(arguments), "--debug" in arguments)
+
+
 def use_huge_pages() -> None:
     """Start this process once more, with malloc on huge pages.
 

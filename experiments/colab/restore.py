@@ -77,14 +77,7 @@ draw_attention(run.attention(source, run.translate([source])[0]))
 # ## Learning curves
 
 # %%
-import matplotlib.pyplot as plt
-
+from jformer.views.curves import draw_curves
 from jformer.views.report import see
 
-seen = see(Path(RUN))
-figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-for split in ("train", "validation"):
-    axes.plot(*zip(*seen.curve(split, "nll"), strict=True), label=split)
-axes.set(xlabel="step (updates of the parameters)", ylabel="NLL, nats a token", ylim=(0, None))
-axes.legend()
-plt.show()
+draw_curves(see(Path(RUN)))

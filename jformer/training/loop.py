@@ -41,8 +41,11 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
     mesh = parallel.make_mesh(config)
     corpora, splits = open_data(config)
     validation = splits["validation"]
-    kinds = {name: "validation" if name == "validation" else "test" for name in splits}
-    scored = {n: split for n, split in splits.items() if config.train.scored in (kinds[n], "all")}
+    wanted = config.train.scored
+    scored = {
+        name: split for name, split in splits.items()
+        if wanted == "all" or (name == "validation") == (wanted == "validation")
+    }  # fmt: skip
     with locked(workdir):
         if is_complete(config, workdir):
             return scored

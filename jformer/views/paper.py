@@ -8,7 +8,6 @@ from typing import Any
 from jformer.config import Config
 from jformer.keys import flatten
 
-BASE = Config()
 # What scales with a model: a row of the table is also that of a smaller base, with the same ratio.
 SIZES = (
     "model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", "model.d_k", "model.d_v",
@@ -61,11 +60,10 @@ def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow |
 
     `base` and `changes` are flat, as `{"model.d_ff": 2048}`.
     """
-    paper = flat_with_widths(BASE)
 
     def same(key: str, value: Any, printed: Any) -> bool:
         if key in SIZES:
-            return Fraction(value, base[key]) == Fraction(printed, paper[key])
+            return Fraction(value, base[key]) == Fraction(printed, PAPER_BASE[key])
         return value == printed
 
     return next(
@@ -83,3 +81,6 @@ def flat_with_widths(config: Config) -> dict[str, Any]:
     """Every key and its value, the widths of a head as they come out where they are unset."""
     widths = {"model.d_k": config.model.key_width, "model.d_v": config.model.value_width}
     return {**flatten(config), **widths}
+
+
+PAPER_BASE = flat_with_widths(Config())

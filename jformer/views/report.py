@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 from jformer.config import Config, UserError, read_config
 from jformer.data.vocabulary import Vocabularies
 from jformer.keys import flatten
@@ -99,6 +101,7 @@ def see(workdir: Path) -> RunSeen:
     if (workdir / "vocabulary.json").exists():
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
         sizes = vocabularies.target.size, vocabularies.source.size
+        # Not by `make_model`, which takes hold of a device: another process may need all of it.
         count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
     lines = [json.loads(line) for line in read_lines(workdir / "metrics.jsonl")]
     return RunSeen(workdir, config, count, lines, read_results(workdir))
@@ -113,13 +116,13 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     given = [flat_as_given(run.config) for run in runs]
     common = {key: most_common([values[key] for values in given]) for key in given[0]}
     base = {key: most_common([values[key] for values in flat]) for key in flat[0]}
-    together: dict[str, list[int]] = {}
-    for number, values in enumerate(given):
-        changes = {key: values[key] for key in values if values[key] != common[key]}
-        together.setdefault(json.dumps(changes), []).append(number)
+    together: dict[tuple[tuple[str, Any], ...], list[RunSeen]] = {}
+    for run, values in zip(runs, given, strict=True):
+        changes = tuple((key, value) for key, value in values.items() if value != common[key])
+        together.setdefault(changes, []).append(run)
     rows = [
-        Row(json.loads(changes), [runs[i] for i in numbers], paper_row(base, json.loads(changes)))
-        for changes, numbers in together.items()
+        Row(dict(changes), alike, paper_row(base, dict(changes)))
+        for changes, alike in together.items()
     ]
     rows.sort(key=lambda row: bool(row.changes))  # the base comes first
     if not any(row.paper for row in rows if row.changes):
@@ -206,9 +209,7 @@ def exponent(value: float | None) -> str:
 def duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    return tqdm.format_interval(round(seconds)).removeprefix("0")
 
 
 def markdown(rows: list[Row]) -> str:

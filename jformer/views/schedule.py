@@ -7,6 +7,7 @@ import numpy as np
 
 from jformer.config import Config, UserError
 from jformer.training.optimizer import learning_rate
+from jformer.views.figure import new_figure
 
 POINTS = 2000  # of the line; a run of fewer steps has a point a step
 
@@ -22,17 +23,11 @@ def write_schedule(config: Config, path: Path) -> None:
 
 def draw_schedule(config: Config) -> Any:
     """A matplotlib `Figure`: the line from step 1 to train.steps, and the end of warm-up."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError(
-            "a plot needs the package matplotlib: pip install 'jformer[plot]'"
-        ) from error
     steps, peak = config.train.steps, config.optimizer.warmup_steps
     # With the peak among them: a line that passes it by would be too low.
     points = np.linspace(1, steps, min(steps, POINTS)).round().astype(np.int32)
     step_nums = np.union1d(points, [min(peak, steps)])
-    figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")  # inches
+    figure = new_figure(7, 4, dpi=150)
     axes = figure.subplots()
     axes.plot(step_nums, np.asarray(learning_rate(config)(step_nums - 1)), label="learning rate")
     if peak <= steps:

@@ -13,17 +13,14 @@ pytest.importorskip("submitit", reason="needs the extra slurm")
 from experiments.cluster import Cluster
 from experiments.sweep import load_sweep, make_points
 from jformer.training.monitor import last_line
-from tests.conftest import small_flags
+from tests.conftest import sweep_flags
 
 SUBMIT = "local:timeout_min=10"
 
 
 def points_of(folder, corpus_directory, *more):
-    keys = [f for f in small_flags(corpus_directory, "") if f.startswith("--config.")]
     sweep = load_sweep("tests/experiments/sweep_of_two.py")
-    every = [f"--config.train.{name}_every=20" for name in ("log", "evaluate", "checkpoint")]
-    flags = [*keys, *every, "--config.train.scored=validation", *more]
-    return make_points(sweep, folder, flags, "", 1)
+    return make_points(sweep, folder, [*sweep_flags(corpus_directory), *more], "", 1)
 
 
 def outcome(cluster, point):
@@ -47,8 +44,7 @@ def task_of(point):
 def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     corpus_directory, tmp_path
 ):
-    steps = "--config.train.steps=300"
-    preempted, _ = points_of(tmp_path / "sweep", corpus_directory, steps)
+    preempted, _ = points_of(tmp_path / "sweep", corpus_directory)
     cluster = Cluster(SUBMIT, 1, tmp_path / "sweep")
     waiting = [preempted]
     assert cluster.start(waiting) == [preempted]
@@ -63,7 +59,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     log = preempted.log.read_text()
     assert "stopped by SIGTERM; all is saved" in log
     assert "resuming from step" in log
-    (undisturbed, _) = points_of(tmp_path / "undisturbed", corpus_directory, steps)
+    (undisturbed, _) = points_of(tmp_path / "undisturbed", corpus_directory)
     subprocess.run(undisturbed.command, check=True, capture_output=True)
     logs = [last_line(point.workdir / "metrics.jsonl") for point in (preempted, undisturbed)]
     assert logs[0] == logs[1]

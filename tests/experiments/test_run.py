@@ -12,16 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import small_flags
+from tests.conftest import sweep_flags
 
 pytestmark = pytest.mark.xdist_group("sweep")  # one of the two processes makes `undisturbed`
 SWEEP = "tests/experiments/sweep_of_two.py"
-
-
-def flags_of(corpus_directory, steps=300):
-    keys = [f for f in small_flags(corpus_directory, "") if f.startswith("--config.")]
-    every = [f"--config.train.{name}_every=20" for name in ("log", "evaluate", "checkpoint")]
-    return [*keys, *every, f"--config.train.steps={steps}", "--config.train.scored=validation"]
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +49,7 @@ def undisturbed(corpus_directory, tmp_path_factory):
     """The folder of a sweep that ran from its beginning to its end, and what that printed."""
     folder = tmp_path_factory.mktemp("sweep") / "undisturbed"
     ended = subprocess.run(
-        command(folder, flags_of(corpus_directory), "--jobs=2"), capture_output=True, text=True
+        command(folder, sweep_flags(corpus_directory), "--jobs=2"), capture_output=True, text=True
     )
     assert ended.returncode == 0, ended.stderr
     return folder, ended
@@ -92,7 +86,7 @@ def test_complete_points_are_not_run_again(undisturbed, corpus_directory):
     folder, ended = undisturbed
     log = (folder / "base" / "log.txt").read_text()
     again = subprocess.run(
-        command(folder, flags_of(corpus_directory)), capture_output=True, text=True
+        command(folder, sweep_flags(corpus_directory)), capture_output=True, text=True
     )
     assert again.returncode == 0
     assert again.stdout == ended.stdout
@@ -104,7 +98,7 @@ def test_a_sweep_killed_half_way_ends_with_the_table_of_one_that_was_not(
     undisturbed, corpus_directory, tmp_path
 ):
     """kill -9 for the sweep and one of its two processes; the other one goes on by itself."""
-    flags = flags_of(corpus_directory)
+    flags = sweep_flags(corpus_directory)
     process = subprocess.Popen(command(tmp_path, flags, "--jobs=2"), stderr=subprocess.DEVNULL)
     wait_for(lambda: begun(tmp_path) == 2, process)
     first, second = children(process)
@@ -120,7 +114,7 @@ def test_a_sweep_killed_half_way_ends_with_the_table_of_one_that_was_not(
 
 def test_a_stopped_sweep_stops_its_processes_with_all_saved(corpus_directory, tmp_path):
     process = subprocess.Popen(
-        command(tmp_path, flags_of(corpus_directory, 100_000), "--jobs=2"),
+        command(tmp_path, sweep_flags(corpus_directory, 100_000), "--jobs=2"),
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     wait_for(lambda: begun(tmp_path) == 2, process)
@@ -143,7 +137,7 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(
     (folder / "base" / "checkpoints").write_text("in the way")
     (folder / "model.dropout=0.4" / "scores.json").unlink()
     ended = subprocess.run(
-        command(folder, flags_of(corpus_directory)), capture_output=True, text=True
+        command(folder, sweep_flags(corpus_directory)), capture_output=True, text=True
     )
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == "experiments.run: 1 of 2 points failed: base"
@@ -156,7 +150,7 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(
 
 
 def test_a_sweep_of_which_nothing_begins_ends_with_an_empty_table(corpus_directory, tmp_path):
-    flags = [*flags_of(corpus_directory), "--config.data.train=none", "--only=base"]
+    flags = [*sweep_flags(corpus_directory), "--config.data.train=none", "--only=base"]
     ended = subprocess.run(command(tmp_path, flags), capture_output=True, text=True)
     assert ended.returncode == 1
     assert "base: failed: status 2: jformer: none.en: no such file" in ended.stderr
@@ -164,7 +158,7 @@ def test_a_sweep_of_which_nothing_begins_ends_with_an_empty_table(corpus_directo
 
 
 def test_a_process_that_is_killed_fails_its_point_alone(corpus_directory, tmp_path):
-    flags = [*flags_of(corpus_directory, 100_000), "--only=base"]
+    flags = [*sweep_flags(corpus_directory, 100_000), "--only=base"]
     process = subprocess.Popen(
         command(tmp_path, flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 
+from experiments.layernorm_batchnorm import BatchNorm
 from jformer.config import ModelConfig
 from jformer.model.attention import MultiHeadAttention, attend, causal_mask, padding_mask
 from jformer.model.layers import EncoderLayer, FeedForward
@@ -167,15 +168,6 @@ class SampleNorm(nn.Module):
         b_2 = self.param("b_2", nn.initializers.zeros, shape)
         deviation = jnp.std(x, axis=-1, keepdims=True, ddof=1)
         return a_2 * (x - x.mean(axis=-1, keepdims=True)) / (deviation + 1e-6) + b_2
-
-
-class BatchNorm(nn.Module):
-    """Statistics of the batch while they may be updated, stored ones else."""
-
-    @nn.compact
-    def __call__(self, x):
-        stored = not self.is_mutable_collection("batch_stats")
-        return nn.BatchNorm(use_running_average=stored, momentum=0.5)(x)
 
 
 def test_another_attention_takes_the_place_of_equation_1():

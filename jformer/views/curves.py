@@ -1,0 +1,18 @@
+"""The learning curves of one run."""
+
+from typing import Any
+
+from jformer.views.figure import new_figure
+from jformer.views.report import RunSeen
+
+
+def draw_curves(seen: RunSeen) -> Any:
+    """A matplotlib `Figure`: the NLL of training, with dropout, and of validation, without."""
+    figure = new_figure(7, 3.5, dpi=100)
+    axes = figure.subplots()
+    for split in ("train", "validation"):
+        curve = seen.curve(split, "nll")
+        axes.plot([step for step, _ in curve], [nll for _, nll in curve], label=split)
+    axes.set(xlabel="step (updates of the parameters)", ylabel="NLL, nats a token", ylim=(0, None))
+    axes.legend()
+    return figure
