@@ -1,0 +1,23 @@
+"""The learning curves of a run as a picture."""
+
+import json
+
+import pytest
+
+from jformer.views.curves import draw_curves
+from jformer.views.report import see
+
+pytest.importorskip("matplotlib", reason="needs the extra plot")
+
+
+def test_a_line_a_split_goes_through_what_the_log_has(trained_workdir):
+    (axes,) = draw_curves(see(trained_workdir)).axes
+    lines = (trained_workdir / "metrics.jsonl").read_text().splitlines()
+    log = [json.loads(line) for line in lines]
+    for line, split in zip(axes.get_lines(), ("train", "validation"), strict=True):
+        points = [(entry["step"], entry["nll"]) for entry in log if entry["split"] == split]
+        assert len(points) > 1
+        assert list(zip(*line.get_data(), strict=True)) == points
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["train", "validation"]
+    assert "step" in axes.get_xlabel()
+    assert "nats a token" in axes.get_ylabel()
