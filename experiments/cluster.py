@@ -1,5 +1,6 @@
 """Points at work on a cluster, through submitit: Slurm, or `local` to try it out on one machine."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ class Task:
 
     def __call__(self) -> str:
         self._work = begin(self._point, {}, ())
-        return self._work.wait() if self._work else "another process is at work on it"
+        if self._work is None:
+            return "another process is at work on it"
+        fault = self._work.wait()
+        while self._work.was_stopped:
+            # By the cluster, which has a preempted job requeued unless it ends by itself.
+            signal.pause()
+        return fault
 
     def checkpoint(self) -> Any:
         from submitit.helpers import DelayedSubmission
@@ -56,6 +63,8 @@ class Cluster:
 
     def start(self, waiting: list[Point]) -> list[Point]:
         started = list(waiting)
+        if not started:
+            return []  # submitit warns of an empty array
         with self._executor.batch():
             jobs = [self._executor.submit(Task(point)) for point in started]
         self._jobs |= {point.name: job for point, job in zip(started, jobs, strict=True)}

@@ -40,6 +40,11 @@ class Work:
     def wait(self) -> str:
         return self._ended(self._process.wait())
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it has ended because it was asked to, with all saved."""
+        return self._process.returncode == 128 + signal.SIGTERM
+
     def stop(self) -> None:
         """Ask it to save and to end."""
         self._process.send_signal(signal.SIGTERM)

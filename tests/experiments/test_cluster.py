@@ -41,26 +41,37 @@ def task_of(point):
     raise AssertionError(f"{point.name} is not at work")
 
 
+@pytest.fixture(scope="module")
+def undisturbed(corpus_directory, tmp_path_factory):
+    (point, _) = points_of(tmp_path_factory.mktemp("undisturbed"), corpus_directory)
+    subprocess.run(point.command, check=True, capture_output=True)
+    return point
+
+
+@pytest.mark.parametrize("first", [signal.SIGUSR2, signal.SIGTERM])
 def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
-    corpus_directory, tmp_path
+    first, undisturbed, corpus_directory, tmp_path
 ):
     preempted, _ = points_of(tmp_path / "sweep", corpus_directory)
     cluster = Cluster(SUBMIT, 1, tmp_path / "sweep")
     waiting = [preempted]
     assert cluster.start(waiting) == [preempted]
-    assert not waiting
+    assert cluster.start(waiting) == waiting == []
     while not (preempted.workdir / "checkpoints" / "20").exists():
         time.sleep(0.01)
     process, job = task_of(preempted)
-    os.kill(job, signal.SIGUSR2)  # as Slurm does, which also tells the process itself:
-    os.kill(process, signal.SIGUSR2)
+    os.kill(process, first)  # Slurm tells a job, and the processes that it has begun, too
+    if first == signal.SIGTERM:
+        while "all is saved" not in preempted.log.read_text():
+            time.sleep(0.01)
+        time.sleep(1)  # a job that has ended is not requeued
+        assert cluster.poll(preempted) is None
+    os.kill(job, signal.SIGUSR2)
     assert outcome(cluster, preempted) == ""
     assert preempted.is_complete
     log = preempted.log.read_text()
     assert "stopped by SIGTERM; all is saved" in log
     assert "resuming from step" in log
-    (undisturbed, _) = points_of(tmp_path / "undisturbed", corpus_directory)
-    subprocess.run(undisturbed.command, check=True, capture_output=True)
     logs = [last_line(point.workdir / "metrics.jsonl") for point in (preempted, undisturbed)]
     assert logs[0] == logs[1]
     assert logs[0]["step"] == 300
