@@ -42,6 +42,7 @@ status = main(["jformer", *flags])
 # Also while it trains, from another notebook; `%tensorboard --logdir runs` shows more.
 
 # %%
+# %matplotlib inline
 from jformer.views.curves import draw_curves
 from jformer.views.report import see
 
