@@ -105,7 +105,8 @@ def cpus() -> int:
 
 def main() -> None:
     vocabularies = pickle.load(sys.stdin.buffer)
-    with contextlib.suppress(EOFError):
+    # The parent may go at any time, also in the midst of a question or before its answer.
+    with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
         while True:
             pickle.dump(encode(vocabularies, pickle.load(sys.stdin.buffer)), sys.stdout.buffer)
             sys.stdout.buffer.flush()

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -127,6 +128,22 @@ def waiting():
 
 list(workers.encode_all(Vocabularies(one, one), waiting(), 10))
 """
+
+
+@pytest.mark.parametrize("kept", [None, -1])
+def test_a_process_says_nothing_where_its_parent_goes_in_the_midst(kept, vocabularies):
+    """Before it has the answer, or while it writes the question."""
+    question = pickle.dumps(vocabularies) + pickle.dumps(Chunk(0, [1], ["1"], ["word 1"]))[:kept]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jformer.data.workers"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    process.stdout.close()
+    process.stdin.write(question)
+    process.stdin.close()
+    with process.stderr:
+        assert process.stderr.read() == b""
+    assert process.wait() == 0
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
