@@ -14,7 +14,6 @@ import pytest
 
 from tests.conftest import sweep_flags
 
-pytestmark = pytest.mark.xdist_group("sweep")  # one of the two processes makes `undisturbed`
 SWEEP = "tests/experiments/sweep_of_two.py"
 
 
