@@ -10,8 +10,7 @@ from jformer.keys import flatten
 
 # What scales with a model: a row of the table is also that of a smaller base, with the same ratio.
 SIZES = (
-    "model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", "model.d_k", "model.d_v",
-    "train.steps",
+    "model.num_layers", "model.d_model", "model.d_ff", "model.d_k", "model.d_v", "train.steps",
 )  # fmt: skip
 
 
@@ -56,15 +55,16 @@ TABLE_3 = (
 
 
 def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow | None:
-    """The row that changes its base as `changes` do another, in sizes by the same ratio.
+    """The row that changes the paper's base as `changes` do this one; None where there is none.
 
-    `base` and `changes` are flat, as `{"model.d_ff": 2048}`.
+    Sizes by the same ratio, anything else from and to the same value. Both are flat, as
+    `{"model.d_ff": 2048}`.
     """
 
     def same(key: str, value: Any, printed: Any) -> bool:
         if key in SIZES:
             return Fraction(value, base[key]) == Fraction(printed, PAPER_BASE[key])
-        return value == printed
+        return (base[key], value) == (PAPER_BASE[key], printed)
 
     return next(
         (

@@ -15,7 +15,7 @@ from jformer.data.vocabulary import Vocabulary
 from jformer.keys import flatten, replaced
 from jformer.main import main
 from jformer.views.page import page
-from jformer.views.paper import TABLE_3, flat_with_widths, paper_row
+from jformer.views.paper import PAPER_BASE, TABLE_3, flat_with_widths, paper_row
 from jformer.views.report import (
     duration,
     exponent,
@@ -119,6 +119,16 @@ def test_the_papers_figures_stand_beside_the_rows_that_are_the_papers(write_run,
         "num_layers=1": ["CN2", "23.7", "6.11", "36 M"],
         "num_layers=5": ["", "", "", ""],
     }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "printed"),
+    [("model.num_heads", 4, 16), ("model.dropout", 0.3, 0.2), ("train.label_smoothing", 0.1, 0.0)],
+)
+def test_what_is_no_size_must_change_from_the_papers_value(key, value, printed):
+    base = flat_with_widths(BASE) | {key: value}
+    is_the_papers = value == PAPER_BASE[key]
+    assert bool(paper_row(base, {key: printed})) is is_the_papers
 
 
 def test_no_row_is_the_papers_where_only_the_base_could_be(write_run, tmp_path):
