@@ -68,7 +68,6 @@ def train(task: Task, model: Any) -> tuple[dict[str, Any], float]:
     """The trained variables, and the mean NLL of the last tenth of the batches."""
     config, keys = task.config, jax.random.split(jax.random.key(task.config.seed))
     optimizer = make_optimizer(config.optimizer, learning_rate(config))
-
     smoothing = config.train.label_smoothing, config.train.smoothing_over
 
     @jax.jit
