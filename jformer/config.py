@@ -113,7 +113,9 @@ class DataConfig:
     joint_vocabulary: bool = key(True, "one for both languages, not one each; Section 5.1")
     vocabulary: str = key("", "tokenizer.json or SentencePiece .model to take instead of learning")
     source_vocabulary: str = key("", "the same for the source, where each language has its own")
-    normalization: str = key("none", "of all text, by Unicode", "none", "nfc", "nfkc")
+    normalization: str = key(
+        "none", "of all text, by Unicode; lower: nfc and lower case", "none", "nfc", "nfkc", "lower"
+    )
     bpe_dropout: float = key(0.0, "probability that a merge is left out", ">= 0", "< 1")
     batching: str = key("buckets", "of training pairs: one a row, or several", "buckets", "packed")
     num_buckets: int = key(10, "static batch shapes at most, each compiled once", ">= 1", "<= 255")

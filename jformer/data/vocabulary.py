@@ -42,6 +42,7 @@ BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]
 BASES |= {"bpe": FALLBACK, "unigram": FALLBACK}
 
 NORMALIZERS = {"none": None, "nfc": normalizers.NFC(), "nfkc": normalizers.NFKC()}
+NORMALIZERS["lower"] = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
 TO_BYTES: list[Any] = [
     pre_tokenizers.Digits(individual_digits=True),
     pre_tokenizers.ByteLevel(add_prefix_space=False),

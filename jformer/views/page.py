@@ -7,7 +7,7 @@ from typing import Any
 
 from jformer.config import UserError
 from jformer.keys import replace_file
-from jformer.views.report import Row, table
+from jformer.views.report import Row, base_line, table
 
 # Of metrics.jsonl: split, name, title, and the axis with its unit.
 CURVES = (
@@ -73,6 +73,7 @@ def page(rows: list[Row]) -> str:
 <div class="wide"><table><thead><tr>{head}</tr></thead>
 <tbody>
 {body}</tbody></table></div>
+<p>{html.escape(base_line(rows))}</p>
 {curves(rows)}
 <script>{SCRIPT}</script>
 </body>

@@ -72,8 +72,21 @@ class Row:
 
     @property
     def label(self) -> str:
-        named = [f"{key.rpartition('.')[2]}={value}" for key, value in self.changes.items()]
-        return ", ".join(named) or "base"
+        return named(self.changes) or "base"
+
+
+def named(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())
+
+
+def base_line(rows: list[Row]) -> str:
+    """What the rows change, as it is where they do not."""
+    kept = {}
+    for key in dict.fromkeys(key for row in rows for key in row.changes):
+        # A value is the most common one, so some row has it.
+        other = next(row for row in rows if key not in row.changes)
+        kept[key] = flat_as_given(other.runs[0].config)[key]
+    return f"base: {named(kept)}" if kept else ""
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:
@@ -215,4 +228,5 @@ def duration(seconds: float | None) -> str:
 def markdown(rows: list[Row]) -> str:
     heading, *lines = table(rows)
     ruler = [":--", *["--:"] * (len(heading) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines])
+    lines = [f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines]]
+    return "\n".join([*lines, "", base_line(rows)]).rstrip()

@@ -17,6 +17,7 @@ from jformer.main import main
 from jformer.views.page import page
 from jformer.views.paper import PAPER_BASE, TABLE_3, flat_with_widths, paper_row
 from jformer.views.report import (
+    base_line,
     duration,
     exponent,
     find_runs,
@@ -81,6 +82,15 @@ def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, 
         "validation BLEU": "29.00", "validation chrF": "58.00", "validation PPL": "8.500",
         "parameters": "1,417,216", "FLOPs": "3.3e12", "time": "1:01:15",
     }  # fmt: skip
+
+
+def test_what_the_rows_change_is_told_as_it_is_where_they_do_not(write_run, tmp_path):
+    write_run("model.dropout=0.5", {"model.dropout": 0.5})
+    assert base_line(read_rows(find_runs([tmp_path / "runs"]))) == ""
+    write_run("model.num_heads=2", {"model.num_heads": 2})
+    write_run("train.label_smoothing=0.0", {"train.label_smoothing": 0.0})
+    rows = read_rows(find_runs([tmp_path / "runs"]))
+    assert base_line(rows) == "base: dropout=0.1, num_heads=8, label_smoothing=0.1"
 
 
 def test_a_run_that_is_going_on_has_its_step_and_what_is_known(write_run, tmp_path):
@@ -187,9 +197,10 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
     assert main(["jformer", "report", str(tmp_path / "runs"), f"--output={output}"]) == 0
     rows = read_rows(find_runs([tmp_path / "runs"]))
     assert capsys.readouterr().out == markdown(rows) + "\n"
-    lines = markdown(rows).splitlines()
+    *lines, nothing, base = markdown(rows).splitlines()
     assert lines[0].startswith("| changed | state |")
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    assert (nothing, base) == ("", "base: train=")
     text = output.read_text()
     assert "train=&lt;b&gt;&amp;a" in text
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
