@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 
 JFORMER = "https://github.com/jformer/jformer"
+bare = importlib.util.find_spec("jformer") is None  # once inside a clone, it would find that
 if not Path("configs").exists():  # they are in the repository, beside the package
-    subprocess.run(["git", "clone", "--quiet", JFORMER, "repository"], check=True)
+    if not Path("repository").exists():
+        subprocess.run(["git", "clone", "--quiet", JFORMER, "repository"], check=True)
     os.chdir("repository")
-if importlib.util.find_spec("jformer") is None:  # a bare runtime
+if bare:
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", ".[plot]"], check=True)
 
 # %% [markdown]

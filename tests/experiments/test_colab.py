@@ -87,6 +87,23 @@ def test_train_saves_what_it_restores(tmp_path):
     assert pictures_of(notebook) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", build.NAMES)
+def test_the_first_cell_installs_jformer_on_a_bare_runtime(name, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "bare"], check=True)
+    here = f"file://localhost{Path.cwd()}"
+    install = with_line(build.read(name), "JFORMER = ", f"JFORMER = {here!r}").cells[1].source
+    if name == "restore":
+        install = install.replace(here, f"git+{here}")
+    needed = "import jformer.main, matplotlib; print(matplotlib.__file__)"
+    for _ in range(2):  # again, as after a restart of the kernel
+        ended = subprocess.run(
+            [tmp_path / "bare" / "bin" / "python", "-c", f"{install}\n{needed}"],
+            cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert ended.stdout.startswith(str(tmp_path / "bare"))
+
+
 @pytest.mark.parametrize("name", build.NAMES)
 def test_a_built_notebook_is_of_its_source_and_has_outputs(name):
     built = nbformat.read(Path("experiments/colab") / f"{name}.ipynb", as_version=4)
