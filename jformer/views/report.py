@@ -22,7 +22,7 @@ from jformer.results import read_results
 from jformer.training.cost import parameters
 from jformer.training.monitor import read_lines
 from jformer.training.step import parameter_shapes
-from jformer.views.paper import PaperRow, flat_with_widths, paper_row
+from jformer.views.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
 
 UNSEEN = ("name", "seed")  # keys that make no row of its own
 
@@ -137,7 +137,9 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
         Row(dict(changes), alike, paper_row(base, dict(changes)))
         for changes, alike in together.items()
     ]
-    rows.sort(key=lambda row: bool(row.changes))  # the base comes first
+    # The base comes first, then the paper's rows in its order.
+    printed = [*TABLE_3, None]
+    rows.sort(key=lambda row: (bool(row.changes), printed.index(row.paper)))
     if not any(row.paper for row in rows if row.changes):
         rows = [dataclasses.replace(row, paper=None) for row in rows]
     return rows

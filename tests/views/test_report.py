@@ -88,7 +88,7 @@ def test_what_the_rows_change_is_told_as_it_is_where_they_do_not(write_run, tmp_
     write_run("model.dropout=0.5", {"model.dropout": 0.5})
     assert base_line(read_rows(find_runs([tmp_path / "runs"]))) == ""
     write_run("model.num_heads=2", {"model.num_heads": 2})
-    write_run("train.label_smoothing=0.0", {"train.label_smoothing": 0.0})
+    write_run("train.label_smoothing=0.3", {"train.label_smoothing": 0.3})
     rows = read_rows(find_runs([tmp_path / "runs"]))
     assert base_line(rows) == "base: dropout=0.1, num_heads=8, label_smoothing=0.1"
 
@@ -129,6 +129,17 @@ def test_the_papers_figures_stand_beside_the_rows_that_are_the_papers(write_run,
         "num_layers=1": ["CN2", "23.7", "6.11", "36 M"],
         "num_layers=5": ["", "", "", ""],
     }
+
+
+def test_the_papers_rows_stand_in_its_order_before_all_others(write_run, tmp_path):
+    changes = {"heads": 16, "dropout": 0.2, "layers": 1, "other": 7, "few heads": 4}
+    keys = ("num_heads", "dropout", "num_layers", "d_ff", "num_heads")
+    for (name, value), key in zip(changes.items(), keys, strict=True):
+        write_run(name, {f"model.{key}": value})
+    write_run("the base")
+    rows = read_rows(find_runs([tmp_path / "runs"]))
+    expected = ["base", "num_heads=4", "num_heads=16", "num_layers=1", "dropout=0.2", "d_ff=7"]
+    assert [row.label for row in rows] == expected
 
 
 @pytest.mark.parametrize(
