@@ -41,8 +41,10 @@ MARK = "…"  # before a WordPiece entry within a word: unlike "##", this stands
 BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]}
 BASES |= {"bpe": FALLBACK, "unigram": FALLBACK}
 
-NORMALIZERS = {"none": None, "nfc": normalizers.NFC(), "nfkc": normalizers.NFKC()}
-NORMALIZERS["lower"] = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
+    "none": None, "nfc": normalizers.NFC(), "nfkc": normalizers.NFKC(),
+    "lower": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
+}  # fmt: skip
 TO_BYTES: list[Any] = [
     pre_tokenizers.Digits(individual_digits=True),
     pre_tokenizers.ByteLevel(add_prefix_space=False),

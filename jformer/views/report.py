@@ -230,5 +230,5 @@ def duration(seconds: float | None) -> str:
 def markdown(rows: list[Row]) -> str:
     heading, *lines = table(rows)
     ruler = [":--", *["--:"] * (len(heading) - 1)]
-    lines = [f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines]]
-    return "\n".join([*lines, "", base_line(rows)]).rstrip()
+    told = [f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines]]
+    return "\n".join([*told, "", base_line(rows)]).rstrip()
