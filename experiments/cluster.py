@@ -7,6 +7,7 @@ from typing import Any
 from experiments.sweep import Point
 from experiments.work import Work, begin
 from jformer.config import UserError
+from jformer.keys import RunError
 
 REQUEUES = 1000  # after a time limit; a preempted job is requeued always
 
@@ -62,11 +63,16 @@ class Cluster:
         self._jobs: dict[str, Any] = {}
 
     def start(self, waiting: list[Point]) -> list[Point]:
+        from submitit.core.utils import FailedJobError
+
         started = list(waiting)
         if not started:
             return []  # submitit warns of an empty array
-        with self._executor.batch():
-            jobs = [self._executor.submit(Task(point)) for point in started]
+        try:
+            with self._executor.batch():
+                jobs = [self._executor.submit(Task(point)) for point in started]
+        except FailedJobError as error:
+            raise RunError(f"the cluster takes no jobs: {' '.join(str(error).split())}") from error
         self._jobs |= {point.name: job for point, job in zip(started, jobs, strict=True)}
         waiting.clear()
         return started

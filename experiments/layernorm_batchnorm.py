@@ -16,6 +16,7 @@ averages of what it saw. Printed for each size of a batch, in nats a token:
 """
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,7 @@ import optax
 from flax import linen as nn
 
 from configs.tiny import get_config
+from jformer.command_line import exit_status
 from jformer.config import PAD, Config, freeze
 from jformer.data.batches import Batch, Batches, iterate
 from jformer.data.layout import Buckets
@@ -140,8 +142,10 @@ def compare(task: Task) -> list[list[str]]:
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch_tokens", default="64,512,4096")
     parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
@@ -154,7 +158,8 @@ def main() -> None:
             mesh = parallel.make_mesh(config)
             lines += compare(prepare(config, corpora, splits["validation"], Path(folder), mesh))
     print(aligned(lines))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_status("experiments.layernorm_batchnorm", main, debug=False))

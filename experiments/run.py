@@ -7,7 +7,7 @@
     --workdir  the folder of the run directories, which are named by what a point changes
     --jobs     points at work at the same time; they share out the machine's cores and GPUs
     --seeds    runs of each point, with the config's seed and the numbers behind it
-    --only     the points whose name matches, as '*num_heads*'
+    --only     the points whose name matches, as '*num_heads*', with all their seeds
     --dry_run  print the commands, and run nothing
     --submit   as an array of jobs of a Slurm cluster (extra slurm), with submitit's parameters, as
                --submit=slurm:timeout_min=600,gpus_per_node=1,slurm_partition=gpu
@@ -69,14 +69,21 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
     waiting = [point for point in points if not point.is_complete]
     say(f"sweep       {len(points)} points, {len(points) - len(waiting)} complete")
     at_work: list[Point] = []
+    elsewhere: list[Point] = []
     failed = []
-    progress = Progress(waiting)
+    progress = Progress([*waiting])
     with Requests(minutes=0) as requests:
         while waiting or at_work:
-            waiting = [point for point in waiting if not point.is_complete]
+            for point in [point for point in waiting if point.is_complete]:
+                waiting.remove(point)
+                progress.report(point, "complete, by another process")
             for point in workers.start(waiting):
                 at_work.append(point)
-                progress.report(point, f"begins at step {point.step}")
+                progress.report(point, "goes on" if point.has_begun else "begins")
+            if not at_work:  # there is room for those that wait
+                for point in [point for point in waiting if point not in elsewhere]:
+                    elsewhere.append(point)
+                    progress.report(point, "another process is at work on it; waiting for that")
             for point in list(at_work):
                 fault = workers.poll(point)
                 if fault is None:

@@ -58,6 +58,10 @@ class Point:
         return self.scores.exists() and read_config(self.workdir / "config.json") == self.config
 
     @property
+    def has_begun(self) -> bool:
+        return (self.workdir / "config.json").exists()
+
+    @property
     def step(self) -> int:
         """The last that its log of metrics has."""
         return last_line(self.workdir / "metrics.jsonl").get("step", 0)
@@ -68,24 +72,27 @@ def make_points(
 ) -> list[Point]:
     """The points, checked; `flags` are for each of them, as `--config.train.steps=100`.
 
-    `only` is a pattern of names, as `*num_heads*`. With several `seeds` each point is there once
-    more for every seed behind its own.
+    `only` is a pattern of names, with their seed or without, as `*num_heads*`. With several `seeds`
+    each point is there once more for every seed behind its own.
     """
     points: dict[str, Point] = {}
+    chosen = []
     for overrides in sweep.sweep():
+        check_overrides(sweep, overrides)
         seeded = [make_point(sweep.CONFIG, folder, flags, overrides)]
         for more in range(1, seeds):
             again = {**overrides, "seed": seeded[0].config.seed + more}
             seeded.append(make_point(sweep.CONFIG, folder, flags, again))
         for point in seeded:
-            if point.name in points:
-                raise UserError(
-                    f"{sweep.__file__}: {point.name} is there twice; points must differ"
-                )
+            twin = next((old.name for old in points.values() if old.config == point.config), "")
+            if twin:
+                twice = "is there twice" if twin == point.name else f"is the same run as {twin}"
+                raise UserError(f"{sweep.__file__}: {point.name} {twice}; points must differ")
             points[point.name] = point
+            if any(fnmatch.fnmatch(name, only or "*") for name in (point.name, seeded[0].name)):
+                chosen.append(point)
     if not points:
         raise UserError(f"{sweep.__file__}: has no points; sweep() must yield overrides")
-    chosen = [point for name, point in points.items() if fnmatch.fnmatch(name, only or "*")]
     if not chosen:
         raise UserError(f"--only={only}: matches none of {', '.join(points)}")
     for point in chosen:
@@ -93,10 +100,20 @@ def make_points(
     return chosen
 
 
+def check_overrides(sweep: ModuleType, overrides: Any) -> None:
+    if not isinstance(overrides, dict) or any(isinstance(v, dict) for v in overrides.values()):
+        raise UserError(
+            f"{sweep.__file__}: sweep() yields {overrides!r}; a point is a dict of keys with dots, "
+            f"as {{'model.num_heads': 4}}"
+        )
+
+
 def load_sweep(path: str) -> ModuleType:
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no such file; there is experiments/table3_small.py, for one")
     spec = importlib.util.spec_from_file_location("sweep", path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise UserError(f"{path}: is no Python file; there is experiments/table3_small.py, for one")
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path}: is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -106,14 +106,22 @@ def slope(values: list[float], sizes: list[int]) -> float:
     return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])
 
 
+def at_least_two(text: str) -> list[int]:
+    found = [int(size) for size in text.split(",")]
+    if len(found) < 2 or min(found) < 1:
+        raise ValueError
+    return found
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--lengths", default="256,512,1024,2048")
-    parser.add_argument("--widths", default="64,128,256,512")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--lengths", type=at_least_two, default="256,512,1024,2048")
+    parser.add_argument("--widths", type=at_least_two, default="64,128,256,512")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    lengths = [int(n) for n in options.lengths.split(",")]
-    widths = [int(d) for d in options.widths.split(",")]
+    lengths, widths = options.lengths, options.widths
     grown = {
         "n": ([(n, widths[1]) for n in lengths], lengths),
         "d": ([(lengths[1], d) for d in widths], widths),

@@ -88,7 +88,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     `decode.beam` means a name in `decode`, if one there is similar or goes on like it.
     """
     section, _, end = name.rpartition(".")
-    by_end = {full.rpartition(".")[2]: full for full in names}
+    by_end: dict[str, str] = {}
+    for full in names:
+        by_end.setdefault(full.rpartition(".")[2], full)
     beside = {last: full for last, full in by_end.items() if full == f"{section}.{last}"}
     for known in (beside, by_end):
         longer = [last for last in known if last.startswith(f"{end}_")]

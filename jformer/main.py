@@ -239,6 +239,9 @@ def summary_command(arguments: list[str]) -> int:
 def report_command(arguments: list[str]) -> int:
     flag, folders = flags_and_folders(arguments, {"output": ""})
 
+    if flag.output and not Path(flag.output).parent.is_dir():
+        raise UserError(f"--output={flag.output}: no such folder; make it, or choose another")
+
     from jformer.views.page import write_page
     from jformer.views.report import find_runs, markdown, read_rows
 

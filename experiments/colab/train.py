@@ -35,7 +35,10 @@ STEPS = 1800
 # %%
 from jformer.main import main
 
-flags = ["--config=configs/tiny.py", f"--workdir={RUN}", f"--config.train.steps={STEPS}"]
+flags = [
+    "--config=configs/tiny.py", f"--workdir={RUN}", f"--config.train.steps={STEPS}",
+    "--config.train.evaluate_every=200",
+]  # fmt: skip
 status = main(["jformer", *flags])
 
 # %% [markdown]

@@ -94,7 +94,7 @@ def curves(rows: list[Row]) -> str:
     for split, name, title, unit in CURVES:
         figure = Figure(layout=layout(title, unit))
         for number, row in enumerate(rows):
-            for run in row.runs:
+            for symbol, run in enumerate(row.runs):
                 points: list[Any] = run.curve(split, name)
                 if not points:
                     continue
@@ -104,7 +104,8 @@ def curves(rows: list[Row]) -> str:
                     label += f", seed {run.config.seed}"
                 figure.add_trace(
                     Scatter(
-                        x=steps, y=values, name=label, mode="lines+markers", marker_size=4,
+                        x=steps, y=values, name=label, mode="lines+markers",
+                        marker_size=5, marker_symbol=symbol,
                         line_color=COLOURS[number % len(COLOURS)],
                         line_dash="solid" if number < len(COLOURS) else "dash",
                         hovertemplate=f"%{{fullData.name}}<br>step %{{x:,}}: %{{y:.4g}} {unit}"

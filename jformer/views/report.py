@@ -98,7 +98,9 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
         inside = sorted((path.parent for path in folder.glob("*/config.json")), key=natural)
         runs = [folder] if (folder / "config.json").exists() else inside
         if not runs:
-            raise UserError(f"{folder}: no run has begun there")
+            deeper = sorted({path.parents[1] for path in folder.glob("*/*/config.json")})
+            hint = f"; name {', '.join(map(str, deeper))}" if deeper else ""
+            raise UserError(f"{folder}: no run has begun there{hint}")
         found += runs
     return list(dict.fromkeys(found))
 
@@ -165,7 +167,8 @@ def table(rows: list[Row]) -> list[list[str]]:
     heading += [f"paper's {name}" for name in ("row", "BLEU", "PPL", "parameters") if printed]
     cells = [heading]
     for row in rows:
-        line = [row.label, *([str(len(row.runs))] if several else []), state_of(row)]
+        seeds = [str(len({run.config.seed for run in row.runs}))] if several else []
+        line = [row.label, *seeds, state_of(row)]
         curves = [run.curve("validation", "nll") for run in row.runs]
         line.append(spread([curve[-1][1] for curve in curves if curve], 3))
         for split in splits:

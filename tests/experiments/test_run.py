@@ -1,5 +1,6 @@
 """A sweep as a program: real processes, killed and failing ones among them."""
 
+import fcntl
 import json
 import os
 import re
@@ -40,7 +41,8 @@ def command(folder, flags, *more):
 
 def table_of(text):
     """The printed table without its last column, the time."""
-    return [[cell.strip() for cell in line.split("|")[1:-2]] for line in text.splitlines()]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-2]] for line in lines]
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +127,27 @@ def test_a_stopped_sweep_stops_its_processes_with_all_saved(corpus_directory, tm
     assert not any(Path(f"/proc/{pid}").exists() for pid in at_work)
     for name in ("base", "model.dropout=0.4"):
         assert "stopped by SIGTERM; all is saved" in (tmp_path / name / "log.txt").read_text()
+
+
+def test_a_point_with_another_process_at_work_waits_for_that_and_says_so(
+    corpus_directory, tmp_path
+):
+    folder = tmp_path / "runs"
+    (folder / "base").mkdir(parents=True)
+    flags = [*sweep_flags(corpus_directory, 100_000), "--only=base"]
+    with (folder / "base" / "sweep.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = subprocess.Popen(command(folder, flags), stderr=subprocess.PIPE, text=True)
+        told = [process.stderr.readline() for _ in range(2)]
+        assert told[1].endswith("base: another process is at work on it; waiting for that\n")
+    assert process.stderr.readline().endswith("base: begins\n")
+    wait_for(lambda: begun(folder) == 1, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    process = subprocess.Popen(command(folder, flags), stderr=subprocess.PIPE, text=True)
+    assert [process.stderr.readline() for _ in range(2)][1].endswith("base: goes on\n")
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
 
 
 def test_a_point_that_fails_is_reported_and_the_others_go_on(

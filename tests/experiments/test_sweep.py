@@ -57,11 +57,27 @@ def test_only_some_points_are_taken(make):
 
 
 @pytest.mark.parametrize(
+    ("only", "taken"),
+    [
+        ("base", ["base", "seed=1"]),
+        ("*dropout=0.2", ["model.dropout=0.2", "model.dropout=0.2+seed=1"]),
+        ("*seed=1", ["seed=1", "model.dropout=0.2+seed=1"]),
+    ],
+)
+def test_a_point_is_taken_with_its_seeds_or_by_its_seed(make, only, taken):
+    points = make('yield from ({}, {"model.dropout": 0.2})', only=only, seeds=2)
+    assert [point.name for point in points] == taken
+
+
+@pytest.mark.parametrize(
     ("body", "message"),
     [
         ('yield {"model.dropuot": 0.1}', r"--config\.model\.dropuot=0\.1: is no key.*dropout"),
         ('yield {"model.dropout": 1.5}', r"config\.model\.dropout=1\.5: must be < 1"),
         ("yield from ({}, {})", "base is there twice"),
+        ('yield from ({}, {"model.num_heads": 4})', "heads=4 is the same run as base; points must"),
+        ('yield "model.num_heads=4"', r"yields 'model\.num_heads=4'; a point is a dict of keys"),
+        ('yield {"model": {"num_heads": 4}}', "a point is a dict of keys with dots"),
         ('yield {"data.train": "x" * 201}', "is too long for the name of a folder"),
         ("yield from ()", "has no points"),
     ],
@@ -74,7 +90,7 @@ def test_a_mistake_in_a_sweep_is_named(make, body, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "mine.py: is no Python file"),
+        (None, "mine.py: no such file"),
         ("def sweep(:", r"mine\.py: .*syntax"),
         ("def sweep():\n    yield {}\n", "has no CONFIG"),
         ('CONFIG = "configs/tiny.py"\n', r"has no sweep; a sweep needs CONFIG.* and sweep\(\)"),
@@ -93,6 +109,7 @@ def test_a_file_that_is_no_sweep_is_named(tmp_path, text, message):
         (["--jobs=0"], "--jobs=0: must be int above 0"),
         (["--seeds=few"], "--seeds=few: must be int above 0"),
         (["--job=2"], "did you mean jobs?"),
+        (["--seed=2"], r"did you mean config\.seed\?"),
         (["--only=*heads*"], r"--only=\*heads\*: matches none of base, model\.dropout=0\.4"),
         (["--config.train.steps", "7"], "'7' is no flag; values follow a flag's ="),
         (["--config=configs/base.py"], "the config of a sweep is CONFIG in"),

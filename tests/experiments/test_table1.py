@@ -54,6 +54,14 @@ def test_an_exponent_is_that_of_the_last_step():
     assert math.isnan(slope([0.0, 0.0], [1, 2]))
 
 
+@pytest.mark.parametrize("sizes", ["64", "64,0", "few"])
+def test_an_exponent_needs_two_sizes(sizes, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["table1", f"--lengths={sizes}"])
+    with pytest.raises(SystemExit, match="2"):
+        table1.main()
+    assert f"--lengths: invalid at_least_two value: '{sizes}'" in capsys.readouterr().err
+
+
 def test_the_table_has_time_and_memory_beside_the_papers_exponents(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["table1", "--lengths=256,512", "--widths=8,16", "--rounds=1"])
     table1.main()

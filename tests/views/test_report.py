@@ -195,6 +195,12 @@ def test_a_folder_without_runs_is_named(tmp_path, folder, message):
         find_runs([tmp_path / folder])
 
 
+def test_a_folder_of_folders_of_runs_is_told_which_to_name(write_run, tmp_path):
+    write_run("base")
+    with pytest.raises(UserError, match=f"no run has begun there; name {tmp_path / 'runs'}$"):
+        find_runs([tmp_path])
+
+
 def test_numbers_are_written_as_people_write_them():
     assert [duration(s) for s in (None, 0.4, 59.6, 3599.7)] == ["-", "0:00", "1:00", "1:00:00"]
     assert [exponent(x) for x in (None, 0.0, 3.28e18, 9.96e12)] == ["-", "-", "3.3e18", "1.0e13"]
@@ -225,6 +231,8 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
         ([], "DIR is missing"),
         (["runs", "--out=x.html"], "--out=x.html is no flag of this command; did you mean output?"),
         (["none"], "none: no such folder"),
+        (["tests"], "tests: no run has begun there"),
+        (["none", "--output=none/x.html"], "--output=none/x.html: no such folder; make it"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, arguments, message):
