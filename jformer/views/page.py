@@ -23,13 +23,14 @@ STYLE = """
   :root { --ink: #e4e6e9; --paper: #16181b; --line: #3a3f45; }
 }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       margin: 0 auto; max-width: 80rem; padding: 1rem; }
+       margin: 0 auto; max-width: 96rem; padding: 1rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th, td { border-bottom: 1px solid var(--line); padding: .25rem .75rem; text-align: right; }
+th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem; text-align: right; }
+th { white-space: normal; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
                                  background: var(--paper); white-space: normal;
-                                 min-width: 9rem; max-width: 24rem; overflow-wrap: anywhere; }
+                                 min-width: 11rem; max-width: 24rem; overflow-wrap: anywhere; }
 """
 SCRIPT = """
 const dark = matchMedia("(prefers-color-scheme: dark)");
