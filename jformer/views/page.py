@@ -135,6 +135,6 @@ def layout(title: str, unit: str) -> dict[str, Any]:
         "title": title, "yaxis_title": unit,
         "xaxis": {"title": "step (updates of the parameters)", "zeroline": False},
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "hovermode": "closest",
-        "showlegend": True, "legend": {"orientation": "h", "y": -0.2},
+        "showlegend": True, "legend": {"orientation": "h", "y": -0.25},
         "margin": {"l": 60, "r": 20, "t": 50, "b": 40},
     }  # fmt: skip
