@@ -156,8 +156,8 @@ def test_an_ensemble_is_scored_as_one(evaluate, workdir, pairs):
 
 def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
     workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    own = read_results(workdir)
-    assert list(own) == ["test"]
+    own = {"test": read_results(workdir)["test"]}  # other tests may have scored more there
+    (workdir / "results.json").write_text(json.dumps(own))
     run = load(workdir)
     assert known_scores(run) == own
     assert known_scores(run.with_decode(batch_size=7, read_ahead=3)) == own

@@ -114,10 +114,11 @@ def test_a_process_that_ended_before_its_time_is_told_with_its_status(vocabulari
 
 
 PARENT = """
-import itertools, os, time
+import itertools, os, signal, time
 from jformer.data import workers
 from tests.data.test_workers import Chunk, Vocabularies, Vocabulary, children, chunks
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under nohup
 workers.PAIRS_EACH, workers.cpus = 1, lambda: 2
 one = Vocabulary.train(["a"], 290)
 
