@@ -1,6 +1,7 @@
 """The points of a sweep, checked before anything runs."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from experiments.run import run_sweep
 from experiments.sweep import load_sweep, make_points
 from jformer.config import UserError
+from tests.conftest import sweep_flags
 
 
 @pytest.fixture
@@ -114,8 +116,6 @@ def test_a_file_that_is_no_sweep_is_named(tmp_path, text, message):
         (["--config.train.steps", "7"], "'7' is no flag; values follow a flag's ="),
         (["--config=configs/base.py"], "the config of a sweep is CONFIG in"),
         (["--config.model.dropout=2.0"], r"config\.model\.dropout=2\.0: must be < 1"),
-        (["--submit=slrm"], "--submit=slrm: .*slrm"),
-        (["--submit=local:gpus=2"], "--submit=local:gpus=2: .*gpus"),
     ],
 )
 def test_a_mistake_in_the_command_is_one_line_before_anything_runs(
@@ -126,6 +126,13 @@ def test_a_mistake_in_the_command_is_one_line_before_anything_runs(
         run_sweep(["tests/experiments/sweep_of_two.py", f"--workdir={tmp_path}", *named, *flags])
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*/config.json"))
+
+
+def test_without_submitit_one_line_names_the_extra(corpus_directory, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    flags = [*sweep_flags(corpus_directory), f"--workdir={tmp_path}", "--submit=local"]
+    with pytest.raises(UserError, match=r"needs the package submitit: .*'jformer\[slurm\]'$"):
+        run_sweep(["tests/experiments/sweep_of_two.py", *flags])
 
 
 def test_a_dry_run_prints_a_command_a_point(capsys, tmp_path, corpus_directory):

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -29,6 +30,11 @@ from jformer.views.report import (
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 BASE = freeze(small_base())
+
+
+@pytest.fixture
+def _plotly():
+    pytest.importorskip("plotly", reason="needs the extra report")
 
 
 def changed(changes):
@@ -207,6 +213,7 @@ def test_numbers_are_written_as_people_write_them():
     assert [spread(v, 1) for v in ([], [2.0], [1.0, 2.0])] == ["-", "2.0", "1.5 ± 0.7"]
 
 
+@pytest.mark.usefixtures("_plotly")
 def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, capsys):
     write_run("base", bleu=30.0)
     write_run("data.train=x", {"data.train": "<b>&a"}, bleu=31.0)
@@ -242,6 +249,18 @@ def test_a_mistake_is_one_line(capsys, arguments, message):
     assert told.count("\n") == 1
 
 
+def test_without_plotly_one_line_names_the_extra(write_run, tmp_path, capsys, monkeypatch):
+    write_run("base", bleu=30.0)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    output = tmp_path / "report.html"
+    assert main(["jformer", "report", str(tmp_path / "runs"), f"--output={output}"]) == 2
+    told = capsys.readouterr().err
+    assert "--output needs the package plotly: pip install 'jformer[report]'" in told
+    assert told.count("\n") == 1
+    assert not output.exists()
+
+
+@pytest.mark.usefixtures("_plotly")
 @pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
 def test_a_browser_draws_every_curve_and_has_no_complaint(write_run, tmp_path):
     write_run("base", bleu=30.0)
