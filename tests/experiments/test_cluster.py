@@ -12,7 +12,6 @@ pytest.importorskip("submitit", reason="needs the extra slurm")
 
 from experiments.cluster import Cluster
 from experiments.sweep import load_sweep, make_points
-from jformer.config import UserError
 from jformer.keys import RunError
 from jformer.training.monitor import last_line
 from tests.conftest import sweep_flags
@@ -48,13 +47,6 @@ def undisturbed(corpus_directory, tmp_path_factory):
     (point, _) = points_of(tmp_path_factory.mktemp("undisturbed"), corpus_directory)
     subprocess.run(point.command, check=True, capture_output=True)
     return point
-
-
-@pytest.mark.parametrize(("submit", "named"), [("slrm", "slrm"), ("local:gpus=2", "gpus")])
-def test_what_submitit_does_not_know_is_named_in_one_line(tmp_path, submit, named):
-    with pytest.raises(UserError, match=f"^--submit={submit}: .*{named}") as caught:
-        Cluster(submit, 1, tmp_path)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("first", [signal.SIGUSR2, signal.SIGTERM])

@@ -1,5 +1,6 @@
 """The points of a sweep, checked before anything runs."""
 
+import importlib.util
 import shlex
 import sys
 from pathlib import Path
@@ -9,7 +10,11 @@ import pytest
 from experiments.run import run_sweep
 from experiments.sweep import load_sweep, make_points
 from jformer.config import UserError
-from tests.conftest import sweep_flags
+from tests.conftest import file_flags
+
+needs_submitit = pytest.mark.skipif(
+    not importlib.util.find_spec("submitit"), reason="needs the extra slurm"
+)
 
 
 @pytest.fixture
@@ -116,28 +121,32 @@ def test_a_file_that_is_no_sweep_is_named(tmp_path, text, message):
         (["--config.train.steps", "7"], "'7' is no flag; values follow a flag's ="),
         (["--config=configs/base.py"], "the config of a sweep is CONFIG in"),
         (["--config.model.dropout=2.0"], r"config\.model\.dropout=2\.0: must be < 1"),
+        pytest.param(["--submit=slrm"], "--submit=slrm: .*slrm", marks=needs_submitit),
+        pytest.param(
+            ["--submit=local:gpus=2"], "--submit=local:gpus=2: .*gpus", marks=needs_submitit
+        ),
     ],
 )
 def test_a_mistake_in_the_command_is_one_line_before_anything_runs(
     corpus_directory, tmp_path, flags, message
 ):
-    named = [f"--config.data.{s}={corpus_directory / s}" for s in ("train", "validation")]
+    own = [f"--workdir={tmp_path}", *file_flags(corpus_directory)]
     with pytest.raises(UserError, match=message) as caught:
-        run_sweep(["tests/experiments/sweep_of_two.py", f"--workdir={tmp_path}", *named, *flags])
+        run_sweep(["tests/experiments/sweep_of_two.py", *own, *flags])
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*/config.json"))
 
 
 def test_without_submitit_one_line_names_the_extra(corpus_directory, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    flags = [*sweep_flags(corpus_directory), f"--workdir={tmp_path}", "--submit=local"]
+    monkeypatch.setitem(sys.modules, "submitit", None)  # as if it were not there
+    flags = [f"--workdir={tmp_path}", *file_flags(corpus_directory), "--submit=local"]
     with pytest.raises(UserError, match=r"needs the package submitit: .*'jformer\[slurm\]'$"):
         run_sweep(["tests/experiments/sweep_of_two.py", *flags])
+    assert not list(tmp_path.glob("*/config.json"))
 
 
 def test_a_dry_run_prints_a_command_a_point(capsys, tmp_path, corpus_directory):
-    named = [f"--config.data.{s}={corpus_directory / s}" for s in ("train", "validation")]
-    flags = [f"--workdir={tmp_path / 'runs'}", "--dry_run", *named]
+    flags = [f"--workdir={tmp_path / 'runs'}", "--dry_run", *file_flags(corpus_directory)]
     assert run_sweep(["tests/experiments/sweep_of_two.py", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition("=")[0].split()[-1] for line in lines][1].endswith("model.dropout")
