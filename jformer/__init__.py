@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jformer.run import Run
 
 __all__ = ["load"]
+__version__ = "0.1.0"
 
 
 def load(

@@ -32,8 +32,11 @@ def cache_folder(data: DataConfig) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jformer"
 
 
-def content_hash(corpora: list[Corpus]) -> str:
-    """Of every byte of the text: a file that changed in any way is another corpus."""
+def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
+    """Each file, or place of text in memory, with a hash of every byte of it.
+
+    A file that changed in any way is another corpus.
+    """
 
     def of_file(path: Path) -> str:
         try:
@@ -44,12 +47,17 @@ def content_hash(corpora: list[Corpus]) -> str:
 
     files = [path for corpus in corpora for path in corpus.files]
     with ThreadPoolExecutor(2) as pool:
-        hashes = list(pool.map(of_file, files))
+        hashes = list(zip(map(str, files), pool.map(of_file, files), strict=True))
     for corpus in corpora:
         if corpus.split is not None:
             text = json.dumps([corpus.split.sources, corpus.split.targets])
-            hashes.append(hashlib.sha256(text.encode()).hexdigest())
-    return " ".join(hashes)
+            hashes.append((corpus.places[0], hashlib.sha256(text.encode()).hexdigest()))
+    return hashes
+
+
+def content_hash(corpora: list[Corpus]) -> str:
+    """The hashes of all text, for what is made of it."""
+    return " ".join(content for _, content in content_hashes(corpora))
 
 
 def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], None]) -> Path:

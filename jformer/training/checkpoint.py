@@ -2,14 +2,20 @@
 
     params, optimizer_state   arrays
     ema                       arrays; of a run with moving averages
-    position                  JSON: the data iterator's state and the sums of the log's open window
-    metadata                  JSON: the config and the vocabulary's hash
+    position                  JSON: the data iterator's state, hashes of the text that it is a
+                              position in, and the sums of the log's open window
+    metadata                  JSON: the config, the vocabulary's hash, versions of the software
     SHA256SUMS                of all these files; `sha256sum -c` reads it too
 
 Nothing is pickled, and reading executes nothing. Orbax writes under a temporary name and renames,
 so a kill at any moment leaves the steps before as they were. It notices little of what happens to
 a checkpoint later: a flipped bit comes back as another parameter. Hence the sums, which are written
 before the rename: every checkpoint has them, unless another program made it.
+
+A checkpoint is regular at a multiple of `train.checkpoint_every`, and at the step that a run ends
+at. One that a signal or the clock asked for lies between: it is there to go on from, is neither
+averaged nor counted among those to keep, and goes when the next one is whole. So a run that was
+stopped serves the parameters of one that was not.
 
 In a job of several processes all of them save and restore together, on files that all of them see;
 one alone may read.
@@ -18,6 +24,7 @@ one alone may read.
 import contextlib
 import dataclasses
 import logging
+import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -28,6 +35,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jformer.config import Config, TrainConfig, UserError
+from jformer.training.provenance import changed_keys, versions
 from jformer.training.step import TrainState
 from jformer.training.storage import (
     Folder,
@@ -60,7 +68,7 @@ class Checkpoints:
         self._all = Folder(workdir / "checkpoints")
         self._best = Folder(workdir / "best")
         if train is not None:
-            self._all.open(lambda steps, _: kept(steps, train))
+            self._all.open(lambda steps, last: kept(steps, last, train))
             self._best.open(lambda _, last: {last})
 
     def __enter__(self) -> "Checkpoints":
@@ -81,10 +89,33 @@ class Checkpoints:
                 stack.callback(folder.close)
                 stack.callback(self._unless_it_may_fail, folder.wait)
 
+    def finish(self, step: int) -> None:
+        """Wait for the checkpoint of the last step, without which the run is not what it became.
+
+        `SaveError` where it could not be written, whatever `failed_save` says.
+        """
+        self._unless_it_may_fail(self._best.wait)
+        if step not in self.steps() and jax.process_index() == 0:
+            raise SaveError(
+                f"{self._all.path / str(step)}: the last checkpoint could not be written, so there "
+                f"is nothing to score or to go on from but the ones before. Make room; the same "
+                f"command goes on from step {max(self.steps(), default=0)}"
+            )
+
     def steps(self) -> list[int]:
         """Those that can be read; as all that reads, after a save that runs."""
         self._unless_it_may_fail(self._all.wait)
         return self._all.steps()
+
+    def steps_to_average(self, train: TrainConfig) -> list[int]:
+        """The last `average_checkpoints` regular steps; the newest alone, before there is any."""
+        steps = self.steps()
+        newest = steps[-1]
+        ended = newest >= train.steps or self.position(newest).get("ended", False)
+        chosen = [step for step in steps if step % train.checkpoint_every == 0]
+        if not chosen or (ended and newest not in chosen):
+            chosen.append(newest)
+        return chosen[-train.average_checkpoints :]
 
     def best_step(self) -> int | None:
         self._unless_it_may_fail(self._best.wait)
@@ -158,6 +189,19 @@ class Checkpoints:
             f"copy back, or choose another --workdir to train from the beginning"
         )
 
+    def position(self, step: int) -> dict[str, Any]:
+        return self._read(self._all, step, {}, ["position"])["position"]
+
+    def newest_position(self) -> dict[str, Any]:
+        """That of the newest step where it can be read; empty if there is none."""
+        for step in reversed(self.steps()):
+            with contextlib.suppress(DamagedError):  # told when the step itself is restored
+                return self.position(step)
+        return {}
+
+    def metadata(self, step: int, best: bool = False) -> dict[str, Any]:
+        return self._read(self._best if best else self._all, step, {}, ["metadata"])["metadata"]
+
     def _move_aside(self, step: int) -> Path:
         """To `damaged/`: nothing is lost, and the step can be saved again."""
         there, again = self._workdir / "damaged" / str(step), 0
@@ -169,13 +213,24 @@ class Checkpoints:
 
     def check_vocabulary(self, step: int, vocabulary_hash: str, best: bool = False) -> None:
         """Raise `UserError` where the ids of these parameters mean other words."""
-        folder = self._best if best else self._all
-        metadata = self._read(folder, step, {}, ["metadata"])["metadata"]
-        if metadata["vocabulary_hash"] != vocabulary_hash:
+        if self.metadata(step, best)["vocabulary_hash"] != vocabulary_hash:
             raise UserError(
                 f"{self._workdir}/vocabulary.json: not the vocabulary that the checkpoints beside "
                 f"it were trained with; put that one back, or choose another --workdir"
             )
+
+    def check_config(self, step: int, config: Config, best: bool = False) -> None:
+        """Raise `UserError` where these parameters were trained by another model or recipe."""
+        if changed := changed_keys(self.metadata(step, best)["config"], config):
+            raise UserError(
+                f"{self._workdir}/config.json: not the config that the checkpoint of step {step} "
+                f"was trained with: {'; '.join(changed)}. Put that one back"
+            )
+
+    def remove_best(self) -> None:
+        """For a run that begins anew: a best one is of a start that left no other checkpoint."""
+        if jax.process_index() == 0:
+            shutil.rmtree(self._best.path, ignore_errors=True)
 
     def params(self, steps: list[int], like: Any, ema: bool = False) -> Any:
         """The mean of the parameters of these steps (Section 6.1), shaped and placed as `like`.
@@ -249,10 +304,19 @@ class Checkpoints:
 
 
 def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
-    return {"config": dataclasses.asdict(config), "vocabulary_hash": vocabulary_hash}
+    return {
+        "config": dataclasses.asdict(config),
+        "vocabulary_hash": vocabulary_hash,
+        "versions": versions(),
+    }
 
 
-def kept(steps: list[int], train: TrainConfig) -> set[int]:
-    """The last few, and for ever the multiples of `keep_every`."""
-    last = steps[-(train.keep_checkpoints or train.average_checkpoints) :]
-    return {*last, *(step for step in steps if train.keep_every and step % train.keep_every == 0)}
+def kept(steps: list[int], last: int, train: TrainConfig) -> set[int]:
+    """The one written last, the last few regular ones, and for ever the multiples of `keep_every`.
+
+    The last step of a run is regular too, until the run is extended.
+    """
+    regular = [s for s in steps if s % train.checkpoint_every == 0 or s == train.steps]
+    few = regular[-(train.keep_checkpoints or train.average_checkpoints) :]
+    for_ever = [s for s in regular if train.keep_every and s % train.keep_every == 0]
+    return {last, *few, *for_ever}

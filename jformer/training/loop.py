@@ -9,7 +9,7 @@ one that was not.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import jax
@@ -18,7 +18,7 @@ from jformer.config import Config
 from jformer.data.batches import iterate
 from jformer.data.corpora import Split
 from jformer.data.pipeline import open_data
-from jformer.keys import Stopped
+from jformer.keys import RunError, Stopped
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
@@ -35,7 +35,8 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
     Returns the splits of `config.train.scored`; `profile` is STEP:COUNT. Raises `Stopped` where a
-    signal ended the run, with all saved, and `RunError` where it cannot go on.
+    signal ended the run, with all saved, and `RunError` where it cannot go on or cannot save its last
+    step.
     """
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
@@ -51,7 +52,7 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
             return scored
         with clock("preparation"):
             task = prepare(config, corpora, validation, workdir, mesh)
-        with Checkpoints(workdir, config.train) as checkpoints:
+        with Checkpoints(workdir, config.train) as checkpoints, telling_of_memory(config):
             with clock("preparation"):
                 state, position = start(task, checkpoints)
                 begin(config, task.vocabularies, workdir)  # what could be a mistake lies behind
@@ -60,15 +61,42 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
             say(describe(task, state))
             minutes, closing = config.train.checkpoint_minutes, contextlib.closing
             with closing(monitor), closing(profiler), Requests(minutes) as requests:
-                loop(task, state, position, checkpoints, requests, monitor, profiler)
+                ran = loop(task, state, position, checkpoints, requests, monitor, profiler)
+                step, asked = ran
+                with clock("checkpoints"):
+                    checkpoints.finish(step)
+                asked = max(asked, requests.now)  # also during the last validation and save
+                if asked > SAVE:
+                    raise Stopped(asked - SAVE)
     return scored
+
+
+@contextlib.contextmanager
+def telling_of_memory(config: Config) -> Iterator[None]:
+    """Raise `RunError` where the memory of the host or of a device does not suffice."""
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        tokens, parts = config.train.batch_tokens, config.train.accumulate
+        raise RunError(
+            f"out of memory: a batch has config.train.batch_tokens={tokens:,} positions a side, "
+            f"computed in config.train.accumulate={parts} parts. Raise accumulate, which gives the "
+            f"same result, or lower batch_tokens; `summary` with the same --config and "
+            f"--memory=GIGABYTES says which fit"
+        ) from error
 
 
 def loop(
     task: Task, state: TrainState, position: dict, checkpoints: Checkpoints, requests: Requests,
     monitor: Monitor, profiler: Profile,
-) -> None:  # fmt: skip
-    """From `state`, after which the first step comes, to the last one."""
+) -> tuple[int, int]:  # fmt: skip
+    """Train from `state` to the last step or the one at which a signal asks to stop.
+
+    Returns that step, whose checkpoint is being saved, and what was asked for at it: above SAVE, to
+    stop.
+    """
     every, last, clock = task.config.train, task.config.train.steps, monitor.clock
     window, best = Window(position["window"]), Best(**position["best"])
     skipped = Skipped(every.max_skipped, position["skipped"])
@@ -106,16 +134,17 @@ def loop(
                 follow(window.settle(), skipped, monitor)
                 position = {
                     "data": where, "window": window.sums(), "best": dataclasses.asdict(best),
-                    "skipped": skipped.row, "seconds": monitor.seconds,
+                    "skipped": skipped.row, "seconds": monitor.seconds, "text": task.text,
+                    "ended": ended,
                 }  # fmt: skip
                 checkpoints.save(state, position, task.config, task.vocabularies.hash)
                 requests.saved()
         checkpoints.check_errors()
-        if asked > SAVE:
-            raise Stopped(asked)
         if ended:
             monitor.line(step, "ended", patience=every.patience, best_step=best.step)
-            return
+        if asked > SAVE or ended or step == last:
+            return step, asked
+    return last, 0
 
 
 def is_due(step: int, last: int, interval: int) -> bool:

@@ -52,7 +52,7 @@ class Skipped:
         begin(task.config, task.vocabularies, folder)
         before = dataclasses.replace(state, step=state.step * 0 + (first["step"] - 1))
         with Checkpoints(folder, task.config.train) as checkpoints:
-            position = {**NEW, "data": data}
+            position = {**NEW, "data": data, "text": task.text}
             checkpoints.save(before, position, task.config, task.vocabularies.hash)
         batches = ", ".join(f"{at['epoch']}:{at['batch']}" for at in self.row)
         return RunError(

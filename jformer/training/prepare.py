@@ -2,40 +2,37 @@
 
 import contextlib
 import dataclasses
+import fcntl
 import functools
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import filelock
 import jax
 from jax.sharding import Mesh
 
 from jformer.config import Config, UserError, read_config, write_config
 from jformer.data.batches import Batch, Batches
-from jformer.data.cache import content_hash
-from jformer.data.corpora import Corpus, Report, Split
+from jformer.data.cache import content_hashes
+from jformer.data.corpora import Corpus, Report, Split, at_hand
 from jformer.data.pipeline import make_batches
 from jformer.data.tokens import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
-from jformer.keys import flatten
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood
-from jformer.training.monitor import last_line, say
+from jformer.training.monitor import say
 from jformer.training.processes import check_same
+from jformer.training.provenance import (
+    Hashes,
+    changed_file,
+    changed_keys,
+    changed_versions,
+)
 from jformer.training.restore import initial_params, make_model, run_and_checkpoint
 from jformer.training.step import TrainState, create_state, from_config
-
-# A run may go on with other values of these; any other key would make it another run.
-MAY_CHANGE = (
-    "train.steps", "train.accumulate", "train.log_every", "train.evaluate_every",
-    "train.bleu_every", "train.bleu_pairs", "train.checkpoint_minutes", "train.keep_checkpoints",
-    "train.keep_every", "train.patience", "train.init_from", "train.max_skipped", "train.damaged",
-    "train.failed_save", "train.scored", "model.dtype", "model.remat", "model.scan_layers",
-    "data.cache", "parallel.", "decode.",
-)  # fmt: skip
 
 # The position of a run that begins: in the data, in the log, in its scores, in time.
 NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
@@ -51,6 +48,7 @@ class Task:
     vocabularies: Vocabularies
     batches: Batches
     report: Report
+    text: Hashes  # of the training and validation text
     validation: Split
     likelihood: Callable[[Any], dict[str, float]]  # from parameters, of `validation`
     model: Transformer
@@ -75,7 +73,10 @@ def prepare(
     begins = newest_step(workdir) is None
     if begins and config.train.init_from:
         read_config(run_and_checkpoint(config.train.init_from)[0] / "config.json")
-    content = content_hash(corpora)
+    hashes = content_hashes(corpora)
+    content = " ".join(each for _, each in hashes)
+    text = hashes + content_hashes([at_hand("the validation split", validation)])
+    check_same_text(text, workdir)
     if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)
     else:
@@ -95,7 +96,7 @@ def prepare(
     return Task(
         config=dataclasses.replace(config, model=model.config), workdir=workdir, mesh=mesh,
         vocabularies=vocabularies, batches=batches, report=tokenized.report,
-        validation=validation,
+        text=text, validation=validation,
         likelihood=likelihood(model, vocabularies, validation, config, mesh), model=model,
         rate=rate, shardings=shardings,
         create=jax.jit(create, out_shardings=shardings),
@@ -113,8 +114,13 @@ def start(task: Task, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
     )  # fmt: skip
     if checkpoints.steps():
         state, position = checkpoints.restore_newest(like, task.vocabularies.hash)
-        say(f"resuming from step {int(state.step)}")
+        step = int(state.step)
+        checkpoints.check_config(step, task.config)
+        say(f"resuming from step {step}")
+        if changed := changed_versions(checkpoints.metadata(step).get("versions", {})):
+            say(f"versions    {changed}: the bits of an undisturbed run are not promised")
         return state, NEW | position
+    checkpoints.remove_best()
     state = task.create(task.params_key)
     if task.config.train.init_from:
         params = initial_params(task.config.train.init_from, state.params, task.vocabularies)
@@ -133,21 +139,38 @@ def locked(workdir: Path) -> Iterator[None]:
     if jax.process_index() > 0:
         yield
         return
-    lock = filelock.FileLock(workdir / "lock", timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise UserError(
-            f"{workdir}: another training is at work there; wait for it, or choose another "
-            f"--workdir"
-        ) from None
+    path = workdir / "lock"
+    descriptor = take_lock(path)
     try:
         yield
     finally:
-        (workdir / "lock").unlink()
-        lock.release()
-        if not any(workdir.iterdir()):
-            workdir.rmdir()  # nothing was begun
+        with contextlib.suppress(FileNotFoundError):
+            # Not one that another process has made, where somebody had removed this one.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                path.unlink()
+        os.close(descriptor)
+        with contextlib.suppress(OSError):  # it holds a run, or another process has begun one
+            workdir.rmdir()
+
+
+def take_lock(path: Path) -> int:
+    """The descriptor of a file that this process alone has locked; `UserError` if another has."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UserError(
+                f"{path.parent}: another training is at work there; wait for it, or choose another "
+                f"--workdir"
+            ) from None
+        except FileNotFoundError:
+            pass
+        # The process that held this file has just removed it: others would lock a new one.
+        os.close(descriptor)
 
 
 def begin(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
@@ -164,33 +187,36 @@ def newest_step(workdir: Path) -> int | None:
 
 def is_complete(config: Config, workdir: Path) -> bool:
     """Whether all steps are done, or enough of them without a better score."""
-    newest = newest_step(workdir)
-    if newest is None:
-        return False
-    end = last_line(workdir / "metrics.jsonl")
-    lost_patience = end.get("split") == "ended" and end["step"] == newest
-    return newest >= config.train.steps or (
-        lost_patience and 0 < config.train.patience <= end["patience"]
-    )
+    checkpoints = Checkpoints(workdir)
+    newest = max(checkpoints.steps(), default=0)
+    if not newest or newest >= config.train.steps:
+        return bool(newest)
+    position = checkpoints.newest_position()
+    lost_patience = position.get("ended", False)
+    return lost_patience and 0 < config.train.patience <= position["best"]["worse"]
 
 
 def check_same_config(config: Config, workdir: Path) -> None:
     """Raise `UserError` where `workdir` holds a run of another config, naming what differs."""
-    if newest_step(workdir) is None:
+    checkpoints = Checkpoints(workdir)
+    if not checkpoints.steps() and checkpoints.best_step() is None:
         return  # nothing is lost: what stopped before its first checkpoint begins anew
-    before, now = flatten(read_config(workdir / "config.json")), flatten(config)
-    may_change: tuple[str, ...] = MAY_CHANGE
-    if config.optimizer.schedule in ("linear", "cosine") and config.optimizer.decay_steps is None:
-        may_change = MAY_CHANGE[1:]  # train.steps is where the schedule ends
-    differing = [
-        f"config.{key} was {before[key]!r}, now {now[key]!r}"
-        for key in now
-        if before[key] != now[key] and not key.startswith(may_change)
-    ]
-    if differing:
+    before = dataclasses.asdict(read_config(workdir / "config.json"))
+    if differing := changed_keys(before, config):
         raise UserError(
             f"{workdir} holds a run of another config: {'; '.join(differing)}. "
             f"Choose another --workdir, or give the same values"
+        )
+
+
+def check_same_text(text: Hashes, workdir: Path) -> None:
+    """Raise `UserError` where the run in `workdir` was trained with other text, naming a file."""
+    before = Checkpoints(workdir).newest_position().get("text")
+    if before and (changed := changed_file(before, text)):
+        raise UserError(
+            f"{changed}: has changed since the run in {workdir} was trained with it. Put it back, "
+            f"or begin a new run with what this one has learned: --workdir=ANOTHER "
+            f"--config.train.init_from={workdir}"
         )
 
 

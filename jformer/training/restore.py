@@ -35,9 +35,9 @@ class Restored:
 def restore(workdir: Path, which: str = "average") -> Restored:
     """The parameters of a checkpoint, or the mean of several, on one device of any kind.
 
-    `which` is `average` (of the last `train.average_checkpoints`, Section 6.1, or the moving
-    average where the run has one), `last`, `best`, or steps as in `1000,2000`. `UserError` says
-    what is missing.
+    `which` is `average` (of the last `train.average_checkpoints` regular ones, Section 6.1, or the
+    moving average where the run has one), `last`, `best`, or steps as in `1000,2000`. `UserError`
+    says what is missing.
     """
     config = read_config(workdir / "config.json")
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
@@ -49,6 +49,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             if step is None:
                 raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
             checkpoints.check_vocabulary(step, vocabularies.hash, best=True)
+            checkpoints.check_config(step, config, best=True)
             params = checkpoints.best_params(like)
             return Restored(config, vocabularies, model, params, step)
         saved = checkpoints.steps()
@@ -56,14 +57,16 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
         ema = config.train.ema_decay > 0
         if which == "average" and not ema:
-            steps = saved[-config.train.average_checkpoints :]
+            steps = checkpoints.steps_to_average(config.train)
         elif which in ("average", "last"):
             steps = saved[-1:]
         elif all(number.isdecimal() for number in which.split(",")):
             steps = [int(number) for number in which.split(",")]
         else:
             raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
-        checkpoints.check_vocabulary(steps[-1], vocabularies.hash)
+        for step in steps:
+            checkpoints.check_vocabulary(step, vocabularies.hash)
+            checkpoints.check_config(step, config)
         params = checkpoints.params(steps, like, ema=ema and which == "average")
     return Restored(config, vocabularies, model, params, steps[-1])
 

@@ -1,5 +1,10 @@
-"""Ctrl-C and SIGTERM: the loop finishes its step, saves and ends; a second one leaves at once."""
+"""Signals that ask a run to stop: the loop finishes its step, saves and ends.
 
+These are Ctrl-C, SIGTERM, and SIGHUP of a terminal that has gone, unless `nohup` has it ignored. A
+second one leaves at once.
+"""
+
+import contextlib
 import os
 import signal
 import time
@@ -7,11 +12,12 @@ from typing import Any
 
 import jax
 
-SAVE = 1  # what a process may ask all of them for; any higher number is a signal's: stop
+# What a process may ask all of them for: to save, or with the number of a signal added, to stop.
+SAVE = 1
 
 
 class Requests:
-    """What this process asks for: SAVE once `minutes` are over, or the number of a signal.
+    """What this process asks for: SAVE once `minutes` are over, SAVE + a signal's number to stop.
 
     A context: within it the signals are asked for, and outside they do what they did before.
     """
@@ -22,7 +28,10 @@ class Requests:
         self.saved()
 
     def __enter__(self) -> "Requests":
-        self._before = {n: signal.signal(n, self._handle) for n in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -34,7 +43,8 @@ class Requests:
             os._exit(128 + number)
         self._signal = number
         # Written past Python's buffers, which the interrupted code may be in the midst of filling.
-        os.write(2, b"stopping after this step, saving; once more leaves at once\n")
+        with contextlib.suppress(OSError):  # where the terminal has gone
+            os.write(2, b"stopping after this step, saving; once more leaves at once\n")
 
     def saved(self) -> None:
         self._since = time.monotonic()
@@ -43,4 +53,6 @@ class Requests:
     def now(self) -> int:
         # One clock alone decides: those of several processes would each ask at a time of its own.
         due = self._minutes and time.monotonic() - self._since >= 60 * self._minutes
-        return self._signal or (SAVE if due and jax.process_index() == 0 else 0)
+        if self._signal:
+            return SAVE + self._signal
+        return SAVE if due and jax.process_index() == 0 else 0

@@ -1,0 +1,79 @@
+"""What made a checkpoint: the config, the text and the versions of the software.
+
+It is recorded in every checkpoint, and what has changed since is named. A run goes on only with the
+config and the text that it began with; other versions are told, as they round otherwise.
+"""
+
+import importlib.metadata
+import platform
+from typing import Any
+
+import jax
+
+import jformer
+from jformer.config import Config
+from jformer.keys import flatten
+
+# A run may go on with other values of these; any other key would make it another run.
+MAY_CHANGE = (
+    "train.steps", "train.accumulate", "train.log_every", "train.evaluate_every",
+    "train.bleu_every", "train.bleu_pairs", "train.checkpoint_minutes", "train.keep_checkpoints",
+    "train.keep_every", "train.patience", "train.init_from", "train.max_skipped", "train.damaged",
+    "train.failed_save", "train.scored", "model.dtype", "model.remat", "model.scan_layers",
+    "data.cache", "parallel.", "decode.",
+)  # fmt: skip
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+Hashes = list[tuple[str, str]]  # a file of the text, and the hash of its content
+
+
+def versions() -> dict[str, str]:
+    """The software and the kind of device that compute here."""
+    return {
+        "jformer": jformer.__version__,
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        "backend": jax.default_backend(),
+        "device": jax.local_devices()[0].device_kind,
+    }
+
+
+def changed_versions(before: dict[str, str]) -> str:
+    """The versions that are others than `before`, as `jax 0.10.2, now 0.12.0`; empty if none."""
+    now = versions()
+    names = [name for name in now if name in before and before[name] != now[name]]
+    return "; ".join(f"{name} {before[name]}, now {now[name]}" for name in names)
+
+
+def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
+    """The keys that make `now` another run than the stored config `before`, with both values.
+
+    A key that is not in `before` is newer than it, and had its default.
+    """
+    may_change: tuple[str, ...] = MAY_CHANGE
+    if now.optimizer.schedule in ("linear", "cosine") and now.optimizer.decay_steps is None:
+        may_change = MAY_CHANGE[1:]  # train.steps is where the schedule ends
+    stored = {**flatten(Config()), **flat(before)}
+    return [
+        f"config.{key} was {stored[key]!r}, now {value!r}"
+        for key, value in flatten(now).items()
+        if stored[key] != value and not key.startswith(may_change)
+    ]
+
+
+def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """`{"model.dropout": 0.1, ...}` of a stored config."""
+    result: dict[str, Any] = {}
+    for name, value in tree.items():
+        nested = isinstance(value, dict)
+        result |= flat(value, f"{path}{name}.") if nested else {path + name: value}
+    return result
+
+
+def changed_file(before: Hashes, now: Hashes) -> str:
+    """The first file whose content is not what it was; empty if there is none."""
+    known = [content for _, content in before]
+    for number, (name, content) in enumerate(now):
+        if known[number : number + 1] != [content]:
+            return name
+    return before[len(now)][0] if len(before) > len(now) else ""
