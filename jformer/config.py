@@ -227,7 +227,9 @@ class DecodeConfig:
     seed: int = key(0, "sampling: with the sentence, it decides what is drawn", ">= 0")
     long_texts: str = key("cut", "sources beyond data.max_length", "cut", "split")
     alignment_layer: int | None = key(None, "of the decoder; unset: the last but one", ">= 1")
-    batch_size: int = key(64, "sentences searched together; does not change the output", ">= 1")
+    batch_size: int = key(
+        64, "sentences searched together; in float32 the output does not depend on it", ">= 1"
+    )
     read_ahead: int = key(10_000, "lines at most that are searched by length, then written", ">= 1")
 
 
@@ -241,6 +243,13 @@ class Config:
     optimizer: OptimizerConfig = OptimizerConfig()
     parallel: ParallelConfig = ParallelConfig()
     decode: DecodeConfig = DecodeConfig()
+
+    @property
+    def longest(self) -> int:
+        """Positions that a text or an output takes at most."""
+        # 3, because batches round the length of their rows up to a multiple of 4.
+        longest = self.data.max_length + max(3, self.decode.max_extra_length)
+        return max(longest, self.decode.min_length + 1)
 
 
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
@@ -267,9 +276,7 @@ def check(config: Config) -> None:
             f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
             f"data.max_length={data.max_length}; raise the one or lower the other"
         )
-    # An output's tokens; 3, because batches round the length of their rows up to a multiple of 4.
-    longest = data.max_length + max(3, config.decode.max_extra_length)
-    longest = max(longest, config.decode.min_length + 1)
+    longest = config.longest
     if model.positions == "learned" and model.max_positions < longest:
         raise UserError(
             f"config.model.max_positions={model.max_positions}: must be >= {longest}, for "

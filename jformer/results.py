@@ -16,6 +16,7 @@ from jformer.evaluation.named import open_test_set
 from jformer.evaluation.scores import score
 from jformer.run import Run
 from jformer.stream import perplexity
+from jformer.training.provenance import versions
 
 SACREBLEU = "sacrebleu:"  # before the name of a test set that it knows
 SPEED = ("batch_size", "read_ahead")  # of config.decode; the outputs do not depend on them
@@ -77,7 +78,7 @@ def score_test_set(
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
         scores["against"] = compare(outputs, others, test.references, names)
-    scores |= {"seconds": round(seconds, 1), **made_by(run)}
+    scores |= {"seconds": round(seconds, 1), "versions": versions(), **made_by(run)}
     results = {**read_results(run.workdir), name: scores}
     replace_file(run.workdir / "results.json", json.dumps(results, indent=2).encode() + b"\n")
     return scores, outputs

@@ -131,6 +131,14 @@ class Run:
     @functools.cached_property
     def decoder(self) -> Decoder:
         members = (self, *self.others)
+        for member in members:
+            model = member.config.model
+            if model.positions == "learned" and model.max_positions < self.config.longest:
+                raise UserError(
+                    f"{member.workdir}: has config.model.max_positions={model.max_positions}, and "
+                    f"an output may take {self.config.longest} in {self.workdir}; lower "
+                    f"config.decode.max_extra_length and min_length, or leave it out"
+                )
         return Decoder(
             tuple(run.model for run in members), tuple(run.params for run in members),
             self.config.decode, self.config.data.max_length, self.config.decode.batch_size,

@@ -122,6 +122,23 @@ def trained_workdir(corpus_directory, tmp_path_factory):
     return workdir
 
 
+@pytest.fixture
+def during_step(monkeypatch):
+    """Call something while a run in this process computes a step: `during_step({7: call})`."""
+    from jformer.training.monitor import Monitor
+
+    due, own = {}, Monitor.step
+
+    def step(self, batch):
+        self.computed = getattr(self, "computed", self.progress._first) + 1
+        if call := due.pop(self.computed, None):
+            call()
+        return own(self, batch)
+
+    monkeypatch.setattr(Monitor, "step", step)
+    return due.update
+
+
 # Different sizes for different axes, prime where they can be: a swapped axis cannot pass.
 MODEL = ModelConfig(num_layers=2, d_model=22, d_ff=17, num_heads=3, d_k=5, d_v=7, dropout=0.3)
 B, S, T, V = 2, 11, 13, 29

@@ -173,6 +173,17 @@ def test_an_ensemble_needs_one_vocabulary(trained_workdir, corpus_directory, tmp
         jformer.load(trained_workdir, ensemble=[str(tmp_path / "other")])
 
 
+def test_a_member_of_an_ensemble_whose_table_of_positions_is_too_short_is_named(run, tmp_path):
+    model = dataclasses.replace(run.config.model, positions="learned", max_positions=53)
+    config = dataclasses.replace(run.config, model=model)
+    short = dataclasses.replace(run, config=config, workdir=tmp_path)
+    both = dataclasses.replace(run, others=(short,))
+    assert both.decoder.places == run.decoder.places  # 48 + 5 positions suffice
+    message = rf"{tmp_path}: has config\.model\.max_positions=53, and an output may take 54 in"
+    with pytest.raises(UserError, match=message):
+        both.translate(["1 2 3"], max_extra_length=6)
+
+
 def test_attention_has_the_weights_of_each_layer_and_the_tokens(run):
     attention = run.attention("1 2 3", "one two")
     T, S = len(attention.target_tokens), len(attention.source_tokens)

@@ -130,6 +130,8 @@ class Transformer(nn.Module):
     def step(self, tokens_BW, t, ancestors_BWT, cache, memory):
         """`decode` at position t alone: logits (B, W, V), and the cache with position t filled.
 
+        The logits are NaN where t is beyond a table of learned positions.
+
         A hypothesis w is written into place w of the cache. What comes of it may go on at another
         place: `ancestors_BWT` says at which place w's history stood at each position up to t, so
         that a search which puts its hypotheses in order has nothing to move but these numbers.
@@ -204,7 +206,9 @@ class Transformer(nn.Module):
                     f"config.model.max_positions={self.config.max_positions}: "
                     f"a text needs {len(positions_L)}; shorten it, or train with more"
                 )
-            return self.position_embedding[positions_L] * d_model**0.5
+            # A position that is known only to the compiled step gives NaN beyond the table.
+            rows_LD = jnp.take(self.position_embedding, positions_L, axis=0, mode="fill")
+            return rows_LD * d_model**0.5
         return jnp.zeros((len(positions_L), d_model))
 
     def logits(self, x_BLD):

@@ -35,8 +35,8 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
     Returns the splits of `config.train.scored`; `profile` is STEP:COUNT. Raises `Stopped` where a
-    signal ended the run, with all saved, and `RunError` where it cannot go on or cannot save its last
-    step.
+    signal ended the run, with all saved, and `RunError` where it cannot go on or cannot save the
+    last step.
     """
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)

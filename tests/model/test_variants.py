@@ -153,6 +153,21 @@ def test_learned_positions_end_where_their_table_does():
         model.apply(variables, np.ones((1, 10), np.int32), TARGET_BT[:1])
 
 
+def test_a_step_beyond_the_learned_table_is_nan_and_not_its_last_row():
+    model, variables = make({"positions": "learned"})
+    source_BS = np.ones((B, S), np.int32)
+    memory_BSD = model.apply(variables, source_BS, method="encode")
+    memory = model.apply(variables, memory_BSD, source_BS, method="start")
+    cache, tokens_B1 = model.empty_cache(B, 1, 12), np.ones((B, 1), np.int32)
+    step = jax.jit(functools.partial(model.apply, method="step"))
+    finite = []
+    for t in (8, 9, 11):
+        places_B1T = np.zeros((B, 1, 12), np.int32)
+        logits, _ = step(variables, tokens_B1, jnp.int32(t), places_B1T, cache, memory)
+        finite.append((bool(np.isfinite(logits).all()), bool(np.isnan(logits).all())))
+    assert finite == [(True, False), (False, True), (False, True)]
+
+
 def changed_value(field):
     """Some other valid value for every key under `model`."""
     special = {

@@ -59,7 +59,7 @@ def sharded(state):
 
 def for_ever(directory):
     """To be killed: large enough that most moments lie within a save."""
-    with Checkpoints(directory, TrainConfig(keep_checkpoints=5)) as checkpoints:
+    with Checkpoints(directory, TrainConfig(keep_checkpoints=5, checkpoint_every=1)) as checkpoints:
         step = max(checkpoints.steps(), default=0)
         while True:
             step += 1
@@ -69,7 +69,7 @@ def for_ever(directory):
 def on_eight_devices(directory):
     """Restore what one device wrote, write for one device."""
     assert jax.device_count() == 8
-    with Checkpoints(directory, TrainConfig()) as checkpoints:
+    with Checkpoints(directory, TrainConfig(checkpoint_every=1)) as checkpoints:
         state, _ = checkpoints.restore_newest(sharded(state_at(0)), "hash")
         assert len(state.params["a"].sharding.device_set) == 8
         assert state.params["a"].addressable_shards[0].data.shape == (1, 6)
@@ -81,7 +81,7 @@ def two_together(directory, number, port):
     """Save and restore on the devices of both, fall back together; the first reads alone."""
     jax.distributed.initialize(f"localhost:{port}", 2, int(number), initialization_timeout=60)
     assert jax.device_count() == 8
-    with Checkpoints(directory, TrainConfig()) as checkpoints:
+    with Checkpoints(directory, TrainConfig(checkpoint_every=1)) as checkpoints:
         for step in (2, 4):
             checkpoints.save(sharded(state_at(step)), position_at(step), CONFIG, "hash")
             checkpoints.save_best(sharded(state_at(step)), 0.1, CONFIG, "hash")
@@ -89,7 +89,7 @@ def two_together(directory, number, port):
         (directory / "checkpoints" / "4" / "position" / "metadata").write_text("{}")
     else:
         checkpoint.find_damage = None  # one process reads all files, and tells the other
-    with Checkpoints(directory, TrainConfig()) as checkpoints:
+    with Checkpoints(directory, TrainConfig(checkpoint_every=1)) as checkpoints:
         state, position = checkpoints.restore_newest(sharded(state_at(0)), "hash")
         assert position == position_at(2)
         for shard in state.params["a"].addressable_shards:

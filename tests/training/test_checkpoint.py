@@ -23,7 +23,8 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.storage import SUMS, SaveError
 from tests.training.saving import CONFIG, assert_same, position_at, save, state_at
 
-KEEP_3 = TrainConfig(average_checkpoints=3)
+# Every step is regular: those of a stop are in test_stops.py.
+KEEP_3 = TrainConfig(average_checkpoints=3, checkpoint_every=1)
 BIG = {"rows": 1000, "columns": 1000}  # 12 MB a checkpoint, beyond LIMIT
 LIMIT = 1_000_000
 UNTRAINED = state_at(0)
@@ -92,14 +93,14 @@ def test_only_the_last_few_are_kept(saved):
 
 
 def test_more_are_kept_than_are_averaged_where_the_config_says_so(tmp_path):
-    train = TrainConfig(average_checkpoints=1, keep_checkpoints=2)
+    train = TrainConfig(average_checkpoints=1, keep_checkpoints=2, checkpoint_every=1)
     with Checkpoints(tmp_path, train) as checkpoints:
         save(checkpoints, 1, 2, 3)
     assert Checkpoints(tmp_path).steps() == [2, 3]
 
 
 def test_multiples_of_keep_every_stay_for_ever(tmp_path):
-    train = TrainConfig(average_checkpoints=2, keep_every=4)
+    train = TrainConfig(average_checkpoints=2, keep_every=4, checkpoint_every=1)
     for steps in (range(2, 8, 2), range(8, 16, 2)):  # and in a resumed run
         with Checkpoints(tmp_path, train) as checkpoints:
             save(checkpoints, *steps)
@@ -412,7 +413,9 @@ def assert_whole_after_a_kill(directory, seeds):
             steps = checkpoints.steps()
             for step in steps:
                 assert_same(checkpoints.restore(step, like)[0], step, **kinds)
-        with Checkpoints(workdir, TrainConfig(keep_checkpoints=5)) as checkpoints:
+        with Checkpoints(
+            workdir, TrainConfig(keep_checkpoints=5, checkpoint_every=1)
+        ) as checkpoints:
             state, position = checkpoints.restore_newest(like, "hash")
             assert_same(state, steps[-1], **kinds)
             assert position == position_at(steps[-1])
@@ -515,7 +518,7 @@ def test_a_directory_that_cannot_be_made_is_an_error_at_once(tmp_path):
 
 
 def test_training_goes_on_without_a_save_where_the_config_says_so(tmp_path, caplog):
-    with Checkpoints(tmp_path, TrainConfig(failed_save="go_on")) as checkpoints:
+    with Checkpoints(tmp_path, TrainConfig(failed_save="go_on", checkpoint_every=1)) as checkpoints:
         save(checkpoints, 2, **BIG)
         checkpoints.save_best(state_at(2, **BIG), 0.5, CONFIG, "hash")
         assert (checkpoints.steps(), checkpoints.best_step()) == ([2], 2)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -157,9 +158,9 @@ def test_a_run_ends_at_too_many_in_a_row_and_each_has_its_line(diverged):
 
 
 def test_what_is_dumped_meets_the_same_batches_at_its_first_step(
-    diverged, corpus_directory, capsys
+    diverged, corpus_directory, tmp_path, capsys
 ):
-    dumped = diverged / "nonfinite"
+    dumped = shutil.copytree(diverged / "nonfinite", tmp_path / "run")
     before = jformer.load(dumped, 1).params
     assert run(dumped, corpus_directory, *TOO_HIGH) == 1
     errors = capsys.readouterr().err

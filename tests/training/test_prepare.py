@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import fcntl
 import io
 import re
 import signal
@@ -15,7 +16,8 @@ import pytest
 
 from jformer.config import UserError, read_config, write_config
 from jformer.main import main
-from jformer.training.prepare import check_same_config, describe, is_complete
+from jformer.training.checkpoint import Checkpoints
+from jformer.training.prepare import check_same_config, describe, is_complete, locked
 from tests.conftest import small_config, small_flags
 
 HOLDER = (
@@ -57,6 +59,52 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
     assert (trained_workdir / "lock").exists()  # nobody was left to remove it
     assert main(command) == 0
     assert not (trained_workdir / "lock").exists()
+
+
+def test_a_lock_that_somebody_removed_does_not_make_a_clean_end_a_failure(tmp_path):
+    with locked(tmp_path / "run"):
+        (tmp_path / "run" / "lock").unlink()
+        (tmp_path / "run" / "metrics.jsonl").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
+
+
+def test_a_lock_that_another_process_made_in_place_of_a_removed_one_stays(tmp_path):
+    (tmp_path / "run").mkdir()
+    with locked(tmp_path / "run"):
+        (tmp_path / "run" / "lock").unlink()
+        with holder(tmp_path / "run"):
+            other = (tmp_path / "run" / "lock").stat().st_ino
+    assert (tmp_path / "run" / "lock").stat().st_ino == other
+
+
+def test_a_lock_taken_of_a_file_that_its_holder_has_just_removed_is_none(tmp_path, monkeypatch):
+    """Between opening and locking it, the holder removes it and a third process makes a new one."""
+    path, own = tmp_path / "lock", fcntl.flock
+    with contextlib.ExitStack() as third:
+
+        def flock(descriptor, operation):
+            monkeypatch.setattr(fcntl, "flock", own)
+            path.unlink()
+            third.enter_context(holder(tmp_path))
+            own(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+        with pytest.raises(UserError, match="another training is at work there"), locked(tmp_path):
+            pass
+
+
+def test_a_batch_beyond_the_memory_is_one_line(corpus_directory, tmp_path, capsys):
+    flags = [
+        *small_flags(corpus_directory, tmp_path / "run"), "--config.model.d_ff=1000000",
+        "--config.train.batch_tokens=10000000",
+    ]  # fmt: skip
+    assert main(["jformer", *flags]) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(
+        "jformer: out of memory: a batch has config.train.batch_tokens=10,000,000 positions a side"
+    )
+    assert "config.train.accumulate=1" in error
+    assert "--memory=" in error
 
 
 @pytest.mark.parametrize(
@@ -143,7 +191,7 @@ def run(corpus_directory, tmp_path_factory):
     workdir, errors = tmp_path_factory.mktemp("whole") / "run", io.StringIO()
     flags = [f for f in small_flags(corpus_directory, workdir) if "data.test" not in f]
     more = [
-        "--profile=2:2", "--config.train.checkpoint_every=1000", "--config.train.keep_every=5",
+        "--profile=2:2", "--config.train.checkpoint_every=3", "--config.train.keep_every=6",
         "--config.train.checkpoint_minutes=1e-9", "--config.model.dtype=bfloat16",
     ]  # fmt: skip
     with contextlib.redirect_stderr(errors):
@@ -151,10 +199,22 @@ def run(corpus_directory, tmp_path_factory):
     return workdir, errors.getvalue().splitlines()
 
 
-def test_checkpoints_are_made_when_their_minutes_are_over_and_multiples_stay(run):
-    """At every step here; the last two stay, as they are averaged."""
+def test_of_checkpoints_the_last_and_multiples_stay_and_those_of_the_clock_go(run):
+    """The clock asks for one at every step here; the last two are averaged."""
     workdir, _ = run
-    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"5", "10", "11", "12"}
+    assert {path.name for path in (workdir / "checkpoints").iterdir()} == {"6", "9", "12"}
+
+
+def test_a_run_that_ends_without_a_word_has_the_checkpoints_of_its_clock(
+    corpus_directory, tmp_path, during_step
+):
+    def killed():
+        raise KeyboardInterrupt
+
+    during_step({11: killed})
+    more = ["--config.train.checkpoint_every=1000", "--config.train.checkpoint_minutes=1e-9"]
+    assert main(["jformer", *small_flags(corpus_directory, tmp_path / "run"), *more]) == 130
+    assert Checkpoints(tmp_path / "run").steps() == [10]
 
 
 def test_the_profile_of_a_run_is_a_trace_in_its_directory(run):

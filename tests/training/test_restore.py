@@ -133,10 +133,12 @@ def test_a_run_with_moving_averages_is_loaded_by_them(trained_workdir, tmp_path)
         assert_same(loaded.params, expected)
 
 
-def new_run(trained_workdir, workdir, **train):
+def new_run(trained_workdir, workdir, seed=5, **train):
     """The task of a run like the trained one, in a directory of its own."""
     config = read_config(trained_workdir / "config.json")
-    config = dataclasses.replace(config, seed=5, train=dataclasses.replace(config.train, **train))
+    config = dataclasses.replace(
+        config, seed=seed, train=dataclasses.replace(config.train, **train)
+    )
     corpora, splits = open_data(config)
     mesh = parallel.make_mesh(config)
     return prepare(config, corpora, splits["validation"], workdir, mesh)
@@ -163,7 +165,7 @@ def test_a_new_run_begins_with_the_parameters_of_another_and_nothing_else_of_it(
 
 
 def test_a_run_that_resumes_does_not_begin_with_another(trained_workdir):
-    task = new_run(trained_workdir, trained_workdir, init_from="/nowhere")
+    task = new_run(trained_workdir, trained_workdir, seed=0, init_from="/nowhere")
     with Checkpoints(trained_workdir) as checkpoints:
         state, _ = start(task, checkpoints)
     assert int(state.step) == 12
@@ -221,7 +223,7 @@ def test_a_run_of_which_nothing_fits_is_refused(trained_workdir):
 def test_a_run_and_checkpoint_is_looked_for_before_any_text_is_read(
     trained_workdir, corpus_directory, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("jformer.training.prepare.content_hash", None)
+    monkeypatch.setattr("jformer.training.prepare.content_hashes", None)
     flags = small_flags(corpus_directory, tmp_path / "run")
     assert main(["jformer", *flags, "--config.train.init_from=/nowhere@best"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]

@@ -10,6 +10,8 @@ import time
 import pytest
 
 from jformer.main import main
+from jformer.training import loop
+from jformer.training.checkpoint import Checkpoints
 from jformer.training.stopping import SAVE, Requests
 from tests.conftest import small_flags
 
@@ -36,6 +38,44 @@ def test_ctrl_c_saves_the_step_that_it_falls_in_and_exits_with_130(
     (saved,) = (int(path.name) for path in (workdir / "checkpoints").iterdir())
     assert 4 <= saved < 100_000
     assert "stopped by SIGINT; all is saved" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("work", ["validate", "save"])
+def test_a_signal_in_the_last_validation_or_save_is_heard(
+    corpus_directory, tmp_path, monkeypatch, capsys, work
+):
+    owner = loop if work == "validate" else Checkpoints
+    own = getattr(owner, work)
+
+    def with_signal(*arguments):
+        state = arguments[1]
+        if int(state.step) == 12:
+            signal.raise_signal(signal.SIGTERM)
+        return own(*arguments)
+
+    monkeypatch.setattr(owner, work, with_signal)
+    flags = [*small_flags(corpus_directory, tmp_path / "run"), "--config.train.evaluate_every=12"]
+    assert main(["jformer", *flags]) == 128 + signal.SIGTERM
+    told = capsys.readouterr()
+    assert "stopped by SIGTERM; all is saved" in told.err.splitlines()[-1]
+    assert told.out == ""
+    assert (tmp_path / "run" / "checkpoints" / "12").is_dir()
+    assert main(["jformer", *flags]) == 0  # and now it is scored
+    assert (tmp_path / "run" / "results.json").exists()
+
+
+def test_a_terminal_that_goes_is_a_stop_unless_nohup_ignores_it():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Requests(0) as requests:
+            signal.raise_signal(signal.SIGHUP)
+            assert requests.now == 0
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with Requests(0) as requests:
+            signal.raise_signal(signal.SIGHUP)
+            assert requests.now == SAVE + signal.SIGHUP
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

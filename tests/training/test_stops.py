@@ -1,6 +1,6 @@
 """However often a run is stopped, what it serves and scores is that of one which never was."""
 
-import contextlib
+import functools
 import json
 import signal
 
@@ -10,7 +10,6 @@ import pytest
 
 import jformer
 from jformer.main import main
-from jformer.training.monitor import Monitor
 from tests.conftest import number_words, small_flags
 
 STEPS = 32  # no multiple of the steps between checkpoints
@@ -28,22 +27,12 @@ def flags_of(corpus_directory, workdir, *more):
 
 
 @pytest.fixture
-def stopped_at(monkeypatch):
+def stopped_at(during_step):
     """Send this process a signal while it computes each of the given steps."""
-    due = {}
-
-    @contextlib.contextmanager
-    def step(self, batch):
-        self.computed = getattr(self, "computed", self.progress._first) + 1
-        if number := due.pop(self.computed, None):
-            signal.raise_signal(number)
-        with own(self, batch):
-            yield
-
-    own = Monitor.step
-    monkeypatch.setattr(Monitor, "step", step)
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests may run under nohup
-    yield due.update
+    yield lambda stops: during_step(
+        {step: functools.partial(signal.raise_signal, number) for step, number in stops.items()}
+    )
     signal.signal(signal.SIGHUP, before)
 
 

@@ -1,0 +1,167 @@
+"""A checkpoint knows what made it, and nothing is made of it under anything else."""
+
+import contextlib
+import importlib.metadata
+import json
+import re
+import resource
+import shutil
+import time
+
+import pytest
+
+import jformer
+from jformer.config import UserError
+from jformer.main import main
+from jformer.training.checkpoint import Checkpoints
+from tests.conftest import number_words, small_flags, write_split
+
+
+@pytest.fixture
+def corpus(corpus_directory, tmp_path):
+    return shutil.copytree(corpus_directory, tmp_path / "corpus")
+
+
+def last_line(text):
+    return text.splitlines()[-1]
+
+
+def flags_of(corpus, workdir, *more):
+    return ["jformer", *small_flags(corpus, workdir), "--config.train.scored=validation", *more]
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_run_does_not_go_on_with_other_text(
+    trained_workdir, corpus_directory, tmp_path, capsys, split
+):
+    workdir, changed = tmp_path / "run", corpus_directory / f"{split}.de"
+    shutil.copytree(trained_workdir, workdir)
+    text = changed.read_text()
+    changed.write_text("".join(reversed(text.splitlines(keepends=True))))
+    try:
+        flags = small_flags(corpus_directory, workdir)
+        assert main(["jformer", *flags, "--config.train.steps=15"]) == 2
+    finally:
+        changed.write_text(text)
+    error = last_line(capsys.readouterr().err)
+    name = str(changed) if split == "train" else "the validation split"
+    assert error.startswith(f"jformer: {name}: has changed since the run in {workdir} was trained")
+    assert f"--config.train.init_from={workdir}" in error
+    assert Checkpoints(workdir).steps() == [9, 12]
+
+
+def test_versions_and_devices_stand_in_every_checkpoint_and_beside_every_score(trained_workdir):
+    with Checkpoints(trained_workdir) as checkpoints:
+        recorded = [checkpoints.metadata(step)["versions"] for step in checkpoints.steps()]
+    scores = json.loads((trained_workdir / "results.json").read_text())
+    for versions in (*recorded, scores["test"]["versions"]):
+        assert versions["jformer"] == jformer.__version__
+        assert versions["backend"] == "cpu"
+        assert versions["device"] == "cpu"
+        for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"):
+            assert versions[name] == importlib.metadata.version(name)
+        assert versions["python"].startswith("3.")
+
+
+def test_a_resume_under_another_version_says_which(
+    trained_workdir, corpus_directory, tmp_path, capsys, monkeypatch
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    own = importlib.metadata.version
+    monkeypatch.setattr(
+        importlib.metadata, "version", lambda name: "9.9.9" if name == "optax" else own(name)
+    )
+    flags = [*small_flags(corpus_directory, workdir), "--config.train.steps=13"]
+    assert main(["jformer", *flags, "--config.train.scored=validation"]) == 0
+    (line,) = (x for x in capsys.readouterr().err.splitlines() if x.startswith("versions"))
+    assert f"optax {own('optax')}, now 9.9.9: the bits of an undisturbed run are not" in line
+    assert "jax " not in line  # which has not changed
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [("model", "activation", "gelu"), ("model", "scaled_attention", False), (None, "seed", 7)],
+)
+def test_a_config_that_is_not_the_checkpoints_own_is_refused(
+    trained_workdir, tmp_path, section, key, value
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    (config if section is None else config[section])[key] = value
+    (workdir / "config.json").write_text(json.dumps(config))
+    for checkpoint in ("average", "last", "9", "best"):
+        with pytest.raises(UserError, match=rf"config\.json: not the config .*{key} was"):
+            jformer.load(workdir, checkpoint)
+
+
+def test_keys_that_do_not_make_another_run_may_be_edited(trained_workdir, tmp_path):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    config = json.loads((workdir / "config.json").read_text())
+    config["decode"]["beam_size"], config["model"]["dtype"] = 1, "bfloat16"
+    (workdir / "config.json").write_text(json.dumps(config))
+    run = jformer.load(workdir)
+    assert (run.config.decode.beam_size, run.model.config.dtype) == (1, "bfloat16")
+
+
+@pytest.fixture
+def without_checkpoint(corpus, tmp_path, during_step):
+    """A run that was killed after its first best score, and before its first checkpoint."""
+    workdir = tmp_path / "run"
+    flags = flags_of(corpus, workdir, "--config.train.checkpoint_every=1000")
+
+    def killed():
+        raise KeyboardInterrupt
+
+    during_step({9: killed})
+    assert main(flags) == 130
+    assert not Checkpoints(workdir).steps()
+    assert jformer.load(workdir, "best").step == 6
+    return workdir, flags, lambda step: during_step({step: killed})
+
+
+def test_a_best_checkpoint_keeps_its_directory_from_a_run_of_another_config(
+    without_checkpoint, capsys
+):
+    workdir, flags, _ = without_checkpoint
+    assert main([*flags, "--config.seed=5"]) == 2
+    assert f"{workdir} holds a run of another config: config.seed was 0, now 5" in (
+        capsys.readouterr().err
+    )
+    assert jformer.load(workdir, "best").step == 6
+
+
+def test_a_run_that_begins_anew_does_not_serve_the_best_of_the_start_before(
+    without_checkpoint, corpus
+):
+    workdir, flags, kill_at = without_checkpoint
+    write_split(corpus / "train", number_words(500, 800))
+    kill_at(3)
+    assert main(flags) == 130
+    with pytest.raises(UserError, match="best: no checkpoint yet"):
+        jformer.load(workdir, "best")
+
+
+@pytest.mark.parametrize("failed_save", ["stop", "go_on"])
+def test_a_last_checkpoint_that_cannot_be_written_is_no_result(
+    corpus, tmp_path, during_step, capfd, failed_save
+):
+    """The disk is full from step 11 on, as a limit to the size of files has it."""
+    workdir, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def full():
+        while not (workdir / "checkpoints" / "9").exists():
+            time.sleep(0.01)  # that one is still whole
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+
+    during_step({11: full})
+    more = ["--config.model.d_model=128", f"--config.train.failed_save={failed_save}"]
+    flags = flags_of(corpus, workdir, *more)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        assert main(flags) == 1
+    told = capfd.readouterr()
+    assert re.search(rf"^jformer: {workdir}/\w+/12: .*could not be written", last_line(told.err))
+    assert told.out == ""
+    assert not (workdir / "results.json").exists()
+    assert main(flags) == 0  # with room, it goes on from what it has
+    assert jformer.load(workdir).step == 12
