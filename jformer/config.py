@@ -12,15 +12,8 @@ from pathlib import Path
 from ml_collections import config_dict
 
 from jformer.checks import check_data, check_decode, check_model, check_parallel, check_training
-from jformer.keys import (
-    UserError,
-    check_values,
-    key,
-    nearest,
-    replace_file,
-    replaced,
-    thaw,
-)  # fmt: skip
+from jformer.files import replace_file
+from jformer.keys import UserError, check_values, key, nearest, replaced, thaw
 
 # The ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2

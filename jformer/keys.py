@@ -1,6 +1,6 @@
 """What a schema of keys is made of: a key with its bounds, its check, its place in a tree of them.
 
-Beside that the two things which every room needs: `UserError`, and a file that is never half.
+Beside that what every room needs: `UserError`, and other ends of a command in one line.
 """
 
 import dataclasses
@@ -10,7 +10,6 @@ import operator
 import re
 import signal
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from ml_collections import config_dict
@@ -99,13 +98,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
             return f"; did you mean {known[match[0]]}?"
     few = len(by_end) <= 30
     return f"; there are {', '.join(names)}" if few else "; --help has them all"
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write under another name first: a kill leaves the old file or the new one, never a half."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.rename(path)
 
 
 def thaw(config: Any) -> config_dict.ConfigDict:

@@ -60,6 +60,7 @@ from jformer.command_line import (
     use_huge_pages,
 )
 from jformer.config import Config, UserError
+from jformer.files import check_writable, write_file
 from jformer.keys import help_text, nearest
 
 EXAMPLES_SHOWN = 5
@@ -226,11 +227,17 @@ def summary_command(arguments: list[str]) -> int:
     S, T = (positive(name, flag[name].value, int) for name in lengths)
     gigabytes = positive("memory", flag.memory, float) if flag.memory else 0.0
 
+    format = Path(flag.plot).suffix
+    if flag.plot:
+        if format not in (".png", ".svg"):
+            raise UserError(f"--plot={flag.plot}: a picture's name must end in .png or .svg")
+        check_writable("plot", flag.plot)
+
     from jformer.training.cost import summary
-    from jformer.views.schedule import write_schedule
+    from jformer.views.schedule import schedule_picture
 
     if flag.plot:
-        write_schedule(config, Path(flag.plot))
+        write_file("plot", flag.plot, schedule_picture(config, format.removeprefix(".")))
     for line in summary(config, S, T, gigabytes):
         print(line)
     return 0
@@ -239,15 +246,15 @@ def summary_command(arguments: list[str]) -> int:
 def report_command(arguments: list[str]) -> int:
     flag, folders = flags_and_folders(arguments, {"output": ""})
 
-    if flag.output and not Path(flag.output).parent.is_dir():
-        raise UserError(f"--output={flag.output}: no such folder; make it, or choose another")
+    if flag.output:
+        check_writable("output", flag.output)
 
-    from jformer.views.page import write_page
+    from jformer.views.page import page
     from jformer.views.report import find_runs, markdown, read_rows
 
     rows = read_rows(find_runs(folders))
     if flag.output:
-        write_page(rows, Path(flag.output))
+        write_file("output", flag.output, page(rows).encode())
     print(markdown(rows))
     return 0
 

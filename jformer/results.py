@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jformer.config import Config, UserError, replace_file
+from jformer.config import Config, UserError
 from jformer.data.corpora import Split, existing, open_corpus, read_text, texts
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.evaluation.compare import compare
 from jformer.evaluation.lengths import by_length
 from jformer.evaluation.named import open_test_set
 from jformer.evaluation.scores import score
+from jformer.files import replace_file
 from jformer.run import Run
 from jformer.stream import perplexity
 

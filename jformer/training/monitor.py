@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from jformer.config import Config
 from jformer.data.batches import Batch
-from jformer.keys import UserError, replace_file
+from jformer.files import replace_file
+from jformer.keys import UserError
 from jformer.training.clock import Clock
 from jformer.training.peak import peak_flops, step_flops
 from jformer.training.tensorboard import Board

@@ -239,7 +239,7 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
         (["runs", "--out=x.html"], "--out=x.html is no flag of this command; did you mean output?"),
         (["none"], "none: no such folder"),
         (["tests"], "tests: no run has begun there"),
-        (["none", "--output=none/x.html"], "--output=none/x.html: no such folder; make it"),
+        (["none", "--output=none/x.html"], "--output=none/x.html: cannot be written (No such"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, arguments, message):
