@@ -7,12 +7,13 @@ the package has defaults of its own.
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 from ml_collections import config_dict
 
 from jformer.checks import check_data, check_decode, check_model, check_parallel, check_training
-from jformer.files import replace_file
+from jformer.files import read_object, replace_file
 from jformer.keys import UserError, check_values, key, nearest, replaced, thaw
 
 # The ids on which the data, the model and the search agree.
@@ -284,9 +285,6 @@ def write_config(config: Config, path: Path) -> None:
 
 
 def read_config(path: Path) -> Config:
-    try:
-        return freeze(json.loads(path.read_text(encoding="utf-8")))
-    except OSError:
-        raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?") from None
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON ({error}); restore the file") from error
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?")
+    return freeze(read_object(path, "restore the file"))

@@ -1,14 +1,16 @@
-"""Writing files: those of a run directory whole or not at all, and those that a user names.
+"""Files: those of a run directory are written whole or not at all, and those that a user names.
 
 A user's name may be that of a device or a pipe, which is written to as it is, or of a link, which
 stays one while the file that it points to is replaced.
 """
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from jformer.keys import RunError, UserError
 
@@ -44,6 +46,19 @@ def check_partial(path: Path) -> None:
     """Raise `UserError` for a link, a pipe or a folder: no earlier command has left that there."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise UserError(f"{path}: is no regular file; remove it, or choose another --output")
+
+
+def read_object(path: Path, way_out: str) -> dict[str, Any]:
+    """The JSON object in a file of ours; `UserError` names a damaged file, and the way out."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {way_out}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: is not JSON ({error}); {way_out}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: is damaged: it holds no JSON object; {way_out}")
+    return content
 
 
 def check_writable(flag: str, name: str) -> None:

@@ -110,7 +110,7 @@ def help_command(arguments: list[str]) -> int:
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.results import as_test_set, known_scores
+    from jformer.results import as_test_set, known_scores, read_results
     from jformer.run import load
     from jformer.training.loop import train
     from jformer.training.prepare import check_same_config
@@ -120,6 +120,7 @@ def train_command(arguments: list[str]) -> int:
     languages = f"{data.source_language}-{data.target_language}"
     workdir = Path(flag.workdir or f"runs/{config.name}-{data.name}-{languages}")
     check_same_config(config, workdir)
+    read_results(workdir)  # damaged ones are told before any work
     join(config.parallel)
     if is_first():
         say(f"workdir     {workdir}")
@@ -128,13 +129,14 @@ def train_command(arguments: list[str]) -> int:
     if not is_first():
         return 0
     run = load(workdir).with_decode(**dataclasses.asdict(config.decode))
-    known = known_scores(run)
-    if splits.keys() <= known.keys():
+    tests = {name: as_test_set(split) for name, split in splits.items()}
+    known = known_scores(run, tests)
+    if tests.keys() <= known.keys():
         more = "steps=MORE" if run.step >= config.train.steps else "patience=0"
         say(f"the run is complete at step {run.step}; --config.train.{more} goes on")
-        scores = {name: known[name] for name in splits}
+        scores = known
     else:
-        scores = score_all(run, {name: as_test_set(split) for name, split in splits.items()})
+        scores = score_all(run, tests)
     print(json.dumps(scores))
     return 0
 
@@ -146,10 +148,11 @@ def evaluate_command(arguments: list[str]) -> int:
         raise UserError(f"--references={flag.references}: is for --data=PREFIX")
 
     from jformer.evaluation.table import table
-    from jformer.results import named_test_set, own_test_sets
+    from jformer.results import named_test_set, own_test_sets, read_results
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
 
+    read_results(Path(flag.workdir))  # damaged ones are told before any work
     if flag.data:
         tests = {flag.data: named_test_set(flag.data, flag.references, config)}
     else:
@@ -268,19 +271,20 @@ def open_run(flag: Any, config: Config) -> Any:
 
 
 def score_all(run: Any, tests: dict[str, Any], against: Any = None) -> dict[str, Any]:
-    """Translate and score each test set, showing some of its translations."""
-    from jformer.results import score_test_set
+    """Translate and score each test set, showing some of its translations, and keep the scores."""
+    from jformer.results import keep_scores, score_test_set
 
     scores = {}
     for name, test in tests.items():
         number = len(test.sources)
         say(f"\nscoring {name}: {number:,} pairs ...")
-        scores[name], outputs = score_test_set(run, name, test, against)
+        scores[name], outputs = score_test_set(run, test, against)
         say(f"{name}: {number:,} pairs, BLEU {scores[name]['bleu']:.2f}")
         for i in range(0, number, -(-number // EXAMPLES_SHOWN)):
             say(f"  source     {test.sources[i]}")
             say(f"  reference  {test.references[0][i]}")
             say(f"  output     {outputs[i]}")
+        keep_scores(run, name, scores[name])
     return scores
 
 

@@ -1,7 +1,9 @@
 """A run's outputs for test sets, scored and kept in results.json."""
 
 import dataclasses
+import hashlib
 import json
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +16,14 @@ from jformer.evaluation.compare import compare
 from jformer.evaluation.lengths import by_length
 from jformer.evaluation.named import open_test_set
 from jformer.evaluation.scores import score
-from jformer.files import replace_file
+from jformer.files import read_object, replace_file
 from jformer.run import Run
 from jformer.stream import perplexity
 
+log = logging.getLogger(__name__)
+
+RESULTS = "results.json"
+TOLD = ("bleu", "chrf", "perplexity", "seconds")  # numbers that are read again
 SACREBLEU = "sacrebleu:"  # before the name of a test set that it knows
 SPEED = ("batch_size", "read_ahead")  # of config.decode; the outputs do not depend on them
 
@@ -28,6 +34,12 @@ class TestSet:
 
     sources: Sequence[str]
     references: Sequence[Sequence[str]]
+
+    @property
+    def sha256(self) -> str:
+        """Of all lines: scores are known only for the same text."""
+        lines = [[*self.sources], *([*stream] for stream in self.references)]
+        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
 def own_test_sets(config: Config) -> dict[str, TestSet]:
@@ -60,9 +72,9 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
 
 
 def score_test_set(
-    run: Run, name: str, test: TestSet, against: Run | None = None
+    run: Run, test: TestSet, against: Run | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The scores of the run's outputs, kept under the set's name in results.json; the outputs.
+    """The scores of the run's outputs for a test set, and the outputs.
 
     `against` translates it, too, with the same `config.decode`.
     """
@@ -78,10 +90,19 @@ def score_test_set(
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
         scores["against"] = compare(outputs, others, test.references, names)
-    scores |= {"seconds": round(seconds, 1), **made_by(run)}
-    results = {**read_results(run.workdir), name: scores}
-    replace_file(run.workdir / "results.json", json.dumps(results, indent=2).encode() + b"\n")
+    scores |= {"seconds": round(seconds, 1), "sha256": test.sha256, **made_by(run)}
     return scores, outputs
+
+
+def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
+    """Put them into results.json under a test set's name, or warn: they are not lost by that."""
+    path = run.workdir / RESULTS
+    try:
+        results = {**read_results(run.workdir), name: scores}
+        replace_file(path, json.dumps(results, indent=2).encode() + b"\n")
+    except (OSError, UserError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        log.warning("%s: the scores of %s are not kept there (%s)", path, name, reason)
 
 
 def made_by(run: Run) -> dict[str, Any]:
@@ -104,10 +125,15 @@ def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str,
     return {**files, "format": format, "workdir": str(run.workdir.resolve()), **made, **decode}
 
 
-def known_scores(run: Run) -> dict[str, dict[str, Any]]:
-    """What results.json has of this very run, made by the same search."""
-    now = made_by(run).items()
-    return {name: s for name, s in read_results(run.workdir).items() if now <= s.items()}
+def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any]]:
+    """What results.json has of this very run for the same text, made by the same search."""
+    results, made = read_results(run.workdir), made_by(run)
+    known = {}
+    for name, test in tests.items():
+        now = {**made, "sha256": test.sha256}
+        if name in results and now.items() <= results[name].items():
+            known[name] = results[name]
+    return known
 
 
 def label(run: Run) -> str:
@@ -115,6 +141,13 @@ def label(run: Run) -> str:
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
-    """`{test set: scores}` of what has been scored so far."""
-    path = workdir / "results.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """`{test set: scores}` of what has been scored so far; `UserError` where it is damaged."""
+    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
+    if not path.exists():
+        return {}
+    results = read_object(path, way_out)
+    for name, scores in results.items():
+        numbers = [scores.get(key, 0) for key in TOLD] if isinstance(scores, dict) else [None]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
+    return results
