@@ -256,6 +256,8 @@ def report_command(arguments: list[str]) -> int:
     from jformer.views.report import find_runs, markdown, read_rows
 
     rows = read_rows(find_runs(folders))
+    if not rows:
+        raise UserError("none of the runs can be read")
     if flag.output:
         write_file("output", flag.output, page(rows).encode())
     print(markdown(rows))

@@ -26,6 +26,7 @@ from jformer.files import (
     open_partial,
     open_special,
     partial_of,
+    read_object,
     replace_file,
     writing,
 )
@@ -121,7 +122,7 @@ class OutputFile(Output):
             ) from None
 
     def _goes_on(self, job: dict[str, Any]) -> bool:
-        before = json.loads(self._note.read_text(encoding="utf-8"))
+        before = read_object(self._note, f"remove it and {self._partial} to begin anew")
         if before and before != job:
             names = [name for name in {**before, **job} if job.get(name) != before.get(name)]
             names = names if job else ["input"]
