@@ -8,6 +8,7 @@ import pytest
 
 from jformer.config import Config, write_config
 from jformer.main import main
+from tests.test_output import disk_full_at
 
 
 @pytest.fixture
@@ -97,3 +98,32 @@ def test_a_place_that_cannot_be_written_is_one_line_before_any_work(
     assert told.err == f"jformer: --{write.flag}={tmp_path / name}: {message}\n"
     assert told.out == ""
     assert sorted(tmp_path.iterdir()) == before
+
+
+@both
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_somebody_else_has_put_in_the_place_of_a_part_is_not_written_to(write, tmp_path, kind):
+    partial, theirs = tmp_path / "x.svg.partial", tmp_path / "theirs"
+    theirs.write_text("theirs")
+    if kind == "link":
+        partial.symlink_to(theirs)
+    else:
+        os.mkfifo(partial)
+    assert write(tmp_path / "x.svg") == 0
+    assert theirs.read_text() == "theirs"
+    assert not (tmp_path / "x.svg").is_symlink()
+    assert (tmp_path / "x.svg").read_bytes().endswith(write.end)
+    assert not os.path.lexists(partial)
+
+
+def test_on_a_full_disk_the_old_page_stays_and_nothing_else(tmp_path, capfd):
+    pytest.importorskip("plotly", reason="needs the extra report")
+    (tmp_path / "base").mkdir()
+    write_config(Config(), tmp_path / "base" / "config.json")
+    (tmp_path / "page.html").write_text("old")
+    arguments = ["report", str(tmp_path / "base"), f"--output={tmp_path / 'page.html'}"]
+    assert disk_full_at(1000, lambda: main(["jformer", *arguments])) == 1
+    told = f"jformer: --output={tmp_path / 'page.html'}: cannot be written (File too large)\n"
+    assert capfd.readouterr().err == told
+    assert (tmp_path / "page.html").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["base", "page.html"]

@@ -135,7 +135,7 @@ class Profile:
     """JAX's trace of COUNT steps from STEP on, for `--profile=STEP:COUNT`."""
 
     def __init__(self, text: str, workdir: Path):
-        if text and not re.fullmatch(r"0*[1-9]\d*:0*[1-9]\d*", text, re.ASCII):
+        if text and not re.fullmatch(r"0*[1-9]\d{0,9}:0*[1-9]\d{0,9}", text, re.ASCII):
             raise UserError(f"--profile={text}: must be STEP:COUNT, as 100:5")
         self._first, self._count = map(int, text.split(":")) if text else (0, 0)
         self._folder = workdir / "profile"
