@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jformer.command_line import parse
+from jformer.command_line import naming_failures_in, parse
 from jformer.config import Config, UserError, read_config
 from jformer.training.monitor import last_line
 from jformer.training.prepare import check_same_config
@@ -115,10 +115,8 @@ def load_sweep(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
-    try:
+    with naming_failures_in(path):
         spec.loader.exec_module(module)
-    except (ImportError, NameError, SyntaxError, TypeError) as error:
-        raise UserError(f"{path}: {error}") from error
     for name in ("CONFIG", "sweep"):
         if not hasattr(module, name):
             raise UserError(

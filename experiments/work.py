@@ -19,7 +19,8 @@ class Work:
     ):
         self._point = point
         self._partial = point.scores.with_name(point.scores.name + ".partial")
-        with self._partial.open("wb") as scores, point.log.open("ab") as log:
+        self._partial.unlink(missing_ok=True)  # of a killed one; a link would be written through
+        with self._partial.open("xb") as scores, point.log.open("ab") as log:
             # Ctrl-C and preemption are for who started it, who then asks it to save and end.
             before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             self._process = subprocess.Popen(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
         TrainConfig,
     )
 
+MOST_PARAMETERS = 10**12  # as one trillion, of the largest models there are
+
 
 def check_training(train: TrainConfig, optimizer: OptimizerConfig) -> None:
     """Raise `UserError` for a key that another one leaves without use."""
@@ -149,8 +151,10 @@ def check_data(data: DataConfig, datasets: tuple[str, ...]) -> None:
             f"config.data.target_language={data.target_language}: is config.data.source_language, "
             f"too; the two sides must differ in name"
         )
-    if not re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", data.weights):
-        raise UserError(f"config.data.weights={data.weights}: must be numbers from 1 on as in 1,4")
+    if not re.fullmatch(r"([1-9]\d{0,5}(,[1-9]\d{0,5})*)?", data.weights):
+        raise UserError(
+            f"config.data.weights={data.weights}: must be numbers from 1 to 999999 as in 1,4"
+        )
     if data.source_vocabulary and data.joint_vocabulary:
         raise UserError(
             f"config.data.source_vocabulary={data.source_vocabulary}: the source has the joint "
@@ -177,3 +181,12 @@ def check_model(model: ModelConfig) -> None:
         )
     if model.positions == "rotary" and model.key_width % 2:
         raise UserError(f"config.model.d_k={model.key_width}: must be even, for rotary positions")
+    attention = 2 * model.d_model * model.num_heads * (model.key_width + model.value_width)
+    layers = model.num_layers + model.decoder_layers
+    inner = 2 * model.d_model * model.d_ff
+    count = attention * (layers + model.decoder_layers) + inner * layers
+    if count > MOST_PARAMETERS:
+        raise UserError(
+            f"config.model: would have {count:,} parameters beside embeddings, and "
+            f"{MOST_PARAMETERS:,} is the most; lower d_model, d_ff, num_heads or num_layers"
+        )

@@ -3,13 +3,16 @@
 No module but this, `main` and the programs in experiments/ reads a flag.
 """
 
+import contextlib
+import io
+import itertools
 import logging
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +20,18 @@ from absl import flags
 from ml_collections import config_flags
 
 from jformer.config import Config, UserError, freeze, read_config
-from jformer.keys import RunError, Stopped, check_flags, flatten, nearest, thaw
+from jformer.keys import LARGEST, RunError, Stopped, check_flags, flatten, nearest, thaw
 from jformer.output import drop_output, open_standard_error
 
 REQUIRED = None  # the default of a flag that has none
+LONGEST_LINE = 1000  # of what ended a command: a value can have thousands of digits
 EXAMPLES = {"workdir": "runs/tiny-phrases-en-de", "data": "PREFIX for PREFIX.en and PREFIX.de"}
 
 
 def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
     """What `run` returns, or what became of it: a mistake or a failure is one line of `program`."""
     open_standard_error()
+    use_utf8()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     logging.getLogger("jformer").setLevel(logging.INFO)
     try:
@@ -36,8 +41,7 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
     except (UserError, flags.Error) as error:
         if debug:
             traceback.print_exc()
-        # The last line: ml_collections puts a traceback before it, where a config file fails.
-        print(f"{program}: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+        print(f"{program}: {one_line(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         drop_output()  # who read has gone, as `head` does
@@ -54,6 +58,21 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
     except KeyboardInterrupt:
         print(f"{program}: interrupted; the same command goes on", file=sys.stderr)
         return 130
+
+
+def use_utf8() -> None:
+    """Let results be UTF-8 whatever the locale says; half characters of file names are escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def one_line(error: Exception) -> str:
+    """The last line of a message, behind a traceback of ml_collections; of a long one both ends."""
+    line = str(error).strip().splitlines()[-1]
+    if len(line) <= LONGEST_LINE:
+        return line
+    return f"{line[: LONGEST_LINE // 2]} ... {line[-LONGEST_LINE // 2 :]}"
 
 
 def program_status(program: str, doc: str | None, run: Callable[[list[str]], int]) -> int:
@@ -86,8 +105,8 @@ def positive(name: str, text: Any, kind: type) -> Any:
         number = kind(text)
     except ValueError:
         number = 0
-    if not 0 < number < float("inf"):
-        raise UserError(f"--{name}={text}: must be {kind.__name__} above 0")
+    if not 0 < number <= LARGEST:
+        raise UserError(f"--{name}={text}: must be {kind.__name__} above 0, at most {LARGEST}")
     return number
 
 
@@ -102,8 +121,12 @@ def own_flags(
         define(name, default, "", flag_values=values)
     rest = values(["", *arguments], known_only=True)[1:]
     for name in defaults:
-        if values[name].value is REQUIRED:
+        value = values[name].value
+        if value is REQUIRED:
             raise UserError(f"--{name} is missing, as in --{name}={EXAMPLES[name]}")
+        written = {f"-{name}={value}", f"--{name}={value}"}
+        if isinstance(value, str) and value.startswith("--") and not written & {*arguments}:
+            raise UserError(f"--{name} {value}: has no value; write --{name}=VALUE")
     return values, rest
 
 
@@ -119,6 +142,46 @@ def flags_and_folders(
     if not folders:
         raise UserError(f"DIR is missing, as in {EXAMPLES['workdir']}")
     return values, folders
+
+
+def config_file(arguments: list[str]) -> str:
+    """The path in `--config=PATH[:DATASET]`; empty where there is none."""
+    text = ""
+    for argument, following in itertools.pairwise([*arguments, ""]):
+        name, has_value, value = argument.partition("=")
+        if name in ("--config", "-config"):
+            text = value if has_value else following
+    return text.partition(":")[0]
+
+
+@contextlib.contextmanager
+def naming_failures_in(path: str) -> Iterator[None]:
+    """Whatever a Python file of the user's raises is a `UserError` with the number of its line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        cause: BaseException | None = error  # as ml_collections and absl wrap it
+        while cause is not None and not (line := line_of(path, cause)):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        told = " ".join(f"{type(cause).__name__}: {cause}".split())
+        raise UserError(f"{path}:{line}: {told}") from error
+
+
+def line_of(path: str, error: BaseException) -> int:
+    """Of the file where it failed; 0 if it did not fail there."""
+    if isinstance(error, SyntaxError) and error.filename and same_file(error.filename, path):
+        return error.lineno or 0
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if same_file(frame.f_code.co_filename, path)]
+    return lines[-1] if lines else 0
+
+
+def same_file(one: str, other: str) -> bool:
+    return os.path.abspath(one) == os.path.abspath(other)
 
 
 def parse(
@@ -144,10 +207,18 @@ def parse(
         config_flags.DEFINE_config_dict("config", thaw(stored), **known)
     else:
         config_flags.DEFINE_config_file("config", None, **known)
+    path = config_file(rest)
     try:
-        extra = config_values(["", *rest])[1:]
-        config = config_values.config
-        frozen = None if config is None else freeze(config)  # a file that failed raises only here
+        with naming_failures_in(path):
+            extra = config_values(["", *rest])[1:]
+            config = config_values.config
+            is_config = isinstance(config, dict) or hasattr(config, "to_dict")
+        if path and not is_config:
+            raise UserError(
+                f"{path}: get_config() returned {config!r}; it must return a config, as that of "
+                f"default_config()"
+            )
+        frozen = None if config is None else freeze(config)
     except flags.UnrecognizedFlagError as error:
         keys = [f"config.{key}" for key in flatten(Config())]
         names = [key for key in keys if key.endswith(f".{error.flagname}")]
@@ -156,7 +227,7 @@ def parse(
     except OSError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"--config: {reason}; there is configs/tiny.py, for one") from error
-    except (AttributeError, ImportError, LookupError, NameError, SyntaxError, TypeError) as error:
+    except (AttributeError, LookupError, TypeError) as error:
         raise UserError(f"--config: {error}") from error
     if extra:
         raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")

@@ -7,20 +7,14 @@ the package has defaults of its own.
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 from ml_collections import config_dict
 
 from jformer.checks import check_data, check_decode, check_model, check_parallel, check_training
-from jformer.keys import (
-    UserError,
-    check_values,
-    key,
-    nearest,
-    replace_file,
-    replaced,
-    thaw,
-)  # fmt: skip
+from jformer.files import read_object, replace_file
+from jformer.keys import UserError, check_values, key, nearest, replaced, thaw
 
 # The ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
@@ -36,20 +30,23 @@ VOCABULARY_SIZES = {
 TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram")
 TYINGS = ("all", "output", "none")
 SMOOTHINGS = ("all", "others", "others_but_padding")
+# Of sizes: beyond them no machine holds a model.
+STACK, WIDTH, ROWS = (">= 1", "<= 1024"), (">= 1", "<= 65536"), (">= 1", "<= 1048576")
+SEEDS = (">= 0", "<= 4294967295")  # those that JAX tells apart
 SCHEDULES = ("equation_3", "inverse_sqrt", "linear", "cosine", "constant")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    num_layers: int = key(6, "layers in each of the two stacks, N; Section 3.1", ">= 1")
+    num_layers: int = key(6, "layers in each of the two stacks, N; Section 3.1", *STACK)
     num_decoder_layers: int | None = key(
-        None, "layers of the decoder alone; unset: num_layers", ">= 1"
+        None, "layers of the decoder alone; unset: num_layers", *STACK
     )
-    d_model: int = key(512, "width of embeddings and sub-layers; Section 3.1", ">= 2")
-    d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", ">= 1")
-    num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1")
-    d_k: int | None = key(None, "width of a query and a key; unset: d_model / h", ">= 1")
-    d_v: int | None = key(None, "width of a value; unset: d_model / h", ">= 1")
+    d_model: int = key(512, "width of embeddings and sub-layers; Section 3.1", ">= 2", "<= 65536")
+    d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", *ROWS)
+    num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1", "<= 4096")
+    d_k: int | None = key(None, "width of a query and a key; unset: d_model / h", *WIDTH)
+    d_v: int | None = key(None, "width of a value; unset: d_model / h", *WIDTH)
     dropout: float = key(0.1, "P_drop, probability of a zero; Section 5.4", ">= 0", "< 1")
     attention_dropout: float = key(0.0, "of the weights of Equation 1", ">= 0", "< 1")
     activation_dropout: float = key(0.0, "of the inner layer of Equation 2", ">= 0", "< 1")
@@ -57,8 +54,8 @@ class ModelConfig:
     scaled_attention: bool = key(True, "Equation 1 divides by sqrt(d_k); Section 3.2.1")
     norm_position: str = key("post", "LayerNorm after or before a sub-layer", "post", "pre")
     positions: str = key("sinusoidal", "Section 3.5", *POSITIONS)
-    max_positions: int = key(512, "rows of the learned positions; Table 3, row E", ">= 1")
-    max_distance: int = key(16, "farthest that relative positions tell apart", ">= 1")
+    max_positions: int = key(512, "rows of the learned positions; Table 3, row E", *ROWS)
+    max_distance: int = key(16, "farthest that relative positions tell apart", *ROWS)
     tying: str = key("all", "one matrix for source, target, output; Section 3.4", *TYINGS)
     initializer: str = key("scaled_xavier", "of the kernels", "scaled_xavier", "xavier", "normal")
     dtype: str = key(
@@ -103,12 +100,12 @@ class DataConfig:
     weights: str = key("", "times an epoch holds each training corpus, as 1,4; empty: once each")
     validation: str = key("", "files: PREFIX, FILE.tsv or FILE.parquet of the validation pairs")
     test: str = key("", "files: the same of the test pairs; empty: nothing is scored")
-    phrases: int = key(40_000, "phrases: pairs made, before the splits", ">= 1000")
+    phrases: int = key(40_000, "phrases: pairs made, before the splits", ">= 1000", "<= 10000000")
     bad_lines: str = key("error", "what is not UTF-8 or not two texts", "error", "replace", "skip")
     long_pairs: str = key("skip", "training pairs beyond max_length", "skip", "truncate")
     max_length: int = key(256, "tokens a side of a pair, and of a packed row", ">= 2", "<= 32768")
     tokenizer: str = key("byte_bpe", "sub-words; Section 5.1", *TOKENIZERS)
-    vocabulary_size: int = key(37_000, "entries at most; Section 5.1", ">= 260")
+    vocabulary_size: int = key(37_000, "entries at most; Section 5.1", ">= 260", "<= 10000000")
     vocabulary_sample: int = key(2_000_000, "pairs that a vocabulary is learned from", ">= 1")
     joint_vocabulary: bool = key(True, "one for both languages, not one each; Section 5.1")
     vocabulary: str = key("", "tokenizer.json or SentencePiece .model to take instead of learning")
@@ -224,7 +221,7 @@ class DecodeConfig:
     temperature: float = key(1.0, "sampling: logits are divided by it", "> 0")
     top_k: int = key(0, "sampling: only the likeliest tokens; 0: all", ">= 0")
     top_p: float = key(1.0, "sampling: only the fewest that hold this probability", "> 0", "<= 1")
-    seed: int = key(0, "sampling: with the sentence, it decides what is drawn", ">= 0")
+    seed: int = key(0, "sampling: with the sentence, it decides what is drawn", *SEEDS)
     long_texts: str = key("cut", "sources beyond data.max_length", "cut", "split")
     alignment_layer: int | None = key(None, "of the decoder; unset: the last but one", ">= 1")
     batch_size: int = key(
@@ -236,7 +233,7 @@ class DecodeConfig:
 @dataclasses.dataclass(frozen=True)
 class Config:
     name: str = key("base", "names the default run directory")
-    seed: int = key(0, "of parameters, dropout, data order and phrases", ">= 0")
+    seed: int = key(0, "of parameters, dropout, data order and phrases", *SEEDS)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
@@ -298,9 +295,10 @@ def write_config(config: Config, path: Path) -> None:
 
 
 def read_config(path: Path) -> Config:
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?")
+    values = read_object(path, "restore the file")
     try:
-        return freeze(json.loads(path.read_text(encoding="utf-8")))
-    except OSError:
-        raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?") from None
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON ({error}); restore the file") from error
+        return freeze(values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error

@@ -1,6 +1,6 @@
 """What a schema of keys is made of: a key with its bounds, its check, its place in a tree of them.
 
-Beside that the two things which every room needs: `UserError`, and a file that is never half.
+Beside that what every room needs: `UserError`, and other ends of a command in one line.
 """
 
 import dataclasses
@@ -10,11 +10,11 @@ import operator
 import re
 import signal
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from ml_collections import config_dict
 
+LARGEST = 2**31 - 1  # that JAX's integers hold
 COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
@@ -35,16 +35,31 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command goes on 
 
 
 def key(default: Any, doc: str, *bounds: str) -> Any:
-    """A config key. `bounds` hold for every value: such as ">= 1", or the words to choose from."""
+    """A config key. `bounds` hold for every value: such as ">= 1", or the words to choose from.
+
+    An integer that is not bounded above is at most `LARGEST`.
+    """
     if isinstance(default, str) and bounds:
         doc += f": {', '.join(bounds)}"
+    is_integer = default is None or type(default) is int
+    if is_integer and not any(bound.startswith("<") for bound in bounds):
+        bounds = (*bounds, f"<= {LARGEST}")
     return dataclasses.field(default=default, metadata={"doc": doc, "bounds": bounds})
 
 
 def check_values(section: Any, path: str) -> None:
     for name, field, value in walk(section, path):
         if wrong := violation(field, value):
-            raise UserError(f"{name}={value}: {wrong}")
+            raise UserError(f"{name}={shown(value)}: {wrong}")
+
+
+def shown(value: Any) -> str:
+    """The value as a message has it, cut where it is long."""
+    try:
+        text = str(value)
+    except ValueError:  # an integer of thousands of digits, which Python does not write
+        text = hex(value)
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def violation(field: dataclasses.Field, value: Any) -> str:
@@ -55,7 +70,7 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     accepted = (int, float) if wanted is float else wanted
     if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
         return f"must be {wanted.__name__}, not {type(value).__name__}"
-    if isinstance(value, float) and not math.isfinite(value):
+    if wanted is float and not is_finite(value):
         return "must be a finite number"
     bounds = field.metadata["bounds"]
     if isinstance(value, str) and bounds and value not in bounds:
@@ -65,6 +80,14 @@ def violation(field: dataclasses.Field, value: Any) -> str:
         if not COMPARISONS[comparison](value, float(limit)):
             return f"must be {bound}"
     return ""
+
+
+def is_finite(number: Any) -> bool:
+    """Whether a float holds it, which no integer of hundreds of digits is held by."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:
+        return False
 
 
 def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
@@ -101,13 +124,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; there are {', '.join(names)}" if few else "; --help has them all"
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Write under another name first: a kill leaves the old file or the new one, never a half."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(content)
-    partial.rename(path)
-
-
 def thaw(config: Any) -> config_dict.ConfigDict:
     """The same values as a locked `ConfigDict`, for a config file or the command line to edit."""
     edited = config_dict.ConfigDict(dataclasses.asdict(config))
@@ -124,10 +140,11 @@ def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any
     """`default`, a tree of frozen dataclasses, with the `values` of a tree of dicts put in."""
     root = root or default
     if not isinstance(values, dict):
-        raise UserError(f"config.{path[:-1]}={values!r}: must hold keys and their values")
+        raise UserError(f"config.{path[:-1]}={shown(values)}: must hold keys and their values")
     changes = {}
+    names = {field.name for field in dataclasses.fields(default)}  # properties are no keys
     for name, value in values.items():
-        if not hasattr(default, name):
+        if name not in names:
             raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(root))}")
         before = getattr(default, name)
         is_section = dataclasses.is_dataclass(before)

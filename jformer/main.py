@@ -60,6 +60,7 @@ from jformer.command_line import (
     use_huge_pages,
 )
 from jformer.config import Config, UserError
+from jformer.files import check_writable, write_file
 from jformer.keys import help_text, nearest
 
 EXAMPLES_SHOWN = 5
@@ -109,7 +110,7 @@ def help_command(arguments: list[str]) -> int:
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.results import as_test_set, known_scores
+    from jformer.results import as_test_set, known_scores, read_results
     from jformer.run import load
     from jformer.training.loop import train
     from jformer.training.prepare import check_same_config
@@ -119,6 +120,7 @@ def train_command(arguments: list[str]) -> int:
     languages = f"{data.source_language}-{data.target_language}"
     workdir = Path(flag.workdir or f"runs/{config.name}-{data.name}-{languages}")
     check_same_config(config, workdir)
+    read_results(workdir)  # damaged ones are told before any work
     join(config.parallel)
     if is_first():
         say(f"workdir     {workdir}")
@@ -127,13 +129,14 @@ def train_command(arguments: list[str]) -> int:
     if not is_first():
         return 0
     run = load(workdir).with_decode(**dataclasses.asdict(config.decode))
-    known = known_scores(run)
-    if splits.keys() <= known.keys():
+    tests = {name: as_test_set(split) for name, split in splits.items()}
+    known = known_scores(run, tests)
+    if tests.keys() <= known.keys():
         more = "steps=MORE" if run.step >= config.train.steps else "patience=0"
         say(f"the run is complete at step {run.step}; --config.train.{more} goes on")
-        scores = {name: known[name] for name in splits}
+        scores = known
     else:
-        scores = score_all(run, {name: as_test_set(split) for name, split in splits.items()})
+        scores = score_all(run, tests)
     print(json.dumps(scores))
     return 0
 
@@ -145,10 +148,11 @@ def evaluate_command(arguments: list[str]) -> int:
         raise UserError(f"--references={flag.references}: is for --data=PREFIX")
 
     from jformer.evaluation.table import table
-    from jformer.results import named_test_set, own_test_sets
+    from jformer.results import named_test_set, own_test_sets, read_results
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
 
+    read_results(Path(flag.workdir))  # damaged ones are told before any work
     if flag.data:
         tests = {flag.data: named_test_set(flag.data, flag.references, config)}
     else:
@@ -226,11 +230,17 @@ def summary_command(arguments: list[str]) -> int:
     S, T = (positive(name, flag[name].value, int) for name in lengths)
     gigabytes = positive("memory", flag.memory, float) if flag.memory else 0.0
 
+    format = Path(flag.plot).suffix
+    if flag.plot:
+        if format not in (".png", ".svg"):
+            raise UserError(f"--plot={flag.plot}: a picture's name must end in .png or .svg")
+        check_writable("plot", flag.plot)
+
     from jformer.training.cost import summary
-    from jformer.views.schedule import write_schedule
+    from jformer.views.schedule import schedule_picture
 
     if flag.plot:
-        write_schedule(config, Path(flag.plot))
+        write_file("plot", flag.plot, schedule_picture(config, format.removeprefix(".")))
     for line in summary(config, S, T, gigabytes):
         print(line)
     return 0
@@ -239,15 +249,17 @@ def summary_command(arguments: list[str]) -> int:
 def report_command(arguments: list[str]) -> int:
     flag, folders = flags_and_folders(arguments, {"output": ""})
 
-    if flag.output and not Path(flag.output).parent.is_dir():
-        raise UserError(f"--output={flag.output}: no such folder; make it, or choose another")
+    if flag.output:
+        check_writable("output", flag.output)
 
-    from jformer.views.page import write_page
+    from jformer.views.page import page
     from jformer.views.report import find_runs, markdown, read_rows
 
     rows = read_rows(find_runs(folders))
+    if not rows:
+        raise UserError("none of the runs can be read")
     if flag.output:
-        write_page(rows, Path(flag.output))
+        write_file("output", flag.output, page(rows).encode())
     print(markdown(rows))
     return 0
 
@@ -261,19 +273,20 @@ def open_run(flag: Any, config: Config) -> Any:
 
 
 def score_all(run: Any, tests: dict[str, Any], against: Any = None) -> dict[str, Any]:
-    """Translate and score each test set, showing some of its translations."""
-    from jformer.results import score_test_set
+    """Translate and score each test set, showing some of its translations, and keep the scores."""
+    from jformer.results import keep_scores, score_test_set
 
     scores = {}
     for name, test in tests.items():
         number = len(test.sources)
         say(f"\nscoring {name}: {number:,} pairs ...")
-        scores[name], outputs = score_test_set(run, name, test, against)
+        scores[name], outputs = score_test_set(run, test, against)
         say(f"{name}: {number:,} pairs, BLEU {scores[name]['bleu']:.2f}")
         for i in range(0, number, -(-number // EXAMPLES_SHOWN)):
             say(f"  source     {test.sources[i]}")
             say(f"  reference  {test.references[0][i]}")
             say(f"  output     {outputs[i]}")
+        keep_scores(run, name, scores[name])
     return scores
 
 

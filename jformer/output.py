@@ -12,13 +12,24 @@ import os
 import signal
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jformer.config import UserError, replace_file
+from jformer.config import UserError
 from jformer.data.corpora import Report, clean, existing, without_ends
+from jformer.files import (
+    check_partial,
+    check_writable,
+    final_path,
+    is_special,
+    open_partial,
+    open_special,
+    partial_of,
+    read_object,
+    replace_file,
+    writing,
+)
 from jformer.keys import Stopped
 
 
@@ -81,9 +92,9 @@ class OutputFile(Output):
         """
         self.goes_on = bool(job)
         self._path = path
-        self._partial = path.with_name(path.name + ".partial")
+        self._partial = partial_of(path)
         self._note = path.with_name(path.name + ".job")
-        super().__init__(os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
+        super().__init__(open_partial(self._partial))
         try:
             self._begin(job, format)
         except (UserError, OSError):
@@ -111,7 +122,7 @@ class OutputFile(Output):
             ) from None
 
     def _goes_on(self, job: dict[str, Any]) -> bool:
-        before = json.loads(self._note.read_text(encoding="utf-8"))
+        before = read_object(self._note, f"remove it and {self._partial} to begin anew")
         if before and before != job:
             names = [name for name in {**before, **job} if job.get(name) != before.get(name)]
             names = names if job else ["input"]
@@ -136,34 +147,19 @@ def check_output(name: str, read: Iterable[str]) -> None:
     for path in read:
         if name and os.path.isfile(path) and os.path.realpath(path) == os.path.realpath(name):
             raise UserError(f"--output={name}: is read by this command, too; choose another file")
-    if os.path.isdir(name):
-        raise UserError(f"--output={name}: is a directory; a file is needed there")
-    with writing(name):
-        if name and not is_special(name):
-            tempfile.TemporaryFile(dir=Path(os.path.realpath(name)).parent).close()
+    if name:
+        check_writable("output", name)
+        check_partial(partial_of(final_path(name)))
 
 
 def open_output(name: str, job: dict[str, Any], format: str) -> Output:
     """Standard output, if there is no name; a device or a pipe is written to as it is."""
     if not name:
         return Output(os.dup(sys.stdout.fileno()))
-    with writing(name):
-        if is_special(name):
-            return Output(os.open(name, os.O_WRONLY))
-        return OutputFile(Path(os.path.realpath(name)), job, format)
-
-
-@contextlib.contextmanager
-def writing(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"--output={name}: cannot be written ({error.strerror})") from error
-
-
-def is_special(name: str) -> bool:
-    """A device or a pipe, say."""
-    return os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name)
+    if is_special(name):
+        return Output(open_special("output", name))
+    with writing("output", name):
+        return OutputFile(final_path(name), job, format)
 
 
 def whole_lines(path: Path, format: str) -> tuple[int, int]:

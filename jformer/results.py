@@ -1,25 +1,31 @@
 """A run's outputs for test sets, scored and kept in results.json."""
 
 import dataclasses
+import hashlib
 import json
+import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jformer.config import Config, UserError, replace_file
+from jformer.config import Config, UserError
 from jformer.data.corpora import Split, existing, open_corpus, read_text, texts
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.evaluation.compare import compare
 from jformer.evaluation.lengths import by_length
 from jformer.evaluation.named import open_test_set
 from jformer.evaluation.scores import score
+from jformer.files import read_object, replace_file
 from jformer.run import Run
 from jformer.stream import perplexity
 from jformer.training.provenance import versions
 
+log = logging.getLogger(__name__)
+
+RESULTS = "results.json"
+TOLD = ("bleu", "chrf", "perplexity", "seconds")  # numbers that are read again
 SACREBLEU = "sacrebleu:"  # before the name of a test set that it knows
-SPEED = ("batch_size", "read_ahead")  # of config.decode; the outputs do not depend on them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +34,12 @@ class TestSet:
 
     sources: Sequence[str]
     references: Sequence[Sequence[str]]
+
+    @property
+    def sha256(self) -> str:
+        """Of all lines: scores are known only for the same text."""
+        lines = [[*self.sources], *([*stream] for stream in self.references)]
+        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
 def own_test_sets(config: Config) -> dict[str, TestSet]:
@@ -60,9 +72,9 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
 
 
 def score_test_set(
-    run: Run, name: str, test: TestSet, against: Run | None = None
+    run: Run, test: TestSet, against: Run | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The scores of the run's outputs, kept under the set's name in results.json; the outputs.
+    """The scores of the run's outputs for a test set, and the outputs.
 
     `against` translates it, too, with the same `config.decode`.
     """
@@ -78,21 +90,39 @@ def score_test_set(
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
         scores["against"] = compare(outputs, others, test.references, names)
-    scores |= {"seconds": round(seconds, 1), "versions": versions(), **made_by(run)}
-    results = {**read_results(run.workdir), name: scores}
-    replace_file(run.workdir / "results.json", json.dumps(results, indent=2).encode() + b"\n")
+    scores |= {"seconds": round(seconds, 1), "versions": versions(), **identity(run, test)}
     return scores, outputs
+
+
+def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
+    """Put them into results.json under a test set's name, or warn: they are not lost by that."""
+    path = run.workdir / RESULTS
+    try:
+        results = {**read_results(run.workdir), name: scores}
+        replace_file(path, json.dumps(results, indent=2).encode() + b"\n")
+    except (OSError, UserError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        log.warning("%s: the scores of %s are not kept there (%s)", path, name, reason)
 
 
 def made_by(run: Run) -> dict[str, Any]:
     """What decides about a run's outputs, as results.json has it."""
-    decode = dataclasses.asdict(run.config.decode)
+    members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
+    del decode["read_ahead"]
+    if all(member.model.config.compute_dtype == "float32" for member in members):
+        del decode["batch_size"]  # only in bfloat16 do products of other shapes round otherwise
     return {
         "step": run.step,
         "checkpoint": run.checkpoint,
         "ensemble": [label(other) for other in run.others],
-        "decode": {name: value for name, value in decode.items() if name not in SPEED},
+        "params_sha256": [member.params_sha256 for member in members],
+        "decode": decode,
     }
+
+
+def identity(run: Run, test: TestSet) -> dict[str, Any]:
+    """What a score is of: the model with its search, and the text."""
+    return {**made_by(run), "text_sha256": test.sha256}
 
 
 def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -104,10 +134,14 @@ def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str,
     return {**files, "format": format, "workdir": str(run.workdir.resolve()), **made, **decode}
 
 
-def known_scores(run: Run) -> dict[str, dict[str, Any]]:
-    """What results.json has of this very run, made by the same search."""
-    now = made_by(run).items()
-    return {name: s for name, s in read_results(run.workdir).items() if now <= s.items()}
+def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any]]:
+    """What results.json has of this very run for the same text, made by the same search."""
+    results = read_results(run.workdir)
+    return {
+        name: results[name]
+        for name, test in tests.items()
+        if name in results and identity(run, test).items() <= results[name].items()
+    }
 
 
 def label(run: Run) -> str:
@@ -115,6 +149,13 @@ def label(run: Run) -> str:
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
-    """`{test set: scores}` of what has been scored so far."""
-    path = workdir / "results.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """`{test set: scores}` of what has been scored so far; `UserError` where it is damaged."""
+    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
+    if not path.exists():
+        return {}
+    results = read_object(path, way_out)
+    for name, scores in results.items():
+        numbers = [scores.get(key, 0) for key in TOLD] if isinstance(scores, dict) else [None]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
+    return results

@@ -7,11 +7,13 @@ any kind.
 
 import dataclasses
 import functools
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from jformer.config import Config, DecodeConfig, UserError, check, nearest
@@ -127,6 +129,15 @@ class Run:
         Of an ensemble, this run's.
         """
         return Attention(*attention_of(self.model, self.params, self.vocabularies, source, target))
+
+    @functools.cached_property
+    def params_sha256(self) -> str:
+        """A hash of every bit of the parameters: a score is of these and no others."""
+        digest = hashlib.sha256()
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
+            digest.update(jax.tree_util.keystr(path).encode())
+            digest.update(np.ascontiguousarray(leaf))
+        return digest.hexdigest()
 
     @functools.cached_property
     def decoder(self) -> Decoder:

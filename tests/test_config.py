@@ -80,7 +80,7 @@ def test_the_default_is_the_papers_base_model():
         ({"data__name": "wmt14", "data__directory": "x", "data__hub": "y"}, "leave one empty"),
         (
             {"data__weights": "1,0"},
-            r"config\.data\.weights=1,0: must be numbers from 1 on as in 1,4",
+            r"config\.data\.weights=1,0: must be numbers from 1 to 999999 as in 1,4",
         ),
         ({"data__target_language": ""}, r"config\.data\.target_language is empty: set it to"),
         ({"data__target_language": "en"}, r"language=en: is config\.data\.source_language, too"),

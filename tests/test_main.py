@@ -1,7 +1,9 @@
 """The doors: flags, streams and exit statuses of the real program."""
 
+import io
 import os
 import re
+import resource
 import shlex
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import sys
 import pytest
 
 from jformer.main import main
-from tests.conftest import file_flags, number_words, write_split
+from tests.conftest import file_flags, number_words, small_flags, write_split
 
 
 def run_main(*arguments, **options):
@@ -58,6 +60,170 @@ def test_a_mistake_is_one_line_and_exit_status_2(arguments, message, tmp_path, c
     assert captured.err.splitlines()[-1].startswith("jformer: ")
     assert captured.out == ""
     assert not (tmp_path / "new").exists()  # and nothing was begun
+
+
+FAILURES = {
+    "    return 1 / 0": "2: ZeroDivisionError: division by zero",
+    "    return {}['x']": "2: KeyError: 'x'",
+    "    class Own(Exception): pass\n    raise Own('one\\ntwo')": "3: Own: one two",
+    "    raise SystemExit(0)": "2: SystemExit: 0",
+    "    import nothing": "2: ModuleNotFoundError: No module named 'nothing'",
+    "    raise ValueError('x')": "2: ValueError: x",
+    "    b'\\xff'.decode()": "2: UnicodeDecodeError: ",
+    "    import json\n\n    json.loads('{')": "4: JSONDecodeError: Expecting property name",
+    "    return get_config()": "2: RecursionError: maximum recursion depth exceeded",
+    "    open('/no/file')": "2: FileNotFoundError: [Errno 2] No such file",
+    "    return (": "2: SyntaxError: '(' was never closed",
+    "    return 3": " get_config() returned 3; it must return a config",
+}
+
+
+@pytest.mark.parametrize(("body", "message"), FAILURES.items())
+def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd, body, message):
+    path = tmp_path / "own.py"
+    path.write_text(f"def get_config():\n{body}\n")
+    assert main(["jformer", f"--config={path}", f"--workdir={tmp_path / 'new'}"]) == 2
+    told = capfd.readouterr()
+    assert told.err.startswith(f"jformer: {path}:{message}")
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+STORED = {
+    "[]": "is damaged: it holds no JSON object; restore the file",
+    '"text"': "is damaged: it holds no JSON object; restore the file",
+    "[" * 10_000: "is not JSON (maximum recursion depth exceeded",
+    '{"model": ' * 10_000: "is not JSON (maximum recursion depth exceeded",
+    '{"model": {"key_width": 8}}': "config.model.key_width is unknown",
+    '{"model": {"decoder_layers": 8}}': "config.model.decoder_layers is unknown; did you mean",
+    '{"data": {"corpus_weights": 8}}': "config.data.corpus_weights is unknown",
+    '{"train": {"steps": 9223372036854775808}}': "config.train.steps=9223372036854775808: must be",
+    '{"train": {"steps": %s}}' % ("9" * 5000): "is not JSON (Exceeds the limit (4300 digits)",
+    '{"train": {"steps": %s}}' % ("9" * 4000): "config.train.steps=99999999",
+    '{"optimizer": {"learning_rate_factor": 1%s}}' % ("0" * 400): "must be a finite number",
+    '{"model": %s}' % ("9" * 4000): "must hold keys and their values",
+    '{"model": {"d_model": 1000000000000}}': "config.model.d_model=1000000000000: must be <= 65536",
+}
+
+
+@pytest.mark.parametrize(("content", "message"), STORED.items(), ids=range(len(STORED)))
+def test_a_stored_config_that_cannot_be_is_named(tmp_path, capfd, content, message):
+    (tmp_path / "config.json").write_text(content)
+    assert main(["jformer", "translate", f"--workdir={tmp_path}"]) == 2
+    told = capfd.readouterr()
+    assert told.err.startswith(f"jformer: {tmp_path / 'config.json'}: ")
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert len(told.err) < 1200
+    assert told.out == ""
+
+
+NUMBERS = {
+    "config.train.steps=9223372036854775808": "must be <= 2147483647",
+    f"config.train.steps={'9' * 5000}": "Exceeds the limit (4300 digits)",
+    f"config.train.steps={'9' * 4000}": "must be <= 2147483647",
+    "config.optimizer.decay_steps=2147483648": "must be <= 2147483647",
+    # Of two that are equal modulo 2^32, JAX makes the same.
+    "config.seed=4294967296": "must be <= 4294967295",
+    "config.decode.seed=4294967296": "must be <= 4294967295",
+    f"config.data.weights={'9' * 5000}": "must be numbers from 1 to 999999",
+    f"profile={'9' * 5000}:1": "must be STEP:COUNT",
+    # Sizes that would take all memory, or for ever.
+    "config.model.d_model=1000000000000": "must be <= 65536",
+    "config.model.d_ff=1000000000000": "must be <= 1048576",
+    "config.model.num_heads=1000000": "must be <= 4096",
+    "config.model.num_layers=1000000": "must be <= 1024",
+    "config.model.num_decoder_layers=1000000": "must be <= 1024",
+    "config.model.d_k=1000000": "must be <= 65536",
+    "config.model.max_positions=1000000000000": "must be <= 1048576",
+    "config.data.vocabulary_size=1000000000000": "must be <= 10000000",
+    "config.data.phrases=1000000000000": "must be <= 10000000",
+}
+
+
+@pytest.mark.parametrize(("flag", "message"), NUMBERS.items(), ids=range(len(NUMBERS)))
+def test_a_number_that_no_run_can_have_is_refused_at_once(tmp_path, capfd, flag, message):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    arguments = ["--config=configs/tiny.py", f"--workdir={tmp_path / 'new'}", f"--{flag}"]
+    assert main(["jformer", *arguments]) == 2
+    told = capfd.readouterr().err.splitlines()[-1]
+    assert told.startswith("jformer: ")
+    assert flag[:40] in told
+    assert message in told
+    assert len(told) < 1200
+    assert not (tmp_path / "new").exists()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 500_000  # kB, the imports of a first command among them
+
+
+def test_a_model_of_more_parameters_than_any_is_refused(capfd):
+    sizes = {"d_model": 65536, "d_ff": 1048576, "num_layers": 1024, "num_heads": 64}
+    flags = [f"--config.model.{name}={size}" for name, size in sizes.items()]
+    assert main(["jformer", "summary", "--config=configs/tiny.py", *flags]) == 2
+    # 4 d_model^2 an attention, of which a decoder layer has two; 2 d_model d_ff a layer.
+    count = 1024 * (3 * 4 * 65536**2 + 2 * 2 * 65536 * 1048576)
+    told = capfd.readouterr().err
+    assert told.startswith(f"jformer: config.model: would have {count:,} parameters")
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["ascii", "latin-1", "utf-16"])
+def test_results_are_utf8_whatever_the_locale_says(tmp_path, monkeypatch, corpus_directory, name):
+    split = number_words(100, 400)
+    shifted = type(split)(split.sources, [f"höchst {line} ✓" for line in split.targets])
+    write_split(tmp_path / "train", shifted)
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=name) for _ in range(2))
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    flags = [*file_flags(corpus_directory), f"--config.data.train={tmp_path / 'train'}"]
+    small = ["--config.data.vocabulary_size=300", "--config.train.batch_tokens=256"]
+    assert main(["jformer", "data", "--config=configs/tiny.py:files", *flags, *small]) == 0
+    assert "höchst| three| fou|r| zer|o| ✓|" in out.buffer.getvalue().decode("utf-8")
+    # A name of a file that is no UTF-8.
+    assert main(["jformer", "report", "/no/h\udcf6ch"]) == 2
+    err.flush()
+    assert "jformer: /no/h\\udcf6ch: no such folder" in err.buffer.getvalue().decode("utf-8")
+
+
+def test_without_a_home_directory_the_key_of_the_cache_is_named(
+    corpus_directory, tmp_path, monkeypatch, capfd
+):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])  # as where it has no entry
+    arguments = small_flags(corpus_directory, tmp_path / "run")
+    assert main(["jformer", *arguments]) == 2
+    told = capfd.readouterr().err.splitlines()[-1]
+    assert told.startswith("jformer: config.data.cache is empty, and this user has no home")
+    assert told.endswith("; set --config.data.cache=FOLDER")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--config=configs/tiny.py", "--workdir", "{}", "--config.train.steps=0"],
+        ["--workdir", "{}", "--config", "configs/tiny.py", "--config.train.steps", "0"],
+        ["translate", "--workdir", "{}", "--config.decode.beam_size", "2"],
+        ["evaluate", "--config.decode.beam_size", "2", "--workdir", "{}"],
+    ],
+)
+def test_a_value_may_stand_behind_a_space(arguments, tmp_path, capfd):
+    workdir = str(tmp_path / "a folder")
+    arguments = [workdir if argument == "{}" else argument for argument in arguments]
+    assert main(["jformer", *arguments]) == 2
+    no_run = f"jformer: {workdir}/config.json: no such file; is {workdir} the directory of a run?\n"
+    no_steps = "jformer: config.train.steps=0: must be >= 1\n"
+    assert capfd.readouterr().err == (
+        no_steps if "0" in arguments or "steps=0" in arguments[-1] else no_run
+    )
+
+
+def test_a_flag_is_no_value_of_the_one_before(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["jformer", "--workdir", "--config=configs/tiny.py"]) == 2
+    told = "jformer: --workdir --config=configs/tiny.py: has no value; write --workdir=VALUE\n"
+    assert capfd.readouterr().err == told
 
 
 def test_a_file_fault_is_found_before_a_run_directory_is_made(tmp_path, capsys):

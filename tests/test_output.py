@@ -261,6 +261,37 @@ def test_only_the_same_command_goes_on_with_a_file(job, learnt, tmp_path, capfd)
     assert (tmp_path / "out").read_bytes() == expected
 
 
+@pytest.mark.parametrize("content", [b"", b'{"input": ', b"\xff", b"[]", b"[" * 10_000])
+def test_a_damaged_note_of_a_job_is_named(learnt, job, tmp_path, capfd, content):
+    (tmp_path / "out.partial").write_bytes(b"done\n")
+    (tmp_path / "out.job").write_bytes(content)
+    capfd.readouterr()
+    assert job() == 2
+    told = capfd.readouterr().err
+    assert told.startswith(f"jformer: {tmp_path / 'out.job'}: is ")
+    assert told.endswith(f"; remove it and {tmp_path / 'out.partial'} to begin anew\n")
+    assert told.count("\n") == 1
+    assert (tmp_path / "out.partial").read_bytes() == b"done\n"
+    assert (tmp_path / "out.job").read_bytes() == content
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_what_somebody_else_has_put_in_the_place_of_a_part_is_not_written_to(
+    learnt, job, tmp_path, capfd, kind
+):
+    partial, theirs = tmp_path / "out.partial", tmp_path / "theirs"
+    theirs.write_bytes(b"theirs\n")
+    {"link": lambda: partial.symlink_to(theirs), "pipe": lambda: os.mkfifo(partial)}.get(
+        kind, partial.mkdir
+    )()
+    shutil.copy(learnt / "config.json", tmp_path)  # and there is no model
+    capfd.readouterr()
+    assert job(workdir=tmp_path) == 2
+    told = f"jformer: {partial}: is no regular file; remove it, or choose another --output\n"
+    assert capfd.readouterr().err == told
+    assert theirs.read_bytes() == b"theirs\n"
+
+
 def test_a_stream_cannot_be_gone_on_with(job, learnt, tmp_path, monkeypatch, capfd):
     """Its lines are gone, so the command begins anew; but not over what a file's job has done."""
 

@@ -1,5 +1,6 @@
 """Scores of a run: as sacreBLEU computes them, kept beside what they were made with."""
 
+import dataclasses
 import gzip
 import json
 import re
@@ -7,10 +8,12 @@ import shutil
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from jformer.main import main
-from jformer.results import known_scores, read_results
+from jformer.results import TestSet as Pairs
+from jformer.results import identity, known_scores, own_test_sets, read_results
 from jformer.run import load
 from tests.conftest import number_words, small_flags, write_split
 from tests.test_stream import as_file, learnt
@@ -154,33 +157,143 @@ def test_an_ensemble_is_scored_as_one(evaluate, workdir, pairs):
     assert read_results(workdir)[str(pairs)] == found
 
 
+def test_scores_that_cannot_be_kept_are_printed_with_a_warning(
+    trained_workdir, corpus_directory, workdir, pairs, tmp_path, capfd
+):
+    trained = shutil.copytree(trained_workdir, tmp_path / "trained")
+    (trained / "results.json").unlink()
+    commands = {
+        workdir: ["evaluate", f"--workdir={workdir}", f"--data={pairs}"],
+        trained: small_flags(corpus_directory, trained),
+    }
+    for folder, command in commands.items():
+        # No file can be written there, and root has no way around it.
+        (folder / "results.json.partial").mkdir()
+        (folder / "results.json.partial" / "x").touch()
+        before = read_results(folder)
+        capfd.readouterr()
+        assert main(["jformer", *command]) == 0
+        told = capfd.readouterr()
+        ((name, scores),) = json.loads(told.out.splitlines()[-1]).items()
+        assert scores["bleu"] >= 0
+        (warning,) = (line for line in told.err.splitlines() if "results.json" in line)
+        assert warning == (
+            f"{folder / 'results.json'}: the scores of {name} are not kept there (Is a directory)"
+        )
+        assert told.err.index(f"{name}: ") < told.err.index(warning)
+        assert read_results(folder) == before
+
+
+DAMAGED = [
+    b'{"test": {"bleu": 3', b"", b"\xff", b"[]", b'"text"', b'{"test": 3}', b"[" * 10_000,
+    b'{"test": {"bleu": "high"}}', b'{"test": {"bleu": ' + b"9" * 5000 + b"}}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, None])
+def test_damaged_results_are_named_before_anything_is_scored(
+    trained_workdir, corpus_directory, tmp_path, capfd, monkeypatch, content
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    path = workdir / "results.json"
+    path.unlink()
+    path.mkdir() if content is None else path.write_bytes(content)
+    monkeypatch.setattr("jformer.run.load", None)  # the work, which must not begin
+    monkeypatch.setattr("jformer.training.loop.train", None)
+    for command in (["evaluate", f"--workdir={workdir}"], small_flags(corpus_directory, workdir)):
+        capfd.readouterr()
+        assert main(["jformer", *command]) == 2
+        told = capfd.readouterr()
+        assert told.err.startswith(f"jformer: {path}: ")
+        assert told.err.endswith("; remove it, and what it held is scored again\n")
+        assert told.err.count("\n") == 1
+        assert told.out == ""
+
+
 def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
     workdir = shutil.copytree(trained_workdir, tmp_path / "run")
     own = {"test": read_results(workdir)["test"]}  # other tests may have scored more there
     (workdir / "results.json").write_text(json.dumps(own))
     run = load(workdir)
-    assert known_scores(run) == own
-    assert known_scores(run.with_decode(batch_size=7, read_ahead=3)) == own
-    assert known_scores(run.with_decode(beam_size=1)) == {}
-    assert known_scores(load(workdir, 9)) == {}
-    assert known_scores(load(workdir, ensemble=[f"{workdir}@9"])) == {}
+    tests = own_test_sets(run.config)
+    assert known_scores(run, tests) == own
+    assert known_scores(run.with_decode(batch_size=7, read_ahead=3), tests) == own
+    assert known_scores(run.with_decode(beam_size=1), tests) == {}
+    assert known_scores(load(workdir, 9), tests) == {}
+    assert known_scores(load(workdir, ensemble=[f"{workdir}@9"]), tests) == {}
+    other_seed = jax.tree.map(lambda leaf: leaf + 1, run.params)  # trained anew in its place
+    assert known_scores(dataclasses.replace(run, params=other_seed), tests) == {}
     (workdir / "results.json").unlink()
-    assert known_scores(run) == {}
+    assert known_scores(run, tests) == {}
 
 
-def test_training_again_prints_the_scores_of_its_own_search(
-    trained_workdir, corpus_directory, tmp_path, capfd
-):
+def test_in_bfloat16_a_score_is_of_its_batch_size_too(trained_workdir, tmp_path):
     workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    train = ["jformer", *small_flags(corpus_directory, workdir)]
-    greedy = "--config.decode.beam_size=1"
+    config = json.loads((workdir / "config.json").read_text())
+    config["model"]["dtype"] = "bfloat16"
+    (workdir / "config.json").write_text(json.dumps(config))
+    test = {"test": Pairs(["4 2 0"], [["four two zero"]])}
+    run = load(workdir)
+    (workdir / "results.json").write_text(json.dumps({"test": identity(run, test["test"])}))
+    assert known_scores(run, test)
+    assert not known_scores(run.with_decode(batch_size=7), test)
+
+
+@pytest.fixture
+def printed(capfd):
+    """The scores of the test split that a command prints, and whether they were made anew."""
 
     def printed(*arguments):
-        """The scores of the test split, and whether they were made anew."""
         capfd.readouterr()
         assert main([*arguments]) == 0
         told = capfd.readouterr()
         return json.loads(told.out.splitlines()[-1])["test"], "scoring test" in told.err
+
+    return printed
+
+
+def test_training_again_scores_anew_what_is_another_text_by_now(
+    trained_workdir, corpus_directory, tmp_path, printed
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    train = ["jformer", *small_flags(corpus_directory, workdir)]
+    first, _ = printed(*train)
+    assert printed(*train) == (first, False)
+    for language in ("en", "de"):  # the sources, or the references alone
+        path = corpus_directory / f"test.{language}"
+        before = path.read_bytes()
+        path.write_bytes(before.replace(b"2", b"7").replace(b"two", b"a"))
+        try:
+            other, anew = printed(*train)
+            assert anew
+            assert other["perplexity"] != first["perplexity"]
+            assert printed(*train) == (other, False)
+        finally:
+            path.write_bytes(before)
+    # What was kept by a version that did not say what it had scored.
+    results = read_results(workdir)
+    del results["test"]["text_sha256"]
+    (workdir / "results.json").write_text(json.dumps({"test": {**results["test"], "bleu": 99.0}}))
+    again, anew = printed(*train)
+    assert anew
+    assert {**again, "seconds": 0} == {**first, "seconds": 0}
+
+
+def test_the_hash_of_a_test_set_is_that_of_all_its_lines():
+    """Not of what they come to when they are joined."""
+    sets = [
+        Pairs(["a b"], [["c"]]), Pairs(["a", "b"], [["c", ""]]), Pairs(["a b"], [["c"], []]),
+        Pairs(["a b"], [["c"], ["c"]]), Pairs(["a b", "c"], [[]]), Pairs(["ab"], [["c"]]),
+    ]  # fmt: skip
+    assert len({one.sha256 for one in sets}) == len(sets)
+
+
+def test_training_again_prints_the_scores_of_its_own_search(
+    trained_workdir, corpus_directory, tmp_path, printed
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    train = ["jformer", *small_flags(corpus_directory, workdir)]
+    greedy = "--config.decode.beam_size=1"
 
     own = read_results(workdir)["test"]
     other, _ = printed("jformer", "evaluate", f"--workdir={workdir}", greedy)

@@ -12,6 +12,7 @@ import jformer
 from jformer.config import UserError
 from jformer.data.corpora import Split
 from jformer.evaluation.scores import SIGNATURES
+from jformer.main import main
 from jformer.model.transformer import Transformer
 from jformer.results import read_results
 from jformer.run import Translation
@@ -195,11 +196,26 @@ def test_attention_has_the_weights_of_each_layer_and_the_tokens(run):
     np.testing.assert_allclose(weights_HTS.sum(axis=-1), 1, atol=1e-5)
 
 
+def test_what_is_no_checkpoint_of_ours_is_passed_over(trained_workdir, tmp_path, capfd):
+    """Such names are other numbers of a step, or of a file."""
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    checkpoints = workdir / "checkpoints"
+    shutil.copytree(checkpoints / "12", checkpoints / "012")
+    (checkpoints / "0400").mkdir()
+    (checkpoints / "400").touch()
+    assert jformer.load(workdir).step == 12
+    shutil.rmtree(checkpoints / "12")
+    assert jformer.load(workdir, "last").step == 9
+    capfd.readouterr()
+    assert main(["jformer", "evaluate", f"--workdir={workdir}", "--checkpoint=012"]) == 2
+    assert "no checkpoint of step 12" in capfd.readouterr().err
+
+
 def test_results_hold_the_scores_of_the_test_split(trained_workdir):
     results = read_results(trained_workdir)
     assert set(results["test"]) == {
         *SIGNATURES, *SIGNATURES.values(), "bleu_interval", "perplexity", "by_length", "step",
-        "checkpoint", "ensemble", "seconds", "decode",
+        "checkpoint", "ensemble", "seconds", "decode", "text_sha256", "params_sha256", "versions",
     }  # fmt: skip
     assert results["test"]["step"] == 12
     assert results["test"]["perplexity"] > 1

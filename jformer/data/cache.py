@@ -29,7 +29,13 @@ VERSION = 1  # of the format: another one makes new entries
 def cache_folder(data: DataConfig) -> Path:
     if data.cache:
         return Path(data.cache)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jformer"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jformer"
+    except RuntimeError as error:
+        raise UserError(
+            "config.data.cache is empty, and this user has no home directory for a cache; "
+            "set --config.data.cache=FOLDER"
+        ) from error
 
 
 def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from jformer.config import BOS, EOS, PAD, DataConfig, UserError, replace_file
+from jformer.config import BOS, EOS, PAD, DataConfig, UserError
 from jformer.data.ragged import Ragged
 from jformer.data.sentencepiece import from_sentencepiece
+from jformer.files import replace_file
 
 SOURCE_FILE = "source_vocabulary.json"
 FIRST = 3  # our id of a tokenizer's entry 0

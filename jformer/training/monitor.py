@@ -17,7 +17,8 @@ from tqdm import tqdm
 
 from jformer.config import Config
 from jformer.data.batches import Batch
-from jformer.keys import UserError, replace_file
+from jformer.files import replace_file
+from jformer.keys import UserError
 from jformer.training.clock import Clock
 from jformer.training.peak import peak_flops, step_flops
 from jformer.training.tensorboard import Board
@@ -29,10 +30,35 @@ def read_lines(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
 
 
+def content_of(line: bytes) -> dict[str, Any] | None:
+    """The step, the split and the numbers of a line; None where it is damaged."""
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get("step"), int):
+        return None
+    numbers = {**content}
+    split = numbers.pop("split", None)
+    whole = isinstance(split, str) and all(isinstance(n, int | float) for n in numbers.values())
+    return content if whole else None
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """What the lines hold; `UserError` names one that is damaged."""
+    contents = [content_of(line) for line in read_lines(path)]
+    if None in contents:
+        raise UserError(
+            f"{path}:{contents.index(None) + 1}: is damaged; remove the line, or go on with "
+            f"the training, which puts it aside"
+        )
+    return [content for content in contents if content is not None]
+
+
 def last_line(path: Path) -> dict[str, Any]:
-    """The newest whole one; empty where there is none."""
-    lines = read_lines(path)
-    return json.loads(lines[-1]) if lines else {}
+    """The newest that is whole; empty where there is none."""
+    contents = map(content_of, reversed(read_lines(path)))
+    return next((content for content in contents if content is not None), {})
 
 
 UNSEEN = ("flops", "seconds")  # numbers that a line of progress leaves to metrics.jsonl
@@ -42,8 +68,24 @@ class MetricsFile:
     """One JSON object a line, each with `step` and `split`."""
 
     def __init__(self, path: Path, resume_step: int):
-        """Drop the lines after `resume_step`: that part of the run happens again."""
-        kept = [line for line in read_lines(path) if json.loads(line)["step"] <= resume_step]
+        """Drop the lines after `resume_step`: that part of the run happens again.
+
+        Damaged lines are put aside, into a file beside this one.
+        """
+        lines = read_lines(path)
+        contents = [content_of(line) for line in lines]
+        damaged = [i for i, content in enumerate(contents) if content is None]
+        if damaged:
+            aside = path.with_name(path.name + ".damaged")
+            with aside.open("ab") as file:
+                file.write(b"".join(lines[i] + b"\n" for i in damaged))
+            numbers = ", ".join(str(i + 1) for i in damaged)
+            say(f"{path}: damaged, and put aside into {aside.name}: line {numbers}")
+        kept = [
+            line
+            for line, content in zip(lines, contents, strict=True)
+            if content is not None and content["step"] <= resume_step
+        ]
         replace_file(path, b"".join(line + b"\n" for line in kept))
         self._path = path
 
@@ -93,7 +135,7 @@ class Profile:
     """JAX's trace of COUNT steps from STEP on, for `--profile=STEP:COUNT`."""
 
     def __init__(self, text: str, workdir: Path):
-        if text and not re.fullmatch(r"0*[1-9]\d*:0*[1-9]\d*", text, re.ASCII):
+        if text and not re.fullmatch(r"0*[1-9]\d{0,9}:0*[1-9]\d{0,9}", text, re.ASCII):
             raise UserError(f"--profile={text}: must be STEP:COUNT, as 100:5")
         self._first, self._count = map(int, text.split(":")) if text else (0, 0)
         self._folder = workdir / "profile"

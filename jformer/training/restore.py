@@ -1,6 +1,7 @@
 """A trained model out of a run directory: to translate, to score, or to begin another run with."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             steps = checkpoints.steps_to_average(config.train)
         elif which in ("average", "last"):
             steps = saved[-1:]
-        elif all(number.isdecimal() for number in which.split(",")):
+        elif re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
             steps = [int(number) for number in which.split(",")]
         else:
             raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")

@@ -80,9 +80,10 @@ class Folder:
         )
 
     def steps(self) -> list[int]:
-        """Whole ones only: a half has a longer name."""
+        """Whole ones only: a half has a longer name, and 0400 or a file is none of ours."""
         paths = self.path.iterdir() if self.path.is_dir() else ()
-        return sorted(int(path.name) for path in paths if re.fullmatch("[0-9]+", path.name))
+        named = (path for path in paths if re.fullmatch("0|[1-9][0-9]*", path.name))
+        return sorted(int(path.name) for path in named if path.is_dir())
 
     def save(self, step: int, items: dict[str, Any]) -> None:
         """In the background, without the items that are None; a step that is there stays so."""

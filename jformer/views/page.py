@@ -2,11 +2,9 @@
 
 import html
 import textwrap
-from pathlib import Path
 from typing import Any
 
 from jformer.config import UserError
-from jformer.keys import replace_file
 from jformer.views.report import Row, base_line, table
 
 # Of metrics.jsonl: split, name, title, and the axis with its unit.
@@ -47,10 +45,6 @@ function paint() {
 dark.addEventListener("change", paint);
 paint();
 """
-
-
-def write_page(rows: list[Row], path: Path) -> None:
-    replace_file(path, page(rows).encode())
 
 
 def page(rows: list[Row]) -> str:

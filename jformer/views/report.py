@@ -5,7 +5,7 @@ It reads run directories, also of runs that are going on, and writes nothing int
 
 import collections
 import dataclasses
-import json
+import logging
 import re
 import statistics
 from collections.abc import Sequence
@@ -20,9 +20,11 @@ from jformer.keys import flatten
 from jformer.model.transformer import Transformer
 from jformer.results import read_results
 from jformer.training.cost import parameters
-from jformer.training.monitor import read_lines
+from jformer.training.monitor import read_metrics
 from jformer.training.step import parameter_shapes
 from jformer.views.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
+
+log = logging.getLogger(__name__)
 
 UNSEEN = ("name", "seed")  # keys that make no row of its own
 
@@ -118,13 +120,25 @@ def see(workdir: Path) -> RunSeen:
         sizes = vocabularies.target.size, vocabularies.source.size
         # Not by `make_model`, which takes hold of a device: another process may need all of it.
         count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
-    lines = [json.loads(line) for line in read_lines(workdir / "metrics.jsonl")]
+    lines = read_metrics(workdir / "metrics.jsonl")
     return RunSeen(workdir, config, count, lines, read_results(workdir))
 
 
+def see_all(workdirs: Sequence[Path]) -> list[RunSeen]:
+    """Those that have begun; a damaged one is left out with a warning."""
+    runs = []
+    for workdir in workdirs:
+        if (workdir / "config.json").exists():
+            try:
+                runs.append(see(workdir))
+            except (UserError, OSError) as error:
+                log.warning("%s is left out: %s", workdir, error)
+    return runs
+
+
 def read_rows(workdirs: Sequence[Path]) -> list[Row]:
-    """The runs that have begun, those of one config but for the seed together."""
-    runs = [see(workdir) for workdir in workdirs if (workdir / "config.json").exists()]
+    """The runs that can be read, those of one config but for the seed together."""
+    runs = see_all(workdirs)
     if not runs:
         return []
     flat = [flat_with_widths(run.config) for run in runs]

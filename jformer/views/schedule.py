@@ -1,24 +1,22 @@
 """The learning rate of a config against the step, as in Section 5.3; a picture of Equation 3."""
 
-from pathlib import Path
+import io
 from typing import Any
 
 import numpy as np
 
-from jformer.config import Config, UserError
+from jformer.config import Config
 from jformer.training.optimizer import learning_rate
 from jformer.views.figure import new_figure
 
 POINTS = 2000  # of the line; a run of fewer steps has a point a step
 
 
-def write_schedule(config: Config, path: Path) -> None:
-    """Draw the learning rate into `path`, a PNG or an SVG by its ending."""
-    if path.suffix not in (".png", ".svg"):
-        raise UserError(f"{path}: a picture's name must end in .png or .svg")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UserError(f"{path}: cannot be written; its folder must exist")
-    draw_schedule(config).savefig(path)
+def schedule_picture(config: Config, format: str) -> bytes:
+    """The learning rate, drawn as a `png` or an `svg` file."""
+    picture = io.BytesIO()
+    draw_schedule(config).savefig(picture, format=format)
+    return picture.getvalue()
 
 
 def draw_schedule(config: Config) -> Any:

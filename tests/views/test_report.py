@@ -193,6 +193,43 @@ def test_runs_are_found_in_folders_in_the_order_of_their_numbers(write_run, tmp_
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", b"[]", "config.json: is damaged: it holds no JSON object"),
+        ("vocabulary.json", b"{", "vocabulary.json: is no vocabulary"),
+        ("results.json", b'{"validation": ', "results.json: is not JSON"),
+        ("metrics.jsonl", b'{"step": 1}\n', "metrics.jsonl:1: is damaged"),
+        ("metrics.jsonl", b'\n{"step": 1, "split": "train"}\n', "metrics.jsonl:1: is damaged"),
+        (
+            "metrics.jsonl",
+            b'{"step": 1, "split": "train"}\n{"step": 2, "split": "train", "nll": "1"}\n',
+            "metrics.jsonl:2: is damaged",
+        ),
+        ("metrics.jsonl", None, "metrics.jsonl"),
+    ],
+)
+def test_a_damaged_run_is_left_out_with_a_warning(
+    write_run, tmp_path, capsys, name, content, message
+):
+    write_run("base", bleu=30.0)
+    expected = markdown(read_rows(find_runs([tmp_path / "runs"])))
+    damaged = write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=31.0)
+    (damaged / name).unlink()
+    (damaged / name).mkdir() if content is None else (damaged / name).write_bytes(content)
+    assert main(["jformer", "report", str(tmp_path / "runs")]) == 0
+    told = capsys.readouterr()
+    assert told.out == expected + "\n"
+    assert told.err.startswith(f"{damaged} is left out: ")
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    shutil.rmtree(tmp_path / "runs" / "base")
+    assert main(["jformer", "report", str(tmp_path / "runs")]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines()[1:] == ["jformer: none of the runs can be read"]
+
+
+@pytest.mark.parametrize(
     ("folder", "message"), [("none", "no such folder"), ("empty", "no run has begun there")]
 )
 def test_a_folder_without_runs_is_named(tmp_path, folder, message):
@@ -239,7 +276,7 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
         (["runs", "--out=x.html"], "--out=x.html is no flag of this command; did you mean output?"),
         (["none"], "none: no such folder"),
         (["tests"], "tests: no run has begun there"),
-        (["none", "--output=none/x.html"], "--output=none/x.html: no such folder; make it"),
+        (["none", "--output=none/x.html"], "--output=none/x.html: cannot be written (No such"),
     ],
 )
 def test_a_mistake_is_one_line(capsys, arguments, message):

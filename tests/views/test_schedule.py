@@ -89,7 +89,7 @@ def test_summary_writes_a_picture_of_the_kind_that_its_name_says(tmp_path, capsy
     [
         ("rate.pdf", "a picture's name must end in .png or .svg"),
         ("rate", "a picture's name must end in .png or .svg"),
-        ("none/rate.png", "cannot be written; its folder must exist"),
+        ("none/rate.png", "cannot be written (No such file or directory)"),
     ],
 )
 def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(
@@ -98,7 +98,7 @@ def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(
     assert summary(f"--plot={tmp_path / name}") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"jformer: {tmp_path / name}: {message}\n"
+    assert captured.err == f"jformer: --plot={tmp_path / name}: {message}\n"
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
