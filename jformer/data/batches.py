@@ -138,10 +138,11 @@ def redrawn(
     pairs: TokenPairs, redraw: tuple[BpeDropout, BpeDropout], rng: np.random.Generator
 ) -> TokenPairs:
     """Other segmentations of all pairs."""
-    sides = zip(redraw, (pairs.sources, pairs.targets), strict=True)
-    return TokenPairs(
-        *(Ragged.from_lengths(*drop(side.flat, side.lengths, rng)) for drop, side in sides)
-    )
+    sides = []
+    for drop, side in zip(redraw, (pairs.sources, pairs.targets), strict=True):
+        assert side.word_starts is not None, "tokenized without data.bpe_dropout"
+        sides.append(Ragged.from_lengths(*drop(side.flat, side.lengths, side.word_starts, rng)))
+    return TokenPairs(*sides)
 
 
 def shifted(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:

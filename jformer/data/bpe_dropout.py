@@ -1,14 +1,12 @@
 """BPE dropout (Provilkov, Emelianenko, Voita 2020, arXiv 1910.13267) on text that is ids already.
 
-Algorithm 1 of the paper: cut a word into base symbols, the ids that no merge makes; drop each
-merge that is now possible with probability p, apply the best that is kept, and again, until none
-is kept. Each occurrence of a pair is a merge of its own, and the leftmost is the better one, as in
-the authors' code (github.com/VProv/BPE-Dropout). `subword-nmt` applies all kept ones at once;
-`tokenizers` has no seed and drops less, as merges that have become impossible bring others back.
+Algorithm 1 of the paper, for each word as the pre-tokenizer cut it: take the word apart into base
+symbols, which are the ids that no merge makes. Then drop each merge that is now possible with
+probability p, and apply the best of those that are left. Do this again until none is left.
 
-The ids that come in must be those of the BPE without dropout. Words are cut where no merge can ever
-join: where no entry holds two neighbours next to each other. Where a pre-tokenizer has cut more
-("'s" from "un") and the BPE of the whole would be other ids, each id is a word of its own.
+Each occurrence of a pair is a merge of its own, and of equals the leftmost is the best, as in the
+authors' code (github.com/VProv/BPE-Dropout). `subword-nmt` applies all kept ones at once;
+`tokenizers` has no seed and drops less, as merges that have become impossible bring others back.
 """
 
 import itertools
@@ -16,115 +14,124 @@ import random
 
 import numpy as np
 
-# Left id, rank, place: fields of one int64, so that one minimum finds the best merge, the leftmost.
-PLACE_BITS, LEFT_SHIFT = 23, 43
-NO_PAIR = 1 << LEFT_SHIFT  # and all above
+from jformer.data.ragged import Ragged
+
+# The priority of a merge is its rank in the upper bits of an int64 and its place in the word in the
+# lower ones: the least of a word's priorities is that of the best merge, and the leftmost.
+PLACE_BITS = 32
+NO_MERGE = 1 << 62  # above all priorities
 HOLE = -1  # behind the ids of a word, up to the number of its symbols
 SLICE = 1 << 15  # ids at a time: bounds the memory, and what they expand to stays in the cache
 
 
 class PairTable:
-    """The rank of a pair of ids, << PLACE_BITS, by two look-ups; NO_PAIR or more if it has none.
+    """The priority of a pair of ids at place 0, or `NO_MERGE`, by two look-ups in arrays.
 
     A left id has a row of its right ids. All rows lie in one array, each shifted to where it meets
-    free slots only; a slot also knows the left id that it belongs to.
+    free slots only; a slot knows the left id that it belongs to.
     """
 
     def __init__(self, pairs: list[tuple[int, int]], num_ids: int):
         rows: dict[int, list[tuple[int, int]]] = {}
         for rank, (left, right) in enumerate(pairs):
             rows.setdefault(left, []).append((right, rank))
-        # Three of four stay free, so that most rows soon fit; with ever more room, all do at last.
-        rng, slots = random.Random(0), dict[int, int]()
-        shifts = (rng.randrange(room) for room in itertools.count(4 * len(pairs), 4))
         self._shifts = np.zeros(num_ids, np.int64)
+        slots: dict[int, tuple[int, int]] = {}
+        # Three of four stay free, so that most rows soon fit; with ever more room, all do at last.
+        rng = random.Random(0)
+        shifts = (rng.randrange(room) for room in itertools.count(4 * len(pairs), 4))
         for left, row in sorted(rows.items(), key=lambda item: -len(item[1])):
             shift = next(i for i in shifts if not any(i + right in slots for right, _ in row))
             self._shifts[left] = shift
-            slots |= {shift + right: left << LEFT_SHIFT | rank << PLACE_BITS for right, rank in row}
-        # The last one stays free too; free ones belong to an id above all.
-        self._slots = np.full(max(slots, default=0) + 2, (1 << 63) - NO_PAIR)
-        self._slots[list(slots)] = list(slots.values())
+            slots |= {shift + right: (left, rank) for right, rank in row}
+        last = max(slots, default=0) + 1  # free: all look-ups beyond the array end there
+        self._owners = np.full(last + 1, -1, np.int64)
+        self._priorities = np.full(last + 1, NO_MERGE)
+        for slot, (left, rank) in slots.items():
+            self._owners[slot] = left
+            self._priorities[slot] = rank << PLACE_BITS
 
     def __call__(self, lefts: np.ndarray, rights: np.ndarray) -> np.ndarray:
-        # The field of the left id becomes 0 where the slot belongs to this one.
-        places = self._shifts.take(lefts, mode="clip") + rights
-        return self._slots.take(places, mode="clip") ^ (lefts << LEFT_SHIFT)
+        slots = self._shifts.take(lefts, mode="clip") + rights
+        found = self._owners.take(slots, mode="clip") == lefts
+        return np.where(found, self._priorities.take(slots, mode="clip"), NO_MERGE)
 
 
 class BpeDropout:
     def __init__(self, merges: np.ndarray, probability: float):
         """`merges` (n, 3): ids of left, right and result, in order of rank."""
         self._probability, self._results = probability, merges[:, 2].astype(np.int64)
-        num_ids = int(merges.max(initial=0)) + 2  # the last one stands for all above
+        self._last = int(merges.max(initial=0)) + 1  # stands for all ids above, in no merge either
         parts = {result: pair for *pair, result in merges.tolist()}
 
-        def text(symbol: int) -> list[int]:
-            return [base for part in parts.get(symbol, []) for base in text(part)] or [symbol]
+        def base(symbol: int) -> list[int]:
+            return [one for part in parts.get(symbol, []) for one in base(part)] or [symbol]
 
-        texts = [text(symbol) for symbol in range(num_ids)]
-        self._sizes = np.array([len(symbols) for symbols in texts])
-        self._starts = np.cumsum(self._sizes) - self._sizes
-        self._symbols = np.array([symbol for symbols in texts for symbol in symbols])
-        self._merges = PairTable(merges[:, :2].tolist(), num_ids)
-        # Two symbols stand together in an entry only where a merge once brought them together.
-        seams = {(texts[left][-1], texts[right][0]) for left, right, _ in merges.tolist()}
-        self._seams = PairTable(sorted(seams), num_ids)
+        self._base = Ragged.from_rows([base(symbol) for symbol in range(self._last + 1)])
+        self._merges = PairTable(merges[:, :2].tolist(), self._last + 1)
 
     def __call__(
-        self, flat: np.ndarray, lengths: np.ndarray, rng: np.random.Generator
+        self,
+        flat: np.ndarray,
+        lengths: np.ndarray,
+        word_starts: np.ndarray,
+        rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Other segmentations of the same texts: their ids in one array, and how many each has."""
-        stops = np.cumsum(lengths)
-        cuts = np.flatnonzero(np.diff(stops // SLICE)) + 1
-        slices = zip(np.split(flat, stops[cuts - 1]), np.split(lengths, cuts), strict=True)
+        """Other segmentations of the same texts: their ids in one array, and how many each has.
+
+        `word_starts` says of each id whether it is the first of a word.
+        """
+        ends = np.cumsum(lengths)
+        cuts = np.flatnonzero(np.diff(ends // SLICE)) + 1
+        slices = zip(
+            np.split(flat, ends[cuts - 1]),
+            np.split(lengths, cuts),
+            np.split(word_starts, ends[cuts - 1]),
+            strict=True,
+        )
         ids, numbers = zip(*(self._segment(*texts, rng) for texts in slices), strict=True)
         return np.concatenate(ids), np.concatenate(numbers).astype(lengths.dtype)
 
-    def _segment(self, flat, lengths, rng):
-        ids, stops = flat.astype(np.int64), np.cumsum(lengths)
-        sizes = self._sizes.take(ids, mode="clip")
-        bounds = np.append(0, np.cumsum(sizes))
-        starts = bounds[:-1]
-        shifts = self._starts.take(ids, mode="clip") - starts
-        symbols = self._symbols.take(np.arange(bounds[-1]) + np.repeat(shifts, sizes))
-        symbols[starts] = np.where(sizes == 1, ids, symbols[starts])
-        together = np.zeros(len(ids), bool)  # in one word with the id before
-        together[1:] = self._seams(symbols[starts[1:] - 1], symbols[starts[1:]]) < NO_PAIR
-        together[stops[stops < len(ids)]] = False
-        # Look for cuts of the pre-tokenizer. A word of one id has none and passes for cut as it is.
-        firsts, word = np.flatnonzero(~together), np.cumsum(~together) - 1
-        words, several = starts[firsts], np.bincount(word) > 1
-        lengths = np.diff(words, append=len(symbols))
-        undropped = self._merge(symbols, words[several], lengths[several], None)
-        other = undropped[(words - firsts)[word] + np.arange(len(ids))] != ids
-        words = starts[~together | (np.bincount(word, other) > 0)[word]]
-        drawn = self._merge(symbols, words, np.diff(words, append=len(symbols)), rng)
+    def _segment(self, flat, lengths, word_starts, rng):
+        ids = flat.astype(np.int64)
+        symbols, sizes = self._base.tokens(np.minimum(ids, self._last))
+        bounds = np.append(0, np.cumsum(sizes))  # of each id's symbols
+        is_base = sizes == 1
+        symbols[bounds[:-1][is_base]] = ids[is_base]
+
+        starts = bounds[:-1][word_starts]
+        drawn = self._merge(symbols, starts, np.diff(starts, append=len(symbols)), rng)
+
         kept = np.flatnonzero(drawn != HOLE)
-        numbers = np.diff(np.searchsorted(kept, bounds[stops]), prepend=0)
-        return drawn.take(kept).astype(flat.dtype), numbers
+        kept_before = np.searchsorted(kept, bounds[np.cumsum(lengths)])  # the end of each text
+        return drawn[kept].astype(flat.dtype), np.diff(kept_before, prepend=0)
 
     def _merge(self, symbols, starts, lengths, rng):
-        """Of each word the ids that come out, from its start on, and HOLE else; all kept if no rng.
+        """Algorithm 1 on words from `starts` on; of each the ids at its start, and HOLE behind.
 
-        A step makes a word one id shorter, or is its last. So words of one length go together, in
-        a column each, from the longest down, and shorter ones join them when it is their turn.
+        A step makes a word one id shorter, or was its last. So words of one length take it together
+        as the columns of an array, from the longest down, and shorter ones join them in time.
         """
         result = np.full(len(symbols), HOLE)
-        result[starts] = symbols[starts]  # of one symbol: there is no step
-        words, ids = starts[:0], np.zeros((lengths.max(initial=1), 0), np.int64)
-        for length in range(len(ids), 1, -1):
-            rows, new = np.arange(length)[:, None], starts.compress(lengths == length)
-            words, ids = np.append(words, new), np.append(ids, symbols.take(new + rows), axis=1)
-            pairs = self._merges(ids[:-1], ids[1:]) + rows[:-1]
-            if rng is not None:
-                np.putmask(pairs, rng.random(pairs.shape, np.float32) < self._probability, NO_PAIR)
-            best = pairs.min(axis=0)
-            going, stops = np.flatnonzero(best < NO_PAIR), np.flatnonzero(best >= NO_PAIR)
-            result[words.take(stops) + rows] = ids.take(stops, axis=1)
-            words, ids = words.take(going), ids.take(going, axis=1)
-            rank, place = np.divmod(best.take(going), 1 << PLACE_BITS)
-            ids = np.where(rows[:-1] < place, ids[:-1], ids[1:])
-            ids[place, np.arange(len(words))] = self._results.take(rank)
+        result[starts] = symbols[starts]  # words of one symbol take no step
+        longest = lengths.max(initial=1)
+        words, ids = starts[:0], np.zeros((longest, 0), np.int64)
+        for length in range(longest, 1, -1):
+            rows = np.arange(length)[:, None]
+            joining = starts[lengths == length]
+            words = np.append(words, joining)
+            ids = np.append(ids, symbols[joining + rows], axis=1)
+
+            priorities = self._merges(ids[:-1], ids[1:]) + rows[:-1]
+            dropped = rng.random(priorities.shape, np.float32) < self._probability
+            priorities[dropped] = NO_MERGE
+            best = priorities.min(axis=0)
+
+            done = best >= NO_MERGE
+            result[words[done] + rows] = ids[:, done]
+            words, ids, best = words[~done], ids[:, ~done], best[~done]
+            rank, place = best >> PLACE_BITS, best & ((1 << PLACE_BITS) - 1)
+            ids = np.where(rows[:-1] < place, ids[:-1], ids[1:])  # what follows moves up
+            ids[place, np.arange(len(words))] = self._results[rank]
         result[words] = ids[0]
         return result

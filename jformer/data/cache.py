@@ -2,7 +2,8 @@
 
 An entry is a folder, named by a hash of all that its content depends on: the bytes of the files,
 the vocabulary, the settings. It is written under another name and renamed when it is whole, under
-a lock: a kill leaves no half entry, and of two runs at once the second waits for the first.
+a lock: a kill leaves no half entry, and of two runs at once the second waits for the first. Sizes
+and sums of its files are checked whenever it is read again.
 """
 
 import contextlib
@@ -23,7 +24,8 @@ from jformer.data.corpora import Corpus
 
 log = logging.getLogger(__name__)
 
-VERSION = 1  # of the format: another one makes new entries
+VERSION = 2  # of the format: another one makes new entries
+SUMS = "sums.json"  # {name: [size, sha256]} of all other files of an entry
 
 
 def cache_folder(data: DataConfig) -> Path:
@@ -46,19 +48,15 @@ def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
 
     def of_file(path: Path) -> str:
         try:
-            with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return sha256_of(path)
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
     files = [path for corpus in corpora for path in corpus.files]
     with ThreadPoolExecutor(2) as pool:
         hashes = list(zip(map(str, files), pool.map(of_file, files), strict=True))
-    for corpus in corpora:
-        if corpus.split is not None:
-            text = json.dumps([corpus.split.sources, corpus.split.targets])
-            hashes.append((corpus.places[0], hashlib.sha256(text.encode()).hexdigest()))
-    return hashes
+    in_memory = [corpus for corpus in corpora if not corpus.files]
+    return hashes + [(corpus.places[0], hash_of_rows(corpus)) for corpus in in_memory]
 
 
 def content_hash(corpora: list[Corpus]) -> str:
@@ -66,27 +64,104 @@ def content_hash(corpora: list[Corpus]) -> str:
     return " ".join(content for _, content in content_hashes(corpora))
 
 
+def hash_of_rows(corpus: Corpus) -> str:
+    """Of text that is in memory, as phrases are, or a small data set of the hub."""
+    digest = hashlib.sha256()
+    for row in corpus.rows():
+        digest.update(json.dumps(row).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Read through a small buffer, not mapped: a large file does not stay in memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], None]) -> Path:
-    """The folder of an entry, built if it is not there."""
+    """The folder of an entry, built if it is not there, or if any of its files is damaged."""
     key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
     folder = cache_folder(data)
     final, partial = folder / f"{kind}-{key}", folder / f"{kind}-{key}.partial"
-    if final.is_dir():
+    if os.path.lexists(final) and not damage_of(final):
         return final
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with lock(folder / f"{kind}-{key}.lock"):
-            if not final.is_dir():
-                shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
-                partial.mkdir()
-                build(partial)
-                partial.rename(final)
+            if os.path.lexists(final):  # or built by another run in the meantime
+                damage = damage_of(final)
+                if not damage:
+                    return final
+                log.warning(f"{final}: damaged ({damage}); it is built again")
+                remove(final)
+            remove(partial)  # of a run that was killed
+            partial.mkdir()
+            build(partial)
+            seal(partial)
+            partial.rename(final)
+            sync(folder)
     except OSError as error:
         raise UserError(
             f"config.data.cache={folder}: cannot be written ({error.strerror}); "
             f"set --config.data.cache=FOLDER"
         ) from error
     return final
+
+
+def seal(folder: Path) -> None:
+    """Put all files on the disk, and their sizes and sums beside them.
+
+    Otherwise a power cut could leave an entry that has its name, and not its content.
+    """
+    sums = {}
+    for path in sorted(folder.iterdir()):
+        sync(path)
+        sums[path.name] = [path.stat().st_size, sha256_of(path)]
+    (folder / SUMS).write_text(json.dumps(sums), encoding="utf-8")
+    sync(folder / SUMS)
+    sync(folder)
+
+
+def damage_of(folder: Path) -> str:
+    """The first fault in what `seal` has sealed; empty if all is as it was written."""
+    try:
+        sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
+        found = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != SUMS}
+        sizes = {name: size for name, (size, _) in sums.items()}
+    except OSError as error:
+        return f"{SUMS}: {error.strerror}"
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return f"{SUMS}: is no list of sizes and sums"
+    for name in sorted(sizes.keys() | found.keys()):
+        if name not in found:
+            return f"{name}: is missing"
+        if name not in sizes:
+            return f"{name}: does not belong there"
+        if found[name] != sizes[name]:
+            return f"{name}: has {found[name]:,} bytes, not {sizes[name]:,}"
+    for name, (_, sha256) in sums.items():
+        try:
+            if sha256_of(folder / name) != sha256:
+                return f"{name}: another content than was written"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return ""
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -59,9 +59,8 @@ class Corpus:
     """Text to be read as often as needed, which never stands in memory as a whole."""
 
     places: tuple[str, str]  # what an error calls line i of a side: f"{place}:{i}"
-    files: tuple[Path, ...]  # that hold the text; none, where it is `split`
+    files: tuple[Path, ...]  # that hold the text; none, where it is in memory
     rows: Callable[[], Iterator[Row]]
-    split: Split | None = None
 
 
 class Report:
@@ -180,7 +179,7 @@ def open_parquet(path: Path, source_language: str, target_language: str) -> Corp
 
 def at_hand(name: str, split: Split) -> Corpus:
     """A corpus of text that is in memory anyway."""
-    return Corpus((name, name), (), lambda: zip(split.sources, split.targets, strict=True), split)
+    return Corpus((name, name), (), lambda: zip(split.sources, split.targets, strict=True))
 
 
 def find_file(name: str) -> Path:

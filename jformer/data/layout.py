@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 LENGTH_MULTIPLE = 4  # of bucket lengths: finer ones would gain little and compile as often
+GRID = 512  # lengths a side that are compared: more would take seconds, and gigabytes
 ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
 PART = 2**17  # pairs that are packed among themselves
 GROUPS = 16  # of packed rows with about the same room, which exchange what they take
@@ -61,38 +62,55 @@ def bucket_lengths(S: np.ndarray, T: np.ndarray, number: int) -> list[tuple[int,
     """At most `number` pairs of lengths, chosen for little padding.
 
     The first has room for all. Each further one is the one that saves the most positions, where
-    every pair takes the smallest that has room for it.
+    every pair takes the smallest that has room for it. All pairs of multiples of `LENGTH_MULTIPLE`
+    are compared, or of larger steps where these would be more than `GRID` a side.
     """
-    pairs_ST = np.zeros((S.max() // LENGTH_MULTIPLE + 2, T.max() // LENGTH_MULTIPLE + 2), np.int64)
-    cells = [round_up(lengths) // LENGTH_MULTIPLE for lengths in (S, T)]
-    np.add.at(pairs_ST, tuple(cells), 1)
-    cells_C2 = np.argwhere(pairs_ST) * LENGTH_MULTIPLE
-    pairs_C = pairs_ST[pairs_ST > 0]
-    chosen = [tuple(cells_C2.max(axis=0).tolist())]
-    taken_C = np.full(len(cells_C2), sum(chosen[0]))  # positions of a pair
-    while len(chosen) < number:
-        saved, (s, t) = best_addition(cells_C2, pairs_C, taken_C)
-        if not saved:
-            break
-        chosen.append((s, t))
-        inside_C = np.all(cells_C2 <= (s, t), axis=1)
-        taken_C[inside_C] = np.minimum(taken_C[inside_C], s + t)
+    longest = max(S.max(), T.max())
+    step = LENGTH_MULTIPLE * -(-longest // (LENGTH_MULTIPLE * GRID))
+    cell_S, cell_T = (-(-lengths // step) for lengths in (S, T))
+    pairs_ST = np.zeros((cell_S.max() + 1, cell_T.max() + 1), np.int64)
+    np.add.at(pairs_ST, (cell_S, cell_T), 1)
+    # The lengths of a row for each cell; a larger step must not make the longest row longer.
+    row_S, row_T = (
+        np.minimum(np.arange(cells) * step, round_up(lengths.max()))
+        for cells, lengths in zip(pairs_ST.shape, (S, T), strict=True)
+    )
+    size_ST = row_S[:, None] + row_T  # positions of a row of these lengths
+
+    chosen = [(int(row_S[-1]), int(row_T[-1]))]
+    taken_ST = np.full_like(size_ST, size_ST[-1, -1])  # positions that a pair takes by now
+    saved_ST = (taken_ST - size_ST) * pairs_within(pairs_ST)  # if these lengths are added
+    while len(chosen) < number and saved_ST.max() > 0:
+        s, t = best_cell(saved_ST)
+        size = size_ST[s, t]
+        # The pairs that have room in it, and took more, take `size` positions from now on. What the
+        # lengths of any other cell would save is less by what they have saved already.
+        inside = slice(s + 1), slice(t + 1)
+        for before in sorted({sum(lengths) for lengths in chosen if sum(lengths) > size}):
+            moving_ST = np.zeros_like(pairs_ST)
+            moving_ST[inside] = pairs_ST[inside] * (taken_ST[inside] == before)
+            if not moving_ST.any():
+                continue
+            gain_ST = (before - size_ST).clip(min=0) - (size - size_ST).clip(min=0)
+            saved_ST -= gain_ST * pairs_within(moving_ST)
+        taken_ST[inside] = np.minimum(taken_ST[inside], size)
+        chosen.append((int(row_S[s]), int(row_T[t])))
     return chosen
 
 
-def best_addition(
-    cells_C2: np.ndarray, pairs_C: np.ndarray, taken_C: np.ndarray
-) -> tuple[int, tuple[int, int]]:
-    """Positions saved, and the pair of lengths that saves them."""
-    best, choices_T = (0, (0, 0)), np.unique(cells_C2[:, 1])
-    for s in np.unique(cells_C2[:, 0]):
-        inside = cells_C2[:, 0] <= s
-        saved_CT = taken_C[inside, None] - (s + choices_T)[None, :]
-        fits_CT = cells_C2[inside, 1, None] <= choices_T[None, :]
-        saved_T = pairs_C[inside] @ np.where(fits_CT, saved_CT.clip(min=0), 0)
-        most = saved_T.argmax()
-        best = max(best, (int(saved_T[most]), (int(s), int(choices_T[most]))))
-    return best
+def pairs_within(pairs_ST: np.ndarray) -> np.ndarray:
+    """For each cell, how many of the pairs have room in a row of its lengths."""
+    return pairs_ST.cumsum(axis=0).cumsum(axis=1)
+
+
+def best_cell(saved_ST: np.ndarray) -> tuple[int, int]:
+    """The cell that saves the most; of equals that of the longest sources and shortest targets.
+
+    Which of equals it is must not change: a run that goes on must get the batches it had before.
+    """
+    cells_N2 = np.argwhere(saved_ST == saved_ST.max())
+    s = cells_N2[:, 0].max()
+    return s, cells_N2[cells_N2[:, 0] == s, 1].min()
 
 
 class Packing:

@@ -14,8 +14,9 @@ SPAN = 2**18  # rows of a mapped file that are in memory at a time
 class Ragged:
     """Rows of different lengths in one flat array, row i from `offsets[i]` to `offsets[i + 1]`."""
 
-    flat: np.ndarray  # it and the offsets may be mapped files
+    flat: np.ndarray  # this, and all that follows, may be mapped files
     offsets: np.ndarray
+    word_starts: np.ndarray | None = None  # of each id whether it begins a word, for BPE dropout
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":

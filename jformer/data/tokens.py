@@ -89,21 +89,24 @@ def tokenize_corpora(
     """All pairs of the corpora, one after the other; cut, where `data.long_pairs` says so."""
     limit = data.max_length if data.long_pairs == "truncate" else None
 
+    words = data.bpe_dropout > 0  # only this asks where they begin
+
     def build(folder: Path) -> None:
         began, total = time.monotonic(), count_rows(corpora)
         log.info("tokenizing  %s pairs ...", f"{total:,}")
-        write_tokens(folder, corpora, vocabularies, data.bad_lines, limit, total)
+        write_tokens(folder, corpora, vocabularies, data.bad_lines, limit, total, words)
         log.info("tokenizing  took %.0f s; kept in %s", time.monotonic() - began, folder.parent)
 
     how = how_read(corpora, data)
-    depends_on = [content, how, vocabularies.hash, data.bad_lines, limit]
+    depends_on = [content, how, vocabularies.hash, data.bad_lines, limit, words]
     folder = entry(data, "tokens", depends_on, build)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     sides = []
     for side in SIDES:
         offsets = np.load(folder / f"{side}_offsets.npy", mmap_mode="r")
         flat = np.memmap(folder / f"{side}.ids", meta["dtypes"][side], "r")
-        sides.append(Ragged(flat, offsets))
+        starts = np.memmap(folder / f"{side}.words", bool, "r") if words else None
+        sides.append(Ragged(flat, offsets, starts))
     lines = np.load(folder / "lines.npy", mmap_mode="r")
     places = [corpus.places[0] for corpus in corpora]
     return Tokenized(TokenPairs(*sides), lines, meta["ends"], places, Report(meta["decisions"]))
@@ -126,7 +129,9 @@ def write_tokens(
     policy: str,
     limit: int | None,
     total: int,
+    words: bool,
 ) -> None:
+    """Write all files of an entry; with `words` also which ids begin a word."""
     report, pairs = Report(), [0] * len(corpora)
     lines: list[np.ndarray] = []
     sizes = vocabularies.source.size, vocabularies.target.size
@@ -134,6 +139,9 @@ def write_tokens(
     lengths: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((folder / f"{side}.ids").open("wb")) for side in SIDES]
+        of_words = [
+            stack.enter_context((folder / f"{side}.words").open("wb")) for side in SIDES if words
+        ]
         bar = stack.enter_context(tqdm(total=total, unit="pair", unit_scale=True, disable=None))
         encoded = encode_all(vocabularies, chunks(corpora, policy, report), total)
         for chunk, sides in stack.enter_context(contextlib.closing(encoded)):
@@ -142,9 +150,11 @@ def write_tokens(
             for row in np.flatnonzero(longest >= limit) if limit else ():
                 place = corpora[chunk.corpus].places[0]
                 report.add("truncated", f"{place}:{chunk.lines[row]}")
-            for side, (ids, counts) in enumerate(sides):
-                ids, counts = with_end(ids, counts, limit)
+            for side, (ids, counts, starts) in enumerate(sides):
+                ids, counts, starts = with_end(ids, counts, starts, limit)
                 ids.astype(dtypes[side]).tofile(files[side])
+                if words:
+                    starts.tofile(of_words[side])
                 lengths[side].append(counts)
             bar.update(len(chunk.lines))
             pairs[chunk.corpus] += len(chunk.lines)
@@ -179,19 +189,21 @@ def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk
 
 
 def with_end(
-    ids: np.ndarray, counts: np.ndarray, limit: int | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Each text with EOS behind it, cut so that it has at most `limit` ids with it."""
+    ids: np.ndarray, counts: np.ndarray, word_starts: np.ndarray, limit: int | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each text with EOS behind it, a word of its own; cut to at most `limit` ids with it."""
     if limit and len(counts) and counts.max() >= limit:
         within = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
-        ids, counts = ids[within < limit - 1], np.minimum(counts, limit - 1)
-    return np.insert(ids, np.cumsum(counts), EOS), counts + 1
+        kept = within < limit - 1
+        ids, word_starts, counts = ids[kept], word_starts[kept], np.minimum(counts, limit - 1)
+    ends = np.cumsum(counts)
+    return np.insert(ids, ends, EOS), counts + 1, np.insert(word_starts, ends, True)
 
 
 def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
     """Text at hand, whole: that of a split to be scored."""
-    sides = encode(vocabularies, split)
-    return TokenPairs(*(Ragged.from_lengths(*with_end(*side)) for side in sides))
+    sides = [with_end(*side) for side in encode(vocabularies, split)]
+    return TokenPairs(*(Ragged.from_lengths(ids, counts) for ids, counts, _ in sides))
 
 
 def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:

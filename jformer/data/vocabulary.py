@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice, takewhile
+from itertools import accumulate, chain, islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +84,9 @@ class Vocabulary:
             tokenizer.model.dropout = None  # published with it, some never give the same ids twice
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
-        # The words met so far, or the whole texts, and the tokenizer's ids of each.
-        self._numbers, self._ids = Numbers(), NO_IDS
+        # The words met so far, or the whole texts; the tokenizer's ids of each, and where they
+        # begin a word of the pre-tokenizer.
+        self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
 
     def __reduce__(self) -> tuple:
         return Vocabulary, (self._tokenizer,)  # the settings above are not pickled
@@ -169,32 +170,40 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of each text, without BOS and EOS."""
-        ids, lengths = (array.tolist() for array in self.encode_flat(texts))
+        ids, lengths, _ = (array.tolist() for array in self.encode_flat(texts))
         return [ids[end - n : end] for end, n in zip(accumulate(lengths), lengths, strict=True)]
 
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """All ids one after another, and how many each text has; without BOS and EOS."""
+    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All ids one after another, how many each text has, and which of them begin a word.
+
+        A word is what the pre-tokenizer cuts. There is no BOS and no EOS.
+        """
         if isinstance(texts, str):
             raise TypeError("encode takes a list of texts, got one string")
         starts = range(0, max(len(texts), 1), PART)
         parts = [self._encode_part(texts[start : start + PART]) for start in starts]
-        ids, lengths = zip(*parts, strict=True)
-        return np.concatenate(ids), np.concatenate(lengths)
+        ids, lengths, word_starts = map(np.concatenate, zip(*parts, strict=True))
+        return ids, lengths, word_starts
 
-    def _encode_part(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode_part(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         units = [self._units(text) for text in texts]
         numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(units)), np.int64)
         missing = list(islice(self._numbers, len(self._ids), None))
-        encodings = self._tokenizer.encode_batch_fast(
+        encodings = self._tokenizer.encode_batch(
             [unit[1:] if unit[0] == "\n" else f" {unit}" for unit in missing],
             add_special_tokens=False,
         )
         self._ids = self._ids.followed_by(Ragged.from_rows([part.ids for part in encodings]))
+        self._starts = self._starts.followed_by(
+            Ragged.from_rows([word_starts(part.word_ids) for part in encodings])
+        )
         ids, lengths = self._ids.tokens(numbers)
+        starts, _ = self._starts.tokens(numbers)
         unit_ends, text_ends = (np.cumsum([0, *parts]) for parts in (lengths, map(len, units)))
         if len(self._numbers) > WORDS_KEPT or not self._by_words:
-            self._numbers, self._ids = Numbers(), NO_IDS
-        return ids + np.int32(FIRST), np.diff(unit_ends[text_ends]).astype(np.int32)
+            self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
+        lengths = np.diff(unit_ends[text_ends]).astype(np.int32)
+        return ids + np.int32(FIRST), lengths, starts.astype(bool)
 
     def _units(self, text: str) -> list[str]:
         """What is encoded alone, and once: words, or the whole text; "\\n" stands before the first.
@@ -216,6 +225,11 @@ class Vocabulary:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The text of each token; of one that has none, such as EOS, its number, as in "#2"."""
         return [self.decode([token]) or f"#{token}" for token in ids]
+
+
+def word_starts(words: Sequence[int | None]) -> list[bool]:
+    """From the number of each id's word: whether it is the first of it."""
+    return [word != before for before, word in pairwise([None, *words])]
 
 
 def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:

@@ -25,7 +25,8 @@ from jformer.data.vocabulary import Vocabularies
 PAIRS_EACH = 100_000  # with fewer, a process hardly earns its start
 MOST = 8  # processes that one reader of text can keep at work
 
-Sides = list[tuple[np.ndarray, np.ndarray]]  # ids and lengths of the sources, and of the targets
+# Ids, lengths and word starts of the sources, and of the targets.
+Sides = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 class Chunk(NamedTuple):

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from jformer.config import BOS, EOS, PAD
 from jformer.data import bpe_dropout
-from jformer.data.bpe_dropout import NO_PAIR, PLACE_BITS, BpeDropout, PairTable
+from jformer.data.bpe_dropout import NO_MERGE, PLACE_BITS, BpeDropout, PairTable
 
 TEXTS = Path("README.md").read_text(encoding="utf-8").split("\n")  # with empty ones among them
 SMALL = st.text("aabbc' \u00e9", max_size=30)
@@ -38,9 +38,12 @@ class Bpe:
         self.merges = np.array(rows, np.int32).reshape(-1, 3)
 
     def encode(self, texts, dtype=np.int32):
-        rows = [encoding.ids for encoding in self.tokenizer.encode_batch(texts)]
+        """Ids in one array, lengths of the texts, and whether each id begins a word."""
+        encodings = self.tokenizer.encode_batch(texts)
+        rows = [encoding.ids for encoding in encodings]
         flat = np.fromiter(itertools.chain.from_iterable(rows), dtype)
-        return flat, np.array([len(row) for row in rows], np.int32)
+        starts = [a != b for e in encodings for a, b in itertools.pairwise([None, *e.word_ids])]
+        return flat, np.array([len(row) for row in rows], np.int32), np.array(starts, bool)
 
     def letters(self, flat, lengths):
         """The text of each row, byte by byte: what no segmentation may change."""
@@ -62,8 +65,8 @@ def bpe():
 
 
 def test_without_dropout_the_ids_come_back(bpe):
-    flat, lengths = bpe.encode(TEXTS)
-    result = BpeDropout(bpe.merges, 0)(flat, lengths, rng())
+    flat, lengths, starts = bpe.encode(TEXTS)
+    result = BpeDropout(bpe.merges, 0)(flat, lengths, starts, rng())
     np.testing.assert_array_equal(result[0], flat)
     np.testing.assert_array_equal(result[1], lengths)
 
@@ -73,9 +76,9 @@ def test_without_dropout_the_ids_come_back(bpe):
 def test_the_text_of_each_sentence_stays_whatever_the_probability(learned, others, num_merges):
     bpe = Bpe(learned, 259 + num_merges)
     texts = learned + others
-    flat, lengths = bpe.encode(texts)
+    flat, lengths, starts = bpe.encode(texts)
     for probability in (0, 0.1, 0.6, 1):
-        drawn = BpeDropout(bpe.merges, probability)(flat, lengths, rng())
+        drawn = BpeDropout(bpe.merges, probability)(flat, lengths, starts, rng())
         assert bpe.letters(*drawn) == bpe.letters(flat, lengths)
         if probability == 0:
             np.testing.assert_array_equal(drawn[0], flat)
@@ -84,16 +87,14 @@ def test_the_text_of_each_sentence_stays_whatever_the_probability(learned, other
 
 
 def test_all_dropped_leaves_base_symbols(bpe):
-    flat, lengths = bpe.encode(TEXTS)
-    drawn, numbers = BpeDropout(bpe.merges, 1)(flat, lengths, rng())
+    drawn, numbers = BpeDropout(bpe.merges, 1)(*bpe.encode(TEXTS), rng())
     assert not set(drawn.tolist()) & set(bpe.merges[:, 2].tolist())
     assert numbers.tolist() == [len(text.encode()) for text in TEXTS]
 
 
 def test_a_seed_gives_the_same_ids_again_and_another_gives_others(bpe):
-    flat, lengths = bpe.encode(TEXTS)
-    drop = BpeDropout(bpe.merges, 0.1)
-    first, again, other = (drop(flat, lengths, rng(seed))[0].tolist() for seed in (5, 5, 6))
+    encoded, drop = bpe.encode(TEXTS), BpeDropout(bpe.merges, 0.1)
+    first, again, other = (drop(*encoded, rng(seed))[0].tolist() for seed in (5, 5, 6))
     assert first == again != other
 
 
@@ -108,10 +109,12 @@ def test_ids_keep_their_type_and_lengths_theirs(bpe, dtype):
 
 @pytest.mark.parametrize("probability", [0, 0.5, 1])
 def test_ids_of_no_entry_pass_through(bpe, probability):
-    framed = [[PAD, BOS, *row, EOS, 9999, PAD] for row in split(*bpe.encode(TEXTS))]
-    lengths = np.array([len(row) for row in framed])
-    flat = np.array(list(itertools.chain.from_iterable(framed)))
-    for row in split(*BpeDropout(bpe.merges, probability)(flat, lengths, rng())):
+    flat, lengths, starts = bpe.encode(TEXTS)
+    framed = [[PAD, BOS, *row, EOS, 9999, PAD] for row in split(flat, lengths)]
+    of_words = [[1, 1, *row, 1, 1, 1] for row in split(starts, lengths)]
+    flat, starts = (np.array([*itertools.chain(*rows)]) for rows in (framed, of_words))
+    drop = BpeDropout(bpe.merges, probability)
+    for row in split(*drop(flat, lengths + 5, starts.astype(bool), rng())):
         assert row[:2] + row[-3:] == [PAD, BOS, EOS, 9999, PAD]
         assert not {PAD, BOS, EOS, 9999} & set(row[2:-3])
 
@@ -125,31 +128,31 @@ def test_texts_are_drawn_in_slices_that_end_with_sentences(bpe, monkeypatch):
         return segment(self, flat, *others)
 
     monkeypatch.setattr(BpeDropout, "_segment", spy)
-    flat, lengths = bpe.encode(["", "", *TEXTS, "", ""])
-    assert BpeDropout(bpe.merges, 0)(flat, lengths, rng())[0].tolist() == flat.tolist()
+    flat, lengths, starts = bpe.encode(["", "", *TEXTS, "", ""])
+    assert BpeDropout(bpe.merges, 0)(flat, lengths, starts, rng())[0].tolist() == flat.tolist()
     assert max(sizes) < 7 + lengths.max()
-    drawn = BpeDropout(bpe.merges, 0.4)(flat, lengths, rng())
+    drawn = BpeDropout(bpe.merges, 0.4)(flat, lengths, starts, rng())
     assert bpe.letters(*drawn) == bpe.letters(flat, lengths)
 
 
 def test_no_text_and_no_merge_are_no_special_case(bpe):
     none = np.array([], np.int32)
     for lengths in (none, np.array([0, 0])):
-        drawn, numbers = BpeDropout(bpe.merges, 0.5)(none, lengths, rng())
+        drawn, numbers = BpeDropout(bpe.merges, 0.5)(none, lengths, none.astype(bool), rng())
         assert drawn.tolist() == []
         assert numbers.tolist() == lengths.tolist()
-    flat, lengths = bpe.encode(TEXTS)
-    drawn, numbers = BpeDropout(np.zeros((0, 3), np.int32), 0.5)(flat, lengths, rng())
+    flat, lengths, starts = bpe.encode(TEXTS)
+    drawn, numbers = BpeDropout(np.zeros((0, 3), np.int32), 0.5)(flat, lengths, starts, rng())
     assert drawn.tolist() == flat.tolist()
     assert numbers.tolist() == lengths.tolist()
 
 
-def test_a_cut_of_the_pre_tokenizer_stays_where_the_ids_show_it():
+def test_a_cut_of_the_pre_tokenizer_stays_also_where_merges_would_join_the_words():
     bpe = Bpe(["sun it's", "sun he's", "sun"] * 9, 300)
-    flat, lengths = bpe.encode(["'sun"])
-    assert parts(bpe, flat) == ["'s", "u", "n"]  # BPE alone would make it ' and sun
+    encoded = bpe.encode(["'sun"])
+    assert parts(bpe, encoded[0]) == ["'s", "u", "n"]  # BPE alone would make it ' and sun
     drop = BpeDropout(bpe.merges, 0.5)
-    drawn = {tuple(parts(bpe, drop(flat, lengths, rng(seed))[0])) for seed in range(50)}
+    drawn = {tuple(parts(bpe, drop(*encoded, rng(seed))[0])) for seed in range(50)}
     assert drawn == {("'s", "u", "n"), ("'", "s", "u", "n")}
 
 
@@ -187,9 +190,11 @@ def plain(state):
 
 def draw(words, p, draws=20_000):
     """How often each segmentation came of a text of these words."""
-    flat = np.array([symbol for word in words for symbol in plain(word)] * draws)
+    ids = [plain(word) for word in words]
+    flat = np.array([*itertools.chain(*ids)] * draws)
+    starts = np.array([i == 0 for word in ids for i in range(len(word))] * draws)
     lengths = np.full(draws, len(flat) // draws)
-    rows = split(*BpeDropout(np.array(MERGES, np.int32), p)(flat, lengths, rng()))
+    rows = split(*BpeDropout(np.array(MERGES, np.int32), p)(flat, lengths, starts, rng()))
     return collections.Counter(map(tuple, rows))
 
 
@@ -211,6 +216,7 @@ def assert_drawn_from(counts, probabilities):
         (A, B, A, B, A, B),  # a pair more than once, for leftmost or all
         (A, A, A, A, A),  # pairs that overlap
         (A, A, B, C, D),
+        (B, C, A, B, C, D, A, B),  # no entry has c or d before a: three parts that no merge joins
     ],
 )
 def test_segmentations_come_as_often_as_algorithm_1_has_them(word, p):
@@ -219,9 +225,9 @@ def test_segmentations_come_as_often_as_algorithm_1_has_them(word, p):
 
 
 @pytest.mark.parametrize("p", [0.1, 0.6])
-def test_words_that_no_merge_can_join_do_not_influence_each_other(p):
-    # No entry has c or d before a. Drawn as one word, the first would stop less often on its own.
-    words = [(B, C), (A, B, C, D), (A, B, A, B)]
+def test_words_do_not_influence_each_other_whether_or_not_merges_could_join_them(p):
+    # Of c and a none could; of b and a, as in abab, one could.
+    words = [(B, C), (A, B), (A, B, A, B)]
     ends = itertools.product(*(exact(word, p).items() for word in words))
     joint = {(*a, *b, *c): q * r * s for (a, q), (b, r), (c, s) in ends}
     assert_drawn_from(draw(words, p), joint)
@@ -235,4 +241,4 @@ def test_pairs_have_their_number_and_others_have_none():
     numbers = table(*np.array(sorted(pairs)).T)
     np.testing.assert_array_equal(numbers, np.arange(len(pairs)) << PLACE_BITS)
     others = np.array(sorted(set(itertools.product(range(150), range(150))) - pairs))
-    assert np.all(table(*others.T) >= NO_PAIR)
+    assert np.all(table(*others.T) == NO_MERGE)

@@ -1,6 +1,7 @@
 """Layouts: room for every pair, few shapes, little padding."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -80,6 +81,53 @@ def test_each_bucket_is_the_best_that_can_be_added_by_an_exhaustive_search():
         before = chosen[:number]
         best = min(padded([*before, added], S, T) for added in itertools.product(every, every))
         assert padded(chosen[: number + 1], S, T) == best < padded(before, S, T)
+
+
+def plain_bucket_lengths(S, T, number):
+    """The same choice in loops; of equals the longest sources and then the shortest targets."""
+    pairs = list(zip(S, T, strict=True))
+    chosen = [(max(S), max(T))]
+    taken = [sum(chosen[0])] * len(pairs)
+    while len(chosen) < number:
+        choices = []
+        for s, t in itertools.product(set(S), set(T)):
+            inside = [i for i, (a, b) in enumerate(pairs) if a <= s and b <= t]
+            saved = sum(max(0, taken[i] - s - t) for i in inside)
+            choices.append((saved, s, -t, inside))
+        saved, s, t, inside = max(choices)
+        if not saved:
+            break
+        chosen.append((s, -t))
+        for i in inside:
+            taken[i] = min(taken[i], s - t)
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_choice_among_equals_does_not_change(seed):
+    """A run that goes on must get the batches it had: each step is that of a plain search."""
+    rng = np.random.default_rng(seed)
+    S, T = 4 * rng.integers(1, 7, (2, rng.integers(1, 30)))  # so few lengths that many are equal
+    assert bucket_lengths(S, T, 6) == plain_bucket_lengths(S.tolist(), T.tolist(), 6)
+
+
+def test_long_lengths_take_seconds():
+    """CPU time, which other programs of the machine do not change much; it was minutes."""
+    S, T = np.random.default_rng(0).integers(1, 4097, (2, 100_000)).astype(np.int32)
+    began = time.process_time()
+    layout = Buckets(S, T, 2**15, 10)
+    assert time.process_time() - began < 2
+    assert len(layout.shapes) == 10
+    assert layout.fits(S, T).all()
+
+
+@pytest.mark.parametrize("longest", [2045, 2051, 4099, 9001])
+def test_larger_steps_of_lengths_make_the_longest_row_no_longer(longest):
+    S = np.array([longest, 7, 2000, 35, 60] * 9)
+    T = S[::-1].copy()
+    shapes = Buckets(S, T, 2**15, 10).shapes
+    assert max(max(shape[1:]) for shape in shapes) == -(-longest // LENGTH_MULTIPLE) * 4
+    assert len(shapes) > 2
 
 
 def test_more_buckets_never_pad_more():

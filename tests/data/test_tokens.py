@@ -80,6 +80,7 @@ def test_what_is_made_is_found_again(data):
         ({"long_pairs": "truncate"}, ["tokens"]),
         ({"batching": "packed"}, []),
         ({"max_length": 20}, []),
+        ({"bpe_dropout": 0.1}, ["tokens"]),
     ],
     ids=str,
 )
@@ -157,9 +158,13 @@ def test_long_pairs_are_cut_where_the_config_says_so(data):
 
 
 def test_cutting_leaves_what_is_short_enough():
-    ids, counts = with_end(np.array([5, 6, 7, 8, 9]), np.array([2, 0, 3]), limit=3)
+    starts = np.array([True, False, True, False, False])
+    ids, counts, starts = with_end(
+        np.array([5, 6, 7, 8, 9]), np.array([2, 0, 3]), starts, limit=3
+    )  # fmt: skip
     assert ids.tolist() == [5, 6, EOS, EOS, 7, 8, EOS]
     assert counts.tolist() == [3, 1, 3]
+    assert starts.tolist() == [True, False, True, True, True, False, True]
 
 
 def test_a_corpus_of_which_nothing_is_left_is_refused(data):

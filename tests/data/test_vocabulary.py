@@ -199,12 +199,21 @@ def test_flat_ids_are_the_ids_of_each_text_in_order(kind, monkeypatch):
     texts = ["der Hund", "", "  die  Katze ", "der Hund", "12\n3", "der Hund"]
     monkeypatch.setattr(module, "PART", 4)
     monkeypatch.setattr(module, "WORDS_KEPT", 2)
-    ids, lengths = trained(kind).encode_flat(texts)
+    ids, lengths, _ = trained(kind).encode_flat(texts)
     assert ids.dtype == lengths.dtype == np.int32
     singly = [trained(kind).encode([text])[0] for text in texts]
     assert ids.tolist() == [*itertools.chain(*singly)]
     assert lengths.tolist() == [len(one) for one in singly]
     assert trained(kind).encode(texts) == singly
+
+
+def test_words_begin_where_the_pre_tokenizer_cuts():
+    ids, _, word_starts = trained().encode_flat(["der Hund's 12", "", "un!"])
+    entries = [trained().decode([token]) for token in ids]
+    words = "".join(
+        f"|{text}" if first else text for text, first in zip(entries, word_starts, strict=True)
+    )
+    assert words == "|der| Hund|'s| |1|2|un|!"
 
 
 def test_what_is_remembered_of_words_is_bounded(monkeypatch, tmp_path):
@@ -218,7 +227,7 @@ def test_what_is_remembered_of_words_is_bounded(monkeypatch, tmp_path):
 
 
 def test_no_texts_have_no_ids():
-    ids, lengths = trained().encode_flat([])
+    ids, lengths, _ = trained().encode_flat([])
     assert (ids.shape, lengths.shape, trained().encode([])) == ((0,), (0,), [])
     assert (ids.dtype, lengths.dtype) == (np.int32, np.int32)
 

@@ -60,10 +60,10 @@ def test_several_processes_write_the_files_that_one_writes(
         monkeypatch.setattr(workers, "cpus", lambda number=number: number)
         folder = tmp_path / str(number)
         folder.mkdir()
-        write_tokens(folder, corpora, vocabularies, "error", 9, 108)
+        write_tokens(folder, corpora, vocabularies, "error", 9, 108, words=True)
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert written[0] == written[1]
-    assert len(written[0]) == 6
+    assert len(written[0]) == 8
 
 
 def test_processes_encode_at_once_and_answer_in_order(vocabularies, two_workers):
@@ -71,7 +71,7 @@ def test_processes_encode_at_once_and_answer_in_order(vocabularies, two_workers)
     for number, (chunk, sides) in enumerate(encode_all(vocabularies, chunks(20), 20)):
         during |= children() - before
         assert chunk.lines == [number]
-        for (ids, lengths), vocabulary, texts in zip(
+        for (ids, lengths, _), vocabulary, texts in zip(
             sides, (vocabularies.source, vocabularies.target), chunk[2:], strict=True
         ):
             assert ids.tolist() == [*itertools.chain(*vocabulary.encode(texts))]
@@ -92,7 +92,7 @@ def test_a_fault_of_the_text_ends_the_processes(vocabularies, two_workers, tmp_p
     with pytest.raises(UserError, match=r"bad\.de:6: not UTF-8"):
         write_tokens(
             tmp_path / "made", [open_corpus(str(tmp_path / "bad"), "en", "de")],
-            vocabularies, "error", None, 6,
+            vocabularies, "error", None, 6, words=False,
         )  # fmt: skip
     assert children() == before
 
