@@ -147,10 +147,10 @@ class TrainConfig:
     bleu_pairs: int = key(200, "first pairs of validation, translated for that score", ">= 1")
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     checkpoint_minutes: float = key(
-        0.0, "minutes between further checkpoints, 10 in Section 6.1; 0: none", ">= 0"
+        0.0, "minutes between further checkpoints, which are not averaged; 0: none", ">= 0"
     )
     average_checkpoints: int = key(
-        5, "last checkpoints averaged to score and translate; Section 6.1", ">= 1"
+        5, "last regular checkpoints averaged to score and translate; Section 6.1", ">= 1"
     )
     keep_checkpoints: int | None = key(None, "last ones kept; unset: as many as averaged", ">= 1")
     keep_every: int = key(0, "steps at whose multiples a checkpoint stays; 0: none", ">= 0")

@@ -136,7 +136,7 @@ class Run:
         digest = hashlib.sha256()
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
             digest.update(jax.tree_util.keystr(path).encode())
-            digest.update(np.ascontiguousarray(leaf))
+            digest.update(np.asarray(leaf).tobytes())
         return digest.hexdigest()
 
     @functools.cached_property

@@ -20,6 +20,7 @@ from jformer.training.optimizer import make_optimizer
 from jformer.training.prepare import check_same_config
 from jformer.training.step import create_state
 from tests.conftest import small_flags
+from tests.training.test_stops import assert_served_alike
 
 STEPS = 32
 
@@ -87,20 +88,19 @@ def assert_same_run(stopped, undisturbed):
 
 def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_directory, tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    process = subprocess.Popen(command(corpus_directory, killed, PACKED), stderr=subprocess.DEVNULL)
+    more = [*PACKED, f"--config.data.test={corpus_directory / 'test'}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command(corpus_directory, killed, more), **quiet)
     wait_for(killed / "checkpoints" / "10", process)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    reference = subprocess.Popen(
-        command(corpus_directory, undisturbed, PACKED), stderr=subprocess.DEVNULL
-    )
-    again = subprocess.run(
-        command(corpus_directory, killed, PACKED), capture_output=True, text=True
-    )
+    reference = subprocess.Popen(command(corpus_directory, undisturbed, more), **quiet)
+    again = subprocess.run(command(corpus_directory, killed, more), capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
     assert re.search(r"resuming from step \d+", again.stderr)
     assert reference.wait() == 0
     assert_same_run(killed, undisturbed)
+    assert_served_alike(killed, undisturbed)
 
 
 def test_a_run_stopped_by_sigterm_under_pmap_in_parts_goes_on_bit_equal(corpus_directory, tmp_path):
