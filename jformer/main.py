@@ -232,17 +232,11 @@ def summary_command(arguments: list[str]) -> int:
     S, T = (positive(name, flag[name].value, int) for name in lengths)
     gigabytes = positive("memory", flag.memory, float) if flag.memory else 0.0
 
-    format = Path(flag.plot).suffix
-    if flag.plot:
-        if format not in (".png", ".svg"):
-            raise UserError(f"--plot={flag.plot}: a picture's name must end in .png or .svg")
-        check_writable("plot", flag.plot)
-
     from jformer.training.cost import summary
-    from jformer.views.schedule import schedule_picture
+    from jformer.views.schedule import write_schedule
 
     if flag.plot:
-        write_file("plot", flag.plot, schedule_picture(config, format.removeprefix(".")))
+        write_schedule(config, "plot", flag.plot)
     for line in summary(config, S, T, gigabytes):
         print(line)
     return 0
