@@ -35,9 +35,11 @@
 MODEL is --checkpoint=C, which is average (the default), last, best, a step, or steps to average as
 1000,2000; and --ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it.
 
-Results go to standard output, everything else to standard error. Exit status: 0 done, 2 the
-user's mistake in one line, 1 a failure of ours or of the run, 130, 141 and 143 stopped by Ctrl-C,
-a closed pipe and SIGTERM with all saved. DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14,
+Results go to standard output, everything else to standard error, both as UTF-8. Exit status: 0
+done, 2 the user's mistake in one line, 1 a failure of ours or of the run, 130 and 143 stopped by
+Ctrl-C and SIGTERM with all saved, 141 ended at once because who reads the output has gone, as head
+does: then nothing more is saved; files that were written stay, and training goes on from its last
+checkpoint. DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14,
 wmt16, tatoeba, hub or files. --debug shows the traceback of a mistake.
 """
 # Flags and sub-commands only: no other module reads a flag. Whatever imports JAX is imported where
@@ -230,17 +232,11 @@ def summary_command(arguments: list[str]) -> int:
     S, T = (positive(name, flag[name].value, int) for name in lengths)
     gigabytes = positive("memory", flag.memory, float) if flag.memory else 0.0
 
-    format = Path(flag.plot).suffix
-    if flag.plot:
-        if format not in (".png", ".svg"):
-            raise UserError(f"--plot={flag.plot}: a picture's name must end in .png or .svg")
-        check_writable("plot", flag.plot)
-
     from jformer.training.cost import summary
-    from jformer.views.schedule import schedule_picture
+    from jformer.views.schedule import write_schedule
 
     if flag.plot:
-        write_file("plot", flag.plot, schedule_picture(config, format.removeprefix(".")))
+        write_schedule(config, "plot", flag.plot)
     for line in summary(config, S, T, gigabytes):
         print(line)
     return 0

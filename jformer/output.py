@@ -82,6 +82,11 @@ class Output:
         os.close(self._descriptor)
 
 
+def note_of(path: Path) -> Path:
+    """Where it stands what job is writing a file."""
+    return path.with_name(path.name + ".job")
+
+
 class OutputFile(Output):
     """A file that appears when all of it is there."""
 
@@ -93,7 +98,7 @@ class OutputFile(Output):
         self.goes_on = bool(job)
         self._path = path
         self._partial = partial_of(path)
-        self._note = path.with_name(path.name + ".job")
+        self._note = note_of(path)
         super().__init__(open_partial(self._partial))
         try:
             self._begin(job, format)
@@ -149,7 +154,9 @@ def check_output(name: str, read: Iterable[str]) -> None:
             raise UserError(f"--output={name}: is read by this command, too; choose another file")
     if name:
         check_writable("output", name)
-        check_partial(partial_of(final_path(name)))
+        final = final_path(name)
+        check_partial(partial_of(final))
+        check_partial(note_of(final))
 
 
 def open_output(name: str, job: dict[str, Any], format: str) -> Output:

@@ -1,6 +1,7 @@
 """The doors: flags, streams and exit statuses of the real program."""
 
 import io
+import json
 import os
 import re
 import resource
@@ -333,6 +334,35 @@ def test_what_cannot_be_printed_is_quiet_for_a_closed_pipe_and_one_line_for_a_fu
     result = subprocess.run(["bash", "-c", f"{program} > /dev/full"], **options)
     told = b"jformer: [Errno 28] No space left on device\n"
     assert (result.returncode, result.stderr) == (1, told)
+
+
+def test_training_whose_reader_has_gone_goes_on_from_its_last_checkpoint(
+    trained_workdir, corpus_directory, tmp_path, monkeypatch, capsys
+):
+    class Reader(io.StringIO):
+        """Leaves at step 8; there are checkpoints of 3 and 6."""
+
+        def write(self, text):
+            if text.startswith("step 8/"):
+                raise BrokenPipeError
+            return super().write(text)
+
+    flags = small_flags(corpus_directory, tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stderr", Reader())
+        assert main(["jformer", *flags]) == 141
+    assert {*os.listdir(tmp_path / "run" / "checkpoints")} <= {"3", "6"}
+    assert main(["jformer", *flags]) == 0
+    assert "resuming from step 6" in capsys.readouterr().err
+    ours, theirs = (
+        json.loads((folder / "results.json").read_text())["test"]
+        for folder in (tmp_path / "run", trained_workdir)
+    )
+    assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
+    main(["jformer", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "141 ended at once because who reads the output has gone" in told
+    assert "nothing more is saved; files that were written stay, and training goes on" in told
 
 
 def test_the_console_script_is_the_same_program():

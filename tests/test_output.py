@@ -275,11 +275,12 @@ def test_a_damaged_note_of_a_job_is_named(learnt, job, tmp_path, capfd, content)
     assert (tmp_path / "out.job").read_bytes() == content
 
 
+@pytest.mark.parametrize("name", ["out.partial", "out.job"])
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_what_somebody_else_has_put_in_the_place_of_a_part_is_not_written_to(
-    learnt, job, tmp_path, capfd, kind
+    learnt, job, tmp_path, capfd, kind, name
 ):
-    partial, theirs = tmp_path / "out.partial", tmp_path / "theirs"
+    partial, theirs = tmp_path / name, tmp_path / "theirs"
     theirs.write_bytes(b"theirs\n")
     {"link": lambda: partial.symlink_to(theirs), "pipe": lambda: os.mkfifo(partial)}.get(
         kind, partial.mkdir

@@ -1,22 +1,28 @@
 """The learning rate of a config against the step, as in Section 5.3; a picture of Equation 3."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jformer.config import Config
+from jformer.config import Config, UserError
+from jformer.files import check_writable, write_file
 from jformer.training.optimizer import learning_rate
 from jformer.views.figure import new_figure
 
 POINTS = 2000  # of the line; a run of fewer steps has a point a step
 
 
-def schedule_picture(config: Config, format: str) -> bytes:
-    """The learning rate, drawn as a `png` or an `svg` file."""
+def write_schedule(config: Config, flag: str, name: str) -> None:
+    """Draw the learning rate into what --FLAG=NAME is, a PNG or an SVG by its ending."""
+    format = Path(name).suffix
+    if format not in (".png", ".svg"):
+        raise UserError(f"--{flag}={name}: a picture's name must end in .png or .svg")
+    check_writable(flag, name)
     picture = io.BytesIO()
-    draw_schedule(config).savefig(picture, format=format)
-    return picture.getvalue()
+    draw_schedule(config).savefig(picture, format=format.removeprefix("."))
+    write_file(flag, name, picture.getvalue())
 
 
 def draw_schedule(config: Config) -> Any:

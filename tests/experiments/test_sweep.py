@@ -98,7 +98,7 @@ def test_a_mistake_in_a_sweep_is_named(make, body, message):
     ("text", "message"),
     [
         (None, "mine.py: no such file"),
-        ("def sweep(:", r"mine\.py: .*syntax"),
+        ("def sweep(:", r"mine\.py:1: .*syntax"),
         ("def sweep():\n    yield {}\n", "has no CONFIG"),
         ('CONFIG = "configs/tiny.py"\n', r"has no sweep; a sweep needs CONFIG.* and sweep\(\)"),
     ],
