@@ -210,3 +210,12 @@ def test_share_of_tokens_counts_both_sides_of_all_batches(batches):
 def test_batches_of_one_shape_do_not_come_in_one_block():
     shapes = make_batches("buckets").epoch(0).batches[:, 0]
     assert np.count_nonzero(np.diff(shapes)) > 2 * len(np.unique(shapes))
+
+
+@pytest.mark.parametrize("kind", ["buckets", "packed"])
+def test_each_epoch_puts_other_pairs_together(kind):
+    """Not the same batches in another order."""
+    batches = make_batches(kind)
+    epochs = [{frozenset(batch) for batch in members_of(batches.epoch(n))} for n in range(3)]
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert len(epochs[one] & epochs[other]) < len(epochs[one]) / 2

@@ -58,6 +58,14 @@ def test_the_average_is_what_is_loaded_by_default(trained_workdir):
     assert not np.array_equal(last["embedding"], expected.params["embedding"])
 
 
+def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
+    copy = shutil.copytree(trained_workdir, tmp_path / "copy")
+    shutil.copytree(copy / "checkpoints" / "9", copy / "checkpoints" / "6")
+    run = jformer.load(copy)
+    assert run.config.train.average_checkpoints == 2
+    assert_same(run.params, mean(*(saved(trained_workdir, "params", step) for step in (9, 12))))
+
+
 def test_the_best_is_a_checkpoint_of_its_own(trained_workdir):
     best = jformer.load(trained_workdir, "best")
     assert str(best.step) in [path.name for path in (trained_workdir / "best").iterdir()]

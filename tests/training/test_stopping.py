@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
 from jformer.main import main
+from jformer.training.checkpoint import Checkpoints
 from jformer.training.stopping import SAVE, Requests
 from tests.conftest import small_flags
 
@@ -71,3 +73,21 @@ def test_a_save_is_asked_for_when_the_minutes_are_over():
     requests.saved()
     assert requests.now == 0
     assert Requests(minutes=0).now == 0
+
+
+def test_the_minutes_count_from_the_last_save(corpus_directory, tmp_path, monkeypatch):
+    """The clock jumps once: one save more than that of the last step, not one at every step."""
+    times, saves, save = iter([0.0] * 10), [], Checkpoints.save
+    clock = types.SimpleNamespace(monotonic=lambda: next(times, 1000.0))
+    monkeypatch.setattr("jformer.training.stopping.time", clock)
+
+    def counting(checkpoints, state, *rest, **options):
+        saves.append(int(state.step))
+        save(checkpoints, state, *rest, **options)
+
+    monkeypatch.setattr(Checkpoints, "save", counting)
+    flags = [f for f in small_flags(corpus_directory, tmp_path / "run") if "data.test" not in f]
+    more = ["--config.train.checkpoint_every=1000", "--config.train.checkpoint_minutes=10"]
+    assert main(["jformer", *flags, *more]) == 0
+    assert len(saves) == 2
+    assert saves[0] < saves[1] == 12
