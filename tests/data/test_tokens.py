@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jformer.config import EOS, DataConfig, UserError
 from jformer.data.cache import content_hash
@@ -280,3 +281,16 @@ def test_separate_vocabularies_are_loaded_as_they_were_saved(data, tmp_path):
     _, vocabularies = prepared(dataclasses.replace(data, joint_vocabulary=False))
     vocabularies.save(tmp_path)
     assert Vocabularies.load(tmp_path, joint=False).hash == vocabularies.hash
+
+
+def test_ids_that_16_bits_do_not_hold_come_back_whole(data, tmp_path):
+    words = {f"w{n}": n for n in range(2**16 + 7)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "words.json"))
+    text = [f"w{n} w1" for n in (2, 2**16 - 4, 2**16 - 3, 2**16 + 6)]
+    write(data.train, text, text[::-1])
+    tokenized, _ = prepared(dataclasses.replace(data, vocabulary=str(tmp_path / "words.json")))
+    ids = (5, 2**16 - 1, 2**16, 2**16 + 9)
+    for side, numbers in ((tokenized.pairs.sources, ids), (tokenized.pairs.targets, ids[::-1])):
+        assert side.flat.tolist() == [i for number in numbers for i in (number, 4, EOS)]
