@@ -145,6 +145,13 @@ def test_two_checkpoints_are_compared_by_the_paired_bootstrap(evaluate, workdir,
     assert names[1] in table
 
 
+def test_the_other_system_searches_in_the_way_that_was_asked_for(evaluate, workdir, pairs):
+    """A run against itself is the same twice, also where its own config would say more."""
+    _, scores = evaluate(f"--data={pairs}", f"--against={workdir}", "--config.decode.max_length=2")
+    ours, theirs = scores[str(pairs)]["against"]["chrf"]["systems"]
+    assert ours["score"] == theirs["score"] < evaluate(f"--data={pairs}")[1][str(pairs)]["chrf"]
+
+
 def test_an_ensemble_is_scored_as_one(evaluate, workdir, pairs):
     _, alone = evaluate(f"--data={pairs}", "--checkpoint=150")
     _, scores = evaluate(f"--data={pairs}", "--checkpoint=150", f"--ensemble={workdir}@300")

@@ -61,6 +61,21 @@ def test_coverage_tells_entries_used_and_tokens_that_training_lacks(facts):
     assert vocabulary["validation"]["unseen_target_tokens"] == 0
 
 
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_joint_vocabulary_has_seen_what_either_side_has(tmp_path, capsys, joint):
+    write_split(tmp_path / "train", number_words(100, 110))
+    write_split(tmp_path / "scored", Split(["one"], ["1"]))  # the other way round
+    flags = [
+        f"--config.data.train={tmp_path / 'train'}", "--config.data.vocabulary_size=300",
+        f"--config.data.validation={tmp_path / 'scored'}", f"--config.data.cache={tmp_path}",
+        f"--config.data.joint_vocabulary={joint}", "--config.model.tying=output",
+    ]  # fmt: skip
+    assert main(["jformer", "data", "--config=configs/tiny.py:files", "--format=json", *flags]) == 0
+    facts = json.loads(capsys.readouterr().out)["vocabulary"]["validation"]
+    for side in ("source", "target"):
+        assert (facts[f"unseen_{side}_tokens"] == 0) == joint
+
+
 @pytest.mark.parametrize(("normalization", "changed"), [("none", 0), ("nfkc", 2)])
 def test_texts_that_their_tokens_do_not_stand_for_are_counted(
     tmp_path, capsys, normalization, changed

@@ -57,24 +57,6 @@ def test_a_second_signal_leaves_at_once(name):
     assert result.returncode == 128 + getattr(signal, name)
 
 
-def test_outside_of_training_signals_do_what_they_did():
-    before = signal.getsignal(signal.SIGINT)
-    with Requests(0) as requests:
-        signal.raise_signal(signal.SIGINT)
-        assert requests.now == signal.SIGINT
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_a_save_is_asked_for_when_the_minutes_are_over():
-    requests = Requests(minutes=0.001)
-    assert requests.now == 0
-    time.sleep(0.07)
-    assert requests.now == SAVE
-    requests.saved()
-    assert requests.now == 0
-    assert Requests(minutes=0).now == 0
-
-
 def test_the_minutes_count_from_the_last_save(corpus_directory, tmp_path, monkeypatch):
     """The clock jumps once: one save more than that of the last step, not one at every step."""
     times, saves, save = iter([0.0] * 10), [], Checkpoints.save
@@ -91,3 +73,21 @@ def test_the_minutes_count_from_the_last_save(corpus_directory, tmp_path, monkey
     assert main(["jformer", *flags, *more]) == 0
     assert len(saves) == 2
     assert saves[0] < saves[1] == 12
+
+
+def test_outside_of_training_signals_do_what_they_did():
+    before = signal.getsignal(signal.SIGINT)
+    with Requests(0) as requests:
+        signal.raise_signal(signal.SIGINT)
+        assert requests.now == signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_save_is_asked_for_when_the_minutes_are_over():
+    requests = Requests(minutes=0.001)
+    assert requests.now == 0
+    time.sleep(0.07)
+    assert requests.now == SAVE
+    requests.saved()
+    assert requests.now == 0
+    assert Requests(minutes=0).now == 0
