@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.corpora import Split
-from jformer.data.look import look, page
+from jformer.data.look import length_statistics, look, page
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.main import main
 from tests.conftest import file_flags, number_words, write_split
@@ -44,6 +45,14 @@ def test_the_histogram_holds_every_pair(facts):
         assert sum(count for _, count in numbers["histogram"]) == 203
         assert numbers["histogram"][-1][0] == numbers["max"]
     assert facts["lengths"]["en"]["median"] == len("1 2 3") + 1
+
+
+def test_lengths_are_summed_up_by_their_mean_and_quantiles():
+    """Of 100 texts of 1 to 100 tokens."""
+    found = length_statistics(np.random.default_rng(0).permutation(100) + 1)
+    assert {name: found[name] for name in ("mean", "median", "p95", "max")} == {
+        "mean": 50.5, "median": 50, "p95": 95, "max": 100,
+    }  # fmt: skip
 
 
 def test_odd_characters_are_named_with_their_first_place(facts):

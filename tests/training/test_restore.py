@@ -141,13 +141,27 @@ def test_a_run_with_moving_averages_is_loaded_by_them(trained_workdir, tmp_path)
         assert_same(loaded.params, expected)
 
 
-def new_run(trained_workdir, workdir, **train):
+def new_run(trained_workdir, workdir, seed=5, **train):
     """The task of a run like the trained one, in a directory of its own."""
     config = read_config(trained_workdir / "config.json")
-    config = dataclasses.replace(config, seed=5, train=dataclasses.replace(config.train, **train))
+    config = dataclasses.replace(
+        config, seed=seed, train=dataclasses.replace(config.train, **train)
+    )
     corpora, splits = open_data(config)
     mesh = parallel.make_mesh(config)
     return prepare(config, corpora, splits["validation"], workdir, mesh)
+
+
+def test_parameters_and_masks_are_drawn_by_keys_of_their_own_from_the_seed(
+    trained_workdir, tmp_path
+):
+    tasks = [new_run(trained_workdir, tmp_path, seed) for seed in (5, 6, 5)]
+    keys = [
+        tuple(jax.random.key_data(key).tolist())
+        for task in tasks for key in (task.params_key, task.dropout_key)
+    ]  # fmt: skip
+    assert len({*keys[:4]}) == 4
+    assert keys[4:] == keys[:2]
 
 
 @pytest.mark.parametrize("suffix", ["", "@9"])
