@@ -150,6 +150,27 @@ def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, mess
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"train__batch_tokens": 256},  # as many as data.max_length
+        {"model__positions": "learned", "model__max_positions": 256 + 50},
+        {"decode__min_length": 4, "decode__max_length": 5},
+        {"decode__n_best": 4},
+        {"decode__alignment_layer": 6},
+        {"optimizer__schedule": "linear", "optimizer__decay_steps": 4001},
+        {"train__keep_checkpoints": 5},
+        {
+            "parallel__coordinator": "host:65535", "parallel__processes": 2,
+            "parallel__process": 1,
+        },
+    ],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_a_value_that_is_just_possible_is_taken(change):
+    freeze(edited(**change))
+
+
 def test_heads_need_not_divide_d_model_when_their_widths_are_set():
     model = freeze(edited(model__num_heads=7, model__d_k=5, model__d_v=3)).model
     assert (model.num_heads, model.key_width, model.value_width) == (7, 5, 3)

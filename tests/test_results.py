@@ -148,6 +148,20 @@ def test_two_checkpoints_are_compared_by_the_paired_bootstrap(evaluate, workdir,
     assert names[1] in table
 
 
+def test_perplexity_is_that_of_the_first_reference(evaluate, pairs, tmp_path):
+    (tmp_path / "second").write_bytes(as_file(["nothing like it"] * 20))
+    more = f"--references={tmp_path / 'second'}"
+    alone, beside = (evaluate(f"--data={pairs}", *flags)[1] for flags in ([], [more]))
+    assert alone[str(pairs)]["perplexity"] == beside[str(pairs)]["perplexity"] < 100
+
+
+def test_the_other_system_searches_in_the_way_that_was_asked_for(evaluate, workdir, pairs):
+    """A run against itself is the same twice, also where its own config would say more."""
+    _, scores = evaluate(f"--data={pairs}", f"--against={workdir}", "--config.decode.max_length=2")
+    ours, theirs = scores[str(pairs)]["against"]["chrf"]["systems"]
+    assert ours["score"] == theirs["score"] < evaluate(f"--data={pairs}")[1][str(pairs)]["chrf"]
+
+
 def test_an_ensemble_is_scored_as_one(evaluate, workdir, pairs):
     _, alone = evaluate(f"--data={pairs}", "--checkpoint=150")
     _, scores = evaluate(f"--data={pairs}", "--checkpoint=150", f"--ensemble={workdir}@300")

@@ -13,6 +13,7 @@ from jformer.main import parse
 from jformer.model.transformer import Transformer
 from jformer.training.cost import parameters
 from jformer.training.step import abstract_params
+from jformer.views.paper import TABLE_3
 
 # The table itself: N, d_model, d_ff, h, d_k, d_v, P_drop, epsilon_ls, steps in thousands; then the
 # millions of parameters, where it prints them, and ours with 37,000 entries.
@@ -110,3 +111,19 @@ def test_the_base_model_of_tensor2tensor_is_a_line_of_flags():
         "optimizer.learning_rate_factor": 2.0, "train.smoothing_over": "others",
         "model.initializer": "xavier",
     }  # fmt: skip
+
+
+# The same rows in the order of TABLE: perplexity and BLEU on newstest2013.
+SCORES = """
+4.92 25.8  5.29 24.9  5.00 25.5  4.91 25.8  5.01 25.4  5.16 25.1  5.01 25.4
+6.11 23.7  5.19 25.3  4.88 25.5  5.75 24.5  4.66 26.0  5.12 25.4  4.75 26.2
+5.77 24.6  4.95 25.5  4.67 25.3  5.47 25.7  4.92 25.7  4.33 26.4
+"""
+
+
+def test_the_report_compares_with_the_scores_that_the_table_prints():
+    numbers = [float(number) for number in SCORES.split()]
+    printed = zip(TABLE, numbers[::2], numbers[1::2], strict=True)
+    assert [(row.name, row.perplexity, row.bleu) for row in TABLE_3] == list(printed)
+    millions = {name: values[9] for name, values in TABLE.items()}
+    assert {row.name: row.millions for row in TABLE_3} == millions

@@ -1,17 +1,22 @@
 """Batches: everything once, as it was laid out, the same again from any position."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
 import jformer.data.batches as module
-from jformer.config import BOS, EOS, PAD
-from jformer.data import ragged
-from jformer.data.batches import Batches, iterate
+from jformer.config import BOS, EOS, PAD, DataConfig
+from jformer.data import pipeline, ragged
+from jformer.data.batches import Batches, iterate, redrawn
 from jformer.data.bpe_dropout import BpeDropout
+from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
+from jformer.data.tokens import tokenize
+from jformer.data.vocabulary import Vocabularies
+from tests.conftest import number_words, small_config
 
 BATCH_TOKENS, PAIRS = 512, 237
 # Ids 3 to 9 are base symbols, and three merges of them.
@@ -212,3 +217,47 @@ def test_share_of_tokens_counts_both_sides_of_all_batches(batches):
 def test_batches_of_one_shape_do_not_come_in_one_block():
     shapes = make_batches("buckets").epoch(0).batches[:, 0]
     assert np.count_nonzero(np.diff(shapes)) > 2 * len(np.unique(shapes))
+
+
+@pytest.mark.parametrize("kind", ["buckets", "packed"])
+def test_each_epoch_puts_other_pairs_together(kind):
+    """Not the same batches in another order."""
+    batches = make_batches(kind)
+    epochs = [{frozenset(batch) for batch in members_of(batches.epoch(n))} for n in range(3)]
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert len(epochs[one] & epochs[other]) < len(epochs[one]) / 2
+
+
+def redrawing(max_length):
+    """Loud words and quiet ones, a vocabulary for each side, and nearly all merges dropped."""
+    config = small_config()
+    data = dataclasses.replace(
+        config.data, joint_vocabulary=False, vocabulary_size=290, bpe_dropout=0.9,
+        max_length=max_length,
+    )  # fmt: skip
+    words = number_words(100, 160).targets
+    split = Split([text.upper() for text in words], words)
+    vocabularies = Vocabularies.train(lambda: zip(split.sources, split.targets, strict=True), data)
+    pairs, config = tokenize(split, vocabularies), dataclasses.replace(config, data=data)
+    made = pipeline.make_batches(config, pairs, np.arange(len(split)), vocabularies)
+    return split, vocabularies, made
+
+
+def test_each_side_is_cut_anew_by_the_merges_of_its_own_vocabulary():
+    split, vocabularies, batches = redrawing(max_length=48)
+    epoch = batches.epoch(0)
+    for side, vocabulary, texts in (
+        (epoch.pairs.sources, vocabularies.source, split.sources),
+        (epoch.pairs.targets, vocabularies.target, split.targets),
+    ):
+        rows = np.split(side.flat, side.offsets[1:-1])
+        assert [vocabulary.decode(ids) for ids in rows] == texts
+        assert [row[:-1].tolist() for row in rows] != vocabulary.encode(texts)
+
+
+def test_no_batch_is_made_longer_than_max_length_for_what_dropout_draws():
+    _, vocabularies, batches = redrawing(max_length=12)
+    drops = pipeline.droppers(vocabularies, DataConfig(bpe_dropout=0.9))
+    drawn = redrawn(batches.pairs, drops, np.random.default_rng(0))
+    assert drawn.targets.lengths.max() > 12 >= batches.pairs.targets.lengths.max()
+    assert max(max(S, T) for _, S, T in batches.layout.shapes) <= 12

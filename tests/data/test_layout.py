@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jformer.data.layout as module
-from jformer.data.layout import LENGTH_MULTIPLE, Buckets, Packing, bucket_lengths
+from jformer.data.layout import LENGTH_MULTIPLE, Buckets, Packing, bucket_lengths, rows_that_fit
 
 BATCH_TOKENS, LONGEST = 512, 60
 
@@ -223,3 +223,12 @@ def test_the_side_that_takes_less_has_shorter_rows():
     S, _ = random_lengths(500)
     _, row_S, row_T = Packing(S, np.minimum(2 * S, LONGEST), BATCH_TOKENS, 128).shapes[0]
     assert row_S < row_T == 128
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "length", "rows"),
+    [(25_000, 100, 248), (25_000, 96, 256), (800, 100, 8), (799, 100, 7), (100, 30, 3), (9, 10, 1)],
+)
+def test_rows_are_a_multiple_of_8_where_there_are_as_many(batch_tokens, length, rows):
+    """So that they divide among devices."""
+    assert rows_that_fit(batch_tokens, length) == rows

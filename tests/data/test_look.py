@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.corpora import Split
-from jformer.data.look import look, page
+from jformer.data.look import length_statistics, look, page
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.main import main
 from tests.conftest import file_flags, number_words, write_split
@@ -46,6 +47,14 @@ def test_the_histogram_holds_every_pair(facts):
     assert facts["lengths"]["en"]["median"] == len("1 2 3") + 1
 
 
+def test_lengths_are_summed_up_by_their_mean_and_quantiles():
+    """Of 100 texts of 1 to 100 tokens."""
+    found = length_statistics(np.random.default_rng(0).permutation(100) + 1)
+    assert {name: found[name] for name in ("mean", "median", "p95", "max")} == {
+        "mean": 50.5, "median": 50, "p95": 95, "max": 100,
+    }  # fmt: skip
+
+
 def test_odd_characters_are_named_with_their_first_place(facts):
     odd = facts["odd_characters"]
     assert list(odd) == ["U+200B", "U+2028"]  # the most frequent first
@@ -59,6 +68,21 @@ def test_coverage_tells_entries_used_and_tokens_that_training_lacks(facts):
     assert 0 < vocabulary["source"]["used"] < vocabulary["source"]["entries"] <= 300
     assert vocabulary["validation"]["unseen_source_tokens"] == 2  # the two bytes of an ß
     assert vocabulary["validation"]["unseen_target_tokens"] == 0
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_joint_vocabulary_has_seen_what_either_side_has(tmp_path, capsys, joint):
+    write_split(tmp_path / "train", number_words(100, 110))
+    write_split(tmp_path / "scored", Split(["one"], ["1"]))  # the other way round
+    flags = [
+        f"--config.data.train={tmp_path / 'train'}", "--config.data.vocabulary_size=300",
+        f"--config.data.validation={tmp_path / 'scored'}", f"--config.data.cache={tmp_path}",
+        f"--config.data.joint_vocabulary={joint}", "--config.model.tying=output",
+    ]  # fmt: skip
+    assert main(["jformer", "data", "--config=configs/tiny.py:files", "--format=json", *flags]) == 0
+    facts = json.loads(capsys.readouterr().out)["vocabulary"]["validation"]
+    for side in ("source", "target"):
+        assert (facts[f"unseen_{side}_tokens"] == 0) == joint
 
 
 @pytest.mark.parametrize(("normalization", "changed"), [("none", 0), ("nfkc", 2)])

@@ -1,5 +1,6 @@
 """Corpora under the names that they are published by; every file holds its own name as its text."""
 
+import dataclasses
 import gzip
 import re
 
@@ -9,6 +10,7 @@ from jformer.config import DATASETS, DataConfig, UserError
 from jformer.data.corpora import Report, read
 from jformer.data.hub import HUB
 from jformer.data.named import LAYOUTS, open_folder, wanted
+from jformer.data.pipeline import open_corpora
 
 # As unpacked from the archives. PAIR is the archive's, DIRECTION and SIDE are the reader's.
 MULTI30K = {
@@ -292,3 +294,13 @@ def test_what_is_wanted_has_its_published_spelling_in_either_direction(pair):
     for file in ("europarl-v7.de-en.de", "newstest2013.en", "--config.data.directory=FOLDER"):
         assert file in text
     assert ("newstest2014-deen-src.en" in text) == (pair == "en-de")
+
+
+def test_more_training_text_comes_behind_that_of_a_named_corpus_and_only_to_train(tmp_path):
+    data = config(tmp_path, "tatoeba")
+    write_all(tmp_path, {"all": ["train.LANG", "val.LANG", "test.LANG", "more.LANG"]}, data)
+    data = dataclasses.replace(data, train=str(tmp_path / "more"))
+    found = texts(open_corpora(data, seed=0))
+    assert found["train"] == [[both("train.LANG", data)], [both("more.LANG", data)]]
+    assert found["validation"] == [[both("val.LANG", data)]]
+    assert "train" not in open_corpora(data, seed=0, with_train=False)

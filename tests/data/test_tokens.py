@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jformer.config import EOS, DataConfig, UserError
 from jformer.data.cache import content_hash
@@ -196,6 +197,13 @@ def test_a_vocabulary_is_learned_from_a_sample_of_a_large_corpus(data, caplog):
     assert "learning from every 2th of 100 pairs" in caplog.text
 
 
+def test_of_a_corpus_a_little_larger_than_the_sample_every_second_pair_is_learned_from(data):
+    write(data.train, ["four", "nine"] * 50, ["vier", "neun"] * 50)
+    _, vocabularies = prepared(dataclasses.replace(data, vocabulary_sample=60))
+    lengths = [len(ids) for ids in vocabularies.target.encode(["four", "vier", "nine", "neun"])]
+    assert lengths == [1, 1, 4, 4]
+
+
 def test_two_languages_can_have_a_vocabulary_each(data):
     _, vocabularies = prepared(dataclasses.replace(data, joint_vocabulary=False))
     assert vocabularies.source is not vocabularies.target
@@ -211,6 +219,19 @@ def test_a_vocabulary_that_is_brought_along_is_taken_as_it_is(data, tmp_path):
     assert vocabularies.target.hash == Vocabulary.load(tmp_path / "tokenizer.json").hash
     Vocabulary.train(["nine ten"] * 9, 290).save(tmp_path / "tokenizer.json")
     assert prepared(brought)[1].target.hash != vocabularies.target.hash
+
+
+def test_ids_that_16_bits_do_not_hold_come_back_whole(data, tmp_path):
+    words = {f"w{n}": n for n in range(2**16 + 7)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "words.json"))
+    text = [f"w{n} w1" for n in (2, 2**16 - 4, 2**16 - 3, 2**16 + 6)]
+    write(data.train, text, text[::-1])
+    tokenized, _ = prepared(dataclasses.replace(data, vocabulary=str(tmp_path / "words.json")))
+    ids = (5, 2**16 - 1, 2**16, 2**16 + 9)
+    for side, numbers in ((tokenized.pairs.sources, ids), (tokenized.pairs.targets, ids[::-1])):
+        assert side.flat.tolist() == [i for number in numbers for i in (number, 4, EOS)]
 
 
 def test_a_vocabulary_to_bring_along_that_is_not_there_is_refused_whatever_the_cache_has(data):

@@ -112,6 +112,11 @@ def test_the_likeliest_token_stays_however_small_top_p_is():
     assert np.isfinite(result_1V).tolist() == [[False, True, False]]
 
 
+def test_no_token_stays_behind_those_that_hold_top_p_to_the_bit():
+    result_1V = np.asarray(likely(np.zeros((1, 4)), config_of(1, top_p=0.5)))
+    assert np.isfinite(result_1V).tolist() == [[True, True, False, False]]
+
+
 def test_a_low_temperature_is_greedy():
     machine = random_machine(31, 3)
     tokens = []

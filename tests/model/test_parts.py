@@ -290,9 +290,15 @@ class DecoderOnly(nn.Module):
 def test_an_encoder_alone_classifies_five_tokens_of_a_thousand():
     toy = EncoderOnly(ModelConfig(num_layers=6, d_model=256, d_ff=1024, num_heads=4), 1000)
     tokens_15 = jnp.array([[1, 2, 3, 4, 5]])
-    logits_15V, _ = toy.init_with_output(jax.random.key(0), tokens_15)
+    logits_15V, variables = toy.init_with_output(jax.random.key(0), tokens_15)
     assert logits_15V.shape == (1, 5, 1000)
     np.testing.assert_allclose(jnp.exp(logits_15V).sum(axis=-1), 1, rtol=1e-5)
+    # Each answer depends on every other token, before and after, and none on padding.
+    changed_15V = toy.apply(variables, tokens_15.at[0, 2].set(9))
+    assert np.all(np.abs(changed_15V - logits_15V).max(axis=-1) > 1e-3)
+    padded_17V = toy.apply(variables, jnp.pad(tokens_15, ((0, 0), (0, 2))))
+    np.testing.assert_allclose(padded_17V[:, :5], logits_15V, atol=1e-5)
+    assert sum(name.startswith("EncoderLayer_") for name in variables["params"]) == 6
 
 
 def test_a_decoder_alone_does_not_see_what_follows():

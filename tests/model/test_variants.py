@@ -239,7 +239,8 @@ def test_kernels_begin_with_the_deviation_of_their_initializer(initializer):
         assert np.std(layer[block][name]["kernel"]) == pytest.approx(deviation, rel=0.03), name
 
 
-def test_dropout_stands_where_the_paper_has_it_and_where_a_key_puts_it():
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_dropout_stands_where_the_paper_has_it_and_where_a_key_puts_it(norm_position):
     """On the sums of embeddings and positions, and on the output of each sub-layer before it is
     added; by keys of their own on attention weights and on the inner layer."""
     places = {}
@@ -253,7 +254,7 @@ def test_dropout_stands_where_the_paper_has_it_and_where_a_key_puts_it():
 
     def train(**changes):
         places.clear()
-        model, variables = make(changes)
+        model, variables = make({"norm_position": norm_position} | changes)
         with nn.intercept_methods(watch):
             model.apply(
                 variables, SOURCE_BS, TARGET_BT, train=True, rngs={"dropout": jax.random.key(0)}
@@ -276,3 +277,42 @@ def test_dropout_stands_where_the_paper_has_it_and_where_a_key_puts_it():
     weights = places["decoder_0/cross_attention/weights_dropout"][1]
     np.testing.assert_allclose(np.sum(weights, axis=-1), 1, rtol=1e-5)
     assert np.min(places["decoder_0/feed_forward/activation_dropout"][1]) == 0  # after ReLU
+
+
+def test_the_end_of_a_branch_is_scaled_by_the_depth_of_its_own_stack():
+    config = ModelConfig(num_layers=1, num_decoder_layers=4, d_model=128, d_ff=16, num_heads=4)
+    init = jax.jit(Transformer(config, V).init)
+    params = init(jax.random.key(0), SOURCE_BS, TARGET_BT)["params"]
+    xavier = (2 / 256) ** 0.5
+    for layer, depth in (("encoder_0", 1), ("decoder_0", 4), ("decoder_3", 4)):
+        deviation = np.std(params[layer]["self_attention"]["out"]["kernel"])
+        # 16,384 draws: the deviation's own error is below 1 %
+        assert deviation == pytest.approx(xavier / (2 * depth) ** 0.5, rel=0.03), layer
+
+
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_norms_add_the_twins_epsilon_to_a_variance_that_is_as_small(norm_position):
+    model, variables = make({"positions": "none", "tying": "none", "norm_position": norm_position})
+    small = {name: 1e-3 * variables["params"][name] for name in ("embedding", "source_embedding")}
+    params = {**variables["params"], **small}
+    doubles = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    expected_TV = reference.forward(doubles, model.config, SOURCE_BS[0], TARGET_BT[0])
+    logits_BTV = model.apply({"params": params}, SOURCE_BS, TARGET_BT)
+    # float32 against float64
+    np.testing.assert_allclose(logits_BTV[0], expected_TV, rtol=1e-4, atol=1e-4)
+
+
+def test_an_attention_weight_that_is_dropped_takes_its_relative_value_with_it():
+    config = dataclasses.replace(MODEL, attention_dropout=1 - 1e-6)  # of 2 x 3 x 7 x 7, none stays
+    attention = MultiHeadAttention(config, "relative")
+    x_BLD = np.random.default_rng(0).normal(size=(B, T, MODEL.d_model)).astype(np.float32)
+    mask_11QM = np.ones((1, 1, T, T), bool)
+    variables = attention.init(jax.random.key(0), x_BLD, x_BLD, mask_11QM)
+    answer, dropped = (
+        attention.apply(
+            variables, x_BLD, x_BLD, mask_11QM, train, rngs={"dropout": jax.random.key(1)}
+        )
+        for train in (False, True)
+    )
+    assert np.all(answer != 0)
+    assert np.all(dropped == 0)

@@ -19,6 +19,7 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.optimizer import make_optimizer
 from jformer.training.prepare import check_same_config
 from jformer.training.step import create_state
+from jformer.training.storage import SaveError
 from tests.conftest import small_flags
 from tests.training.test_stops import assert_served_alike
 
@@ -151,6 +152,21 @@ def test_a_run_killed_at_random_moments_ends_bit_equal(corpus_directory, tmp_pat
         last = [*command(corpus_directory, workdir, more), every_step]
         assert subprocess.run(last, env=devices, stderr=subprocess.DEVNULL).returncode == 0
     assert_same_run(killed, undisturbed)
+
+
+def test_after_each_step_the_loop_looks_for_a_save_that_has_failed(
+    corpus_directory, tmp_path, monkeypatch, capsys
+):
+    """In the background, long before the next save."""
+
+    def failed(checkpoints):
+        raise SaveError("this checkpoint could not be written")
+
+    monkeypatch.setattr(Checkpoints, "check_errors", failed)
+    flags = [*small_flags(corpus_directory, tmp_path / "run"), "--config.train.log_every=1"]
+    assert main(["jformer", *flags]) == 1
+    assert capsys.readouterr().err.endswith("jformer: this checkpoint could not be written\n")
+    assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1]
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,13 @@ from jformer.model.transformer import Transformer
 from jformer.training import step as step_module
 from jformer.training.nonfinite import Skipped
 from jformer.training.optimizer import make_optimizer
-from jformer.training.step import create_state, make_train_step
+from jformer.training.step import create_state, evaluation_step, make_train_step
 from jformer.training.window import Seen
 from tests.conftest import small_flags
 
 V, BAD = 31, 7
 KEY = jax.random.key(9)
+MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0, tying="none")
 TOO_HIGH = ["--config.optimizer.learning_rate_factor=1e30", "--config.train.max_skipped=3"]
 
 
@@ -33,8 +34,7 @@ def rate(step):
 @functools.cache
 def setup(accumulate=1):
     """A compiled step, and a state in which one source word is not finite."""
-    config = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0, tying="none")
-    model = Transformer(config, V)
+    model = Transformer(MODEL, V)
     adam = make_optimizer(OptimizerConfig(), rate)
     step = jax.jit(make_train_step(model, adam, TrainConfig(accumulate=accumulate, ema_decay=0.9)))
     state = jax.jit(lambda: create_state(model, adam, jax.random.key(0), with_ema=True))()
@@ -64,6 +64,18 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_number():
     assert {name: float(value) for name, value in metrics.items()} == {
         "skipped": 1, "loss": 0, "nll": 0, "tokens": 0, "gradient_norm": 0,
     }  # fmt: skip
+
+
+def test_a_finite_loss_with_a_gradient_that_is_not_is_skipped_too():
+    """Logits of 1e24: so is the loss, and the square of such a gradient is beyond float32."""
+    step, state = setup()
+    large = {**state.params, "output": 1e25 * state.params["output"]}
+    state = dataclasses.replace(state, params=large)
+    after, metrics = step(state, batch(), KEY)
+    evaluate = jax.jit(evaluation_step, static_argnums=0)
+    assert np.isfinite(evaluate(Transformer(MODEL, V), state.params, batch())["loss"])
+    assert int(metrics["skipped"]) == 1
+    assert_same(dataclasses.replace(after, step=state.step), state)
 
 
 def test_the_step_after_a_skipped_one_is_as_if_nothing_had_been():

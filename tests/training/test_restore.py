@@ -58,6 +58,14 @@ def test_the_average_is_what_is_loaded_by_default(trained_workdir):
     assert not np.array_equal(last["embedding"], expected.params["embedding"])
 
 
+def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
+    copy = shutil.copytree(trained_workdir, tmp_path / "copy")
+    shutil.copytree(copy / "checkpoints" / "9", copy / "checkpoints" / "6")
+    run = jformer.load(copy)
+    assert run.config.train.average_checkpoints == 2
+    assert_same(run.params, mean(*(saved(trained_workdir, "params", step) for step in (9, 12))))
+
+
 def test_the_best_is_a_checkpoint_of_its_own(trained_workdir):
     best = jformer.load(trained_workdir, "best")
     assert str(best.step) in [path.name for path in (trained_workdir / "best").iterdir()]
@@ -142,6 +150,18 @@ def new_run(trained_workdir, workdir, seed=5, **train):
     corpora, splits = open_data(config)
     mesh = parallel.make_mesh(config)
     return prepare(config, corpora, splits["validation"], workdir, mesh)
+
+
+def test_parameters_and_masks_are_drawn_by_keys_of_their_own_from_the_seed(
+    trained_workdir, tmp_path
+):
+    tasks = [new_run(trained_workdir, tmp_path, seed) for seed in (5, 6, 5)]
+    keys = [
+        tuple(jax.random.key_data(key).tolist())
+        for task in tasks for key in (task.params_key, task.dropout_key)
+    ]  # fmt: skip
+    assert len({*keys[:4]}) == 4
+    assert keys[4:] == keys[:2]
 
 
 @pytest.mark.parametrize("suffix", ["", "@9"])

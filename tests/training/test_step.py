@@ -20,13 +20,13 @@ KEY = jax.random.key(9)
 
 
 @functools.cache
-def setup(dropout=0.2, label_smoothing=0.1, consistency=0.0):
+def setup(dropout=0.2, **train):
     """A compiled step, shared by the tests, and a state to begin with."""
     model = Transformer(dataclasses.replace(CONFIG, dropout=dropout), V)
     adam = make_optimizer(OptimizerConfig(), lambda count: 0.01)
-    train = TrainConfig(label_smoothing=label_smoothing, consistency=consistency)
-    step = jax.jit(make_train_step(model, adam, train))
-    return step, jax.jit(lambda key: create_state(model, adam, key))(jax.random.key(0))
+    config = TrainConfig(**train)
+    step, with_ema = jax.jit(make_train_step(model, adam, config)), config.ema_decay > 0
+    return step, jax.jit(lambda key: create_state(model, adam, key, with_ema))(jax.random.key(0))
 
 
 def batch(seed=0):
@@ -146,3 +146,36 @@ def test_the_state_of_a_step_is_four_things():
         "ema",
     ]
     assert state.step.dtype == jnp.int32
+
+
+def test_the_moving_average_follows_the_new_parameters_with_a_decay_that_warms_up():
+    """As tf.train.ExponentialMovingAverage with num_updates: decays of 1/10, 2/11, 3/12, 0.27."""
+    step, state = setup(dropout=0.0, ema_decay=0.27)
+    expected = jax.tree.map(lambda x: np.asarray(x, np.float64), state.params)
+    for decay in (1 / 10, 2 / 11, 3 / 12, 0.27, 0.27):
+        state, _ = step(state, batch(), KEY)
+        expected = jax.tree.map(
+            lambda old, new, d=decay: d * old + (1 - d) * np.asarray(new), expected, state.params
+        )
+        # Float32 against float64; an update moves a parameter by 1e-2.
+        assert_trees_close(state.ema, expected, atol=1e-6)
+
+
+def test_each_accumulated_part_draws_masks_of_its_own():
+    """Two parts of the same rows: each under the step's key with its own number folded in."""
+    step, state = setup(accumulate=2)
+    twice = {name: np.repeat(rows, 2, axis=0) for name, rows in batch().items()}  # rows take turns
+    _, sums = step(state, twice, KEY)
+
+    @jax.jit
+    def nll(part):
+        key = jax.random.fold_in(jax.random.fold_in(KEY, 0), part)
+        logits_BTV = Transformer(CONFIG, V).apply(
+            {"params": state.params}, batch()["source_BS"], batch()["target_BT"], train=True,
+            rngs={"dropout": key},
+        )  # fmt: skip
+        return loss_sums(logits_BTV, batch()["labels_BT"], 0.1, "all")["nll"]
+
+    first, second = float(nll(0)), float(nll(1))
+    assert first != pytest.approx(second, rel=1e-4)
+    assert float(sums["nll"]) == pytest.approx(first + second, rel=1e-5)  # float32

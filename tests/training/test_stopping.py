@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import pytest
 
@@ -93,6 +94,24 @@ def test_a_second_signal_leaves_at_once(name):
     assert result.stdout == "still here\n"
     assert "once more leaves at once" in result.stderr
     assert result.returncode == 128 + getattr(signal, name)
+
+
+def test_the_minutes_count_from_the_last_save(corpus_directory, tmp_path, monkeypatch):
+    """The clock jumps once: one save more than that of the last step, not one at every step."""
+    times, saves, save = iter([0.0] * 10), [], Checkpoints.save
+    clock = types.SimpleNamespace(monotonic=lambda: next(times, 1000.0))
+    monkeypatch.setattr("jformer.training.stopping.time", clock)
+
+    def counting(checkpoints, state, *rest, **options):
+        saves.append(int(state.step))
+        save(checkpoints, state, *rest, **options)
+
+    monkeypatch.setattr(Checkpoints, "save", counting)
+    flags = [f for f in small_flags(corpus_directory, tmp_path / "run") if "data.test" not in f]
+    more = ["--config.train.checkpoint_every=1000", "--config.train.checkpoint_minutes=10"]
+    assert main(["jformer", *flags, *more]) == 0
+    assert len(saves) == 2
+    assert saves[0] < saves[1] == 12
 
 
 def test_outside_of_training_signals_do_what_they_did():

@@ -10,6 +10,7 @@ import pytest
 
 import jformer
 from jformer.config import read_config
+from jformer.data.corpora import Split
 from jformer.evaluation.scores import bleu as bleu_of
 from jformer.main import main
 from jformer.training.prepare import is_complete
@@ -190,3 +191,40 @@ def test_a_run_is_complete_at_its_last_step_or_without_patience(
     config = read_config(workdir / "config.json")
     train = dataclasses.replace(config.train, **change)
     assert is_complete(dataclasses.replace(config, train=train), workdir) is complete
+
+
+@pytest.fixture(scope="module")
+def averaged(directory):
+    """With moving averages, and batches of validation that hold unequally many tokens."""
+    split = Split([*VALIDATION.sources[:10], "7"], [*VALIDATION.targets[:10], "seven"])
+    write_split(directory / "uneven", split)
+    flags = [
+        "--config.train.ema_decay=0.9", "--config.train.batch_tokens=64", "--config.train.steps=30",
+        "--config.train.evaluate_every=30", "--config.optimizer.warmup_steps=20",
+        f"--config.data.validation={directory / 'uneven'}",
+    ]  # fmt: skip
+    return split, run(directory, "averaged", *flags)
+
+
+def nll_by(run, split):
+    scored = run.score(split.sources, split.targets)
+    return -np.mean([x for one in scored for x in one.token_log_probs])
+
+
+def test_the_validation_nll_is_the_mean_over_all_tokens_however_they_fall_into_batches(averaged):
+    split, workdir = averaged
+    run = jformer.load(workdir)
+    (line,) = metrics_of(workdir)
+    lengths = [len(ids) + 1 for ids in run.vocabulary.encode(split.targets)]
+    assert max(lengths) * len(lengths) > run.config.train.batch_tokens  # several batches
+    assert min(lengths) < max(lengths)
+    assert line["nll"] == pytest.approx(nll_by(run, split), rel=1e-5)  # float32
+    assert line["perplexity"] == pytest.approx(np.exp(line["nll"]))
+
+
+def test_a_run_with_moving_averages_is_validated_by_them(averaged):
+    split, workdir = averaged
+    (line,) = metrics_of(workdir)
+    average, last = (nll_by(jformer.load(workdir, which), split) for which in ("average", "last"))
+    assert abs(average - last) > 0.01
+    assert line["nll"] == pytest.approx(average, rel=1e-5)  # float32

@@ -315,3 +315,10 @@ def test_a_browser_draws_every_curve_and_has_no_complaint(write_run, tmp_path):
     assert ended.stdout.count('class="trace scatter') == 4  # two runs in each of two figures
     for told in ("NLL, nats a token", "step (updates of the parameters)", "num_heads=2"):
         assert ended.stdout.count(f">{told}</text>") == 2
+
+
+def test_the_validation_nll_of_a_run_is_its_last_one(write_run, tmp_path):
+    workdir = write_run("base")
+    lines = [{"step": n, "split": "validation", "nll": nll} for n, nll in ((1, 2.0), (2, 2.5))]
+    (workdir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert cells(read_rows([workdir]))["base"]["validation NLL"] == "2.500"
