@@ -1,6 +1,7 @@
 """The house itself: its layers, its style, what must not be in it."""
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -8,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from jformer.config import Config
+from jformer.keys import flatten
 
 
 def run(*command):
@@ -66,9 +70,61 @@ def test_ruff_has_nothing_to_say(command):
     assert result.returncode == 0, result.stdout
 
 
-def test_types_hold():
-    result = run(sys.executable, "-m", "mypy")
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory):
+    """What mypy says, and what its plugin `key_reads` notes meanwhile."""
+    folder = tmp_path_factory.mktemp("mypy")
+    settings = Path("pyproject.toml").read_text()
+    plugin = Path("tests/key_reads.py").absolute()
+    (folder / "pyproject.toml").write_text(
+        settings.replace("[tool.mypy]\n", f'[tool.mypy]\nplugins = ["{plugin}"]\n')
+    )
+    (folder / "reads").touch()
+    result = subprocess.run(
+        [
+            *(sys.executable, "-m", "mypy", "--config-file", folder / "pyproject.toml"),
+            *("--cache-dir", folder / "cache"),  # what it remembers, it does not show the plugin
+        ],
+        capture_output=True, text=True, env={**os.environ, "KEY_READS": str(folder / "reads")},
+    )  # fmt: skip
+    return result, (folder / "reads").read_text().splitlines()
+
+
+def test_types_hold(typed):
+    result, _ = typed
     assert result.returncode == 0, result.stdout
+
+
+# What only checks a key, shows it or estimates by it does not make it change anything.
+NO_USE = ["checks.py", "keys.py", "training/cost.py", "training/peak.py", "views/"]
+
+
+def methods_of_config():
+    """`(section, method, its lines)` of the sections' own methods and properties."""
+    for section in ast.parse(Path("jformer/config.py").read_text()).body:
+        for node in section.body if isinstance(section, ast.ClassDef) else ():
+            if isinstance(node, ast.FunctionDef):
+                yield section.name, node.name, range(node.lineno, node.end_lineno + 1)
+
+
+def test_every_key_is_read_by_the_package(typed):
+    """And not only checked or shown. A method of a section counts where something calls it."""
+    used, own = set(), []
+    for line in typed[1]:
+        path, number, section, name = line.split("\t")
+        path = Path(path).absolute().relative_to(Path("jformer").absolute()).as_posix()
+        if path == "config.py":
+            own.append((int(number), (section, name)))
+        elif not path.startswith(tuple(NO_USE)):
+            used.add((section, name))
+    for section, method, lines in methods_of_config():
+        if (section, method) in used:
+            used |= {read for number, read in own if number in lines}
+    sections = {"": Config(), **vars(Config())}
+    for name in flatten(Config()):
+        section, _, key = name.rpartition(".")
+        read = (type(sections[section]).__name__, key)
+        assert read in used, f"{name} changes nothing: no code of a known type reads it"
 
 
 def test_no_module_but_main_and_its_command_line_reads_a_flag():
