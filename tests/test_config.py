@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import re
 from pathlib import Path
 
 import pytest
@@ -230,15 +229,3 @@ def test_every_key_has_its_line_in_the_help():
     for name, field, _ in walk(Config()):
         assert f"--config.{name}=" in help_text(Config())
         assert field.metadata["doc"] in help_text(Config())
-
-
-def test_every_key_is_read_by_the_package():
-    """As `config.section.key` or through a name that holds its section."""
-    sources = [path.read_text() for path in Path("jformer").rglob("*.py")]
-    for path in flatten(Config()):
-        section, _, key = path.rpartition(".")
-        holders = {"train": "(train|every)", "decode": "(decode|config)"}.get(section, section)
-        read = rf"\b(config|self\.config|{holders or 'config'})(\.{section})?\.{key}\b"
-        if key in ("d_k", "d_v", "num_decoder_layers"):
-            read = rf"self\.{key} or"
-        assert any(re.search(read, source) for source in sources), path

@@ -77,7 +77,7 @@ def hypotheses(
     return [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
 
 
-def requests_of(decoder, vocabularies, texts, prefixes, first_line):
+def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line):
     """`(number of the text, of the word it begins in, Request)`; of a blank text there is none.
 
     What is longer than the model saw in training is cut with a warning, or split into several.

@@ -74,7 +74,7 @@ def equation_1():
     return attend
 
 
-def kernel_init(config, ends_branch=False):
+def kernel_init(config: ModelConfig, ends_branch=False):
     """Initial values of a kernel; `ends_branch` is the projection that ends a residual branch.
 
     The paper is silent on them. The default is Xavier, smaller by sqrt(2N) at the end of a branch:

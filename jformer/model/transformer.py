@@ -219,7 +219,7 @@ class Transformer(nn.Module):
         return product("BLD,DV->BLV", x_BLD, self.output.T.astype(x_BLD.dtype))
 
 
-def rematerialized(layer, config, train_argument):
+def rematerialized(layer, config: ModelConfig, train_argument):
     """The layer's class, made to keep less for the backward pass: `model.remat`."""
     if config.remat == "none":
         return layer

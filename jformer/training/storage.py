@@ -157,19 +157,37 @@ def write_sums(directory: Path) -> None:
 
 
 def find_damage(directory: Path, items: Collection[str] | None = None) -> str:
-    """The first file of these items (None: of all) that is not as it was written; empty if none."""
-    path = directory / SUMS
-    lines = path.read_text("utf-8", errors="replace").splitlines() if path.exists() else []
-    for line in lines:
-        expected, _, name = line.partition("  ")
-        if items is None or name.partition("/")[0] in items:
+    """The first file of these items (None: of all) that is not as it was written; empty if none.
+
+    Only regular files in `directory` are opened: what the sums name may be a device or a pipe.
+    """
+    files = {}
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if path.is_file():
+            files[name] = path
+        elif path.is_symlink() or not path.is_dir():
+            return f"{name!r} is no regular file"
+    if SUMS not in files:
+        return ""
+    sums = {}
+    for number, line in enumerate(files[SUMS].read_text("utf-8", errors="replace").splitlines(), 1):
+        match = re.fullmatch("([0-9a-f]{64})  (?!/)(.+)", line)
+        if not match or ".." in match[2].split("/"):
+            return f"{SUMS}, line {number}: {line[:200]!r} is no sum of a file in it"
+        sums[match[2]] = match[1]
+    for name in sorted({*files, *sums}):
+        item, _, within = name.partition("/")
+        if within and (items is None or item in items):
             try:
-                if digest(directory / name) != expected:
+                if name not in files:
+                    return f"{name} is missing"
+                if name not in sums:
+                    return f"{name!r} is not in {SUMS}"
+                if digest(files[name]) != sums[name]:
                     return f"{name} is not as it was written"
-            except FileNotFoundError:
-                return f"{name} is missing"
-            except (OSError, ValueError) as error:
-                return f"{name!r} cannot be read ({one_line(error)})"
+            except OSError as error:
+                return f"{name} cannot be read ({one_line(error)})"
     return ""
 
 
@@ -179,14 +197,16 @@ def digest(path: Path) -> str:
 
 
 def differences(directory: Path, trees: dict[str, Any]) -> list[str]:
-    """Leaves that the checkpoint and `trees` do not share, found without reading arrays."""
+    """Leaves that the checkpoint and `trees` do not share, found without reading arrays.
+
+    ValueError for an array stored in pieces larger than itself, which reading would make room for.
+    """
     found = []
     for item, tree in trees.items():
         wanted = shapes(tree)
         stored = directory / item
-        saved = (
-            shapes(ocp.StandardCheckpointHandler().metadata(stored).tree) if stored.is_dir() else {}
-        )
+        leaves = ocp.StandardCheckpointHandler().metadata(stored).tree if stored.is_dir() else {}
+        saved = shapes(leaves)
         for path in sorted({*saved, *wanted}):
             name = ".".join((item, *path))
             if path not in saved:
@@ -195,6 +215,11 @@ def differences(directory: Path, trees: dict[str, Any]) -> list[str]:
                 found.append(f"{name}, {saved[path]}, is in it only")
             elif saved[path] != wanted[path]:
                 found.append(f"{name} is {saved[path]}, not {wanted[path]}")
+        for path, leaf in ocp.tree.to_flat_dict(leaves or {}).items():
+            piece = tuple(leaf.storage.chunk_shape or ()) if leaf.storage else ()
+            if any(length > whole for length, whole in zip(piece, saved[path], strict=True)):
+                name = ".".join((item, *path))
+                raise ValueError(f"{name}, {saved[path]}, is in pieces of {piece}")
     return found
 
 

@@ -395,6 +395,22 @@ def test_a_half_checkpoint_is_ignored_and_removed_by_the_next_writer(saved):
     assert_same(restored(saved)[0], 10)
 
 
+def test_orbax_writes_under_the_temporary_name_that_is_known_here(tmp_path, monkeypatch):
+    """The name is orbax's own: halves are removed by it, and the sums are put into it."""
+    seen = []
+
+    def look(directory):
+        seen.append((directory.name, sorted(os.listdir(tmp_path / "checkpoints"))))
+
+    monkeypatch.setattr("jformer.training.storage.write_sums", look)
+    with Checkpoints(tmp_path, KEEP_3) as checkpoints:
+        save(checkpoints, 2)
+    assert seen == [("2.orbax-checkpoint-tmp", ["2.orbax-checkpoint-tmp"])], (
+        "orbax writes a checkpoint under another temporary name than storage.WRITING: change it "
+        "there, or halves stay on the disk and checkpoints are without sums"
+    )
+
+
 def assert_whole_after_a_kill(directory, seeds):
     """Start saving, `kill -9` at a random moment, and see that what is listed is whole."""
     kinds = {"rows": 2000, "columns": 200}
