@@ -36,11 +36,13 @@ MODEL is --checkpoint=C, which is average (the default), last, best, a step, or 
 1000,2000; and --ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it.
 
 Results go to standard output, everything else to standard error, both as UTF-8. Exit status: 0
-done, 2 the user's mistake in one line, 1 a failure of ours or of the run, 130 and 143 stopped by
-Ctrl-C and SIGTERM with all saved, 141 ended at once because who reads the output has gone, as head
-does: then nothing more is saved; files that were written stay, and training goes on from its last
-checkpoint. DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14,
-wmt16, tatoeba, hub or files. --debug shows the traceback of a mistake.
+done, 2 the user's mistake in one line, 1 a failure of ours or of the run. A run in training that is
+stopped saves all it has and ends with 129 (SIGHUP), 130 (Ctrl-C) or 143 (SIGTERM). 141: who reads
+the output has gone, as head does; nothing more is saved, and training goes on from its last
+checkpoint.
+
+DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files. --debug shows
+the traceback of a mistake.
 """
 # Flags and sub-commands only: no other module reads a flag. Whatever imports JAX is imported where
 # it is used, so that --help and a mistyped flag answer at once.
