@@ -361,7 +361,7 @@ def test_training_whose_reader_has_gone_goes_on_from_its_last_checkpoint(
     assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
     main(["jformer", "--help"])
     told = " ".join(capsys.readouterr().out.split())
-    assert "141: who reads the output has gone, as head does; nothing more is saved, and training goes on" in told
+    assert "141: who reads the output has gone, as head does; nothing more is saved" in told
 
 
 def test_the_console_script_is_the_same_program():
