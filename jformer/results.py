@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import logging
 import time
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from jformer.evaluation.named import open_test_set
 from jformer.evaluation.scores import score
 from jformer.run import Run
 from jformer.stream import perplexity
+
+log = logging.getLogger(__name__)
 
 SACREBLEU = "sacrebleu:"  # before the name of a test set that it knows
 SPEED = ("batch_size", "read_ahead")  # of config.decode; the outputs do not depend on them
@@ -69,9 +73,7 @@ def score_test_set(
     outputs = run.translate(test.sources)
     seconds = time.monotonic() - began
     scores = score(outputs, test.references, run.config.data.target_language)
-    scored = run.score(test.sources, test.references[0])
-    total = sum(one.log_prob for one in scored)
-    scores["perplexity"] = perplexity(total, sum(len(one.token_log_probs) for one in scored))
+    scores |= perplexity_of(run, name, test)
     scores["by_length"] = by_length(test.sources, outputs, test.references)
     if against is not None:
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
@@ -81,6 +83,24 @@ def score_test_set(
     results = {**read_results(run.workdir), name: scores}
     replace_file(run.workdir / "results.json", json.dumps(results, indent=2).encode() + b"\n")
     return scores, outputs
+
+
+def perplexity_of(run: Run, name: str, test: TestSet) -> dict[str, Any]:
+    """Of the first references, without the pairs that have no room in a table of positions."""
+    fits = run.can_score(test.sources, test.references[0])
+    sources, targets = ([*compress(s, fits)] for s in (test.sources, test.references[0]))
+    found: dict[str, Any] = {}
+    if left_out := fits.count(False):
+        found["pairs_without_perplexity"] = left_out
+        log.warning(
+            f"{name}: {left_out:,} of {len(fits):,} pairs beyond the tokens of "
+            f"config.model.max_positions, left out of its perplexity"
+        )
+    if sources:
+        scored = run.score(sources, targets)
+        tokens = sum(len(one.token_log_probs) for one in scored)
+        found["perplexity"] = perplexity(sum(one.log_prob for one in scored), tokens)
+    return found
 
 
 def made_by(run: Run) -> dict[str, Any]:
