@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +83,7 @@ def score_test_set(
     outputs = run.translate(test.sources)
     seconds = time.monotonic() - began
     scores = score(outputs, test.references, run.config.data.target_language)
-    scored = run.score(test.sources, test.references[0])
-    total = sum(one.log_prob for one in scored)
-    scores["perplexity"] = perplexity(total, sum(len(one.token_log_probs) for one in scored))
+    scores |= perplexity_of(run, test)
     scores["by_length"] = by_length(test.sources, outputs, test.references)
     if against is not None:
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
@@ -103,6 +102,24 @@ def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
     except (OSError, UserError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the scores of %s are not kept there (%s)", path, name, reason)
+
+
+def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
+    """Of the first references, without the pairs that have no room in a table of positions."""
+    fits = run.can_score(test.sources, test.references[0])
+    sources, targets = ([*compress(s, fits)] for s in (test.sources, test.references[0]))
+    found: dict[str, Any] = {}
+    if left_out := fits.count(False):
+        found["pairs_without_perplexity"] = left_out
+        log.warning(
+            f"{left_out:,} of {len(fits):,} pairs beyond the tokens of "
+            f"config.model.max_positions, left out of the perplexity"
+        )
+    if sources:
+        scored = run.score(sources, targets)
+        tokens = sum(len(one.token_log_probs) for one in scored)
+        found["perplexity"] = perplexity(sum(one.log_prob for one in scored), tokens)
+    return found
 
 
 def made_by(run: Run) -> dict[str, Any]:

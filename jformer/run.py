@@ -21,7 +21,7 @@ from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.pool import Decoder
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.evaluation.alignment import align, words_of
-from jformer.evaluation.forced import Forced, force
+from jformer.evaluation.forced import Forced, Pair, force, most_positions
 from jformer.model.transformer import Transformer
 from jformer.training.evaluate import attention_of
 from jformer.training.restore import restore, run_and_checkpoint
@@ -105,14 +105,15 @@ class Run:
             return run._detailed(found)
         return [[translation_of(one) for one in ones] for ones in found]
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
-        """The log-probability of each target as the translation of its source."""
-        if len(sources) != len(targets):
-            raise UserError(f"{len(sources)} sources and {len(targets)} targets")
-        pairs = zip(
-            self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets),
-            strict=True,
-        )  # fmt: skip
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
+    ) -> list[Scored]:
+        """The log-probability of each target as the translation of its source.
+
+        A pair for which a table of learned positions has no room is an error, which calls the first
+        one `first_pair`; `can_score` tells.
+        """
+        pairs = self._encoded(sources, targets)
         return [
             Scored(
                 float(forced.log_probs_T.sum()),
@@ -120,7 +121,15 @@ class Run:
                 self.vocabulary.tokens(ids),
                 forced.log_probs_T.tolist(),
             )
-            for (_, ids), forced in self._forced(list(pairs))
+            for (_, ids), forced in self._forced(pairs, first_pair=first_pair)
+        ]
+
+    def can_score(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
+        """Whether each pair has room in the tables of learned positions, if there are any."""
+        limit = most_positions(self.decoder.models)
+        return [
+            limit is None or max(len(source), len(target)) < limit  # without their ends
+            for source, target in self._encoded(sources, targets)
         ]
 
     def attention(self, source: str, target: str) -> Attention:
@@ -180,9 +189,17 @@ class Run:
         forced = self._forced(pairs, layer)
         return [[detailed(one, forced, self.vocabularies) for one in ones] for ones in found]
 
-    def _forced(self, pairs: list, layer: int = 0) -> Iterator[tuple[Any, Forced]]:
+    def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
+        if len(sources) != len(targets):
+            raise UserError(f"{len(sources)} sources and {len(targets)} targets")
+        sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
+        return list(zip(*sides, strict=True))
+
+    def _forced(
+        self, pairs: list, layer: int = 0, first_pair: int = 1
+    ) -> Iterator[tuple[Any, Forced]]:
         decoder = self.decoder
-        results = force(decoder.models, decoder.params, pairs, decoder.places, layer)
+        results = force(decoder.models, decoder.params, pairs, decoder.places, layer, first_pair)
         return zip(pairs, results, strict=True)
 
 

@@ -64,7 +64,7 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
     pairs = read(corpus, run.config.data.bad_lines, Report(), whole=True)
     for window in windows(pairs, run):
         numbers, sources, targets = zip(*window, strict=True)
-        scored = run.score(sources, targets)
+        scored = run.score(sources, targets, numbers[0])
         rows = zip(numbers, sources, targets, scored, strict=True)
         output.write("".join(SCORES[format](*row) for row in rows))
         total += sum(one.log_prob for one in scored)

@@ -49,6 +49,7 @@ class Split:
 
     sources: list[str]
     targets: list[str]
+    places: Sequence[str] = ()  # of each pair, for messages; none, where it was read from no file
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -47,12 +47,17 @@ def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[s
 def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
     """A split to be scored, whole: bad bytes can be replaced in it, but no pair skipped."""
     report = Report()
-    pairs = [pair for c in corpora for pair in read(c, data.bad_lines, report, whole=True)]
+    pairs = [
+        (f"{corpus.places[0]}:{number}", source, target)
+        for corpus in corpora
+        for number, source, target in read(corpus, data.bad_lines, report, whole=True)
+    ]
     if not pairs:
         raise UserError(f"{' and '.join(corpora[0].places)}: are empty; sentences are needed there")
     if report.decisions:
         log.info("%s", "; ".join(report.lines()))
-    return Split([source for _, source, _ in pairs], [target for _, _, target in pairs])
+    places, sources, targets = map(list, zip(*pairs, strict=True))
+    return Split(sources, targets, places)
 
 
 def open_data(config: Config) -> tuple[list[Corpus], dict[str, Split]]:

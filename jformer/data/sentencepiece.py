@@ -13,7 +13,7 @@ from jformer.config import UserError
 SPLIT_FALLBACK = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")
 
 
-def from_sentencepiece(path: str) -> Tokenizer:
+def from_sentencepiece(path: Path) -> Tokenizer:
     """A tokenizer that cuts as `sentencepiece` does with this model, with the same ids.
 
     They may part where two cuts have the same score, for its floats have 32 bits, and where the
@@ -24,7 +24,7 @@ def from_sentencepiece(path: str) -> Tokenizer:
     except ImportError as error:
         needed = "needs the package sentencepiece: pip install 'jformer[sentencepiece]'"
         raise UserError(f"{path}: {needed}") from error
-    model, types = proto.FromString(Path(path).read_bytes()), proto.SentencePiece
+    model, types = proto.FromString(path.read_bytes()), proto.SentencePiece
     spec, is_bpe = model.trainer_spec, model.trainer_spec.model_type == model.trainer_spec.BPE
     of_type = {piece.type: i for i, piece in enumerate(model.pieces)}
     if types.UNKNOWN not in of_type or not (is_bpe or spec.model_type == spec.UNIGRAM):

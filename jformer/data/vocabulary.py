@@ -26,7 +26,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from jformer.config import BOS, EOS, PAD, DataConfig, UserError
 from jformer.data.ragged import Ragged
-from jformer.data.sentencepiece import from_sentencepiece
+from jformer.data.tokenizer_file import bring_tokenizer, read_tokenizer
 from jformer.files import replace_file
 
 SOURCE_FILE = "source_vocabulary.json"
@@ -84,8 +84,7 @@ class Vocabulary:
             tokenizer.model.dropout = None  # published with it, some never give the same ids twice
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
-        # The words met so far, or the whole texts; the tokenizer's ids of each, and where they
-        # begin a word of the pre-tokenizer.
+        # The words met so far, or the whole texts; their ids, and which of these begin a word.
         self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
 
     def __reduce__(self) -> tuple:
@@ -128,9 +127,8 @@ class Vocabulary:
         needed = "a tokenizer.json or a SentencePiece .model, Unigram or BPE, is needed"
         if not path.is_file():
             raise UserError(f"{path}: no such file; {needed}")
-        read = from_sentencepiece if path.suffix == ".model" else Tokenizer.from_file
         try:
-            return cls(read(str(path)))
+            return cls(bring_tokenizer(path))
         except UserError:
             raise
         except Exception as error:
@@ -141,7 +139,7 @@ class Vocabulary:
         if not path.is_file():
             raise UserError(f"{path}: no such file; a run keeps its vocabulary there")
         try:
-            return cls(Tokenizer.from_file(str(path)))
+            return cls(read_tokenizer(path))
         except Exception as error:
             raise UserError(f"{path}: is no vocabulary ({error}); restore the file") from error
 
@@ -174,10 +172,8 @@ class Vocabulary:
         return [ids[end - n : end] for end, n in zip(accumulate(lengths), lengths, strict=True)]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All ids one after another, how many each text has, and which of them begin a word.
-
-        A word is what the pre-tokenizer cuts. There is no BOS and no EOS.
-        """
+        """All ids one after another, how many each text has, and which begin a word of the
+        pre-tokenizer; without BOS and EOS."""
         if isinstance(texts, str):
             raise TypeError("encode takes a list of texts, got one string")
         starts = range(0, max(len(texts), 1), PART)
@@ -194,16 +190,15 @@ class Vocabulary:
             add_special_tokens=False,
         )
         self._ids = self._ids.followed_by(Ragged.from_rows([part.ids for part in encodings]))
-        self._starts = self._starts.followed_by(
-            Ragged.from_rows([word_starts(part.word_ids) for part in encodings])
-        )
+        starts = [[a != b for a, b in pairwise([None, *part.word_ids])] for part in encodings]
+        self._starts = self._starts.followed_by(Ragged.from_rows(starts))
         ids, lengths = self._ids.tokens(numbers)
-        starts, _ = self._starts.tokens(numbers)
+        word_starts, _ = self._starts.tokens(numbers)
         unit_ends, text_ends = (np.cumsum([0, *parts]) for parts in (lengths, map(len, units)))
         if len(self._numbers) > WORDS_KEPT or not self._by_words:
             self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
         lengths = np.diff(unit_ends[text_ends]).astype(np.int32)
-        return ids + np.int32(FIRST), lengths, starts.astype(bool)
+        return ids + np.int32(FIRST), lengths, word_starts.astype(bool)
 
     def _units(self, text: str) -> list[str]:
         """What is encoded alone, and once: words, or the whole text; "\\n" stands before the first.
@@ -225,11 +220,6 @@ class Vocabulary:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The text of each token; of one that has none, such as EOS, its number, as in "#2"."""
         return [self.decode([token]) or f"#{token}" for token in ids]
-
-
-def word_starts(words: Sequence[int | None]) -> list[bool]:
-    """From the number of each id's word: whether it is the first of it."""
-    return [word != before for before, word in pairwise([None, *words])]
 
 
 def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:

@@ -31,22 +31,31 @@ class Forced:
     weights_TS: np.ndarray | None = None  # the mean of a layer's heads, EOS included on both sides
 
 
+def most_positions(models: Models) -> int | None:
+    """Tokens that a text can have with its end, by the tables of learned positions; None: any."""
+    tables = [m.config.max_positions for m in models if m.config.positions == "learned"]
+    return min(tables, default=None)
+
+
 def force(
-    models: Models, params: tuple[Any, ...], pairs: Sequence[Pair], batch_size: int, layer: int = 0
-) -> list[Forced]:
+    models: Models, params: tuple[Any, ...], pairs: Sequence[Pair], batch_size: int,
+    layer: int = 0, first_pair: int = 1,
+) -> list[Forced]:  # fmt: skip
     """In the order of the pairs; with `layer` from 1 on, its cross-attention, too.
 
-    Of several models the probabilities are averaged, and the weights.
+    Of several models the probabilities are averaged, and the weights. An error calls the first
+    pair `first_pair`.
     """
-    tables = [m.config.max_positions for m in models if m.config.positions == "learned"]
-    longest = max((len(ids) + 1 for pair in pairs for ids in pair), default=0)
-    if tables and longest > min(tables):
-        raise UserError(
-            f"config.model.max_positions={min(tables)}: a text to be scored has {longest} tokens; "
-            f"shorten it"
-        )
+    limit = most_positions(models)
+    for number, pair in enumerate(pairs, start=first_pair):
+        longest = max(len(ids) + 1 for ids in pair)
+        if limit is not None and longest > limit:
+            raise UserError(
+                f"config.model.max_positions={limit}: pair {number} has {longest} tokens; "
+                f"shorten it"
+            )
     results: list[Forced] = [None] * len(pairs)  # type: ignore[list-item]
-    for numbers, source_BS, target_BT1 in batches(pairs, batch_size, *tables):
+    for numbers, source_BS, target_BT1 in batches(pairs, batch_size, limit):
         try:
             found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
         except jax.errors.JaxRuntimeError as error:
@@ -64,12 +73,13 @@ def force(
 
 
 def batches(
-    pairs: Sequence[Pair], batch_size: int, *limits: int
+    pairs: Sequence[Pair], batch_size: int, limit: int | None = None
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Numbers of pairs of about the same lengths, and their rows, with BOS and EOS."""
 
     def shape(n):
-        return tuple(min([max(SHORTEST, 1 << len(ids).bit_length()), *limits]) for ids in pairs[n])
+        sides = (max(SHORTEST, 1 << len(ids).bit_length()) for ids in pairs[n])
+        return tuple(side if limit is None else min(side, limit) for side in sides)
 
     for (S, T), group in itertools.groupby(sorted(range(len(pairs)), key=shape), key=shape):
         most = max(1, min(batch_size, POSITIONS // max(S, T)))

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jformer.config import BOS, EOS, Config, UserError
+from jformer.config import BOS, EOS, Config, ModelConfig, UserError
 from jformer.data.batches import Batches
-from jformer.data.corpora import Split
+from jformer.data.corpora import PLACES_KEPT, Split
 from jformer.data.layout import Buckets
+from jformer.data.ragged import TokenPairs
 from jformer.data.tokens import tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.model.transformer import Transformer, attention_weights
@@ -22,17 +23,17 @@ from jformer.training.loss import SUMS, perplexity
 def likelihood(
     model: Transformer, vocabularies: Vocabularies, split: Split, config: Config, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
-    """From parameters to the split's NLL a token and its perplexity."""
+    """From parameters to the split's NLL a token and its perplexity.
+
+    The pairs that have no room in a table of learned positions are left out.
+    """
     pairs = tokenize(split, vocabularies)
-    most = config.model.max_positions
-    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
-    if config.model.positions == "learned" and longest.max() > most:
-        line = int(longest.argmax()) + 1
+    rows = np.flatnonzero(has_room(pairs, config.model))
+    if not len(rows):
         raise UserError(
-            f"config.model.max_positions={most}: line {line} of a split to be scored has "
-            f"{longest.max()} tokens; raise it, or shorten the line"
+            f"config.model.max_positions={config.model.max_positions}: all pairs of the validation "
+            f"split have more tokens; raise it, or shorten the lines"
         )
-    rows = np.arange(len(split))
     layout = Buckets(*pairs.lengths(rows), config.train.batch_tokens, config.data.num_buckets)
     batches = Batches(pairs, rows, layout, config.seed)
     part, parts = parallel.parts_of(mesh)
@@ -47,6 +48,28 @@ def likelihood(
         return {"nll": total["nll"] / total["tokens"], "perplexity": perplexity(total)}
 
     return evaluate
+
+
+def has_room(pairs: TokenPairs, model: ModelConfig) -> np.ndarray:
+    """Whether each pair has room in the table of learned positions; without one, all have."""
+    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
+    return (longest <= model.max_positions) | (model.positions != "learned")
+
+
+def pairs_beyond(name: str, split: Split, vocabularies: Vocabularies, model: ModelConfig) -> str:
+    """A warning of the pairs of a split whose perplexity will not be counted; empty if of none."""
+    if model.positions != "learned":
+        return ""
+    pairs = tokenize(split, vocabularies)
+    beyond = np.flatnonzero(~has_room(pairs, model))
+    if not len(beyond):
+        return ""
+    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
+    first = [f"{split.places[row]} ({longest[row]} tokens)" for row in beyond[:PLACES_KEPT]]
+    return (
+        f"{name}: {len(beyond):,} of {len(split):,} pairs beyond the {model.max_positions} tokens "
+        f"of config.model.max_positions, left out of its perplexity: {', '.join(first)}"
+    )
 
 
 def attention_of(

@@ -22,6 +22,7 @@ from jformer.keys import RunError, Stopped
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
+from jformer.training.evaluate import pairs_beyond
 from jformer.training.monitor import Monitor, Profile, say
 from jformer.training.nonfinite import Skipped
 from jformer.training.prepare import Task, begin, describe, is_complete, locked, prepare, start
@@ -52,6 +53,9 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
             return scored
         with clock("preparation"):
             task = prepare(config, corpora, validation, workdir, mesh)
+            for name, split in {"validation": validation, **scored}.items():
+                if warning := pairs_beyond(name, split, task.vocabularies, config.model):
+                    say(warning)
         with Checkpoints(workdir, config.train) as checkpoints, telling_of_memory(config):
             with clock("preparation"):
                 state, position = start(task, checkpoints)

@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 
+from jformer.data.tokens import tokenize
 from jformer.decoding.translate import translate
 from jformer.evaluation.scores import bleu
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.evaluate import attention_of
+from jformer.training.evaluate import attention_of, has_room
 from jformer.training.monitor import Monitor
 from jformer.training.prepare import Task
 from jformer.training.step import TrainState
@@ -69,6 +70,8 @@ def bleu_of_first(task: Task, params: Any, step: int, monitor: Monitor) -> float
     if monitor.writes:
         rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
         monitor.board.translations(step, rows)
-        first = attention_of(task.model, params, vocabularies, sources[0], targets[0])
+        shown = has_room(tokenize(split, vocabularies), config.model).argmax()  # the first that has
+        pair = split.sources[shown], split.targets[shown]
+        first = attention_of(task.model, params, vocabularies, *pair)
         monitor.board.attention(step, *first)
     return bleu(outputs, targets)

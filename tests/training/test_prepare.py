@@ -117,14 +117,14 @@ def test_a_batch_beyond_the_memory_is_one_line(corpus_directory, tmp_path, capsy
         (["--config.data.max_length=2"], "no pair to train on"),
         (
             ["--config.model.positions=learned", "--config.model.max_positions=53"],
-            "config.model.max_positions=53: line 7 of a split to be scored has",
+            "config.model.max_positions=53: all pairs of the validation split have more tokens",
         ),
     ],
 )
 def test_a_run_that_fails_before_it_began_leaves_nothing_behind(
     corpus_directory, tmp_path, capsys, flags, message
 ):
-    (tmp_path / "validation.en").write_text("1\n" * 6 + "1 " * 60 + "\n")
+    (tmp_path / "validation.en").write_text(("1 " * 60 + "\n") * 7)
     (tmp_path / "validation.de").write_text("one\n" * 7)
     workdir = tmp_path / "runs" / "new"
     command = ["jformer", *small_flags(corpus_directory, workdir)]
