@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import types
 
 import pytest
 
@@ -70,6 +71,18 @@ def test_a_row_is_run_again_and_compared(logged, tmp_path, corpus_directory, cap
     (again,) = read_log(new.replace("|  |", "| 6 |", 1)).values()
     assert again.command[-1] == test
     assert again.scores == read_scores(scores_of(logged))
+
+
+def test_a_difference_is_what_is_more_now_than_then(logged, monkeypatch, capsys):
+    log.LOG.write_text(HEADING + row(5, "`--config=it`", "validation NLL 1.250"))
+    ended = types.SimpleNamespace(returncode=0)
+    monkeypatch.setattr(log.subprocess, "run", lambda *_, **options: ended)
+    assert run_again(["5", f"--workdir={logged.workdir}"]) == 0
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("validation NLL"))
+    then, now, apart = map(float, line.split()[-3:])
+    assert (then, now) == (1.25, read_scores(scores_of(logged))["validation NLL"])
+    assert apart == pytest.approx(now - then, abs=1e-3)
+    assert now > 2
 
 
 @pytest.mark.parametrize(
