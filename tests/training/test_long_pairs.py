@@ -53,7 +53,7 @@ def test_long_lines_are_told_before_training_and_again_with_the_scores(directory
             f"{split}: 1 of 6 pairs beyond the {LIMIT} tokens of config.model.max_positions, left "
             f"out of its perplexity: {directory / place} (61 tokens)\n"
         ) in error[:begins]
-    assert "test: 1 of 6 pairs beyond the tokens of config.model.max_positions" in error[begins:]
+    assert "1 of 6 pairs beyond the tokens of config.model.max_positions" in error[begins:]
 
 
 def test_a_long_line_costs_its_own_perplexity_and_not_the_bleu(trained):
