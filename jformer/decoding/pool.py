@@ -125,7 +125,7 @@ class Pool:
         full = self.live() & (self._t >= short_T - 1)
         # Where a quarter of the places waits, or nothing else is left, all go on.
         long = full.sum() >= max(1, self._rows // 4) or (last and full.sum() == self.live().sum())
-        self._long = self._always_long or long or (self._long and bool(full.any()))
+        self._long = bool(self._always_long or long or (self._long and full.any()))
         shape = (min(bucket, self._decoder.max_length), long_T if self._long else short_T)
         if shape != self._shape:
             empty = empty_state(*self._static, self._decoder.params, self._rows, *shape)
