@@ -92,8 +92,8 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
                 progress.report(point, f"failed: {fault}" if fault else "complete")
                 failed += [point.name] if fault else []
             progress.update()
-            if requests.now:
-                raise Stopped(requests.now, workers.stop())
+            if requests.signal:
+                raise Stopped(requests.signal, workers.stop())
             time.sleep(PAUSE)
     progress.close()
     return failed

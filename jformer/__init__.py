@@ -15,11 +15,12 @@ target positions and the memory is the source. A mask is True where a query may 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from jformer.version import __version__
+
 if TYPE_CHECKING:
     from jformer.run import Run
 
-__all__ = ["load"]
-__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
 
 
 def load(

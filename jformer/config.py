@@ -224,9 +224,7 @@ class DecodeConfig:
     seed: int = key(0, "sampling: with the sentence, it decides what is drawn", *SEEDS)
     long_texts: str = key("cut", "sources beyond data.max_length", "cut", "split")
     alignment_layer: int | None = key(None, "of the decoder; unset: the last but one", ">= 1")
-    batch_size: int = key(
-        64, "sentences searched together; in float32 the output does not depend on it", ">= 1"
-    )
+    batch_size: int = key(64, "sentences searched together; float32: no effect on outputs", ">= 1")
     read_ahead: int = key(10_000, "lines at most that are searched by length, then written", ">= 1")
 
 
@@ -243,8 +241,7 @@ class Config:
 
     @property
     def longest(self) -> int:
-        """Positions that a text or an output takes at most."""
-        # 3, because batches round the length of their rows up to a multiple of 4.
+        """Positions of a text or an output at most; rows are rounded up by at most 3."""
         longest = self.data.max_length + max(3, self.decode.max_extra_length)
         return max(longest, self.decode.min_length + 1)
 
@@ -273,10 +270,9 @@ def check(config: Config) -> None:
             f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
             f"data.max_length={data.max_length}; raise the one or lower the other"
         )
-    longest = config.longest
-    if model.positions == "learned" and model.max_positions < longest:
+    if model.positions == "learned" and model.max_positions < config.longest:
         raise UserError(
-            f"config.model.max_positions={model.max_positions}: must be >= {longest}, for "
+            f"config.model.max_positions={model.max_positions}: must be >= {config.longest}, for "
             f"data.max_length, decode.max_extra_length and decode.min_length"
         )
     if model.tying == "all" and not data.joint_vocabulary:

@@ -12,17 +12,11 @@ so a kill at any moment leaves the steps before as they were. It notices little 
 a checkpoint later: a flipped bit comes back as another parameter. Hence the sums, which are written
 before the rename: every checkpoint has them, unless another program made it.
 
-A checkpoint is regular at a multiple of `train.checkpoint_every`, and at the step that a run ends
-at. One that a signal or the clock asked for lies between: it is there to go on from, is neither
-averaged nor counted among those to keep, and goes when the next one is whole. So a run that was
-stopped serves the parameters of one that was not.
-
 In a job of several processes all of them save and restore together, on files that all of them see;
 one alone may read.
 """
 
 import contextlib
-import dataclasses
 import logging
 import shutil
 from collections.abc import Callable, Collection
@@ -35,7 +29,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jformer.config import Config, TrainConfig, UserError
-from jformer.training.provenance import changed_keys, versions
+from jformer.training.provenance import describe
+from jformer.training.retention import averaged, kept
 from jformer.training.step import TrainState
 from jformer.training.storage import (
     Folder,
@@ -108,14 +103,11 @@ class Checkpoints:
         return self._all.steps()
 
     def steps_to_average(self, train: TrainConfig) -> list[int]:
-        """The last `average_checkpoints` regular steps; the newest alone, before there is any."""
+        """Those whose mean is translated and scored with; there must be a checkpoint."""
         steps = self.steps()
         newest = steps[-1]
         ended = newest >= train.steps or self.position(newest).get("ended", False)
-        chosen = [step for step in steps if step % train.checkpoint_every == 0]
-        if not chosen or (ended and newest not in chosen):
-            chosen.append(newest)
-        return chosen[-train.average_checkpoints :]
+        return averaged(steps, ended, train)
 
     def best_step(self) -> int | None:
         self._unless_it_may_fail(self._best.wait)
@@ -219,14 +211,6 @@ class Checkpoints:
                 f"it were trained with; put that one back, or choose another --workdir"
             )
 
-    def check_config(self, step: int, config: Config, best: bool = False) -> None:
-        """Raise `UserError` where these parameters were trained by another model or recipe."""
-        if changed := changed_keys(self.metadata(step, best)["config"], config):
-            raise UserError(
-                f"{self._workdir}/config.json: not the config that the checkpoint of step {step} "
-                f"was trained with: {'; '.join(changed)}. Put that one back"
-            )
-
     def remove_best(self) -> None:
         """For a run that begins anew: a best one is of a start that left no other checkpoint."""
         if jax.process_index() == 0:
@@ -301,22 +285,3 @@ class Checkpoints:
         padded = np.frombuffer(found.encode()[:1000].ljust(1000), np.uint8)
         shared = np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)
         return shared.tobytes().decode(errors="replace").rstrip()
-
-
-def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
-    return {
-        "config": dataclasses.asdict(config),
-        "vocabulary_hash": vocabulary_hash,
-        "versions": versions(),
-    }
-
-
-def kept(steps: list[int], last: int, train: TrainConfig) -> set[int]:
-    """The one written last, the last few regular ones, and for ever the multiples of `keep_every`.
-
-    The last step of a run is regular too, until the run is extended.
-    """
-    regular = [s for s in steps if s % train.checkpoint_every == 0 or s == train.steps]
-    few = regular[-(train.keep_checkpoints or train.average_checkpoints) :]
-    for_ever = [s for s in regular if train.keep_every and s % train.keep_every == 0]
-    return {last, *few, *for_ever}

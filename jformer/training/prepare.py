@@ -30,6 +30,7 @@ from jformer.training.provenance import (
     changed_file,
     changed_keys,
     changed_versions,
+    check_config,
 )
 from jformer.training.restore import initial_params, make_model, run_and_checkpoint
 from jformer.training.step import TrainState, create_state, from_config
@@ -115,9 +116,10 @@ def start(task: Task, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
     if checkpoints.steps():
         state, position = checkpoints.restore_newest(like, task.vocabularies.hash)
         step = int(state.step)
-        checkpoints.check_config(step, task.config)
+        metadata = checkpoints.metadata(step)
+        check_config(metadata, task.config, task.workdir, step)
         say(f"resuming from step {step}")
-        if changed := changed_versions(checkpoints.metadata(step).get("versions", {})):
+        if changed := changed_versions(metadata.get("versions", {})):
             say(f"versions    {changed}: the bits of an undisturbed run are not promised")
         return state, NEW | position
     checkpoints.remove_best()

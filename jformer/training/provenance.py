@@ -4,15 +4,17 @@ It is recorded in every checkpoint, and what has changed since is named. A run g
 config and the text that it began with; other versions are told, as they round otherwise.
 """
 
+import dataclasses
 import importlib.metadata
 import platform
+from pathlib import Path
 from typing import Any
 
 import jax
 
-import jformer
-from jformer.config import Config
+from jformer.config import Config, UserError
 from jformer.keys import flatten
+from jformer.version import __version__
 
 # A run may go on with other values of these; any other key would make it another run.
 MAY_CHANGE = (
@@ -30,7 +32,7 @@ Hashes = list[tuple[str, str]]  # a file of the text, and the hash of its conten
 def versions() -> dict[str, str]:
     """The software and the kind of device that compute here."""
     return {
-        "jformer": jformer.__version__,
+        "jformer": __version__,
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in PACKAGES},
         "backend": jax.default_backend(),
@@ -59,6 +61,24 @@ def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
         for key, value in flatten(now).items()
         if stored[key] != value and not key.startswith(may_change)
     ]
+
+
+def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
+    """The metadata of a checkpoint."""
+    return {
+        "config": dataclasses.asdict(config),
+        "vocabulary_hash": vocabulary_hash,
+        "versions": versions(),
+    }
+
+
+def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: int) -> None:
+    """Raise `UserError` where a checkpoint was trained with another config than its run has."""
+    if changed := changed_keys(metadata["config"], config):
+        raise UserError(
+            f"{workdir}/config.json: not the config that the checkpoint of step {step} was trained "
+            f"with: {'; '.join(changed)}. Put that one back"
+        )
 
 
 def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:

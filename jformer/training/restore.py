@@ -13,6 +13,7 @@ from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.monitor import say
+from jformer.training.provenance import check_config
 from jformer.training.step import abstract_params
 
 NAMES = "average, last, best, a step, or several steps with commas between"
@@ -50,7 +51,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             if step is None:
                 raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
             checkpoints.check_vocabulary(step, vocabularies.hash, best=True)
-            checkpoints.check_config(step, config, best=True)
+            check_config(checkpoints.metadata(step, best=True), config, workdir, step)
             params = checkpoints.best_params(like)
             return Restored(config, vocabularies, model, params, step)
         saved = checkpoints.steps()
@@ -67,7 +68,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
         for step in steps:
             checkpoints.check_vocabulary(step, vocabularies.hash)
-            checkpoints.check_config(step, config)
+            check_config(checkpoints.metadata(step), config, workdir, step)
         params = checkpoints.params(steps, like, ema=ema and which == "average")
     return Restored(config, vocabularies, model, params, steps[-1])
 

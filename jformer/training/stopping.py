@@ -19,12 +19,13 @@ SAVE = 1
 class Requests:
     """What this process asks for: SAVE once `minutes` are over, SAVE + a signal's number to stop.
 
-    A context: within it the signals are asked for, and outside they do what they did before.
+    `signal` is that number, 0 without one. A context: within it the signals are asked for, and
+    outside they do what they did before.
     """
 
     def __init__(self, minutes: float):
         self._minutes = minutes
-        self._signal = 0
+        self.signal = 0
         self.saved()
 
     def __enter__(self) -> "Requests":
@@ -39,9 +40,9 @@ class Requests:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: Any) -> None:
-        if self._signal:
+        if self.signal:
             os._exit(128 + number)
-        self._signal = number
+        self.signal = number
         # Written past Python's buffers, which the interrupted code may be in the midst of filling.
         with contextlib.suppress(OSError):  # where the terminal has gone
             os.write(2, b"stopping after this step, saving; once more leaves at once\n")
@@ -53,6 +54,6 @@ class Requests:
     def now(self) -> int:
         # One clock alone decides: those of several processes would each ask at a time of its own.
         due = self._minutes and time.monotonic() - self._since >= 60 * self._minutes
-        if self._signal:
-            return SAVE + self._signal
+        if self.signal:
+            return SAVE + self.signal
         return SAVE if due and jax.process_index() == 0 else 0

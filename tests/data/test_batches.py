@@ -14,8 +14,9 @@ from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
-from jformer.data.tokens import tokenize
+from jformer.data.tokens import with_end
 from jformer.data.vocabulary import Vocabularies
+from jformer.data.workers import encode
 from tests.conftest import number_words, small_config
 
 BATCH_TOKENS, PAIRS = 512, 237
@@ -238,7 +239,11 @@ def redrawing(max_length):
     words = number_words(100, 160).targets
     split = Split([text.upper() for text in words], words)
     vocabularies = Vocabularies.train(lambda: zip(split.sources, split.targets, strict=True), data)
-    pairs, config = tokenize(split, vocabularies), dataclasses.replace(config, data=data)
+    sides = []
+    for side in encode(vocabularies, split):
+        ids, lengths, word_starts = with_end(*side)
+        sides.append(Ragged(ids, Ragged.from_lengths(ids, lengths).offsets, word_starts))
+    pairs, config = TokenPairs(*sides), dataclasses.replace(config, data=data)
     made = pipeline.make_batches(config, pairs, np.arange(len(split)), vocabularies)
     return split, vocabularies, made
 
