@@ -77,12 +77,12 @@ def prepare(
     hashes = content_hashes(corpora)
     content = " ".join(each for _, each in hashes)
     text = hashes + content_hashes([at_hand("the validation split", validation)])
-    check_same_text(text, workdir)
     if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)
     else:
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    check_same(config, text=content, vocabulary=vocabularies.hash)
+    check_same(config, text=[each for _, each in text], vocabulary=vocabularies.hash)
+    check_same_text(text, workdir)
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
     batches = make_batches(config, tokenized.pairs, trainable(tokenized, config.data), vocabularies)
     model = make_model(config, vocabularies)
