@@ -34,6 +34,12 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command goes on 
         self.number = number
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the memory of the host or of a device did not suffice, in the words of any JAX."""
+    words = ("RESOURCE_EXHAUSTED", "Out of memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
 def key(default: Any, doc: str, *bounds: str) -> Any:
     """A config key. `bounds` hold for every value: such as ">= 1", or the words to choose from.
 

@@ -21,7 +21,7 @@ import numpy as np
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding import beam, sampling
 from jformer.decoding.search import Hypotheses, Sentence, advance, answer, start
-from jformer.keys import RunError
+from jformer.keys import RunError, is_out_of_memory
 from jformer.model import ensemble
 from jformer.model.ensemble import Models
 
@@ -70,7 +70,7 @@ class Decoder:
                     del waiting[number]
                     yield number, hypotheses
             except jax.errors.JaxRuntimeError as error:
-                if "RESOURCE_EXHAUSTED" not in str(error):
+                if not is_out_of_memory(error):
                     raise
                 if self.places == 1:
                     raise RunError(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jformer.config import BOS, EOS, PAD, UserError
-from jformer.keys import RunError
+from jformer.keys import RunError, is_out_of_memory
 from jformer.model.ensemble import Models, mean_logits
 from jformer.model.transformer import attention_weights
 
@@ -59,7 +59,7 @@ def force(
         try:
             found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
         except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if not is_out_of_memory(error):
                 raise
             raise RunError(
                 f"out of memory with texts of {source_BS.shape[1]} and {target_BT1.shape[1]} "

@@ -18,7 +18,7 @@ from jformer.config import Config
 from jformer.data.batches import iterate
 from jformer.data.corpora import Split
 from jformer.data.pipeline import open_data
-from jformer.keys import RunError, Stopped
+from jformer.keys import RunError, Stopped, is_out_of_memory
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
@@ -81,7 +81,7 @@ def telling_of_memory(config: Config) -> Iterator[None]:
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if not isinstance(error, MemoryError) and "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
         tokens, parts = config.train.batch_tokens, config.train.accumulate
         raise RunError(
