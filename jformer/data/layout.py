@@ -109,8 +109,8 @@ def best_cell(saved_ST: np.ndarray) -> tuple[int, int]:
     Which of equals it is must not change: a run that goes on must get the batches it had before.
     """
     cells_N2 = np.argwhere(saved_ST == saved_ST.max())
-    s = cells_N2[:, 0].max()
-    return s, cells_N2[cells_N2[:, 0] == s, 1].min()
+    s = int(cells_N2[:, 0].max())
+    return s, int(cells_N2[cells_N2[:, 0] == s, 1].min())
 
 
 class Packing:
