@@ -14,10 +14,10 @@
     --config.* a key for all points
 
 The same command again goes on: what is complete is not run again, what was stopped resumes, what
-failed is tried again. A point on which another process is at work is left to it. Progress goes to
-standard error, what the process of a point says to log.txt in its run directory, the table of
-results to standard output. Exit status: 0 all is complete, 1 a point failed, 2 the user's mistake,
-130 and 143 stopped by Ctrl-C and SIGTERM.
+failed is tried again, what has newer validation or test files is scored again. A point on which
+another process is at work is left to it. Progress goes to standard error, what the process of a
+point says to log.txt in its run directory, the table of results to standard output. Exit status: 0
+all is complete, 1 a point failed, 2 the user's mistake, 130 and 143 stopped by Ctrl-C and SIGTERM.
 """
 
 import sys

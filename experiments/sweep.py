@@ -6,6 +6,7 @@ what its points change, as flat overrides: `{"model.num_heads": 4}`, or `{}` for
 
 import dataclasses
 import fnmatch
+import functools
 import importlib.util
 import shlex
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 from jformer.command_line import naming_failures_in, parse
 from jformer.config import Config, UserError, read_config
+from jformer.data.pipeline import open_corpora
 from jformer.training.monitor import last_line
 from jformer.training.prepare import check_same_config
 
@@ -55,7 +57,19 @@ class Point:
 
     @property
     def is_complete(self) -> bool:
-        return self.scores.exists() and read_config(self.workdir / "config.json") == self.config
+        """Whether it has scores of this config that are newer than the text to be scored."""
+        if not self.scores.exists() or read_config(self.workdir / "config.json") != self.config:
+            return False
+        made = self.scores.stat().st_mtime
+        return all(file.stat().st_mtime <= made for file in self.scored_files)
+
+    @functools.cached_property
+    def scored_files(self) -> list[Path]:
+        """The files of the validation and test text; none, where it is not in the user's files."""
+        if self.config.data.name != "files" and not self.config.data.directory:
+            return []
+        splits = open_corpora(self.config.data, self.config.seed, with_train=False)
+        return [file for corpora in splits.values() for corpus in corpora for file in corpus.files]
 
     @property
     def has_begun(self) -> bool:

@@ -1,7 +1,9 @@
 """The points of a sweep, checked before anything runs."""
 
 import importlib.util
+import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from experiments.run import run_sweep
 from experiments.sweep import load_sweep, make_points
-from jformer.config import UserError
+from jformer.config import UserError, write_config
 from tests.conftest import file_flags
 
 needs_submitit = pytest.mark.skipif(
@@ -155,8 +157,6 @@ def test_a_dry_run_prints_a_command_a_point(capsys, tmp_path, corpus_directory):
 
 
 def test_a_complete_point_is_one_whose_process_ended_well_with_this_very_config(make, tmp_path):
-    from jformer.config import write_config
-
     (point,) = make("yield {}")
     point = type(point)(tmp_path / "base", point.config, point.flags)
     assert not point.is_complete
@@ -167,3 +167,25 @@ def test_a_complete_point_is_one_whose_process_ended_well_with_this_very_config(
     assert point.is_complete
     (longer,) = make('yield {"train.steps": 9999}')
     assert not type(point)(point.workdir, longer.config, longer.flags).is_complete
+
+
+def test_a_point_whose_validation_text_is_newer_than_its_scores_is_not_complete(
+    tmp_path, corpus_directory
+):
+    corpus = tmp_path / "corpus"
+    shutil.copytree(corpus_directory, corpus)
+    sweep = load_sweep("tests/experiments/sweep_of_two.py")
+
+    def first():
+        return make_points(sweep, tmp_path / "runs", file_flags(corpus), "base", 1)[0]
+
+    point = first()
+    point.workdir.mkdir(parents=True)
+    write_config(point.config, point.workdir / "config.json")
+    point.scores.write_text("{}")
+    assert first().is_complete
+    made = point.scores.stat().st_mtime
+    os.utime(corpus / "train.en", (made + 5, made + 5))  # of the training text no score is made
+    assert first().is_complete
+    os.utime(corpus / "validation.de", (made + 5, made + 5))
+    assert not first().is_complete
