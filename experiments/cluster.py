@@ -6,8 +6,7 @@ from typing import Any
 
 from experiments.sweep import Point
 from experiments.work import Work, begin
-from jformer.config import UserError
-from jformer.keys import RunError
+from jformer.errors import RunError, UserError
 
 REQUEUES = 1000  # after a time limit; a preempted job is requeued always
 

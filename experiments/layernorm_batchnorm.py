@@ -34,12 +34,12 @@ from jformer.config import PAD, Config, freeze
 from jformer.data.batches import Batch, Batches, iterate
 from jformer.data.layout import Buckets
 from jformer.data.pipeline import open_data
-from jformer.data.tokens import tokenize
+from jformer.data.tokenize import tokenize
 from jformer.evaluation.table import aligned
 from jformer.training import parallel
 from jformer.training.loss import loss_sums, token_losses
 from jformer.training.optimizer import learning_rate, make_optimizer
-from jformer.training.prepare import Task, prepare
+from jformer.training.setup import TrainSetup, prepare
 
 SENTENCES = 64  # whose NLL is computed alone, too
 
@@ -66,7 +66,7 @@ def make_config(batch_tokens: int, steps: int) -> Config:
     return freeze(config)
 
 
-def train(task: Task, model: Any) -> tuple[dict[str, Any], float]:
+def train(task: TrainSetup, model: Any) -> tuple[dict[str, Any], float]:
     """The trained variables, and the mean NLL of the last tenth of the batches."""
     config, keys = task.config, jax.random.split(jax.random.key(task.config.seed))
     optimizer = make_optimizer(config.optimizer, learning_rate(config))
@@ -113,7 +113,7 @@ def nll_of(model: Any, own_statistics: bool) -> Callable[[dict[str, Any], Batch]
     return lambda variables, batch: np.asarray(rows(variables, dict(batch)))
 
 
-def compare(task: Task) -> list[list[str]]:
+def compare(task: TrainSetup) -> list[list[str]]:
     """A line for each norm."""
     pairs, config = tokenize(task.validation, task.vocabularies), task.config
     rows, size = np.arange(len(task.validation)), config.train.batch_tokens

@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 
 from jformer.command_line import own_flags, program_status
-from jformer.config import UserError
+from jformer.errors import UserError
 from jformer.evaluation.table import aligned
-from jformer.views.report import RunSeen, duration, see
+from jformer.views.report import RunSummary, duration, read_run
 
 LOG = Path(__file__).with_name("LOG.md")
 # What a cell of scores has of a split: its words there, the name in results.json, its digits.
@@ -59,7 +59,7 @@ def read_scores(cell: str) -> dict[str, float]:
     return found
 
 
-def scores_of(run: RunSeen) -> str:
+def scores_of(run: RunSummary) -> str:
     """As LOG.md has them."""
     parts = []
     for split, scores in run.scores.items():
@@ -73,7 +73,7 @@ def scores_of(run: RunSeen) -> str:
     return "; ".join([*parts, *(f"validation NLL {nll:.3f}" for _, nll in curve[-1:])])
 
 
-def as_row(run: RunSeen, command: list[str]) -> str:
+def as_row(run: RunSummary, command: list[str]) -> str:
     """A line of LOG.md, but for its id and remark."""
     seconds = (run.spent("seconds") or 0.0) + sum(s["seconds"] for s in run.scores.values())
     cells = [
@@ -128,7 +128,7 @@ def run_again(arguments: list[str]) -> int:
     )
     if ended.returncode:
         return ended.returncode  # it has said why
-    run = see(Path(flag.workdir))
+    run = read_run(Path(flag.workdir))
     now = read_scores(scores_of(run))
     lines = [["", "then", "now", "difference"]]
     for name in dict.fromkeys((*row.scores, *now)):

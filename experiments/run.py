@@ -30,10 +30,9 @@ from experiments.cluster import Cluster
 from experiments.pool import Pool, places
 from experiments.sweep import Point, load_sweep, make_points
 from jformer.command_line import parse, positive, program_status
-from jformer.config import UserError
-from jformer.keys import RunError, Stopped
+from jformer.errors import RunError, Stopped, UserError
 from jformer.training.monitor import say
-from jformer.training.stopping import Requests
+from jformer.training.stopping import StopHandler
 from jformer.views.report import markdown, read_rows
 
 FLAGS = {"workdir": "", "jobs": "1", "seeds": "1", "only": "", "dry_run": False, "submit": ""}
@@ -72,7 +71,7 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
     elsewhere: list[Point] = []
     failed = []
     progress = Progress([*waiting])
-    with Requests(minutes=0) as requests:
+    with StopHandler(minutes=0) as requests:
         while waiting or at_work:
             for point in [point for point in waiting if point.is_complete]:
                 waiting.remove(point)

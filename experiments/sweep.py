@@ -17,10 +17,11 @@ from types import ModuleType
 from typing import Any
 
 from jformer.command_line import naming_failures_in, parse
-from jformer.config import Config, UserError, read_config
+from jformer.config import Config, read_config
 from jformer.data.pipeline import open_corpora
+from jformer.errors import UserError
 from jformer.training.monitor import last_line
-from jformer.training.prepare import check_same_config
+from jformer.training.setup import check_same_config
 
 LONGEST_NAME = 200  # of a folder; file systems end at 255
 

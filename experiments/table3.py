@@ -5,7 +5,7 @@
 Scored on newstest2013, as there. 20 runs of 100,000 steps (big: 300,000) of 25,000 + 25,000 tokens.
 """
 
-from jformer.views.paper import TABLE_3
+from jformer.paper import TABLE_3
 
 CONFIG = "configs/table3.py:base"
 

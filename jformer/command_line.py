@@ -19,9 +19,10 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from jformer.config import Config, UserError, freeze, read_config
-from jformer.keys import LARGEST, RunError, Stopped, check_flags, flatten, nearest, thaw
+from jformer.config import Config, freeze, read_config
+from jformer.errors import RunError, Stopped, UserError
 from jformer.output import drop_output, open_standard_error
+from jformer.schema import LARGEST, check_flags, flatten, nearest, thaw
 
 REQUIRED = None  # the default of a flag that has none
 LONGEST_LINE = 1000  # of what ended a command: a value can have thousands of digits

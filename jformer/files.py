@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jformer.keys import RunError, UserError
+from jformer.errors import RunError, UserError
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -63,9 +63,10 @@ from jformer.command_line import (
     positive,
     use_huge_pages,
 )
-from jformer.config import Config, UserError
+from jformer.config import Config
+from jformer.errors import UserError
 from jformer.files import check_writable, write_file
-from jformer.keys import help_text, nearest
+from jformer.schema import help_text, nearest
 
 EXAMPLES_SHOWN = 5
 FORMATS = ("text", "jsonl", "tsv")
@@ -117,8 +118,8 @@ def train_command(arguments: list[str]) -> int:
     from jformer.results import as_test_set, known_scores, read_results
     from jformer.run import load
     from jformer.training.loop import train
-    from jformer.training.prepare import check_same_config
     from jformer.training.processes import is_first, join
+    from jformer.training.setup import check_same_config
 
     data = config.data
     languages = f"{data.source_language}-{data.target_language}"
@@ -220,10 +221,10 @@ def data_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"format": "text"})
     one_of("format", flag.format, "text", "json")
 
-    from jformer.data.look import look, page
     from jformer.data.pipeline import open_data
+    from jformer.data.stats import corpus_statistics, page
 
-    facts = look(config, *open_data(config))
+    facts = corpus_statistics(config, *open_data(config))
     print(json.dumps(facts) if flag.format == "json" else page(facts))
     return 0
 

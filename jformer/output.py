@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jformer.config import UserError
 from jformer.data.corpora import Report, clean, existing, without_ends
+from jformer.errors import Stopped, UserError
 from jformer.files import (
     check_partial,
     check_writable,
@@ -30,7 +30,6 @@ from jformer.files import (
     replace_file,
     writing,
 )
-from jformer.keys import Stopped
 
 
 def standard_input() -> Iterator[bytes]:

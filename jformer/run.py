@@ -16,13 +16,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jformer.config import Config, DecodeConfig, UserError, check, nearest
+from jformer.config import Config, DecodeConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.decoding.alignment import align, words_of
 from jformer.decoding.pool import Decoder
+from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
-from jformer.evaluation.alignment import align, words_of
-from jformer.evaluation.forced import Forced, Pair, force, most_positions
+from jformer.errors import UserError
 from jformer.model.transformer import Transformer
+from jformer.schema import nearest
 from jformer.training.evaluate import attention_of
 from jformer.training.restore import restore, run_and_checkpoint
 
@@ -87,9 +89,13 @@ class Run:
         return [best[0].text for best in self.hypotheses(sentences, prefixes, **decode)]
 
     def hypotheses(
-        self, sentences: Sequence[str], prefixes: Sequence[str] | None = None,
-        details: bool = False, first_line: int = 1, **decode: Any,
-    ) -> list[list[Translation]]:  # fmt: skip
+        self,
+        sentences: Sequence[str],
+        prefixes: Sequence[str] | None = None,
+        details: bool = False,
+        first_line: int = 1,
+        **decode: Any,
+    ) -> list[list[Translation]]:
         """Up to `n_best` outputs for each sentence, the best first, or samples as they were drawn.
 
         `details` are tokens, their log-probabilities, and an alignment of words. A warning calls
@@ -160,9 +166,12 @@ class Run:
                     f"config.decode.max_extra_length and min_length, or leave it out"
                 )
         return Decoder(
-            tuple(run.model for run in members), tuple(run.params for run in members),
-            self.config.decode, self.config.data.max_length, self.config.decode.batch_size,
-        )  # fmt: skip
+            tuple(run.model for run in members),
+            tuple(run.params for run in members),
+            self.config.decode,
+            self.config.data.max_length,
+            self.config.decode.batch_size,
+        )
 
     def with_decode(self, **changes: Any) -> "Run":
         """The same run with other values in `config.decode`, which are checked."""
@@ -174,7 +183,7 @@ class Run:
                 raise UserError(f"{name}={value!r}: no key of config.decode{nearest(name, known)}")
         decode = dataclasses.replace(self.config.decode, **changes)
         config = dataclasses.replace(self.config, decode=decode)
-        check(config)
+        config.check()
         return dataclasses.replace(self, config=config)
 
     def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
@@ -199,7 +208,9 @@ class Run:
         self, pairs: list, layer: int = 0, first_pair: int = 1
     ) -> Iterator[tuple[Any, Forced]]:
         decoder = self.decoder
-        results = force(decoder.models, decoder.params, pairs, decoder.places, layer, first_pair)
+        results = score_pairs(
+            decoder.models, decoder.params, pairs, decoder.places, layer, first_pair
+        )
         return zip(pairs, results, strict=True)
 
 
@@ -228,9 +239,10 @@ def detailed(
 
 
 def load(
-    workdir: str | Path, checkpoint: str | int | Sequence[int] = "average",
+    workdir: str | Path,
+    checkpoint: str | int | Sequence[int] = "average",
     ensemble: Sequence[str] = (),
-) -> Run:  # fmt: skip
+) -> Run:
     """Open a run directory.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
@@ -248,6 +260,12 @@ def load(
         if other.vocabularies.hash != restored.vocabularies.hash:
             raise UserError(f"{name}: has another vocabulary than {workdir}; train both with one")
     return Run(
-        Path(workdir), restored.config, restored.model, restored.params, restored.vocabularies,
-        restored.step, str(checkpoint), others,
-    )  # fmt: skip
+        Path(workdir),
+        restored.config,
+        restored.model,
+        restored.params,
+        restored.vocabularies,
+        restored.step,
+        str(checkpoint),
+        others,
+    )

@@ -16,9 +16,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from jformer.config import UserError
 from jformer.data.corpora import Corpus, Report, clean, read
-from jformer.evaluation.alignment import pharaoh
+from jformer.decoding.alignment import pharaoh
+from jformer.errors import UserError
 from jformer.output import Output
 from jformer.run import Run, Scored, Translation
 
@@ -30,9 +30,14 @@ VISIBLE = str.maketrans(" \t\n", "\u2581" * 3)
 
 
 def translate_stream(
-    run: Run, lines: Iterable[bytes], place: str, prefixes: Iterable[bytes] | None,
-    output: Output, format: str, total: int | None,
-) -> None:  # fmt: skip
+    run: Run,
+    lines: Iterable[bytes],
+    place: str,
+    prefixes: Iterable[bytes] | None,
+    output: Output,
+    format: str,
+    total: int | None,
+) -> None:
     """Write the translations of all `lines` behind those that the output has already.
 
     An error calls a line `place` and its number. There is one of `prefixes` for each.
@@ -98,11 +103,16 @@ def tsv_rows(number: int, source: str, found: Sequence[Translation]) -> str:
     """Line, rank, score, log-probability, text, tokens with their spaces as U+2581, alignment."""
     return "".join(
         tsv(
-            number, rank, f"{one.score:.6f}", f"{one.log_prob:.6f}", one.text,
-            visible(one.tokens or []), pharaoh(one.alignment or []),
+            number,
+            rank,
+            f"{one.score:.6f}",
+            f"{one.log_prob:.6f}",
+            one.text,
+            visible(one.tokens or []),
+            pharaoh(one.alignment or []),
         )
         for rank, one in enumerate(found, start=1)
-    )  # fmt: skip
+    )
 
 
 def as_json(row: dict[str, Any]) -> str:
@@ -118,18 +128,23 @@ def visible(tokens: Sequence[str]) -> str:
 
 
 TRANSLATIONS: dict[str, Callable[[int, str, Sequence[Translation]], str]] = {
-    "text": text_row, "jsonl": json_row, "tsv": tsv_rows,
-}  # fmt: skip
+    "text": text_row,
+    "jsonl": json_row,
+    "tsv": tsv_rows,
+}
 SCORES: dict[str, Callable[[int, str, str, Scored], str]] = {
     "text": lambda number, source, target, one: f"{one.log_prob:.6f}\n",
     "jsonl": lambda number, source, target, one: as_json(
         {"line": number, "source": source, "target": target, **dataclasses.asdict(one)}
     ),
     "tsv": lambda number, source, target, one: tsv(
-        number, f"{one.log_prob:.6f}", f"{one.perplexity:.4f}", visible(one.tokens),
+        number,
+        f"{one.log_prob:.6f}",
+        f"{one.perplexity:.4f}",
+        visible(one.tokens),
         " ".join(f"{x:.4f}" for x in one.token_log_probs),
     ),
-}  # fmt: skip
+}
 
 
 class Progress:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig, check
+from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig
 from jformer.data.corpora import Split
 from jformer.model.transformer import Transformer
 
@@ -48,7 +48,7 @@ def small_config(**train) -> Config:
         ),
         decode=DecodeConfig(beam_size=2, max_extra_length=5, batch_size=4),
     )  # fmt: skip
-    check(config)
+    config.check()
     return config
 
 

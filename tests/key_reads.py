@@ -32,7 +32,7 @@ def called(fullname: str, context: MethodContext):
 
 
 def note(fullname: str, context: AttributeContext | MethodContext) -> None:
-    section, _, name = fullname.removeprefix(CONFIG).partition(".")
+    *_, section, name = fullname.split(".")
     with open(os.environ["KEY_READS"], "a") as file:
         print(context.api.path, context.context.line, section, name, sep="\t", file=file)
 

@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be_written_is_one_line_before_any_work(
     (tmp_path / "folder.svg").mkdir()
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop.svg").symlink_to("loop.svg")
-    monkeypatch.setattr("jformer.views.report.see", None)  # the work, which must not begin
+    monkeypatch.setattr("jformer.views.report.read_run", None)  # the work, which must not begin
     monkeypatch.setattr("jformer.training.cost.summary", None)
     before = sorted(tmp_path.iterdir())
     capfd.readouterr()

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from jformer.config import UserError
+from jformer.errors import UserError
 from jformer.main import main
 from jformer.output import open_output, whole_lines
 from tests.test_stream import KNOWN, LIKE_TESTS, ONE_BY_ONE, as_file, in_lines, learnt, run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jformer.config import Config
-from jformer.keys import flatten
+from jformer.schema import flatten
 
 
 def run(*command):
@@ -96,15 +96,18 @@ def test_types_hold(typed):
 
 
 # What only checks a key, shows it or estimates by it does not make it change anything.
-NO_USE = ["checks.py", "keys.py", "training/cost.py", "training/peak.py", "views/"]
+NO_USE = ["schema.py", "training/cost.py", "training/peak.py", "views/"]
+CHECKS = ("check", "_check_mesh", "_check_processes", "_parameters_of_layers", "__post_init__")
 
 
 def methods_of_config():
-    """`(section, method, its lines)` of the sections' own methods and properties."""
-    for section in ast.parse(Path("jformer/config.py").read_text()).body:
-        for node in section.body if isinstance(section, ast.ClassDef) else ():
-            if isinstance(node, ast.FunctionDef):
-                yield section.name, node.name, range(node.lineno, node.end_lineno + 1)
+    """`(section, method, its places)` of the sections' own methods and properties."""
+    for path in Path("jformer/config").glob("*.py"):
+        for section in ast.parse(path.read_text()).body:
+            for node in section.body if isinstance(section, ast.ClassDef) else ():
+                if isinstance(node, ast.FunctionDef) and node.name not in CHECKS:
+                    lines = range(node.lineno, node.end_lineno + 1)
+                    yield section.name, node.name, {(f"config/{path.name}", n) for n in lines}
 
 
 def test_every_key_is_read_by_the_package(typed):
@@ -113,13 +116,13 @@ def test_every_key_is_read_by_the_package(typed):
     for line in typed[1]:
         path, number, section, name = line.split("\t")
         path = Path(path).absolute().relative_to(Path("jformer").absolute()).as_posix()
-        if path == "config.py":
-            own.append((int(number), (section, name)))
+        if path.startswith("config/"):
+            own.append(((path, int(number)), (section, name)))
         elif not path.startswith(tuple(NO_USE)):
             used.add((section, name))
-    for section, method, lines in methods_of_config():
+    for section, method, places in methods_of_config():
         if (section, method) in used:
-            used |= {read for number, read in own if number in lines}
+            used |= {read for place, read in own if place in places}
     sections = {"": Config(), **vars(Config())}
     for name in flatten(Config()):
         section, _, key = name.rpartition(".")

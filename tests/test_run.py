@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jformer
-from jformer.config import UserError
 from jformer.data.corpora import Split
+from jformer.errors import UserError
 from jformer.evaluation.scores import SIGNATURES
 from jformer.main import main
 from jformer.model.transformer import Transformer

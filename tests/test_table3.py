@@ -7,13 +7,14 @@ import pytest
 
 from configs import base
 from configs.table3 import ROWS, get_config
-from jformer.config import UserError, freeze
-from jformer.keys import flatten
+from jformer.config import freeze
+from jformer.errors import UserError
 from jformer.main import parse
 from jformer.model.transformer import Transformer
+from jformer.paper import TABLE_3
+from jformer.schema import flatten
 from jformer.training.cost import parameters
 from jformer.training.step import abstract_params
-from jformer.views.paper import TABLE_3
 
 # The table itself: N, d_model, d_ff, h, d_k, d_v, P_drop, epsilon_ls, steps in thousands; then the
 # millions of parameters, where it prints them, and ours with 37,000 entries.

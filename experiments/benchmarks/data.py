@@ -76,7 +76,7 @@ def measure(folder: str, languages: list[str], pairs: int, batching: str, warm: 
     from jformer.config import Config, DataConfig, TrainConfig
     from jformer.data.cache import content_hash
     from jformer.data.pipeline import make_batches, open_corpora
-    from jformer.data.tokens import make_vocabularies, tokenize_corpora, trainable
+    from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 
     prefix = f"{folder}/{pairs}"
     data = DataConfig(
@@ -113,7 +113,7 @@ def measure(folder: str, languages: list[str], pairs: int, batching: str, warm: 
         "sentences_tokenized_per_second": None if warm else round(2 * pairs / seconds["tokenize"]),
         "pairs_batched_per_second": round(len(rows) / seconds["epoch"]),
         "seconds_to_first_batch": round(first, 2),
-        "non_pad_share": round(batches.non_pad_share(), 4),
+        "token_utilization": round(batches.token_utilization(), 4),
         "batches": len(batches.epoch(0)),
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "seconds": {name: round(value, 2) for name, value in seconds.items()},

@@ -75,12 +75,12 @@ class Batches(pool.Pool):
         super().__init__(decoder, rows, parts=1, long=True)
 
 
-GROW, POOL = beam.grow, pool.Pool
+GROW, POOL = beam.beam_step, pool.Pool
 
 
 def as_way(way: str) -> None:
     pool.Pool = POOL if way == "refill" else Batches
-    beam.grow = to_limits if way == "to limits" else GROW
+    beam.beam_step = to_limits if way == "to limits" else GROW
 
 
 def to_limits(step, config, sentence, search):

@@ -29,8 +29,8 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
 from jformer.training.loop import loop
 from jformer.training.monitor import Monitor, Profile
-from jformer.training.prepare import NEW, Task, prepare
-from jformer.training.stopping import Requests
+from jformer.training.setup import NEW, Task, prepare
+from jformer.training.stopping import StopHandler
 
 NEVER = 10**9
 
@@ -67,7 +67,7 @@ def train_loop(task: Task, steps: int, save_every: int) -> tuple[float, float]:
         monitor = Monitor(config, workdir, 0, task.mesh, clock, seconds=0.0)
         stack.enter_context(contextlib.closing(monitor))
         began = time.perf_counter()
-        with Requests(0) as requests:
+        with StopHandler(0) as requests:
             loop(task, state, NEW, checkpoints, requests, monitor, Profile("", workdir))
         seconds = time.perf_counter() - began
     return seconds / steps, clock.seconds["checkpoints"] / steps

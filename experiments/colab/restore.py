@@ -78,6 +78,6 @@ draw_attention(run.attention(source, run.translate([source])[0]))
 
 # %%
 from jformer.views.curves import draw_curves
-from jformer.views.report import see
+from jformer.views.report import read_run
 
-draw_curves(see(Path(RUN)))
+draw_curves(read_run(Path(RUN)))

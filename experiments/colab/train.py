@@ -49,9 +49,9 @@ status = main(["jformer", *flags])
 # %%
 # %matplotlib inline
 from jformer.views.curves import draw_curves
-from jformer.views.report import see
+from jformer.views.report import read_run
 
-draw_curves(see(Path(RUN)))
+draw_curves(read_run(Path(RUN)))
 # %% [markdown]
 # ## Save
 #

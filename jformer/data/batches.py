@@ -67,7 +67,7 @@ class Batches:
         order = rng.permutation(self.rows)
         pairs = self.pairs
         if self._redraw is not None:
-            drawn = redrawn(pairs, self._redraw, rng)
+            drawn = resegment(pairs, self._redraw, rng)
             fits = self.layout.fits(drawn.sources.lengths, drawn.targets.lengths)
             pairs = TokenPairs(
                 choose(fits, drawn.sources, pairs.sources),
@@ -108,7 +108,7 @@ class Batches:
             filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
             texts = {f"{side}_{axes}": tokens}
             if side == "target":
-                texts = {"labels_BT": tokens, "target_BT": shifted(tokens, lengths)}
+                texts = {"labels_BT": tokens, "target_BT": shift_right(tokens, lengths)}
             if isinstance(self.layout, Packing):
                 texts[f"{side}_segments_{axes}"] = np.repeat(segment, lengths)
             for name, values in texts.items():
@@ -126,7 +126,7 @@ class Batches:
         pairs = TokenPairs(plan.pairs.sources.read(rows), plan.pairs.targets.read(rows))
         return pairs, np.split(ranks, np.cumsum([len(part) for part in members])[:-1])
 
-    def non_pad_share(self) -> float:
+    def token_utilization(self) -> float:
         """Of all positions on both sides in the first epoch, those that hold a token."""
         plan = self.epoch(0)
         shapes = np.array(self.layout.shapes, np.int64)[plan.batches[:, 0]]
@@ -134,7 +134,7 @@ class Batches:
         return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
 
 
-def redrawn(
+def resegment(
     pairs: TokenPairs, redraw: tuple[BpeDropout, BpeDropout], rng: np.random.Generator
 ) -> TokenPairs:
     """Other segmentations of all pairs."""
@@ -145,7 +145,7 @@ def redrawn(
     return TokenPairs(*sides)
 
 
-def shifted(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def shift_right(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Each text with BOS before it, and without its EOS."""
     before = np.roll(tokens, 1)
     before[np.cumsum(lengths) - lengths] = BOS

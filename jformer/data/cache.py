@@ -19,8 +19,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from jformer.config import DataConfig, UserError
+from jformer.config import DataConfig
 from jformer.data.corpora import Corpus
+from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from jformer.config import UserError
+from jformer.errors import UserError
 
 # The two sides; any other number of fields is a bad line, and None no pair but the file's markup.
 Row = Sequence[bytes | str | None] | None
@@ -178,7 +178,7 @@ def open_parquet(path: Path, source_language: str, target_language: str) -> Corp
     return Corpus((str(path), str(path)), (path,), rows)
 
 
-def at_hand(name: str, split: Split) -> Corpus:
+def in_memory(name: str, split: Split) -> Corpus:
     """A corpus of text that is in memory anyway."""
     return Corpus((name, name), (), lambda: zip(split.sources, split.targets, strict=True))
 

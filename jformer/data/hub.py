@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from jformer.config import DataConfig, UserError
+from jformer.config import DataConfig
 from jformer.data.corpora import Corpus, Row
-from jformer.data.named import wanted
+from jformer.data.datasets import wanted
+from jformer.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,7 +21,7 @@ import babel.lists
 import babel.numbers
 import babel.units
 
-from jformer.config import UserError
+from jformer.errors import UserError
 
 Render = Callable[[babel.Locale], str]
 Names = dict[str, list[str]]  # CLDR's codes of territories, languages, currencies and units

@@ -4,16 +4,17 @@ import logging
 
 import numpy as np
 
-from jformer.config import Config, DataConfig, UserError
+from jformer.config import Config, DataConfig
 from jformer.data import phrases
-from jformer.data.batches import Batches, redrawn
+from jformer.data.batches import Batches, resegment
 from jformer.data.bpe_dropout import BpeDropout
-from jformer.data.corpora import Corpus, Report, Split, at_hand, open_corpus, read
+from jformer.data.corpora import Corpus, Report, Split, in_memory, open_corpus, read
+from jformer.data.datasets import open_folder
 from jformer.data.hub import open_hub
 from jformer.data.layout import Buckets, Packing
-from jformer.data.named import open_folder
 from jformer.data.ragged import TokenPairs
 from jformer.data.vocabulary import Vocabularies
+from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[s
         return splits
     if data.name == "phrases":
         made = phrases.make_splits(*languages, data.phrases, seed)
-        splits = {name: [at_hand(name, Split(*texts))] for name, texts in made.items()}
+        splits = {name: [in_memory(name, Split(*texts))] for name, texts in made.items()}
         if not with_train:
             del splits["train"]
     elif data.directory:
@@ -77,7 +78,7 @@ def make_batches(
     if data.bpe_dropout:
         redraw = droppers(vocabularies, data)
         # Room for one drawing of each pair, as an example of all.
-        drawn = redrawn(pairs, redraw, np.random.default_rng(config.seed)).lengths(rows)
+        drawn = resegment(pairs, redraw, np.random.default_rng(config.seed)).lengths(rows)
         S, T = (
             np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)
         )

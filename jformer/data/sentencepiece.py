@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from jformer.config import UserError
+from jformer.errors import UserError
 
 # "<0x41>" in a text must not become the entry for a byte.
 SPLIT_FALLBACK = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from jformer.config import BOS, EOS, PAD, DataConfig, UserError
+from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data.ragged import Ragged
 from jformer.data.tokenizer_file import bring_tokenizer, read_tokenizer
+from jformer.errors import UserError
 from jformer.files import replace_file
 
 SOURCE_FILE = "source_vocabulary.json"
@@ -43,9 +44,11 @@ BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]
 BASES |= {"bpe": FALLBACK, "unigram": FALLBACK}
 
 NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
-    "none": None, "nfc": normalizers.NFC(), "nfkc": normalizers.NFKC(),
+    "none": None,
+    "nfc": normalizers.NFC(),
+    "nfkc": normalizers.NFKC(),
     "lower": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
-}  # fmt: skip
+}
 TO_BYTES: list[Any] = [
     pre_tokenizers.Digits(individual_digits=True),
     pre_tokenizers.ByteLevel(add_prefix_space=False),

@@ -14,12 +14,12 @@ from jformer.config import EOS, DecodeConfig
 from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
 
 
-def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+def beam_step(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
     """One token more."""
     W, t = config.beam_size, search.t
     # At first there is one empty hypothesis, not W equal ones.
     copies_W = (t == 0) & (jnp.arange(W) > 0)
-    sums_W = jnp.where(copies_W, -jnp.inf, search.open_sums_W)
+    sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
     search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
     # Exact in two stages: the best of all are among the best of each hypothesis.
     each = min(2 * W, logits_WV.shape[-1])
@@ -30,7 +30,7 @@ def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Sear
     _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
     parents_C = order_C // each
     sums_C, tokens_C = (x_WC.reshape(-1)[order_C] for x_WC in (sums_WC, tokens_WC))
-    histories_CT = search.open_tokens_WT[parents_C].at[:, t].set(tokens_C)
+    histories_CT = search.live_tokens_WT[parents_C].at[:, t].set(tokens_C)
 
     # At most W end, one for each hypothesis, so W stay open; the best is first again.
     ends_C = tokens_C == EOS
@@ -40,29 +40,29 @@ def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Sear
     search = dataclasses.replace(
         search,
         t=t + 1,
-        ancestors_WT=search.ancestors_WT[parents_C[chosen_W]],
-        open_tokens_WT=histories_CT[chosen_W],
-        open_sums_W=sums_W,
+        beam_indices_WT=search.beam_indices_WT[parents_C[chosen_W]],
+        live_tokens_WT=histories_CT[chosen_W],
+        live_sums_W=sums_W,
     )
     ending_sums_W = jnp.where(ends_C, sums_C, -jnp.inf)[:W]
     search = keep_ended(search, histories_CT[:W], ending_sums_W, config)
     # Sums only fall, and the penalty divides them by at most its value at the limit.
     best_possible = sums_W[0] / length_penalty(sentence.limit, config)
-    worst = search.ended_scores_W[config.n_best - 1]
+    worst = search.finished_scores_W[config.n_best - 1]
     settled = worst >= best_possible if W > 1 else worst != -jnp.inf  # greedy: it ends with it
     busy = ~settled & (search.t < sentence.limit)
-    given_up = ~busy & (search.ended_scores_W[0] > -jnp.inf)
-    return dataclasses.replace(search, busy=busy, open_sums_W=jnp.where(given_up, -jnp.inf, sums_W))
+    given_up = ~busy & (search.finished_scores_W[0] > -jnp.inf)
+    return dataclasses.replace(search, busy=busy, live_sums_W=jnp.where(given_up, -jnp.inf, sums_W))
 
 
 def keep_ended(search: Search, tokens_WT, sums_W, config: DecodeConfig) -> Search:
     """The W best of the hypotheses that ended before and of those that end now."""
     scores_W = sums_W / length_penalty(search.t, config)
-    scores_2W = jnp.concatenate([search.ended_scores_W, scores_W])
+    scores_2W = jnp.concatenate([search.finished_scores_W, scores_W])
     scores_W, chosen_W = jax.lax.top_k(scores_2W, len(sums_W))
     return dataclasses.replace(
         search,
-        ended_tokens_WT=jnp.concatenate([search.ended_tokens_WT, tokens_WT])[chosen_W],
-        ended_sums_W=jnp.concatenate([search.ended_sums_W, sums_W])[chosen_W],
-        ended_scores_W=scores_W,
+        finished_tokens_WT=jnp.concatenate([search.finished_tokens_WT, tokens_WT])[chosen_W],
+        finished_sums_W=jnp.concatenate([search.finished_sums_W, sums_W])[chosen_W],
+        finished_scores_W=scores_W,
     )

@@ -19,11 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.decoding import beam, sampling
-from jformer.decoding.search import Hypotheses, Sentence, advance, answer, start
-from jformer.keys import RunError, is_out_of_memory
-from jformer.model import ensemble
-from jformer.model.ensemble import Models
+from jformer.decoding import beam, ensemble, sampling
+from jformer.decoding.ensemble import Models
+from jformer.decoding.search import Hypotheses, Sentence, advance, answer, init_search
+from jformer.errors import RunError, is_out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ class Pool:
         shape = (min(bucket, self._decoder.max_length), long_T if self._long else short_T)
         if shape != self._shape:
             empty = empty_state(*self._static, self._decoder.params, self._rows, *shape)
-            self._state = empty if self._state is None else moved(self._state, empty)
+            self._state = empty if self._state is None else resize(self._state, empty)
             self._shape = shape
 
     def fill(self, requests: dict[int, Request]) -> None:
@@ -147,13 +146,13 @@ class Pool:
             self._owners[places_R[row]] = number
             self._t[places_R[row]] = 0
         new = source_RS, prefix_RT, limits_R, seeds_R
-        self._state = filled(*self._static, self._decoder.params, self._state, places_R, *new)
+        self._state = insert(*self._static, self._decoder.params, self._state, places_R, *new)
 
     def run(self, last: bool) -> Iterator[tuple[int, Hypotheses]]:
         """Go on until a part of the pool is done, or all of it; who is done leaves."""
         resting = ~self.live() | (self._t >= self._shape[1] - 1)
         enough = self._rows if last else min(self._rows, int(resting.sum()) + self.part)
-        self._state, seen = grown(*self._static, self._decoder.params, self._state, enough)
+        self._state, seen = run_searches(*self._static, self._decoder.params, self._state, enough)
         busy, t, found = jax.device_get(seen)
         self._t = np.where(self.live(), t, 0)
         for place in np.flatnonzero(self.live() & ~busy):
@@ -161,25 +160,27 @@ class Pool:
             yield number, jax.tree.map(operator.itemgetter(place), found)
 
 
-def begin(models: Models, config: DecodeConfig, params, source_BS, prefix_BT, limit_B, seed_B):
+def init_searches(
+    models: Models, config: DecodeConfig, params, source_BS, prefix_BT, limit_B, seed_B
+):
     """Sentences and their searches, before the first token."""
     W = config.beam_size if config.search == "beam" else config.n_best
-    memory = ensemble.read(models, params, source_BS)
+    memory = ensemble.encode_sources(models, params, source_BS)
     sentences_B = Sentence(memory, prefix_BT, limit_B, seed_B)
-    cache = ensemble.empty_cache(models, W, prefix_BT.shape[1])
-    return sentences_B, jax.vmap(lambda sentence: start(sentence, cache, W))(sentences_B)
+    cache = ensemble.init_cache(models, W, prefix_BT.shape[1])
+    return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 3, 4, 5))
 def empty_state(models, config, params, B, S, T):
     """A pool without sentences."""
     like = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((B, S), (B, T), (B,), (B,))]
-    shapes = jax.eval_shape(functools.partial(begin, models, config), params, *like)
+    shapes = jax.eval_shape(functools.partial(init_searches, models, config), params, *like)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
 @jax.jit
-def moved(state, empty):
+def resize(state, empty):
     """The same in other shapes; positions beyond those of `empty` are not in use."""
 
     def move(old, new):
@@ -190,17 +191,17 @@ def moved(state, empty):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def filled(models, config, params, state, places_R, *new):
+def insert(models, config, params, state, places_R, *new):
     """The pool with new searches at `places_R`."""
-    fresh = begin(models, config, params, *new)
+    fresh = init_searches(models, config, params, *new)
     return jax.tree.map(lambda old, new: old.at[places_R].set(new, mode="drop"), state, fresh)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
-def grown(models, config, params, state, enough):
+def run_searches(models, config, params, state, enough):
     """The pool when `enough` of its places rest, and what is to be seen of it."""
     sentences_B, searches_B = state
-    grow = beam.grow if config.search == "beam" else sampling.grow
+    grow = beam.beam_step if config.search == "beam" else sampling.sample_step
     grow = functools.partial(grow, ensemble.make_step(models, params), config)
     searches_B = advance(grow, sentences_B, searches_B, enough)
     found_B = jax.vmap(lambda search: answer(search, config))(searches_B)

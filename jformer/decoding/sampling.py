@@ -12,34 +12,34 @@ from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
 
 
-def grow(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+def sample_step(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
     """One token more for each sample that has not ended."""
     W, t = config.n_best, search.t
     search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), sentence.seed), t)
     keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))
-    tokens_W = jax.vmap(jax.random.categorical)(keys_W, likely(logits_WV, config))
+    tokens_W = jax.vmap(jax.random.categorical)(keys_W, filter_logits(logits_WV, config))
     drawn_W = jnp.take_along_axis(logits_WV, tokens_W[:, None], axis=1)[:, 0] - log_total_W
-    sums_W, open_W = search.open_sums_W + drawn_W, search.open_sums_W != -jnp.inf
-    tokens_WT = search.open_tokens_WT.at[:, t].set(jnp.where(open_W, tokens_W, PAD))
+    sums_W, open_W = search.live_sums_W + drawn_W, search.live_sums_W != -jnp.inf
+    tokens_WT = search.live_tokens_WT.at[:, t].set(jnp.where(open_W, tokens_W, PAD))
 
     ends_W = open_W & (tokens_W == EOS)
     search = dataclasses.replace(
         search,
         t=t + 1,
-        open_tokens_WT=tokens_WT,
-        open_sums_W=jnp.where(ends_W, -jnp.inf, sums_W),
-        ended_tokens_WT=jnp.where(ends_W[:, None], tokens_WT, search.ended_tokens_WT),
-        ended_sums_W=jnp.where(ends_W, sums_W, search.ended_sums_W),
-        ended_scores_W=jnp.where(
-            ends_W, sums_W / length_penalty(t + 1, config), search.ended_scores_W
+        live_tokens_WT=tokens_WT,
+        live_sums_W=jnp.where(ends_W, -jnp.inf, sums_W),
+        finished_tokens_WT=jnp.where(ends_W[:, None], tokens_WT, search.finished_tokens_WT),
+        finished_sums_W=jnp.where(ends_W, sums_W, search.finished_sums_W),
+        finished_scores_W=jnp.where(
+            ends_W, sums_W / length_penalty(t + 1, config), search.finished_scores_W
         ),
     )
-    all_ended = jnp.all(search.open_sums_W == -jnp.inf)
+    all_ended = jnp.all(search.live_sums_W == -jnp.inf)
     return dataclasses.replace(search, busy=~all_ended & (search.t < sentence.limit))
 
 
-def likely(logits_WV, config: DecodeConfig):
+def filter_logits(logits_WV, config: DecodeConfig):
     """By temperature, then only the `top_k` likeliest tokens, then the fewest that hold `top_p`."""
     logits_WV = logits_WV / config.temperature
     if not config.top_k and config.top_p == 1.0:

@@ -40,12 +40,12 @@ class Search:
     busy: Any  # () whether it goes on
     t: Any  # () int32
     cache: Any  # of `step`
-    ancestors_WT: Any  # places in the cache
-    open_tokens_WT: Any  # hypotheses without EOS
-    open_sums_W: Any  # their log-probabilities; -inf: no hypothesis there, or it is given up
-    ended_tokens_WT: Any  # hypotheses with EOS
-    ended_sums_W: Any
-    ended_scores_W: Any  # -inf: no hypothesis there
+    beam_indices_WT: Any  # places in the cache
+    live_tokens_WT: Any  # hypotheses without EOS
+    live_sums_W: Any  # their log-probabilities; -inf: no hypothesis there, or it is given up
+    finished_tokens_WT: Any  # hypotheses with EOS
+    finished_sums_W: Any
+    finished_scores_W: Any  # -inf: no hypothesis there
 
 
 @struct.dataclass
@@ -62,7 +62,7 @@ def length_penalty(length, config: DecodeConfig):
     return ((beta + length) / (beta + 1.0)) ** config.length_penalty
 
 
-def start(sentence: Sentence, cache, W: int) -> Search:
+def init_search(sentence: Sentence, cache, W: int) -> Search:
     """Before the first token; all of the cache is free."""
     T = sentence.prefix_T.shape[0]
     no_tokens_WT, nothing_W = jnp.full((W, T), PAD, jnp.int32), jnp.full(W, -jnp.inf)
@@ -70,12 +70,12 @@ def start(sentence: Sentence, cache, W: int) -> Search:
         busy=sentence.limit > 0,
         t=jnp.int32(0),
         cache=cache,
-        ancestors_WT=no_tokens_WT,
-        open_tokens_WT=no_tokens_WT,
-        open_sums_W=jnp.zeros(W),
-        ended_tokens_WT=no_tokens_WT,
-        ended_sums_W=nothing_W,
-        ended_scores_W=nothing_W,
+        beam_indices_WT=no_tokens_WT,
+        live_tokens_WT=no_tokens_WT,
+        live_sums_W=jnp.zeros(W),
+        finished_tokens_WT=no_tokens_WT,
+        finished_sums_W=nothing_W,
+        finished_scores_W=nothing_W,
     )
 
 
@@ -85,7 +85,7 @@ def advance(grow, sentences_B: Sentence, searches_B: Search, enough) -> Search:
     A search rests when it is done, or when its tokens are full: the last place is kept free, as a
     search at rest writes to its cache again and again. Sentences do not influence each other.
     """
-    full = searches_B.open_tokens_WT.shape[-1] - 1
+    full = searches_B.live_tokens_WT.shape[-1] - 1
 
     def resting(searches_B):
         return ~searches_B.busy | (searches_B.t >= full)
@@ -110,27 +110,27 @@ def next_logits(step, config: DecodeConfig, sentence: Sentence, search: Search):
     What may not come keeps its share of that sum: a hypothesis has the same log-probability
     whatever was asked of it.
     """
-    t, W = search.t, len(search.open_sums_W)
-    tokens_W = jnp.where(t == 0, BOS, search.open_tokens_WT[:, t - 1])
-    ancestors_WT = search.ancestors_WT.at[:, t].set(jnp.arange(W))
-    cache, logits_WV = step(sentence.memory, search.cache, tokens_W, t, ancestors_WT)
+    t, W = search.t, len(search.live_sums_W)
+    tokens_W = jnp.where(t == 0, BOS, search.live_tokens_WT[:, t - 1])
+    beam_indices_WT = search.beam_indices_WT.at[:, t].set(jnp.arange(W))
+    cache, logits_WV = step(sentence.memory, search.cache, tokens_W, t, beam_indices_WT)
     forced = sentence.prefix_T[t]
     tokens_V = jnp.arange(logits_WV.shape[-1])
     allowed_V = (tokens_V != PAD) & (tokens_V != BOS)  # these are no words
     allowed_V &= (tokens_V != EOS) | (t >= config.min_length)
     allowed_V = jnp.where(forced == PAD, allowed_V, tokens_V == forced)
-    search = dataclasses.replace(search, cache=cache, ancestors_WT=ancestors_WT)
+    search = dataclasses.replace(search, cache=cache, beam_indices_WT=beam_indices_WT)
     log_total_W = jax.nn.logsumexp(logits_WV, axis=-1)
     return search, jnp.where(allowed_V[None], logits_WV, -jnp.inf), log_total_W
 
 
 def answer(search: Search, config: DecodeConfig) -> Hypotheses:
     """At each place what ended there, or else what was still open."""
-    lengths_W = jnp.maximum(jnp.sum(search.open_tokens_WT != PAD, axis=-1), 1)
-    open_scores_W = search.open_sums_W / length_penalty(lengths_W, config)
-    ended_W = search.ended_scores_W != -jnp.inf  # one that is not a number must show
+    lengths_W = jnp.maximum(jnp.sum(search.live_tokens_WT != PAD, axis=-1), 1)
+    live_scores_W = search.live_sums_W / length_penalty(lengths_W, config)
+    ended_W = search.finished_scores_W != -jnp.inf  # one that is not a number must show
     return Hypotheses(
-        jnp.where(ended_W[:, None], search.ended_tokens_WT, search.open_tokens_WT),
-        jnp.where(ended_W, search.ended_sums_W, search.open_sums_W),
-        jnp.where(ended_W, search.ended_scores_W, open_scores_W),
+        jnp.where(ended_W[:, None], search.finished_tokens_WT, search.live_tokens_WT),
+        jnp.where(ended_W, search.finished_sums_W, search.live_sums_W),
+        jnp.where(ended_W, search.finished_scores_W, live_scores_W),
     )

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jformer.config import EOS, PAD, DecodeConfig, UserError
+from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.sentences import pieces
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.pool import Decoder, Request
 from jformer.decoding.search import Hypotheses
-from jformer.keys import RunError
+from jformer.errors import RunError, UserError
 from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -43,18 +43,25 @@ class Hypothesis:
 
 
 def translate(
-    model: Transformer, params: Any, vocabularies: Vocabularies, texts: Sequence[str],
-    config: DecodeConfig, max_length: int,
-) -> list[str]:  # fmt: skip
+    model: Transformer,
+    params: Any,
+    vocabularies: Vocabularies,
+    texts: Sequence[str],
+    config: DecodeConfig,
+    max_length: int,
+) -> list[str]:
     """The best output for each text."""
     decoder = Decoder((model,), (params,), config, max_length, config.batch_size)
     return [best[0].text for best in hypotheses(decoder, vocabularies, texts)]
 
 
 def hypotheses(
-    decoder: Decoder, vocabularies: Vocabularies, texts: Sequence[str],
-    prefixes: Sequence[str] | None = None, first_line: int = 1,
-) -> list[list[Hypothesis]]:  # fmt: skip
+    decoder: Decoder,
+    vocabularies: Vocabularies,
+    texts: Sequence[str],
+    prefixes: Sequence[str] | None = None,
+    first_line: int = 1,
+) -> list[list[Hypothesis]]:
     """Up to `n_best` for each text, a blank one's output being empty, or its prefix.
 
     Each output begins with its prefix. `first_line` is the number that a warning gives texts[0].

@@ -12,16 +12,18 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
 
+from jformer.errors import UserError
 from jformer.evaluation.scores import MOST_PAIRS, SAMPLES, check_streams, interval
-from jformer.keys import UserError
 
 SIGNIFICANT = 0.05
 
 
 def compare(
-    ours: Sequence[str], theirs: Sequence[str], references: Sequence[Sequence[str]],
+    ours: Sequence[str],
+    theirs: Sequence[str],
+    references: Sequence[Sequence[str]],
     names: tuple[str, str] = ("ours", "theirs"),
-) -> dict[str, dict[str, Any]]:  # fmt: skip
+) -> dict[str, dict[str, Any]]:
     """Of `bleu`, `chrf` and `ter`: `systems`, `p_value`, `better`, `significant`, `signature`.
 
     `systems` has the `name`, `score`, `mean` and `interval` (95 %) of ours, then of theirs.

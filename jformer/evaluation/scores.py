@@ -14,7 +14,7 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 
-from jformer.keys import UserError
+from jformer.errors import UserError
 
 # The scores, in the order of a report, with the keys of their signatures.
 SIGNATURES = {
@@ -82,9 +82,12 @@ def check_streams(hypotheses: Sequence[str], others: Sequence[Sequence[str]]) ->
 
 
 def measure(
-    name: str, metric: Any, streams: Sequence[Sequence[str]], done: dict[str, str] | None = None,
+    name: str,
+    metric: Any,
+    streams: Sequence[Sequence[str]],
+    done: dict[str, str] | None = None,
     samples: int = 1,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """A score and its signature, which also says what was `done` to the text before."""
     hypotheses, *references = streams
     found = metric.corpus_score(hypotheses, references, samples)

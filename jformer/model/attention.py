@@ -13,7 +13,7 @@ from flax import linen as nn
 
 from jformer.config import PAD, ModelConfig
 from jformer.model.dropout import Dropout
-from jformer.model.positions import RelativeVectors, linear_bias, rotate
+from jformer.model.positions import RelativeVectors, alibi_bias, apply_rotary
 from jformer.model.shapes import check_shapes
 
 
@@ -37,18 +37,18 @@ def causal_mask(length):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def product(formula, x, y):
+def einsum_f32(formula, x, y):
     """An einsum with a float32 result, whatever the compute dtype."""
     return jnp.einsum(formula, x, y, preferred_element_type=jnp.float32)
 
 
-@product.defjvp
-def product_jvp(formula, primals, tangents):
+@einsum_f32.defjvp
+def einsum_f32_jvp(formula, primals, tangents):
     (x, y), (dx, dy) = primals, tangents
     # By JAX's own rule the backward pass would multiply float32 gradients, slower than the forward
     # pass and twice as often; by this one they are rounded to the compute dtype first.
     tangent = jnp.einsum(formula, dx, y) + jnp.einsum(formula, x, dy)
-    return product(formula, x, y), tangent.astype(jnp.float32)
+    return einsum_f32(formula, x, y), tangent.astype(jnp.float32)
 
 
 def attend(q_BQHK, k_BMHK, v_BMHU, mask_B1QM, bias_BHQM=0.0, drop=lambda weights: weights):
@@ -60,7 +60,7 @@ def attend(q_BQHK, k_BMHK, v_BMHU, mask_B1QM, bias_BHQM=0.0, drop=lambda weights
     check_shapes(q_BQHK=q_BQHK, k_BMHK=k_BMHK, v_BMHU=v_BMHU)
     # By heads first: a decoder keeps its cache so, and there this undoes the swaps of `read`.
     q_BHQK, k_BHMK, v_BHMU = (x.swapaxes(1, 2) for x in (q_BQHK, k_BMHK, v_BMHU))
-    logits_BHQM = product("BHQK,BHMK->BHQM", q_BHQK, k_BHMK)
+    logits_BHQM = einsum_f32("BHQK,BHMK->BHQM", q_BHQK, k_BHMK)
     logits_BHQM /= q_BQHK.shape[-1] ** 0.5  # keeps the variance at 1, Section 3.2.1
     logits_BHQM += bias_BHQM
     # finfo.min and not -inf: a row of -inf would turn the softmax into NaN.
@@ -70,7 +70,7 @@ def attend(q_BQHK, k_BMHK, v_BMHU, mask_B1QM, bias_BHQM=0.0, drop=lambda weights
     return mixed_BHQU.swapaxes(1, 2), weights_BHQM
 
 
-def equation_1():
+def default_attention():
     return attend
 
 
@@ -98,7 +98,7 @@ class MultiHeadAttention(nn.Module):
 
     config: ModelConfig
     positions: str = "none"
-    make_attend: Callable[[], Callable] = equation_1
+    make_attend: Callable[[], Callable] = default_attention
 
     def setup(self):
         self.attend = self.make_attend()
@@ -119,11 +119,11 @@ class MultiHeadAttention(nn.Module):
             self.relative_value = RelativeVectors(config.max_distance, config.value_width)
 
     def __call__(self, x_BQD, memory_BMD, mask_B1QM, train=False):
-        k_BHMK, v_BHMU = self.keys_values(memory_BMD, jnp.arange(memory_BMD.shape[1]))
+        k_BHMK, v_BHMU = self.project_kv(memory_BMD, jnp.arange(memory_BMD.shape[1]))
         positions_Q = jnp.arange(x_BQD.shape[1])
-        return self.read(x_BQD, positions_Q, k_BHMK, v_BHMU, mask_B1QM, train)
+        return self.attend_cached(x_BQD, positions_Q, k_BHMK, v_BHMU, mask_B1QM, train)
 
-    def keys_values(self, memory_BMD, positions_M):
+    def project_kv(self, memory_BMD, positions_M):
         """What queries read; a decoder computes it once for each position and keeps it.
 
         Heads come first: a query's head finds what it reads side by side.
@@ -131,7 +131,7 @@ class MultiHeadAttention(nn.Module):
         k_BMHK, v_BMHU = self.key(memory_BMD), self.value(memory_BMD)
         return self.rotate_if_rotary(k_BMHK, positions_M).swapaxes(1, 2), v_BMHU.swapaxes(1, 2)
 
-    def read(self, x_BQD, positions_Q, k_BHMK, v_BHMU, mask_B1QM, train, positions_M=None):
+    def attend_cached(self, x_BQD, positions_Q, k_BHMK, v_BHMU, mask_B1QM, train, positions_M=None):
         """Each query's mixture of the values, back in d_model. Unset, positions_M are 0, 1, ..."""
         if positions_M is None:
             positions_M = jnp.arange(k_BHMK.shape[2])
@@ -140,10 +140,13 @@ class MultiHeadAttention(nn.Module):
         if not self.config.scaled_attention:
             q_BQHK *= q_BQHK.shape[-1] ** 0.5  # undoes the division in Equation 1
         mixed_BQHU, weights_BHQM = self.attend(
-            q_BQHK, k_BHMK.swapaxes(1, 2), v_BHMU.swapaxes(1, 2), mask_B1QM,
+            q_BQHK,
+            k_BHMK.swapaxes(1, 2),
+            v_BHMU.swapaxes(1, 2),
+            mask_B1QM,
             self.bias(q_BQHK, distances_QM),
             functools.partial(self.weights_dropout, train=train),
-        )  # fmt: skip
+        )
         if self.positions == "relative":
             relative_QMU = self.relative_value(distances_QM).astype(weights_BHQM.dtype)
             mixed_BQHU += jnp.einsum("BHQM,QMU->BQHU", weights_BHQM, relative_QMU)
@@ -152,13 +155,13 @@ class MultiHeadAttention(nn.Module):
         return self.out(mixed_BQHU)
 
     def rotate_if_rotary(self, x_BLHK, positions_L):
-        return rotate(x_BLHK, positions_L) if self.positions == "rotary" else x_BLHK
+        return apply_rotary(x_BLHK, positions_L) if self.positions == "rotary" else x_BLHK
 
     def bias(self, q_BQHK, distances_QM):
         """What the distance of a query and a key adds to the logits of Equation 1."""
         if self.positions == "alibi":
-            return linear_bias(distances_QM, self.config.num_heads)
+            return alibi_bias(distances_QM, self.config.num_heads)
         if self.positions == "relative":
             relative_QMK = self.relative_key(distances_QM).astype(q_BQHK.dtype)
-            return product("BQHK,QMK->BHQM", q_BQHK, relative_QMK) / q_BQHK.shape[-1] ** 0.5
+            return einsum_f32("BQHK,QMK->BHQM", q_BQHK, relative_QMK) / q_BQHK.shape[-1] ** 0.5
         return 0.0

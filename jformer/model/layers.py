@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jformer.config import ModelConfig
-from jformer.model.attention import MultiHeadAttention, equation_1, kernel_init
+from jformer.model.attention import MultiHeadAttention, default_attention, kernel_init
 from jformer.model.dropout import Dropout
 
 # GELU as it was defined, x times the normal distribution function (Hendrycks and Gimpel 2016).
@@ -78,7 +78,7 @@ class EncoderLayer(nn.Module):
     """
 
     config: ModelConfig
-    make_attend: Callable[[], Callable] = equation_1
+    make_attend: Callable[[], Callable] = default_attention
     make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
@@ -101,7 +101,7 @@ class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the encoder's output, then the feed-forward network."""
 
     config: ModelConfig
-    make_attend: Callable[[], Callable] = equation_1
+    make_attend: Callable[[], Callable] = default_attention
     make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
@@ -126,7 +126,7 @@ class DecoderLayer(nn.Module):
             x_BTD, lambda x_BTD: self.feed_forward(x_BTD, train), train
         )
 
-    def step(self, x_BWD, t, cache_BHWTK, mask_B1WX, memory_BHSK, memory_mask_B11S):
+    def decode_step(self, x_BWD, t, cache_BHWTK, mask_B1WX, memory_BHSK, memory_mask_B11S):
         """Position t of W hypotheses a sentence; returns it and the cache with position t filled.
 
         `cache_BHWTK` and `memory_BHSK` are pairs of keys and values. The hypotheses of a sentence
@@ -143,16 +143,16 @@ class DecoderLayer(nn.Module):
                     old, new_BHWK[:, :, :, None], t, axis=3
                 ),
                 cache_BHWTK,
-                self.self_attention.keys_values(x_BWD, positions_W),
+                self.self_attention.project_kv(x_BWD, positions_W),
             )
             k_BHXK, v_BHXU = (x.reshape(*x.shape[:2], W * T, -1) for x in cache_BHWTK)
-            return self.self_attention.read(
+            return self.self_attention.attend_cached(
                 x_BWD, positions_W, k_BHXK, v_BHXU, mask_B1WX, train, positions_X
             )
 
         def cross_attention(x_BWD):
             k_BHSK, v_BHSU = memory_BHSK
-            return self.cross_attention.read(
+            return self.cross_attention.attend_cached(
                 x_BWD, positions_W, k_BHSK, v_BHSU, memory_mask_B11S, train
             )
 

@@ -1,7 +1,7 @@
 """Where a token stands: the sinusoids of Section 3.5, and what others put in their place.
 
 Added to the embeddings: `sinusoids`, `sinusoids_in_halves`, or a learned table (Table 3, row E).
-Inside self-attention, by the distance of query and key alone: `rotate`, `linear_bias`, and
+Inside self-attention, by the distance of query and key alone: `apply_rotary`, `alibi_bias`, and
 `RelativeVectors`. Letters: L positions, Q queries, M memory, D d_model, H heads, K key width.
 """
 
@@ -39,7 +39,7 @@ def sinusoids_in_halves(positions_L, d_model):
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
-def rotate(x_BLHK, positions_L):
+def apply_rotary(x_BLHK, positions_L):
     """Each pair of columns turned by its position times the frequency of Section 3.5.
 
     The product of a query and a key, both turned, depends on their distance alone (RoPE, Su et al.
@@ -53,7 +53,7 @@ def rotate(x_BLHK, positions_L):
     return turned.reshape(x_BLHK.shape).astype(x_BLHK.dtype)
 
 
-def linear_bias(distances_QM, num_heads):
+def alibi_bias(distances_QM, num_heads):
     """Less attention the farther away, by a slope of 2^(-8h / H) in head h = 1 ... H: (1, H, Q, M).
 
     ALiBi (Press et al. 2021) is for decoders. Here both sides of a query count alike, so an encoder

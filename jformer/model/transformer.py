@@ -14,8 +14,15 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from jformer.config import ModelConfig, UserError
-from jformer.model.attention import causal_mask, equation_1, padding_mask, product, segment_mask
+from jformer.config import ModelConfig
+from jformer.errors import UserError
+from jformer.model.attention import (
+    causal_mask,
+    default_attention,
+    einsum_f32,
+    padding_mask,
+    segment_mask,
+)
 from jformer.model.dropout import Dropout
 from jformer.model.layers import DecoderLayer, EncoderLayer, by_sentences
 from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
@@ -26,7 +33,7 @@ from jformer.model.shapes import check_shapes
 class Memory:
     """What every hypothesis of a sentence reads: computed once, the same at all positions."""
 
-    keys_values: Any  # a pair (B, H, S, K), (B, H, S, U) for each decoder layer
+    cross_kv: Any  # a pair (B, H, S, K), (B, H, S, U) for each decoder layer
     mask_B11S: Any
 
 
@@ -40,7 +47,7 @@ class Transformer(nn.Module):
     config: ModelConfig
     vocabulary_size: int
     source_vocabulary_size: int | None = None
-    make_attend: Callable[[], Callable] = equation_1
+    make_attend: Callable[[], Callable] = default_attention
     make_norm: Callable[[], nn.Module] = nn.LayerNorm
 
     def setup(self):
@@ -107,15 +114,15 @@ class Transformer(nn.Module):
         x_BTD = self.run_stack(self.decoder, x_BTD, mask, memory_BSD, memory_mask, train)
         return self.logits(self.end_stack("decoder_norm", x_BTD))
 
-    def start(self, memory_BSD, source_BS):
+    def precompute_cross_kv(self, memory_BSD, source_BS):
         """The `Memory` that `step` reads."""
         positions_S = jnp.arange(source_BS.shape[1])
-        keys_values = [
-            layer.cross_attention.keys_values(memory_BSD, positions_S) for layer in self.decoder
+        cross_kv = [
+            layer.cross_attention.project_kv(memory_BSD, positions_S) for layer in self.decoder
         ]
-        return Memory(keys_values, padding_mask(source_BS))
+        return Memory(cross_kv, padding_mask(source_BS))
 
-    def empty_cache(self, B, W, T):
+    def init_cache(self, B, W, T):
         """A pair of keys and values (B, H, W, T, K) a layer, for hypotheses of up to T tokens."""
         config = self.config
         widths = (config.key_width, config.value_width)
@@ -127,7 +134,7 @@ class Transformer(nn.Module):
             for _ in range(config.decoder_layers)
         ]
 
-    def step(self, tokens_BW, t, ancestors_BWT, cache, memory):
+    def decode_step(self, tokens_BW, t, beam_indices_BWT, cache, memory):
         """`decode` at position t alone: logits (B, W, V), and the cache with position t filled.
 
         The logits are NaN where t is beyond a table of learned positions.
@@ -136,16 +143,16 @@ class Transformer(nn.Module):
         place: `ancestors_BWT` says at which place w's history stood at each position up to t, so
         that a search which puts its hypotheses in order has nothing to move but these numbers.
         """
-        W, T = ancestors_BWT.shape[1:]
+        W, T = beam_indices_BWT.shape[1:]
         places_11W1, reached_T = jnp.arange(W)[None, None, :, None], jnp.arange(T) <= t
-        own_BWWT = (ancestors_BWT[:, :, None] == places_11W1) & reached_T[None, None, None]
+        own_BWWT = (beam_indices_BWT[:, :, None] == places_11W1) & reached_T[None, None, None]
         mask_B1WX = own_BWWT.reshape(-1, 1, W, W * T)
         x_BWD = self.embed(self.embedding, tokens_BW, t[None], train=False)
         new_cache = []
         for layer, cache_BHWTK, memory_BHSK in zip(
-            self.decoder, cache, memory.keys_values, strict=True
+            self.decoder, cache, memory.cross_kv, strict=True
         ):
-            x_BWD, cache_BHWTK = layer.step(
+            x_BWD, cache_BHWTK = layer.decode_step(
                 x_BWD, t, cache_BHWTK, mask_B1WX, memory_BHSK, memory.mask_B11S
             )
             new_cache.append(cache_BHWTK)
@@ -216,7 +223,7 @@ class Transformer(nn.Module):
 
         Its result is in float32 whatever the compute dtype.
         """
-        return product("BLD,DV->BLV", x_BLD, self.output.T.astype(x_BLD.dtype))
+        return einsum_f32("BLD,DV->BLV", x_BLD, self.output.T.astype(x_BLD.dtype))
 
 
 def rematerialized(layer, config: ModelConfig, train_argument):

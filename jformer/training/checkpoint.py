@@ -28,25 +28,26 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jformer.config import Config, TrainConfig, UserError
+from jformer.config import Config, TrainConfig
+from jformer.errors import UserError
 from jformer.training.provenance import describe
 from jformer.training.retention import averaged, kept
 from jformer.training.step import TrainState
 from jformer.training.storage import (
-    Folder,
+    CheckpointDirectory,
     SaveError,
     differences,
-    find_damage,
     one_line,
     read_items,
-)  # fmt: skip
+    verify_checksums,
+)
 
 log = logging.getLogger(__name__)
 
 ARRAYS = ("params", "optimizer_state", "ema")
 
 
-class DamagedError(UserError):
+class CorruptCheckpointError(UserError):
     """A checkpoint that is not as it was written, in one line: which file of which step."""
 
 
@@ -60,8 +61,8 @@ class Checkpoints:
     def __init__(self, workdir: Path, train: TrainConfig | None = None):
         self._train, self._workdir = train, workdir
         self._together = train is not None and jax.process_count() > 1
-        self._all = Folder(workdir / "checkpoints")
-        self._best = Folder(workdir / "best")
+        self._all = CheckpointDirectory(workdir / "checkpoints")
+        self._best = CheckpointDirectory(workdir / "best")
         if train is not None:
             self._all.open(lambda steps, last: kept(steps, last, train))
             self._best.open(lambda _, last: {last})
@@ -116,9 +117,12 @@ class Checkpoints:
     def save(self, state: TrainState, position: dict, config: Config, vocabulary_hash: str) -> None:
         """Copy to the host now, write in the background; a step that is there stays as it is."""
         items = {
-            "params": state.params, "optimizer_state": state.optimizer_state, "ema": state.ema,
-            "position": position, "metadata": describe(config, vocabulary_hash),
-        }  # fmt: skip
+            "params": state.params,
+            "optimizer_state": state.optimizer_state,
+            "ema": state.ema,
+            "position": position,
+            "metadata": describe(config, vocabulary_hash),
+        }
         self._save(self._all, int(state.step), items)
 
     def save_best(
@@ -129,7 +133,7 @@ class Checkpoints:
         items = {"params": state.params, "ema": state.ema, "metadata": metadata}
         self._save(self._best, int(state.step), items)
 
-    def _save(self, folder: Folder, step: int, items: dict[str, Any]) -> None:
+    def _save(self, folder: CheckpointDirectory, step: int, items: dict[str, Any]) -> None:
         self._unless_it_may_fail(folder.wait)  # alone: its failure does not cost this save
         self._unless_it_may_fail(lambda: folder.save(step, items))
 
@@ -157,12 +161,12 @@ class Checkpoints:
 
     def restore_newest(self, like: TrainState, vocabulary_hash: str) -> tuple[TrainState, dict]:
         """Of the newest step that can be read; damaged ones go to `damaged/`, with a warning."""
-        damaged: dict[int, DamagedError] = {}
+        damaged: dict[int, CorruptCheckpointError] = {}
         for step in reversed(self.steps()):
             try:
                 self.check_vocabulary(step, vocabulary_hash)
                 restored = self.restore(step, like)
-            except DamagedError as error:
+            except CorruptCheckpointError as error:
                 if self._train is None or self._train.damaged == "error":
                     raise
                 damaged[step] = error
@@ -187,7 +191,9 @@ class Checkpoints:
     def newest_position(self) -> dict[str, Any]:
         """That of the newest step where it can be read; empty if there is none."""
         for step in reversed(self.steps()):
-            with contextlib.suppress(DamagedError):  # told when the step itself is restored
+            with contextlib.suppress(
+                CorruptCheckpointError
+            ):  # told when the step itself is restored
                 return self.position(step)
         return {}
 
@@ -236,7 +242,7 @@ class Checkpoints:
         averaged = (self._best.path / str(step) / "ema").is_dir()
         return self._finite(self._best, step, "ema" if averaged else "params", like)
 
-    def _finite(self, folder: Folder, step: int, item: str, like: Any) -> Any:
+    def _finite(self, folder: CheckpointDirectory, step: int, item: str, like: Any) -> Any:
         params = self._read(folder, step, {item: like})[item]
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             if not jnp.isfinite(leaf).all():
@@ -248,9 +254,13 @@ class Checkpoints:
         return params
 
     def _read(
-        self, folder: Folder, step: int, trees: dict[str, Any], texts: Collection[str] = (),
+        self,
+        folder: CheckpointDirectory,
+        step: int,
+        trees: dict[str, Any],
+        texts: Collection[str] = (),
         whole: bool = False,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Items by name: arrays as in `trees`, and JSON; whatever keeps them from it, in a line."""
         self._unless_it_may_fail(folder.wait)
         directory = folder.path / str(step)
@@ -259,15 +269,15 @@ class Checkpoints:
                 f"{folder.path}: no checkpoint of step {step}; there are {folder.steps()}"
             )
         wanted = None if whole else [*trees, *texts]
-        if found := self._agreed(lambda: find_damage(directory, wanted)):
-            raise DamagedError(f"{directory}: damaged: {found}")
+        if found := self._agreed(lambda: verify_checksums(directory, wanted)):
+            raise CorruptCheckpointError(f"{directory}: damaged: {found}")
         try:
             differing = differences(directory, trees)
             items = {} if differing else read_items(directory, trees, texts, self._together)
         except Exception as error:
             # Only what has no sums comes here, and in a job perhaps on one process alone, which
             # must not go back to another step than the rest.
-            kind = UserError if self._together else DamagedError
+            kind = UserError if self._together else CorruptCheckpointError
             raise kind(f"{directory}: damaged: {one_line(error)}") from error
         if differing:
             more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""

@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jformer.config import BOS, EOS, Config, ModelConfig, UserError
+from jformer.config import BOS, EOS, Config, ModelConfig
 from jformer.data.batches import Batches
 from jformer.data.corpora import PLACES_KEPT, Split
 from jformer.data.layout import Buckets
 from jformer.data.ragged import TokenPairs
-from jformer.data.tokens import tokenize
+from jformer.data.tokenize import tokenize
 from jformer.data.vocabulary import Vocabularies
+from jformer.errors import UserError
 from jformer.model.transformer import Transformer, attention_weights
 from jformer.training import parallel
 from jformer.training.loss import SUMS, perplexity
@@ -43,7 +44,7 @@ def likelihood(
         total = dict.fromkeys(SUMS, 0.0)
         for number in range(len(batches.epoch(0))):
             batch = batches.batch(0, number, part, parts)
-            sums = jax.device_get(sums_of(params, parallel.place_batch(batch, mesh)))
+            sums = jax.device_get(sums_of(params, parallel.shard_batch(batch, mesh)))
             total = {name: total[name] + float(sums[name]) for name in SUMS}
         return {"nll": total["nll"] / total["tokens"], "perplexity": perplexity(total)}
 

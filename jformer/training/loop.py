@@ -18,18 +18,26 @@ from jformer.config import Config
 from jformer.data.batches import iterate
 from jformer.data.corpora import Split
 from jformer.data.pipeline import open_data
-from jformer.keys import RunError, Stopped, is_out_of_memory
+from jformer.errors import RunError, Stopped, is_out_of_memory
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
 from jformer.training.evaluate import pairs_beyond
+from jformer.training.metrics import MetricsAccumulator, StepMetrics
 from jformer.training.monitor import Monitor, Profile, say
-from jformer.training.nonfinite import Skipped
-from jformer.training.prepare import Task, begin, describe, is_complete, locked, prepare, start
+from jformer.training.nonfinite import NonFiniteGuard
+from jformer.training.setup import (
+    TrainSetup,
+    describe,
+    is_complete,
+    locked,
+    prepare,
+    restore_or_init,
+    write_run_files,
+)
 from jformer.training.step import TrainState
-from jformer.training.stopping import SAVE, Requests
+from jformer.training.stopping import SAVE, StopHandler
 from jformer.training.validate import Best, validate
-from jformer.training.window import Seen, Window
 
 
 def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
@@ -45,9 +53,10 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
     validation = splits["validation"]
     wanted = config.train.scored
     scored = {
-        name: split for name, split in splits.items()
+        name: split
+        for name, split in splits.items()
         if wanted == "all" or (name == "validation") == (wanted == "validation")
-    }  # fmt: skip
+    }
     with locked(workdir):
         if is_complete(config, workdir):
             return scored
@@ -58,13 +67,15 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
                     say(warning)
         with Checkpoints(workdir, config.train) as checkpoints, telling_of_memory(config):
             with clock("preparation"):
-                state, position = start(task, checkpoints)
-                begin(config, task.vocabularies, workdir)  # what could be a mistake lies behind
+                state, position = restore_or_init(task, checkpoints)
+                write_run_files(
+                    config, task.vocabularies, workdir
+                )  # what could be a mistake lies behind
                 step, seconds = int(state.step), position["seconds"]
                 monitor = Monitor(task.config, workdir, step, mesh, clock, seconds)
             say(describe(task, state))
             minutes, closing = config.train.checkpoint_minutes, contextlib.closing
-            with closing(monitor), closing(profiler), Requests(minutes) as requests:
+            with closing(monitor), closing(profiler), StopHandler(minutes) as requests:
                 ran = loop(task, state, position, checkpoints, requests, monitor, profiler)
                 step, asked = ran
                 with clock("checkpoints"):
@@ -93,17 +104,22 @@ def telling_of_memory(config: Config) -> Iterator[None]:
 
 
 def loop(
-    task: Task, state: TrainState, position: dict, checkpoints: Checkpoints, requests: Requests,
-    monitor: Monitor, profiler: Profile,
-) -> tuple[int, int]:  # fmt: skip
+    task: TrainSetup,
+    state: TrainState,
+    position: dict,
+    checkpoints: Checkpoints,
+    requests: StopHandler,
+    monitor: Monitor,
+    profiler: Profile,
+) -> tuple[int, int]:
     """Train from `state` to the last step or the one at which a signal asks to stop.
 
     Returns that step, whose checkpoint is being saved, and what was asked for at it: above SAVE, to
     stop.
     """
     every, last, clock = task.config.train, task.config.train.steps, monitor.clock
-    window, best = Window(position["window"]), Best(**position["best"])
-    skipped = Skipped(every.max_skipped, position["skipped"])
+    window, best = MetricsAccumulator(position["window"]), Best(**position["best"])
+    skipped = NonFiniteGuard(every.max_skipped, position["skipped"])
     part, parts = parallel.parts_of(task.mesh)
     iterator = iterate(task.batches, last, position["data"], part=part, parts=parts)
 
@@ -117,11 +133,11 @@ def loop(
             state, metrics = task.train_step(state, placed, task.dropout_key, request_X)
             monitor.progress.advance(metrics)
             profiler.step_ended(step, metrics)
-            seen = Seen(step, where["epoch"], where["batch"] - 1, metrics)
+            seen = StepMetrics(step, where["epoch"], where["batch"] - 1, metrics)
             window.add(seen, monitor.flops_a_token(batch))
-            asked = follow(window.settle(lambda: skipped.behind), skipped, monitor)
+            asked = follow(window.drain(lambda: skipped.behind), skipped, monitor)
             if due(every.log_every) or due(every.checkpoint_every):
-                asked = max(asked, follow(window.settle(), skipped, monitor))
+                asked = max(asked, follow(window.drain(), skipped, monitor))
         if skipped.too_many:
             raise skipped.end(state, where, task)
         if jax.process_count() == 1:
@@ -135,12 +151,16 @@ def loop(
         ended = 0 < every.patience <= best.worse
         if due(every.checkpoint_every) or asked or ended:
             with clock("checkpoints"):
-                follow(window.settle(), skipped, monitor)
+                follow(window.drain(), skipped, monitor)
                 position = {
-                    "data": where, "window": window.sums(), "best": dataclasses.asdict(best),
-                    "skipped": skipped.row, "seconds": monitor.seconds, "text": task.text,
+                    "data": where,
+                    "window": window.sums(),
+                    "best": dataclasses.asdict(best),
+                    "skipped": skipped.row,
+                    "seconds": monitor.seconds,
+                    "text": task.text,
                     "ended": ended,
-                }  # fmt: skip
+                }
                 checkpoints.save(state, position, task.config, task.vocabularies.hash)
                 requests.saved()
         checkpoints.check_errors()
@@ -156,7 +176,7 @@ def is_due(step: int, last: int, interval: int) -> bool:
     return bool(interval) and (step % interval == 0 or step == last)
 
 
-def follow(steps: Iterable[Seen], skipped: Skipped, monitor: Monitor) -> int:
+def follow(steps: Iterable[StepMetrics], skipped: NonFiniteGuard, monitor: Monitor) -> int:
     """Count the skipped ones, each a line of the log; what any process asked for at these steps."""
     asked = 0
     for seen in steps:

@@ -50,7 +50,7 @@ def loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over):
     }
 
 
-def disagreement(a_BTV, b_BTV, labels_BT):
+def r_drop_kl(a_BTV, b_BTV, labels_BT):
     """Half the KL divergence of each from the other at every label, in nats: (B, T).
 
     That of R-Drop (Wu et al. 2021, arXiv 2106.14448, Equation 2), between two passes with dropout.

@@ -17,12 +17,12 @@ from tqdm import tqdm
 
 from jformer.config import Config
 from jformer.data.batches import Batch
+from jformer.errors import UserError
 from jformer.files import replace_file
-from jformer.keys import UserError
 from jformer.training.clock import Clock
+from jformer.training.metrics import MetricsAccumulator
 from jformer.training.peak import peak_flops, step_flops
-from jformer.training.tensorboard import Board
-from jformer.training.window import Window
+from jformer.training.tensorboard import TensorBoardWriter
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -180,7 +180,7 @@ class Monitor:
         self.writes = jax.process_index() == 0
         if self.writes:
             self._file = MetricsFile(workdir / "metrics.jsonl", first)
-            self.board = Board(workdir, first, config)
+            self.board = TensorBoardWriter(workdir, first, config)
 
     def step(self, batch: Batch) -> Any:
         """The time of a step, as a context: the first of each shape is compiled."""
@@ -193,7 +193,7 @@ class Monitor:
         B, T = batch["target_BT"].shape
         return step_flops(self._config, B, batch["source_BS"].shape[1], T) / (B * T)
 
-    def train_line(self, step: int, window: Window, rate: float) -> None:
+    def train_line(self, step: int, window: MetricsAccumulator, rate: float) -> None:
         """The means since the last line; their speed is that of steps and input alone."""
         clock = self.clock.seconds
         busy = clock.get("step", 0.0) + clock.get("input", 0.0)

@@ -9,20 +9,20 @@ import shutil
 
 import jax
 
-from jformer.keys import RunError
+from jformer.errors import RunError
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.prepare import NEW, Task, begin
+from jformer.training.metrics import StepMetrics
+from jformer.training.setup import NEW, TrainSetup, write_run_files
 from jformer.training.step import TrainState
-from jformer.training.window import Seen
 
 
-class Skipped:
+class NonFiniteGuard:
     """The skipped steps in a row up to now, each with the batch that it had."""
 
     def __init__(self, most: int, row: list[dict[str, int]]):
         self._most, self.row = most, list(row)
 
-    def note(self, seen: Seen) -> bool:
+    def note(self, seen: StepMetrics) -> bool:
         """Whether this step was skipped."""
         if not seen.metrics["skipped"]:
             self.row = []
@@ -39,7 +39,7 @@ class Skipped:
         """How many steps may be on their way unseen: none, where they could be one too many."""
         return 2 if len(self.row) + 3 <= self._most else 0
 
-    def end(self, state: TrainState, where: dict[str, int], task: Task) -> RunError:
+    def end(self, state: TrainState, where: dict[str, int], task: TrainSetup) -> RunError:
         """Dump the state before the first skipped step; the error that says so.
 
         `where` is the position in the data behind the last one.
@@ -49,7 +49,7 @@ class Skipped:
         data = {"epoch": first["epoch"], "batch": first["batch"], "taken": taken}
         if jax.process_index() == 0:
             shutil.rmtree(folder, ignore_errors=True)  # of an earlier failure
-        begin(task.config, task.vocabularies, folder)
+        write_run_files(task.config, task.vocabularies, folder)
         before = dataclasses.replace(state, step=state.step * 0 + (first["step"] - 1))
         with Checkpoints(folder, task.config.train) as checkpoints:
             position = {**NEW, "data": data, "text": task.text}

@@ -68,11 +68,11 @@ def make_optimizer(
     if config.clip_norm:
         parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.name == "adamw":
-        parts.append(optax.add_decayed_weights(config.weight_decay, matrices))
+        parts.append(optax.add_decayed_weights(config.weight_decay, decay_mask))
     return optax.chain(*parts, scale_by_rate(rate))
 
 
-def matrices(params: Any) -> Any:
+def decay_mask(params: Any) -> Any:
     """True for each leaf that decays: not for biases, nor for what a norm learns."""
 
     def decays(path, leaf):

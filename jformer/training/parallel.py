@@ -19,8 +19,9 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
-from jformer.config import PAD, Config, ModelConfig, ParallelConfig, UserError
+from jformer.config import PAD, Config, ModelConfig, ParallelConfig
 from jformer.data.batches import Batch
+from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.training.step import evaluation_step
 
@@ -129,7 +130,7 @@ def parts_of(mesh: Mesh) -> tuple[int, int]:
     return processes.index(jax.process_index()), len(processes)
 
 
-def place_batch(batch: Batch, mesh: Mesh, accumulate: int = 1, backend: str = "jit") -> Any:
+def shard_batch(batch: Batch, mesh: Mesh, accumulate: int = 1, backend: str = "jit") -> Any:
     """This process's part of a batch, on its devices, as one array over all processes.
 
     Rows of padding, which weigh nothing, are added until devices and accumulated parts divide them.
@@ -189,7 +190,7 @@ def compile_train_step(
         return pmap_train_step(step, mesh)
 
     def step_with_request(state, batch, key, request_X):
-        with letters_of(mesh):
+        with logical_sharding(mesh):
             state, metrics = step(state, batch, key)
         return state, {**metrics, "request": request_X.max()}
 
@@ -231,7 +232,7 @@ def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
 
 
 @contextlib.contextmanager
-def letters_of(mesh: Mesh) -> Iterator[None]:
+def logical_sharding(mesh: Mesh) -> Iterator[None]:
     """Within it the model's axes, by their letters, are shared out as RULES say."""
     if mesh.size == 1:
         yield
@@ -244,7 +245,7 @@ def compile_evaluation(model: Transformer, mesh: Mesh) -> Callable:
     """`(params, batch) -> sums`, known to every process."""
 
     def evaluate(params, batch):
-        with letters_of(mesh):
+        with logical_sharding(mesh):
             return evaluation_step(model, params, batch)
 
     return jax.jit(evaluate, out_shardings=replicated(mesh))

@@ -77,7 +77,7 @@ def measured_flops(device: jax.Device, dtype: str) -> float:
 
 def step_flops(config: Config, B: int, S: int, T: int) -> float:
     """Operations of a train step on B rows of S + T positions, padding included."""
-    passes = 2 if config.train.consistency else 1
+    passes = 2 if config.train.r_drop_alpha else 1
     # The backward pass has two products for each of the forward: for the inputs, for the weights.
     return passes * 3 * 2.0 * B * row_multiply_adds(config, S, T)
 

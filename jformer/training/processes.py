@@ -8,8 +8,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from jformer.config import Config, ParallelConfig, UserError
-from jformer.keys import flatten
+from jformer.config import Config, ParallelConfig
+from jformer.errors import UserError
+from jformer.schema import flatten
 
 log = logging.getLogger(__name__)
 

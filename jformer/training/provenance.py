@@ -12,18 +12,35 @@ from typing import Any
 
 import jax
 
-from jformer.config import Config, UserError
-from jformer.keys import flatten
+from jformer.config import Config, with_current_names
+from jformer.errors import UserError
+from jformer.schema import flatten
 from jformer.version import __version__
 
 # A run may go on with other values of these; any other key would make it another run.
 MAY_CHANGE = (
-    "train.steps", "train.accumulate", "train.log_every", "train.evaluate_every",
-    "train.bleu_every", "train.bleu_pairs", "train.checkpoint_minutes", "train.keep_checkpoints",
-    "train.keep_every", "train.patience", "train.init_from", "train.max_skipped", "train.damaged",
-    "train.failed_save", "train.scored", "model.dtype", "model.remat", "model.scan_layers",
-    "data.cache", "parallel.", "decode.",
-)  # fmt: skip
+    "train.steps",
+    "train.accumulate",
+    "train.log_every",
+    "train.evaluate_every",
+    "train.bleu_every",
+    "train.bleu_pairs",
+    "train.checkpoint_minutes",
+    "train.keep_checkpoints",
+    "train.keep_every",
+    "train.patience",
+    "train.init_from",
+    "train.max_skipped",
+    "train.damaged",
+    "train.failed_save",
+    "train.scored",
+    "model.dtype",
+    "model.remat",
+    "model.scan_layers",
+    "data.cache",
+    "parallel.",
+    "decode.",
+)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 Hashes = list[tuple[str, str]]  # a file of the text, and the hash of its content
@@ -55,7 +72,7 @@ def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
     may_change: tuple[str, ...] = MAY_CHANGE
     if now.optimizer.schedule in ("linear", "cosine") and now.optimizer.decay_steps is None:
         may_change = MAY_CHANGE[1:]  # train.steps is where the schedule ends
-    stored = {**flatten(Config()), **flat(before)}
+    stored = {**flatten(Config()), **flat(with_current_names(before))}
     return [
         f"config.{key} was {stored[key]!r}, now {value!r}"
         for key, value in flatten(now).items()

@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
-from jformer.config import Config, UserError, read_config
+from jformer.config import Config, read_config
 from jformer.data.vocabulary import Vocabularies
+from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints

@@ -15,7 +15,7 @@ from flax import struct
 
 from jformer.config import PAD, Config, TrainConfig
 from jformer.model.transformer import Transformer
-from jformer.training.loss import SUMS, disagreement, loss_sums
+from jformer.training.loss import SUMS, loss_sums, r_drop_kl
 from jformer.training.optimizer import learning_rate, make_optimizer
 
 
@@ -68,17 +68,17 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     """
 
     def loss_fn(params, rows, key, all_tokens):
-        if config.consistency:
+        if config.r_drop_alpha:
             # Each row beside its copy, on the same device: dropout masks differ from row to row.
             rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
         logits_BTV = logits(model, params, rows, train=True, rngs={"dropout": key})
         labels_BT = rows["labels_BT"]
         sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over)
-        if config.consistency:
+        if config.r_drop_alpha:
             sums = {name: total / 2 for name, total in sums.items()}
             # Half of Wu et al.'s Equation 4, so that alpha = 0 is the loss of one pass.
-            apart = jnp.sum(disagreement(logits_BTV[::2], logits_BTV[1::2], labels_BT[::2]))
-            sums["loss"] += config.consistency / 2 * apart
+            apart = jnp.sum(r_drop_kl(logits_BTV[::2], logits_BTV[1::2], labels_BT[::2]))
+            sums["loss"] += config.r_drop_alpha / 2 * apart
         return sums["loss"] / all_tokens, sums
 
     def gradients(params, batch, key):

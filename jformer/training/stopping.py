@@ -16,7 +16,7 @@ import jax
 SAVE = 1
 
 
-class Requests:
+class StopHandler:
     """What this process asks for: SAVE once `minutes` are over, SAVE + a signal's number to stop.
 
     `signal` is that number, 0 without one. A context: within it the signals are asked for, and
@@ -28,7 +28,7 @@ class Requests:
         self.signal = 0
         self.saved()
 
-    def __enter__(self) -> "Requests":
+    def __enter__(self) -> "StopHandler":
         numbers = [signal.SIGINT, signal.SIGTERM]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)

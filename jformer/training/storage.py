@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from jformer.keys import RunError
+from jformer.errors import RunError
 
 log = logging.getLogger(__name__)
 # What matters of it arrives here as an exception, without pages of orbax's threads.
@@ -35,10 +35,17 @@ TEXTS = ("position", "metadata")
 DISK_ERRORS = [
     os.strerror(code)
     for code in (
-        errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM,
-        errno.ENOTDIR, errno.ESTALE, errno.EIO,
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENOTDIR,
+        errno.ESTALE,
+        errno.EIO,
     )
-]  # fmt: skip
+]
 
 
 def without_late_ones(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -53,7 +60,7 @@ class SaveError(RunError):
     """A checkpoint that could not be written, in one line: which, why, what to do."""
 
 
-class Folder:
+class CheckpointDirectory:
     """A directory a step, and orbax's writer into it, which raises nothing but `SaveError`."""
 
     def __init__(self, path: Path):
@@ -156,7 +163,7 @@ def write_sums(directory: Path) -> None:
     (directory / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def find_damage(directory: Path, items: Collection[str] | None = None) -> str:
+def verify_checksums(directory: Path, items: Collection[str] | None = None) -> str:
     """The first file of these items (None: of all) that is not as it was written; empty if none.
 
     Only regular files in `directory` are opened: what the sums name may be a device or a pipe.

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from jformer.config import Config
-from jformer.keys import flatten
+from jformer.schema import flatten
 
 CELL, WIDEST = 12, 2048  # pixels: of a weight's side, and of a picture that may need smaller ones
 GAP = 128  # gray between two heads, which neither a weight of 0 nor one of 1 has
 
 
-class Board:
+class TensorBoardWriter:
     """Event files in `workdir/tensorboard`; every call's are on disk when it returns."""
 
     def __init__(self, workdir: Path, resume_step: int, config: Config):
@@ -66,9 +66,11 @@ class Board:
             pixels = picture(weights_HQM)
             height, width = pixels.shape
             image = {
-                "height": height, "width": width, "colorspace": 1,
+                "height": height,
+                "width": width,
+                "colorspace": 1,
                 "encoded_image_string": png(pixels),
-            }  # fmt: skip
+            }
             images.append({"tag": f"attention/{name}", "image": image})
         self._summary(step, images)
         tokens = itertools.zip_longest(source_tokens, target_tokens, fillvalue="")

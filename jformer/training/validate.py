@@ -7,14 +7,14 @@ from typing import Any
 
 import jax
 
-from jformer.data.tokens import tokenize
+from jformer.data.tokenize import tokenize
 from jformer.decoding.translate import translate
 from jformer.evaluation.scores import bleu
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import attention_of, has_room
 from jformer.training.monitor import Monitor
-from jformer.training.prepare import Task
+from jformer.training.setup import TrainSetup
 from jformer.training.step import TrainState
 
 ROWS_SHOWN = 20
@@ -41,9 +41,14 @@ class Best:
 
 
 def validate(
-    task: Task, state: TrainState, step: int, due: Callable[[int], bool], best: Best,
-    checkpoints: Checkpoints, monitor: Monitor,
-) -> None:  # fmt: skip
+    task: TrainSetup,
+    state: TrainState,
+    step: int,
+    due: Callable[[int], bool],
+    best: Best,
+    checkpoints: Checkpoints,
+    monitor: Monitor,
+) -> None:
     """The scores that are due, as a line of the log; a checkpoint more, if they are the best."""
     every = task.config.train
     params = state.params if state.ema is None else state.ema
@@ -58,7 +63,7 @@ def validate(
         checkpoints.save_best(state, scores[every.best_by], task.config, task.vocabularies.hash)
 
 
-def bleu_of_first(task: Task, params: Any, step: int, monitor: Monitor) -> float:
+def bleu_of_first(task: TrainSetup, params: Any, step: int, monitor: Monitor) -> float:
     """Of the first pairs; every process translates them, on a device of its own."""
     config, split, vocabularies = task.config, task.validation, task.vocabularies
     number = config.train.bleu_pairs

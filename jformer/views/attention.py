@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jformer.config import UserError
+from jformer.errors import UserError
 from jformer.run import Attention
 from jformer.views.figure import new_figure
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 from jformer.views.figure import new_figure
-from jformer.views.report import RunSeen
+from jformer.views.report import RunSummary
 
 
-def draw_curves(seen: RunSeen) -> Any:
+def draw_curves(seen: RunSummary) -> Any:
     """A matplotlib `Figure`: the NLL of training, with dropout, and of validation, without."""
     figure = new_figure(7, 3.5, dpi=100)
     axes = figure.subplots()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jformer.keys import UserError
+from jformer.errors import UserError
 
 
 def new_figure(width: float, height: float, dpi: int) -> Any:

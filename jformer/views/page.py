@@ -4,7 +4,7 @@ import html
 import textwrap
 from typing import Any
 
-from jformer.config import UserError
+from jformer.errors import UserError
 from jformer.views.report import Row, base_line, table
 
 # Of metrics.jsonl: split, name, title, and the axis with its unit.
@@ -99,36 +99,54 @@ def curves(rows: list[Row]) -> str:
                     label += f", seed {run.config.seed}"
                 figure.add_trace(
                     Scatter(
-                        x=steps, y=values, name=label, mode="lines+markers",
-                        marker_size=5, marker_symbol=symbol,
+                        x=steps,
+                        y=values,
+                        name=label,
+                        mode="lines+markers",
+                        marker_size=5,
+                        marker_symbol=symbol,
                         line_color=COLOURS[number % len(COLOURS)],
                         line_dash="solid" if number < len(COLOURS) else "dash",
                         hovertemplate=f"%{{fullData.name}}<br>step %{{x:,}}: %{{y:.4g}} {unit}"
                         "<extra></extra>",
                     )
-                )  # fmt: skip
+                )
         if figure.data:
             parts.append(
                 figure.to_html(
-                    full_html=False, include_plotlyjs=False, default_height="30rem",
+                    full_html=False,
+                    include_plotlyjs=False,
+                    default_height="30rem",
                     config={"responsive": True, "displayModeBar": False},
                 )
-            )  # fmt: skip
+            )
     return "\n".join(parts)
 
 
 # Ten that can be told apart on white and on black, also by most who see fewer colours.
 COLOURS = (
-    "#4477aa", "#ee6677", "#228833", "#b8a22e", "#66ccee", "#aa3377", "#999999", "#ee7733",
-    "#009988", "#8a6fd1",
-)  # fmt: skip
+    "#4477aa",
+    "#ee6677",
+    "#228833",
+    "#b8a22e",
+    "#66ccee",
+    "#aa3377",
+    "#999999",
+    "#ee7733",
+    "#009988",
+    "#8a6fd1",
+)
 
 
 def layout(title: str, unit: str) -> dict[str, Any]:
     return {
-        "title": title, "yaxis_title": unit,
+        "title": title,
+        "yaxis_title": unit,
         "xaxis": {"title": "step (updates of the parameters)", "zeroline": False},
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)", "hovermode": "closest",
-        "showlegend": True, "legend": {"orientation": "h", "y": -0.25},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hovermode": "closest",
+        "showlegend": True,
+        "legend": {"orientation": "h", "y": -0.25},
         "margin": {"l": 60, "r": 20, "t": 50, "b": 40},
-    }  # fmt: skip
+    }

@@ -14,15 +14,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from jformer.config import Config, UserError, read_config
+from jformer.config import Config, read_config
 from jformer.data.vocabulary import Vocabularies
-from jformer.keys import flatten
+from jformer.errors import UserError
 from jformer.model.transformer import Transformer
+from jformer.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
 from jformer.results import read_results
+from jformer.schema import flatten
 from jformer.training.cost import parameters
 from jformer.training.monitor import read_metrics
 from jformer.training.step import parameter_shapes
-from jformer.views.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ UNSEEN = ("name", "seed")  # keys that make no row of its own
 
 
 @dataclasses.dataclass(frozen=True)
-class RunSeen:
+class RunSummary:
     """What a run directory tells."""
 
     workdir: Path
@@ -69,7 +70,7 @@ class Row:
     """Runs that differ in their seed alone."""
 
     changes: dict[str, Any]  # against the most common value of each key
-    runs: list[RunSeen]
+    runs: list[RunSummary]
     paper: PaperRow | None
 
     @property
@@ -112,7 +113,7 @@ def natural(path: Path) -> list[tuple[bool, int | str]]:
     return [(part.isdigit(), int(part) if part.isdigit() else part) for part in parts if part]
 
 
-def see(workdir: Path) -> RunSeen:
+def read_run(workdir: Path) -> RunSummary:
     config = read_config(workdir / "config.json")
     count = None
     if (workdir / "vocabulary.json").exists():
@@ -121,16 +122,16 @@ def see(workdir: Path) -> RunSeen:
         # Not by `make_model`, which takes hold of a device: another process may need all of it.
         count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
     lines = read_metrics(workdir / "metrics.jsonl")
-    return RunSeen(workdir, config, count, lines, read_results(workdir))
+    return RunSummary(workdir, config, count, lines, read_results(workdir))
 
 
-def see_all(workdirs: Sequence[Path]) -> list[RunSeen]:
+def see_all(workdirs: Sequence[Path]) -> list[RunSummary]:
     """Those that have begun; a damaged one is left out with a warning."""
     runs = []
     for workdir in workdirs:
         if (workdir / "config.json").exists():
             try:
-                runs.append(see(workdir))
+                runs.append(read_run(workdir))
             except (UserError, OSError) as error:
                 log.warning("%s is left out: %s", workdir, error)
     return runs
@@ -145,7 +146,7 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     given = [flat_as_given(run.config) for run in runs]
     common = {key: most_common([values[key] for values in given]) for key in given[0]}
     base = {key: most_common([values[key] for values in flat]) for key in flat[0]}
-    together: dict[tuple[tuple[str, Any], ...], list[RunSeen]] = {}
+    together: dict[tuple[tuple[str, Any], ...], list[RunSummary]] = {}
     for run, values in zip(runs, given, strict=True):
         changes = tuple((key, value) for key, value in values.items() if value != common[key])
         together.setdefault(changes, []).append(run)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jformer.config import Config, UserError
+from jformer.config import Config
+from jformer.errors import UserError
 from jformer.files import check_writable, write_file
 from jformer.training.optimizer import learning_rate
 from jformer.views.figure import new_figure

@@ -7,7 +7,7 @@ from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.batches import iterate
 from jformer.data.cache import content_hash
 from jformer.data.pipeline import make_batches, open_corpora
-from jformer.data.tokens import make_vocabularies, tokenize_corpora, trainable
+from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 
 
 def everything(data: DataConfig, steps: int) -> str:

@@ -284,7 +284,7 @@ def test_a_pair_may_be_as_long_as_a_batch(corpus, capfd):
     spoil(corpus, "train", b"1" * 47 + b"\n", b"2" * 47 + b"\n")
     facts = look(capfd, corpus, "--config.train.batch_tokens=48")
     for batching in ("buckets", "packed"):
-        one = {"shapes": [[1, 48, 48]], "batches": 1, "non_pad_share": 1.0}
+        one = {"shapes": [[1, 48, 48]], "batches": 1, "token_utilization": 1.0}
         assert facts["batchings"][batching] == one
 
 

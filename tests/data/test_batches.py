@@ -9,12 +9,12 @@ import pytest
 import jformer.data.batches as module
 from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data import pipeline, ragged
-from jformer.data.batches import Batches, iterate, redrawn
+from jformer.data.batches import Batches, iterate, resegment
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
-from jformer.data.tokens import with_end
+from jformer.data.tokenize import append_eos
 from jformer.data.vocabulary import Vocabularies
 from jformer.data.workers import encode
 from tests.conftest import number_words, small_config
@@ -212,7 +212,7 @@ def test_share_of_tokens_counts_both_sides_of_all_batches(batches):
         for name in ("source_BS", "labels_BT"):
             tokens += np.sum(batch[name] != PAD)
             positions += batch[name].size
-    assert batches.non_pad_share() == pytest.approx(tokens / positions)
+    assert batches.token_utilization() == pytest.approx(tokens / positions)
 
 
 def test_batches_of_one_shape_do_not_come_in_one_block():
@@ -241,7 +241,7 @@ def redrawing(max_length):
     vocabularies = Vocabularies.train(lambda: zip(split.sources, split.targets, strict=True), data)
     sides = []
     for side in encode(vocabularies, split):
-        ids, lengths, word_starts = with_end(*side)
+        ids, lengths, word_starts = append_eos(*side)
         sides.append(Ragged(ids, Ragged.from_lengths(ids, lengths).offsets, word_starts))
     pairs, config = TokenPairs(*sides), dataclasses.replace(config, data=data)
     made = pipeline.make_batches(config, pairs, np.arange(len(split)), vocabularies)
@@ -263,6 +263,6 @@ def test_each_side_is_cut_anew_by_the_merges_of_its_own_vocabulary():
 def test_no_batch_is_made_longer_than_max_length_for_what_dropout_draws():
     _, vocabularies, batches = redrawing(max_length=12)
     drops = pipeline.droppers(vocabularies, DataConfig(bpe_dropout=0.9))
-    drawn = redrawn(batches.pairs, drops, np.random.default_rng(0))
+    drawn = resegment(batches.pairs, drops, np.random.default_rng(0))
     assert drawn.targets.lengths.max() > 12 >= batches.pairs.targets.lengths.max()
     assert max(max(S, T) for _, S, T in batches.layout.shapes) <= 12

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jformer.config import UserError, default_config
+from jformer.config import default_config
 from jformer.data.corpora import (
     Report,
     Split,
-    at_hand,
+    in_memory,
     open_corpus,
     read,
     read_text,
     texts,
     without_ends,
 )
+from jformer.errors import UserError
 
 BOM = b"\xef\xbb\xbf"
 
@@ -101,7 +102,7 @@ def test_a_corpus_read_twice_gives_the_same_pairs(tmp_path):
 
 
 def test_text_at_hand_is_a_corpus_as_well():
-    corpus = at_hand("made", Split(["a", "b"], ["1", "2"]))
+    corpus = in_memory("made", Split(["a", "b"], ["1", "2"]))
     assert list(read(corpus, "error", Report())) == [(1, "a", "1"), (2, "b", "2")]
     assert corpus.files == ()
 

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from jformer.config import DataConfig, UserError
+from jformer.config import DataConfig
 from jformer.data.corpora import Report, read
 from jformer.data.hub import HUB, choose, open_hub
+from jformer.errors import UserError
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from jformer.config import UserError
 from jformer.data.phrases import (
     HELD_OUT_SHARE,
     make_splits,
@@ -15,6 +14,7 @@ from jformer.data.phrases import (
     shared_names,
     split_names,
 )
+from jformer.errors import UserError
 
 NUMBER = 3000
 

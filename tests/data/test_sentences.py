@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from jformer.data.sentences import pieces, split
 from jformer.data.vocabulary import Vocabulary
-from jformer.evaluation.alignment import words_of
+from jformer.decoding.alignment import words_of
 
 YES, NO = "\u306f\u3044\u3002", "\u3044\u3044\u3048\u3002"  # in Japanese
 TEXTS = ["the old house.", "das alte Haus!", YES + NO]

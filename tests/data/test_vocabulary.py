@@ -19,9 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
 
-from jformer.config import EOS, UserError
+from jformer.config import EOS
 from jformer.data import vocabulary as module
 from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.errors import UserError
 
 TEXTS = [
     "der Hund und die Katze",

@@ -11,12 +11,12 @@ import time
 
 import pytest
 
-from jformer.config import UserError
-from jformer.data import tokens, workers
+from jformer.data import tokenize, workers
 from jformer.data.corpora import open_corpus
-from jformer.data.tokens import write_tokens
+from jformer.data.tokenize import write_tokens
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.data.workers import Chunk, encode_all
+from jformer.errors import UserError
 from tests.conftest import number_words, write_split
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
@@ -55,7 +55,7 @@ def test_several_processes_write_the_files_that_one_writes(
         with (tmp_path / f"{name}.de").open("a") as file:
             file.write("empty on the other side\n")
         corpora.append(open_corpus(str(tmp_path / name), "en", "de"))
-    monkeypatch.setattr(tokens, "CHUNK", 7)
+    monkeypatch.setattr(tokenize, "CHUNK", 7)
     for number in (1, 2):
         monkeypatch.setattr(workers, "cpus", lambda number=number: number)
         folder = tmp_path / str(number)
@@ -115,7 +115,7 @@ def test_a_process_that_ended_before_its_time_is_told_with_its_status(vocabulari
 
 PARENT = """
 import itertools, os, signal, time
-from jformer.data import workers
+from jformer.data import tokenize, workers
 from tests.data.test_workers import Chunk, Vocabularies, Vocabulary, children, chunks
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored under nohup

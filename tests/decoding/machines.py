@@ -17,7 +17,7 @@ import numpy as np
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding import beam, sampling
-from jformer.decoding.search import Sentence, advance, answer, start
+from jformer.decoding.search import Sentence, advance, answer, init_search
 
 # All machines and searches have these sizes, so that each way to search is compiled once.
 STATES, V, T, B = 37, 8, 8, 3
@@ -53,11 +53,11 @@ def chain(rows):
     return Machine(logits_SV, np.tile(np.arange(V, dtype=np.int32), (STATES, 1)))
 
 
-def step(machine, cache_WT, tokens_W, t, ancestors_WT):
+def step(machine, cache_WT, tokens_W, t, beam_indices_WT):
     """The step of search.py; its cache is tokens, of which each history is put together anew."""
     cache_WT = cache_WT.at[:, t].set(tokens_W)
     positions_T = jnp.arange(cache_WT.shape[1])
-    history_WT = jnp.take_along_axis(cache_WT, ancestors_WT, axis=0)
+    history_WT = jnp.take_along_axis(cache_WT, beam_indices_WT, axis=0)
 
     def read(states_W, i):
         return jnp.where(i <= t, machine.next_SV[states_W, history_WT[:, i]], states_W), None
@@ -87,14 +87,14 @@ def width(config):
 def started(sentences_B, W, T):
     cache_WT = jnp.full((W, T), -1, jnp.int32)
     sentences_B = within(sentences_B, T)
-    return jax.vmap(lambda sentence: start(sentence, cache_WT, W))(sentences_B)
+    return jax.vmap(lambda sentence: init_search(sentence, cache_WT, W))(sentences_B)
 
 
 @functools.partial(jax.jit, static_argnames="config")
 def advanced(config, keys, sentences_B, searches_B, enough):
-    grow = beam.grow if config.search == "beam" else sampling.grow
+    grow = beam.beam_step if config.search == "beam" else sampling.sample_step
     grow = functools.partial(grow, step, dataclasses.replace(config, **keys))
-    sentences_B = within(sentences_B, searches_B.open_tokens_WT.shape[-1])
+    sentences_B = within(sentences_B, searches_B.live_tokens_WT.shape[-1])
     return advance(grow, sentences_B, searches_B, enough)
 
 

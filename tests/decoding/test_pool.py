@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jformer.config import EOS, POSITIONS, DecodeConfig
+from jformer.config import EOS, DecodeConfig
+from jformer.config.model import POSITIONS
 from jformer.decoding import pool
+from jformer.decoding.ensemble import mean_logits
 from jformer.decoding.pool import Request
-from jformer.evaluation.forced import force
-from jformer.model.ensemble import mean_logits
+from jformer.decoding.scoring import score_pairs
 from tests.decoding.machines import beam_over_lists, found_of
 from tests.decoding.small import MODEL, V, decoder_of, log_probs_by, make
 
@@ -78,7 +79,7 @@ def shapes(monkeypatch):
     seen, grown = [], pool.grown
 
     def watched(models, config, params, state, enough):
-        B, _, T = state[1].open_tokens_WT.shape[-3:]
+        B, _, T = state[1].live_tokens_WT.shape[-3:]
         seen.append((B, state[0].memory[0].mask_B11S.shape[-1], T))
         return grown(models, config, params, state, enough)
 
@@ -145,7 +146,7 @@ def assert_forced(members, requests, found):
     """The log-probabilities, from a pass for each of the members."""
     pairs = [(r.source, one) for r, every in zip(requests, found, strict=True) for one in every]
     without_end = [(source, [t for t in one.tokens if t != EOS]) for source, one in pairs]
-    passes = [force((model,), (p,), without_end, batch_size=64) for model, p in members]
+    passes = [score_pairs((model,), (p,), without_end, batch_size=64) for model, p in members]
     for (_, one), *each in zip(pairs, *passes, strict=True):
         shares = np.mean([np.exp(forced.log_probs_T.astype(np.float64)) for forced in each], axis=0)
         expected = np.log(shares)[: len(one.tokens)].sum()  # the end's only where there is one
@@ -234,7 +235,7 @@ import dataclasses, logging, resource
 import jax
 from jformer.config import DecodeConfig
 from jformer.decoding.pool import Request
-from jformer.keys import RunError
+from jformer.errors import RunError
 from tests.decoding.small import MODEL, decoder_of, make
 
 jax.config.update("jax_disable_most_optimizations", True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
-from jformer.decoding.sampling import likely
+from jformer.decoding.sampling import filter_logits
 from tests.decoding.machines import (
     B,
     chain,
@@ -99,7 +99,7 @@ def test_only_the_likeliest_tokens_stay_and_keep_their_logits(seed, top_k, top_p
     config = config_of(2, top_k=top_k, top_p=top_p, temperature=temperature)
     # Rounding may decide of a token, if those before it hold top_p within a millionth.
     less, more = (dataclasses.replace(config, top_p=top_p + d) for d in (-1e-6, 1e-6))
-    result_WV = np.asarray(likely(logits_WV, config))
+    result_WV = np.asarray(filter_logits(logits_WV, config))
     for logits_V, result_V in zip(logits_WV.astype(np.float64), result_WV, strict=True):
         least, most = ({*kept_by(logits_V, c)} - {4} for c in (less, more))
         kept = np.flatnonzero(result_V > -np.inf)
@@ -108,12 +108,12 @@ def test_only_the_likeliest_tokens_stay_and_keep_their_logits(seed, top_k, top_p
 
 
 def test_the_likeliest_token_stays_however_small_top_p_is():
-    result_1V = np.asarray(likely(np.array([[1.0, 3.0, 2.0]]), config_of(1, top_p=1e-6)))
+    result_1V = np.asarray(filter_logits(np.array([[1.0, 3.0, 2.0]]), config_of(1, top_p=1e-6)))
     assert np.isfinite(result_1V).tolist() == [[False, True, False]]
 
 
 def test_no_token_stays_behind_those_that_hold_top_p_to_the_bit():
-    result_1V = np.asarray(likely(np.zeros((1, 4)), config_of(1, top_p=0.5)))
+    result_1V = np.asarray(filter_logits(np.zeros((1, 4)), config_of(1, top_p=0.5)))
     assert np.isfinite(result_1V).tolist() == [[True, True, False, False]]
 
 

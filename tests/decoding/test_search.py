@@ -344,7 +344,7 @@ def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_sto
     assert searches_B.t[2] > 0
     assert_equal(rows_of(searches_B, [0, 1]), rows_of(full, [0, 1]))
 
-    longer = pool.moved(searches_B, started(sentences_B, W, T))
+    longer = pool.resize(searches_B, started(sentences_B, W, T))
     done = advanced(*in_two(config), sentences_B, longer, B)
     assert done.t.tolist()[:2] == straight.t.tolist()[:2]
     assert found(config, done)[:2] == expected[:2]

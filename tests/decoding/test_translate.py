@@ -13,7 +13,7 @@ from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.pool import Decoder
 from jformer.decoding.search import Hypotheses
 from jformer.decoding.translate import Hypothesis, Part, as_texts, hypotheses, join, translate
-from jformer.keys import RunError
+from jformer.errors import RunError
 from jformer.model.transformer import Transformer
 from tests.conftest import random_params
 

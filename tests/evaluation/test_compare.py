@@ -5,9 +5,9 @@ import re
 
 import pytest
 
+from jformer.errors import UserError
 from jformer.evaluation import compare as module
 from jformer.evaluation.compare import compare
-from jformer.keys import UserError
 from tests.evaluation.noise import sacrebleu, sentences, worsened
 
 REFERENCE = sentences(67)

@@ -2,9 +2,9 @@
 
 import pytest
 
+from jformer.errors import UserError
 from jformer.evaluation.lengths import by_length
 from jformer.evaluation.scores import score
-from jformer.keys import UserError
 from tests.evaluation.noise import sentences, worsened
 
 REFERENCE = sentences(83, longest=70)

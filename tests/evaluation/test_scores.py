@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from jformer.errors import UserError
 from jformer.evaluation import scores
 from jformer.evaluation.scores import bleu, moses_words, score, split_compounds
-from jformer.keys import UserError
 from tests.evaluation.noise import sacrebleu, sentences, worsened
 
 REFERENCE = sentences(61)

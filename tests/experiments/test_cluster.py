@@ -12,7 +12,7 @@ pytest.importorskip("submitit", reason="needs the extra slurm")
 
 from experiments.cluster import Cluster
 from experiments.sweep import load_sweep, make_points
-from jformer.keys import RunError
+from jformer.errors import RunError
 from jformer.training.monitor import last_line
 from tests.conftest import sweep_flags
 

@@ -8,8 +8,8 @@ import pytest
 
 from experiments import log
 from experiments.log import read_log, read_scores, run_again, scores_of
-from jformer.config import UserError
-from jformer.views.report import see
+from jformer.errors import UserError
+from jformer.views.report import read_run
 from tests.conftest import file_flags, small_flags
 
 HEADING = "| id | date | command | commit | seed | hardware | wall time | scores | remark |\n"
@@ -44,7 +44,7 @@ def test_the_log_itself_has_rows_that_can_be_run_again():
 @pytest.fixture
 def logged(monkeypatch, tmp_path, trained_workdir, corpus_directory):
     """A log whose row 5 is of the run that the tests share, with one score that it has not."""
-    run = see(trained_workdir)
+    run = read_run(trained_workdir)
     keys = [f for f in small_flags(corpus_directory, "") if not f.startswith("--workdir")]
     placed = [*(f for f in keys if "data.test=" not in f), "--config.data.test=DIR"]
     text = HEADING + row(5, f"`{' '.join(placed)}`", f"{scores_of(run)}; other BLEU 1.00")

@@ -11,7 +11,8 @@ import pytest
 
 from experiments.run import run_sweep
 from experiments.sweep import load_sweep, make_points
-from jformer.config import UserError, write_config
+from jformer.config import write_config
+from jformer.errors import UserError
 from tests.conftest import file_flags
 
 needs_submitit = pytest.mark.skipif(

@@ -10,7 +10,7 @@ import pytest
 
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding.pool import Decoder, Request
-from jformer.evaluation.forced import force
+from jformer.decoding.scoring import score_pairs
 from jformer.model.transformer import Transformer, attention_weights
 from jformer.training.cost import forward_costs, step_bytes
 from tests.conftest import MODEL, B, S, T, V, small_config
@@ -171,9 +171,9 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
     variables = {"params": random_params(model, source_BS, target_BT)}
     expected_BTV = apply(model, variables["params"], source_BS, target_BT)
     memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method="start")
-    cache, places_B1T = model.empty_cache(B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
-    step = jax.jit(functools.partial(model.apply, method="step"))
+    memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+    cache, places_B1T = model.init_cache(B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
+    step = jax.jit(functools.partial(model.apply, method="decode_step"))
     for t in range(T):
         logits_BWV, cache = step(
             variables, target_BT[:, t : t + 1], jnp.int32(t), places_B1T, cache, memory
@@ -181,7 +181,7 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
         assert logits_BWV.dtype == jnp.float32
         # Sums in another order may round to the neighbouring bfloat16, 2^-8 away.
         np.testing.assert_allclose(logits_BWV[:, 0], expected_BTV[:, t], atol=0.05)
-    assert {leaf.dtype for leaf in jax.tree.leaves((cache, memory.keys_values))} == {
+    assert {leaf.dtype for leaf in jax.tree.leaves((cache, memory.cross_kv))} == {
         jnp.bfloat16.dtype
     }
 
@@ -195,7 +195,7 @@ def test_beam_search_in_bfloat16_scores_what_it_finds(bfloat16, params, source_B
         for tokens_T, log_prob in zip(hypotheses.tokens_WT, hypotheses.sums_W, strict=True):
             tokens = tokens_T[tokens_T != PAD].tolist()
             pair = (sources[number], [token for token in tokens if token != EOS])
-            (scored,) = force((bfloat16,), (params,), [pair], 1)
+            (scored,) = score_pairs((bfloat16,), (params,), [pair], 1)
             # Of up to 14 tokens, each off by the rounding of a logit.
             expected = scored.log_probs_T[: len(tokens)].sum()
             np.testing.assert_allclose(log_prob, expected, atol=0.1)
@@ -224,10 +224,16 @@ def test_steps_and_attention_weights_are_those_of_the_plain_model(
     def first_step(model, params):
         variables = {"params": params}
         memory_BSD = model.apply(variables, source_BS, method="encode")
-        memory = model.apply(variables, memory_BSD, source_BS, method="start")
-        cache, places_B1T = model.empty_cache(B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
+        memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+        cache, places_B1T = model.init_cache(B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
         return model.apply(
-            variables, target_BT[:, :1], jnp.int32(0), places_B1T, cache, memory, method="step"
+            variables,
+            target_BT[:, :1],
+            jnp.int32(0),
+            places_B1T,
+            cache,
+            memory,
+            method="decode_step",
         )[0]
 
     # The memory comes from a scan or not: bfloat16 may round to a neighbour.

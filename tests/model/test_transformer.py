@@ -69,14 +69,14 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder(model, params, source
     variables = {"params": params}
     expected_BTV = model.apply(variables, source_BS, target_BT)
     memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method="start")
-    cache = model.empty_cache(B, 3, T)
+    memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+    cache = model.init_cache(B, 3, T)
     places_BWT = np.broadcast_to(np.arange(3)[None, :, None], (B, 3, T))  # nobody moves
     for t in range(T):
         # Three hypotheses a sentence; only the second is the target's.
         tokens_BW = np.stack([target_BT[:, t] * 0 + 4, target_BT[:, t], target_BT[:, t] * 0 + 9], 1)
         logits_BWV, cache = model.apply(
-            variables, tokens_BW, jnp.int32(t), places_BWT, cache, memory, method="step"
+            variables, tokens_BW, jnp.int32(t), places_BWT, cache, memory, method="decode_step"
         )
         np.testing.assert_allclose(logits_BWV[:, 1], expected_BTV[:, t], atol=1e-5)
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jformer.config import POSITIONS, ModelConfig, UserError
+from jformer.config import ModelConfig
+from jformer.config.model import POSITIONS
+from jformer.errors import UserError
 from jformer.model.attention import MultiHeadAttention
 from jformer.model.dropout import Dropout
 from jformer.model.transformer import Transformer
@@ -76,19 +78,24 @@ def test_logits_equal_those_of_plain_numpy_loops(changes):
 def test_cached_steps_give_the_logits_of_the_whole_decoder_though_hypotheses_change_places(changes):
     model, variables = make(changes)
     memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, SOURCE_BS, method="start")
+    memory = model.apply(variables, memory_BSD, SOURCE_BS, method="precompute_cross_kv")
     W, rng, rows = 3, np.random.default_rng(5), np.arange(B)[:, None]
-    cache, step = model.empty_cache(B, W, T), jax.jit(functools.partial(model.apply, method="step"))
-    histories_BWT, ancestors_BWT = np.zeros((2, B, W, T), np.int32)
+    cache, step = (
+        model.init_cache(B, W, T),
+        jax.jit(functools.partial(model.apply, method="decode_step")),
+    )
+    histories_BWT, beam_indices_BWT = np.zeros((2, B, W, T), np.int32)
     stepped = []
     for t in range(T):
         # As a search does it: the hypothesis at w goes on from a random one, and is then at w.
         parents_BW = rng.integers(0, W, (B, W))
-        histories_BWT, ancestors_BWT = (x[rows, parents_BW] for x in (histories_BWT, ancestors_BWT))
+        histories_BWT, beam_indices_BWT = (
+            x[rows, parents_BW] for x in (histories_BWT, beam_indices_BWT)
+        )
         stepped = [logits_BWV[rows, parents_BW] for logits_BWV in stepped]
-        histories_BWT[:, :, t], ancestors_BWT[:, :, t] = rng.integers(3, V, (B, W)), np.arange(W)
+        histories_BWT[:, :, t], beam_indices_BWT[:, :, t] = rng.integers(3, V, (B, W)), np.arange(W)
         logits_BWV, cache = step(
-            variables, histories_BWT[:, :, t], jnp.int32(t), ancestors_BWT, cache, memory
+            variables, histories_BWT[:, :, t], jnp.int32(t), beam_indices_BWT, cache, memory
         )
         stepped.append(np.asarray(logits_BWV))
     for w in range(W):
@@ -157,9 +164,9 @@ def test_a_step_beyond_the_learned_table_is_nan_and_not_its_last_row():
     model, variables = make({"positions": "learned"})
     source_BS = np.ones((B, S), np.int32)
     memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method="start")
-    cache, tokens_B1 = model.empty_cache(B, 1, 12), np.ones((B, 1), np.int32)
-    step = jax.jit(functools.partial(model.apply, method="step"))
+    memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+    cache, tokens_B1 = model.init_cache(B, 1, 12), np.ones((B, 1), np.int32)
+    step = jax.jit(functools.partial(model.apply, method="decode_step"))
     finite = []
     for t in (8, 9, 11):
         places_B1T = np.zeros((B, 1, 12), np.int32)

@@ -107,7 +107,7 @@ def train(devices, config):
     train_step = parallel.compile_train_step(step, mesh, shardings, backend)
     losses, requests, program = [], [], ""
     for number, batch in enumerate(batches()):
-        placed = parallel.place_batch(batch, mesh, config.train.accumulate, backend)
+        placed = parallel.shard_batch(batch, mesh, config.train.accumulate, backend)
         request = parallel.place_request(number, mesh)
         if config.parallel.fsdp > 1 and not number:
             train_step = train_step.lower(state, placed, key, request).compile()

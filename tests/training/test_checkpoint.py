@@ -18,7 +18,8 @@ import numpy as np
 import optax
 import pytest
 
-from jformer.config import TrainConfig, UserError
+from jformer.config import TrainConfig
+from jformer.errors import UserError
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.storage import SUMS, SaveError
 from tests.training.saving import CONFIG, assert_same, position_at, save, state_at

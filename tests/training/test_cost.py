@@ -8,7 +8,7 @@ import pytest
 
 from configs import base, tiny
 from jformer.config import ModelConfig, freeze
-from jformer.decoding.pool import begin, grown
+from jformer.decoding.pool import init_searches, run_searches
 from jformer.model.transformer import Transformer
 from jformer.training.cost import (
     abstract_step,
@@ -106,8 +106,8 @@ def test_the_search_of_base_lowers_for_tpu_and_cuda():
 
     @jax.jit
     def search(params, *new):
-        state = begin((model,), BASE.decode, params, *new)
-        return grown((model,), BASE.decode, params, state, 8)[1][2]
+        state = init_searches((model,), BASE.decode, params, *new)
+        return run_searches((model,), BASE.decode, params, state, 8)[1][2]
 
     exported = jax.export.export(search, platforms=["tpu", "cuda"])(params, *new)
     assert [leaf.shape for leaf in exported.out_avals] == [(8, 4, T), (8, 4), (8, 4)]

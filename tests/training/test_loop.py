@@ -13,11 +13,12 @@ import jax
 import numpy as np
 import pytest
 
-from jformer.config import UserError, read_config
+from jformer.config import read_config
+from jformer.errors import UserError
 from jformer.main import main
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.optimizer import make_optimizer
-from jformer.training.prepare import check_same_config
+from jformer.training.setup import check_same_config
 from jformer.training.step import create_state
 from jformer.training.storage import SaveError
 from tests.conftest import small_flags

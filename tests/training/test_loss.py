@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import SMOOTHINGS
-from jformer.training.loss import disagreement, loss_sums, perplexity, token_losses
+from jformer.config.training import SMOOTHINGS
+from jformer.training.loss import loss_sums, perplexity, r_drop_kl, token_losses
 
 B, T, V = 2, 5, 7
 LOGITS = np.random.default_rng(0).normal(size=(B, T, V)).astype(np.float32) * 3
@@ -79,7 +79,7 @@ def test_disagreement_is_the_mean_of_the_two_divergences():
         return [float(z) - normalizer for z in logits_V]
 
     others = LOGITS + np.random.default_rng(1).normal(size=LOGITS.shape).astype(np.float32)
-    apart_BT = disagreement(jnp.asarray(LOGITS), jnp.asarray(others), jnp.asarray(LABELS))
+    apart_BT = r_drop_kl(jnp.asarray(LOGITS), jnp.asarray(others), jnp.asarray(LABELS))
     for b, t in np.ndindex(B, T):
         p_V, q_V = log_softmax(LOGITS[b, t]), log_softmax(others[b, t])
         both = [

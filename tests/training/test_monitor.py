@@ -10,15 +10,17 @@ import numpy as np
 import pytest
 
 from jformer.main import main
+from jformer.training.metrics import MetricsAccumulator, StepMetrics
 from jformer.training.monitor import MetricsFile, Profile, Progress
-from jformer.training.window import Seen, Window
 from tests.conftest import small_flags
 
 
 def step_at(step, **metrics):
     """One token with a loss of 0.5."""
     values = {"loss": 0.5, "nll": 0.0, "tokens": 1.0, "gradient_norm": 1.0, "skipped": 0, **metrics}
-    return Seen(step, 0, step - 1, {name: jnp.float32(value) for name, value in values.items()})
+    return StepMetrics(
+        step, 0, step - 1, {name: jnp.float32(value) for name, value in values.items()}
+    )
 
 
 def steps_in(path):
@@ -66,23 +68,23 @@ def test_a_line_has_its_step_its_split_and_named_numbers(tmp_path):
 
 
 def test_sums_go_on_from_those_of_a_checkpoint():
-    window = Window({"loss": 1.25, "tokens": 2.0, "steps": 3.0})
+    window = MetricsAccumulator({"loss": 1.25, "tokens": 2.0, "steps": 3.0})
     for step in range(4, 9):
         window.add(step_at(step), 10.0)
-    assert [seen.step for seen in window.settle(lambda: 2)] == [4, 5, 6]
+    assert [seen.step for seen in window.drain(lambda: 2)] == [4, 5, 6]
     assert (window.sums()["loss"], window.sums()["steps"]) == (2.75, 6)
-    assert [seen.step for seen in window.settle()] == [7, 8]
+    assert [seen.step for seen in window.drain()] == [7, 8]
     sums = window.sums()
     assert (sums["loss"], sums["tokens"], sums["steps"]) == (3.75, 7.0, 8.0)
-    assert Window(sums).sums() == sums
+    assert MetricsAccumulator(sums).sums() == sums
 
 
 def test_speed_and_utilization_are_those_of_this_process_alone():
     """The tokens of a checkpoint's sums took their time in another one."""
-    window = Window({"loss": 1.25, "nll": 2.0, "tokens": 2.0, "steps": 3.0})
+    window = MetricsAccumulator({"loss": 1.25, "nll": 2.0, "tokens": 2.0, "steps": 3.0})
     for step in range(4, 9):
         window.add(step_at(step), flops_a_token=10.0)
-    assert len(list(window.settle())) == 5
+    assert len(list(window.drain())) == 5
     means = window.means(seconds=2.0, peak=100.0)
     assert means["tokens_per_second"] == 5 / 2
     assert means["mfu"] == 5 * 10 / 2 / 100
@@ -91,10 +93,10 @@ def test_speed_and_utilization_are_those_of_this_process_alone():
 
 
 def test_the_work_of_the_whole_run_is_counted_on_over_lines_and_checkpoints():
-    window = Window({"flops_in_all": 7.0})
+    window = MetricsAccumulator({"flops_in_all": 7.0})
     for step in (1, 2):
         window.add(step_at(step), flops_a_token=10.0)
-        assert len(list(window.settle())) == 1
+        assert len(list(window.drain())) == 1
         means = window.means(seconds=1.0, peak=1.0)
         window = window.next()
     assert means["flops"] == window.sums()["flops_in_all"] == 27.0
@@ -103,10 +105,10 @@ def test_the_work_of_the_whole_run_is_counted_on_over_lines_and_checkpoints():
 
 
 def test_the_gradient_norm_is_a_mean_over_the_updates_that_were_made():
-    window = Window({})
+    window = MetricsAccumulator({})
     for step, skipped in enumerate([0, 1, 0, 1], start=1):
         window.add(step_at(step, skipped=skipped, gradient_norm=3.0 - 3 * skipped), 1.0)
-    assert len(list(window.settle())) == 4
+    assert len(list(window.drain())) == 4
     means = window.means(1.0, 1.0)
     assert (means["gradient_norm"], means["skipped"]) == (3.0, 2.0)
 

@@ -15,10 +15,10 @@ from jformer.config import BOS, EOS, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.main import main
 from jformer.model.transformer import Transformer
 from jformer.training import step as step_module
-from jformer.training.nonfinite import Skipped
+from jformer.training.metrics import StepMetrics
+from jformer.training.nonfinite import NonFiniteGuard
 from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state, evaluation_step, make_train_step
-from jformer.training.window import Seen
 from tests.conftest import small_flags
 
 V, BAD = 31, 7
@@ -116,11 +116,11 @@ def test_one_bad_part_of_a_batch_spoils_the_whole_update():
 
 
 def seen(step, skipped):
-    return Seen(step, 2, step + 10, {"skipped": skipped})
+    return StepMetrics(step, 2, step + 10, {"skipped": skipped})
 
 
 def test_a_step_that_is_taken_ends_the_row():
-    skipped = Skipped(2, [])
+    skipped = NonFiniteGuard(2, [])
     assert [skipped.note(seen(n, bad)) for n, bad in ((1, 1), (2, 0), (3, 1))] == [1, 0, 1]
     assert skipped.row == [{"step": 3, "epoch": 2, "batch": 13}]
     assert not skipped.too_many
@@ -132,7 +132,7 @@ def test_no_more_steps_than_may_be_in_a_row_are_begun():
     """Whatever their number, and wherever the row begins: up to two are seen late."""
     for most in range(1, 8):
         for first in range(1, 9):
-            skipped, pending, step = Skipped(most, []), [], 0
+            skipped, pending, step = NonFiniteGuard(most, []), [], 0
             while not skipped.too_many:
                 step += 1
                 pending.append(step)

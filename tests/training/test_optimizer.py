@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import SCHEDULES, Config, ModelConfig, OptimizerConfig, TrainConfig, check
+from jformer.config import Config, ModelConfig, OptimizerConfig, TrainConfig
+from jformer.config.training import SCHEDULES
 from jformer.training.optimizer import learning_rate, make_optimizer
 
 # Warm-up in 40 steps to 0.3, twice that by the factor, and for what decays 0.05 by step 240.
@@ -21,7 +22,7 @@ def config_of(schedule: str, **changes) -> Config:
     if schedule in ("linear", "cosine"):
         keys |= {"end_learning_rate": 0.05, "decay_steps": 240}
     config = Config(optimizer=OptimizerConfig(schedule=schedule, **{**keys, **changes}))
-    check(config)
+    config.check()
     return config
 
 

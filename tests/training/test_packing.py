@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from jformer.config import EOS, POSITIONS, ModelConfig
+from jformer.config import EOS, ModelConfig
+from jformer.config.model import POSITIONS
 from jformer.data.batches import Batches
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs

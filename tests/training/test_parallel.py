@@ -17,7 +17,8 @@ import jax
 import numpy as np
 import pytest
 
-from jformer.config import ModelConfig, ParallelConfig, UserError
+from jformer.config import ModelConfig, ParallelConfig
+from jformer.errors import UserError
 from jformer.training import parallel
 from tests.training.devices import MORE_WAYS, WAYS, with_
 

@@ -102,7 +102,7 @@ def test_the_formula_counts_what_the_traced_program_has(positions, decoder):
 
 
 def test_two_passes_are_twice_the_work():
-    twice = dataclasses.replace(BASE, train=dataclasses.replace(BASE.train, consistency=5.0))
+    twice = dataclasses.replace(BASE, train=dataclasses.replace(BASE.train, r_drop_alpha=5.0))
     assert step_flops(twice, 3, 5, 11) == 2 * step_flops(BASE, 3, 5, 11)
 
 

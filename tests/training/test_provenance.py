@@ -11,7 +11,7 @@ import time
 import pytest
 
 import jformer
-from jformer.config import UserError
+from jformer.errors import UserError
 from jformer.main import main
 from jformer.training.checkpoint import Checkpoints
 from tests.conftest import number_words, small_flags, write_split

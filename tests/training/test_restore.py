@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 
 import jformer
-from jformer.config import Config, UserError, read_config, write_config
+from jformer.config import Config, read_config, write_config
 from jformer.data.pipeline import open_data
 from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.errors import UserError
 from jformer.main import main
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.prepare import NEW, prepare, start
 from jformer.training.restore import initial_params
+from jformer.training.setup import NEW, prepare, restore_or_init
 from jformer.training.step import TrainState
 from tests.conftest import small_flags
 
@@ -171,7 +172,7 @@ def test_a_new_run_begins_with_the_parameters_of_another_and_nothing_else_of_it(
     task = new_run(trained_workdir, tmp_path, init_from=f"{trained_workdir}{suffix}", ema_decay=0.5)
     own = task.create(task.params_key)
     with Checkpoints(tmp_path, task.config.train) as checkpoints:
-        state, position = start(task, checkpoints)
+        state, position = restore_or_init(task, checkpoints)
     theirs = jformer.load(trained_workdir, suffix[1:] or "average")
     assert_same(state.params, theirs.params)
     assert_same(state.ema, theirs.params)
@@ -187,7 +188,7 @@ def test_a_new_run_begins_with_the_parameters_of_another_and_nothing_else_of_it(
 def test_a_run_that_resumes_does_not_begin_with_another(trained_workdir):
     task = new_run(trained_workdir, trained_workdir, seed=0, init_from="/nowhere")
     with Checkpoints(trained_workdir) as checkpoints:
-        state, _ = start(task, checkpoints)
+        state, _ = restore_or_init(task, checkpoints)
     assert int(state.step) == 12
     assert_same(state.params, saved(trained_workdir, "params", 12))
 
@@ -243,7 +244,7 @@ def test_a_run_of_which_nothing_fits_is_refused(trained_workdir):
 def test_a_run_and_checkpoint_is_looked_for_before_any_text_is_read(
     trained_workdir, corpus_directory, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("jformer.training.prepare.content_hashes", None)
+    monkeypatch.setattr("jformer.training.setup.content_hashes", None)
     flags = small_flags(corpus_directory, tmp_path / "run")
     assert main(["jformer", *flags, "--config.train.init_from=/nowhere@best"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]

@@ -10,7 +10,7 @@ import pytest
 
 from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.model.transformer import Transformer
-from jformer.training.loss import disagreement, loss_sums
+from jformer.training.loss import loss_sums, r_drop_kl
 from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state, evaluation_step, make_train_step
 
@@ -112,8 +112,8 @@ def test_label_smoothing_changes_the_loss_and_not_the_likelihood():
     assert float(plain["loss"]) != pytest.approx(float(smoothed["loss"]), rel=1e-3)
 
 
-def test_consistency_is_the_loss_of_two_passes_and_what_they_disagree():
-    step, state = setup(consistency=5.0)
+def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
+    step, state = setup(r_drop_alpha=5.0)
     _, sums = step(state, batch(), KEY)
     twice = {name: np.repeat(rows, 2, axis=0) for name, rows in batch().items()}
     logits_BTV = Transformer(CONFIG, V).apply(
@@ -121,7 +121,7 @@ def test_consistency_is_the_loss_of_two_passes_and_what_they_disagree():
         rngs={"dropout": jax.random.fold_in(KEY, 0)},
     )  # fmt: skip
     plain = loss_sums(logits_BTV, twice["labels_BT"], 0.1, "all")
-    apart = disagreement(logits_BTV[::2], logits_BTV[1::2], batch()["labels_BT"]).sum()
+    apart = r_drop_kl(logits_BTV[::2], logits_BTV[1::2], batch()["labels_BT"]).sum()
     assert float(sums["tokens"]) == 96
     assert float(sums["nll"]) == pytest.approx(float(plain["nll"]) / 2, rel=1e-5)
     expected = float(plain["loss"]) / 2 + 5.0 / 2 * float(apart)
@@ -130,7 +130,7 @@ def test_consistency_is_the_loss_of_two_passes_and_what_they_disagree():
 
 
 def test_without_dropout_two_passes_are_one():
-    (once, state), (twice, _) = setup(dropout=0.0), setup(dropout=0.0, consistency=5.0)
+    (once, state), (twice, _) = setup(dropout=0.0), setup(dropout=0.0, r_drop_alpha=5.0)
     (a, plain), (b, both) = (step(state, batch(), KEY) for step in (once, twice))
     assert float(both["loss"]) == pytest.approx(float(plain["loss"]), rel=1e-5)
     # Adam's first moment is 0.1 of the gradient; sums of other lengths, in float32.

@@ -13,7 +13,7 @@ import pytest
 from jformer.main import main
 from jformer.training import loop
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.stopping import SAVE, Requests
+from jformer.training.stopping import SAVE, StopHandler
 from tests.conftest import small_flags
 
 
@@ -68,11 +68,11 @@ def test_a_signal_in_the_last_validation_or_save_is_heard(
 def test_a_terminal_that_goes_is_a_stop_unless_nohup_ignores_it():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Requests(0) as requests:
+        with StopHandler(0) as requests:
             signal.raise_signal(signal.SIGHUP)
             assert requests.now == 0
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        with Requests(0) as requests:
+        with StopHandler(0) as requests:
             signal.raise_signal(signal.SIGHUP)
             assert requests.now == SAVE + signal.SIGHUP
     finally:
@@ -83,8 +83,8 @@ def test_a_terminal_that_goes_is_a_stop_unless_nohup_ignores_it():
 def test_a_second_signal_leaves_at_once(name):
     program = (
         "import os, signal, time\n"
-        "from jformer.training.stopping import Requests\n"
-        "with Requests(0):\n"
+        "from jformer.training.stopping import StopHandler\n"
+        "with StopHandler(0):\n"
         f"    os.kill(os.getpid(), signal.{name})\n"
         "    print('still here', flush=True)\n"
         f"    os.kill(os.getpid(), signal.{name})\n"
@@ -116,17 +116,17 @@ def test_the_minutes_count_from_the_last_save(corpus_directory, tmp_path, monkey
 
 def test_outside_of_training_signals_do_what_they_did():
     before = signal.getsignal(signal.SIGINT)
-    with Requests(0) as requests:
+    with StopHandler(0) as requests:
         signal.raise_signal(signal.SIGINT)
         assert requests.now == SAVE + signal.SIGINT
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_save_is_asked_for_when_the_minutes_are_over():
-    requests = Requests(minutes=0.001)
+    requests = StopHandler(minutes=0.001)
     assert requests.now == 0
     time.sleep(0.07)
     assert requests.now == SAVE
     requests.saved()
     assert requests.now == 0
-    assert Requests(minutes=0).now == 0
+    assert StopHandler(minutes=0).now == 0

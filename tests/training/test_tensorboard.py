@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from jformer.config import Config
-from jformer.keys import flatten
-from jformer.training.tensorboard import Board, cell, import_tensorboardx
+from jformer.schema import flatten
+from jformer.training.tensorboard import TensorBoardWriter, cell, import_tensorboardx
 
 Event, _ = import_tensorboardx()
 
@@ -64,7 +64,7 @@ def pixels_in(image):
 
 @pytest.fixture
 def board(tmp_path):
-    board = Board(tmp_path, 0, Config())
+    board = TensorBoardWriter(tmp_path, 0, Config())
     yield board
     board.close()
 
@@ -90,7 +90,7 @@ def test_a_loss_that_is_no_number_is_written_too(board, tmp_path):
 
 def test_the_config_is_a_table_of_all_its_keys(tmp_path):
     config = dataclasses.replace(Config(), seed=17)
-    Board(tmp_path, 0, config).close()
+    TensorBoardWriter(tmp_path, 0, config).close()
     lines = text_in(tmp_path, "config").splitlines()
     assert lines[:2] == ["| key | value |", "| --- | --- |"]
     assert [line.split(" ")[1] for line in lines[2:]] == list(flatten(config))
@@ -145,10 +145,10 @@ def test_tokens_stand_beside_the_pictures(board, tmp_path):
 
 
 def test_a_resumed_board_hides_what_happens_again_and_keeps_what_does_not(tmp_path):
-    before = Board(tmp_path, 0, Config())
+    before = TensorBoardWriter(tmp_path, 0, Config())
     for step in (10, 20, 30):
         before.scalars(step, "train", {"loss": step / 10})
-    after = Board(tmp_path, 20, Config())  # the run was killed: nothing was closed
+    after = TensorBoardWriter(tmp_path, 20, Config())  # the run was killed: nothing was closed
     after.scalars(30, "train", {"loss": 7.0})
     seen = []
     for event in events_in(tmp_path):
@@ -165,7 +165,7 @@ def test_a_resumed_board_hides_what_happens_again_and_keeps_what_does_not(tmp_pa
 
 def test_a_board_made_in_the_same_second_has_its_own_file(tmp_path):
     for resume_step in (0, 90, 100):
-        Board(tmp_path, resume_step, Config()).close()
+        TensorBoardWriter(tmp_path, resume_step, Config()).close()
     starts = [event.step for event in events_in(tmp_path) if event.HasField("session_log")]
     assert starts == [1, 91, 101]
 

@@ -13,7 +13,7 @@ from jformer.config import read_config
 from jformer.data.corpora import Split
 from jformer.evaluation.scores import bleu as bleu_of
 from jformer.main import main
-from jformer.training.prepare import is_complete
+from jformer.training.setup import is_complete
 from jformer.training.validate import Best
 from tests.conftest import number_words, small_flags, write_split
 from tests.training.test_tensorboard import values_in

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jformer.config import UserError
+from jformer.errors import UserError
 from jformer.run import Attention
 from jformer.views.attention import draw_attention
 

@@ -5,13 +5,13 @@ import json
 import pytest
 
 from jformer.views.curves import draw_curves
-from jformer.views.report import see
+from jformer.views.report import read_run
 
 pytest.importorskip("matplotlib", reason="needs the extra plot")
 
 
 def test_a_line_a_split_goes_through_what_the_log_has(trained_workdir):
-    (axes,) = draw_curves(see(trained_workdir)).axes
+    (axes,) = draw_curves(read_run(trained_workdir)).axes
     lines = (trained_workdir / "metrics.jsonl").read_text().splitlines()
     log = [json.loads(line) for line in lines]
     for line, split in zip(axes.get_lines(), ("train", "validation"), strict=True):

@@ -11,12 +11,13 @@ import pytest
 from configs.small import get_config as small_base
 from configs.table3 import get_config as row_of_the_paper
 from experiments import table3, table3_small
-from jformer.config import UserError, freeze, write_config
+from jformer.config import freeze, write_config
 from jformer.data.vocabulary import Vocabulary
-from jformer.keys import flatten, replaced
+from jformer.errors import UserError
 from jformer.main import main
+from jformer.paper import PAPER_BASE, TABLE_3, flat_with_widths, paper_row
+from jformer.schema import flatten, replaced
 from jformer.views.page import page
-from jformer.views.paper import PAPER_BASE, TABLE_3, flat_with_widths, paper_row
 from jformer.views.report import (
     base_line,
     duration,

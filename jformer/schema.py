@@ -1,6 +1,6 @@
-"""What a schema of keys is made of: a key with its bounds, its check, its place in a tree of them.
+"""Config schemas: a key with its bounds, and what is done with a tree of sections of keys.
 
-Beside that what every room needs: `UserError`, and other ends of a command in one line.
+Knows none of the keys: those are in `jformer.config`.
 """
 
 import dataclasses
@@ -8,55 +8,47 @@ import difflib
 import math
 import operator
 import re
-import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ml_collections import config_dict
 
+from jformer.errors import UserError
+
 LARGEST = 2**31 - 1  # that JAX's integers hold
 COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
-class UserError(Exception):
-    """The user's mistake, in one line: what, where, what to do. Exit status 2."""
+def key(default: Any, doc: str, *bounds: str, only_if: tuple[str, ...] | None = None) -> Any:
+    """Declare a config key. `bounds` hold for every value: as ">= 1", or the words to choose from.
 
-
-class RunError(Exception):
-    """A failure that ends a run, in one line: what, where, what to do. Exit status 1."""
-
-
-class Stopped(Exception):  # noqa: N818  not an error: the same command goes on with the run
-    """A signal has ended the work, and nothing is lost. Exit status 128 + its number."""
-
-    def __init__(self, number: int, state: str = "all is saved; the same command goes on"):
-        super().__init__(f"stopped by {signal.Signals(number).name}; {state}")
-        self.number = number
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the memory of the host or of a device did not suffice, in the words of any JAX."""
-    words = ("RESOURCE_EXHAUSTED", "Out of memory")
-    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
-
-
-def key(default: Any, doc: str, *bounds: str) -> Any:
-    """A config key. `bounds` hold for every value: such as ">= 1", or the words to choose from.
-
-    An integer that is not bounded above is at most `LARGEST`.
+    `only_if` is a key of the same section and the values with which this one is used:
+    `("search", "sampling")`. An integer without an upper bound is at most `LARGEST`.
     """
     if isinstance(default, str) and bounds:
         doc += f": {', '.join(bounds)}"
+    if only_if:
+        doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
     is_integer = default is None or type(default) is int
     if is_integer and not any(bound.startswith("<") for bound in bounds):
         bounds = (*bounds, f"<= {LARGEST}")
-    return dataclasses.field(default=default, metadata={"doc": doc, "bounds": bounds})
+    metadata = {"doc": doc, "bounds": bounds, "only_if": only_if}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
-def check_values(section: Any, path: str) -> None:
-    for name, field, value in walk(section, path):
+def check_section(section: Any, path: str) -> None:
+    """Raise `UserError` for a key out of its bounds, or set where another one leaves it unused."""
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        if dataclasses.is_dataclass(value):
+            continue
+        name = f"{path}.{field.name}={shown(value)}"
         if wrong := violation(field, value):
-            raise UserError(f"{name}={shown(value)}: {wrong}")
+            raise UserError(f"{name}: {wrong}")
+        if value != field.default and (only_if := field.metadata["only_if"]):
+            other, *values = only_if
+            if str(getattr(section, other)) not in values:
+                raise UserError(f"{name}: is only for {path}.{other}={' or '.join(values)}")
 
 
 def shown(value: Any) -> str:

@@ -6,12 +6,17 @@ from fractions import Fraction
 from typing import Any
 
 from jformer.config import Config
-from jformer.keys import flatten
+from jformer.schema import flatten
 
 # What scales with a model: a row of the table is also that of a smaller base, with the same ratio.
 SIZES = (
-    "model.num_layers", "model.d_model", "model.d_ff", "model.d_k", "model.d_v", "train.steps",
-)  # fmt: skip
+    "model.num_layers",
+    "model.d_model",
+    "model.d_ff",
+    "model.d_k",
+    "model.d_v",
+    "train.steps",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +51,17 @@ TABLE_3 = (
     PaperRow(
         "big",
         {
-            "model.d_model": 1024, "model.d_ff": 4096, "model.num_heads": 16,
-            "model.dropout": 0.3, "train.steps": 300_000,
+            "model.d_model": 1024,
+            "model.d_ff": 4096,
+            "model.num_heads": 16,
+            "model.dropout": 0.3,
+            "train.steps": 300_000,
         },
-        4.33, 26.4, 213,
+        4.33,
+        26.4,
+        213,
     ),
-)  # fmt: skip
+)
 
 
 def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow | None:

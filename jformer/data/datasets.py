@@ -4,8 +4,9 @@ import dataclasses
 import itertools
 from pathlib import Path
 
-from jformer.config import DataConfig, UserError
+from jformer.config import DataConfig
 from jformer.data.corpora import Corpus, look_for, open_files
+from jformer.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sacrebleu import DATASETS
 
-from jformer.evaluation import named
-from jformer.evaluation.named import open_test_set
-from jformer.keys import UserError
+from jformer.errors import UserError
+from jformer.evaluation import named_sets
+from jformer.evaluation.named_sets import open_test_set
 
 SOURCES = ["A &amp; B", 'it is "so"', "the end"]
 TARGETS = ["A &amp; B", 'es ist "so"', "das Ende"]
@@ -35,7 +35,7 @@ def offer(monkeypatch, folder: Path, name: str, files: dict[str, str], url: str 
             (folder / path).write_text(text, encoding="utf-8")
             tar.add(folder / path, path)
     kept, dataset = folder / "kept", DATASETS[name]
-    monkeypatch.setattr(named, "SACREBLEU_DIR", str(kept))
+    monkeypatch.setattr(named_sets, "SACREBLEU_DIR", str(kept))
     monkeypatch.setattr(dataset, "_outdir", str(kept / name))
     monkeypatch.setattr(dataset, "_rawdir", str(kept / name / "raw"))
     monkeypatch.setattr(dataset, "data", [url or archive.as_uri()])
@@ -85,7 +85,7 @@ def test_a_folder_brought_by_hand_is_found_by_a_variable_of_the_environment(tmp_
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{field} 1\n{field} 2\n", encoding="utf-8")
     program = (
-        "from jformer.evaluation.named import open_test_set;"
+        "from jformer.evaluation.named_sets import open_test_set;"
         "print(open_test_set('wmt14/full', 'en', 'de'))"
     )
     output = subprocess.run(
@@ -128,7 +128,7 @@ def test_no_network_is_told_in_one_line_with_the_way_out(monkeypatch, tmp_path, 
 
 
 def test_a_network_that_does_not_answer_is_given_up(monkeypatch, tmp_path, caplog):
-    monkeypatch.setattr(named, "SECONDS", 0.2)
+    monkeypatch.setattr(named_sets, "SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/x.tgz"
         offer(monkeypatch, tmp_path, "wmt14/full", {}, url)

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jformer.config import BOS, EOS, PAD, UserError
-from jformer.keys import RunError, is_out_of_memory
-from jformer.model.ensemble import Models, mean_logits
+from jformer.config import BOS, EOS, PAD
+from jformer.decoding.ensemble import Models, mean_logits
+from jformer.errors import RunError, UserError, is_out_of_memory
 from jformer.model.transformer import attention_weights
 
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -37,10 +37,14 @@ def most_positions(models: Models) -> int | None:
     return min(tables, default=None)
 
 
-def force(
-    models: Models, params: tuple[Any, ...], pairs: Sequence[Pair], batch_size: int,
-    layer: int = 0, first_pair: int = 1,
-) -> list[Forced]:  # fmt: skip
+def score_pairs(
+    models: Models,
+    params: tuple[Any, ...],
+    pairs: Sequence[Pair],
+    batch_size: int,
+    layer: int = 0,
+    first_pair: int = 1,
+) -> list[Forced]:
     """In the order of the pairs; with `layer` from 1 on, its cross-attention, too.
 
     Of several models the probabilities are averaged, and the weights. An error calls the first

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from jformer.config import EOS, DataConfig, UserError
+from jformer.config import EOS, DataConfig
 from jformer.data.cache import content_hash
 from jformer.data.pipeline import open_corpora
-from jformer.data.tokens import (
+from jformer.data.tokenize import (
+    append_eos,
     make_vocabularies,
     tokenize,
     tokenize_corpora,
     trainable,
-    with_end,
 )
 from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.errors import UserError
 from tests.conftest import number_words, write_split
 
 DATA = DataConfig(name="files", train="", validation="x", vocabulary_size=300, max_length=48)
@@ -160,7 +161,7 @@ def test_long_pairs_are_cut_where_the_config_says_so(data):
 
 def test_cutting_leaves_what_is_short_enough():
     starts = np.array([True, False, True, False, False])
-    ids, counts, starts = with_end(
+    ids, counts, starts = append_eos(
         np.array([5, 6, 7, 8, 9]), np.array([2, 0, 3]), starts, limit=3
     )  # fmt: skip
     assert ids.tolist() == [5, 6, EOS, EOS, 7, 8, EOS]

@@ -13,7 +13,7 @@ from jformer.data.cache import content_hash
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.pipeline import make_batches
 from jformer.data.ragged import Ragged
-from jformer.data.tokens import (
+from jformer.data.tokenize import (
     SIDES,
     Tokenized,
     make_vocabularies,
@@ -38,7 +38,9 @@ ODD = {
 }
 
 
-def look(config: Config, corpora: list[Corpus], scored: dict[str, Split]) -> dict[str, Any]:
+def corpus_statistics(
+    config: Config, corpora: list[Corpus], scored: dict[str, Split]
+) -> dict[str, Any]:
     """All that the page shows, as one object for JSON."""
     content = content_hash(corpora)
     vocabularies = make_vocabularies(corpora, content, config.data)
@@ -53,7 +55,7 @@ def look(config: Config, corpora: list[Corpus], scored: dict[str, Split]) -> dic
         as_config = dataclasses.replace(config, data=data)
         batches = make_batches(as_config, tokenized.pairs, rows, vocabularies)
         batchings[batching] = {
-            "non_pad_share": round(batches.non_pad_share(), 4),
+            "token_utilization": round(batches.token_utilization(), 4),
             "shapes": batches.layout.shapes,
             "batches": len(batches.epoch(0)),
         }
@@ -71,7 +73,7 @@ def look(config: Config, corpora: list[Corpus], scored: dict[str, Split]) -> dic
         },
         "vocabulary": coverage(vocabularies, tokenized, scored),
         "odd_characters": odd_characters(corpora, config.data.bad_lines, tokenized.ends[-1]),
-        "non_pad_share": {name: b["non_pad_share"] for name, b in batchings.items()},
+        "token_utilization": {name: b["token_utilization"] for name, b in batchings.items()},
         "batchings": batchings,
         "examples": [
             [pieces(v, side, row) for v, side in zip(both, sides, strict=True)]
@@ -183,8 +185,8 @@ def page(facts: dict[str, Any]) -> str:
     for name, b in facts["batchings"].items():
         shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in b["shapes"])
         lines.append(
-            f"{name}: {b['non_pad_share']:.1%} of positions hold a token; {b['batches']:,} batches "
-            f"an epoch in {len(b['shapes'])} shapes, {shapes}"
+            f"{name}: {b['token_utilization']:.1%} of positions hold a token; "
+            f"{b['batches']:,} batches an epoch in {len(b['shapes'])} shapes, {shapes}"
         )
     lines += ["", "odd characters: " + ("none" if not facts["odd_characters"] else "")]
     for code, entry in itertools.islice(facts["odd_characters"].items(), EXAMPLES):

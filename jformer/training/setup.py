@@ -12,13 +12,14 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from jformer.config import Config, UserError, read_config, write_config
+from jformer.config import Config, read_config, write_config
 from jformer.data.batches import Batch, Batches
 from jformer.data.cache import content_hashes
-from jformer.data.corpora import Corpus, Report, Split, at_hand
+from jformer.data.corpora import Corpus, Report, Split, in_memory
 from jformer.data.pipeline import make_batches
-from jformer.data.tokens import make_vocabularies, tokenize_corpora, trainable
+from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
+from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
@@ -40,7 +41,7 @@ NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "s
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class TrainSetup:
     """What is trained, on what and how: all that stays from step to step."""
 
     config: Config  # `auto` and unset values as they came out
@@ -63,20 +64,20 @@ class Task:
     def place(self, batch: Batch, request: int) -> tuple[Any, jax.Array]:
         """A batch, and what this process asks for, on the devices."""
         accumulate, backend = self.config.train.accumulate, self.config.parallel.backend
-        placed = parallel.place_batch(batch, self.mesh, accumulate, backend)
+        placed = parallel.shard_batch(batch, self.mesh, accumulate, backend)
         return placed, parallel.place_request(request, self.mesh)
 
 
 def prepare(
     config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
-) -> Task:
+) -> TrainSetup:
     """Read and tokenize the text, and build the step; nothing of it is in the run directory yet."""
     begins = newest_step(workdir) is None
     if begins and config.train.init_from:
         read_config(run_and_checkpoint(config.train.init_from)[0] / "config.json")
     hashes = content_hashes(corpora)
     content = " ".join(each for _, each in hashes)
-    text = hashes + content_hashes([at_hand("the validation split", validation)])
+    text = hashes + content_hashes([in_memory("the validation split", validation)])
     if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)
     else:
@@ -94,25 +95,34 @@ def prepare(
         lambda: jax.random.split(jax.random.key(config.seed)), out_shardings=everywhere
     )()
     shardings = parallel.state_shardings(jax.eval_shape(create, params_key), mesh)
-    return Task(
-        config=dataclasses.replace(config, model=model.config), workdir=workdir, mesh=mesh,
-        vocabularies=vocabularies, batches=batches, report=tokenized.report,
-        text=text, validation=validation,
-        likelihood=likelihood(model, vocabularies, validation, config, mesh), model=model,
-        rate=rate, shardings=shardings,
+    return TrainSetup(
+        config=dataclasses.replace(config, model=model.config),
+        workdir=workdir,
+        mesh=mesh,
+        vocabularies=vocabularies,
+        batches=batches,
+        report=tokenized.report,
+        text=text,
+        validation=validation,
+        likelihood=likelihood(model, vocabularies, validation, config, mesh),
+        model=model,
+        rate=rate,
+        shardings=shardings,
         create=jax.jit(create, out_shardings=shardings),
         train_step=parallel.compile_train_step(step, mesh, shardings, backend),
-        params_key=params_key, dropout_key=dropout_key,
-    )  # fmt: skip
+        params_key=params_key,
+        dropout_key=dropout_key,
+    )
 
 
-def start(task: Task, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
+def restore_or_init(task: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
     """The state and the position to go on from: of the newest checkpoint, or new ones."""
     shapes = jax.eval_shape(task.create, task.params_key)
     like = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        shapes, task.shardings,
-    )  # fmt: skip
+        shapes,
+        task.shardings,
+    )
     if checkpoints.steps():
         state, position = checkpoints.restore_newest(like, task.vocabularies.hash)
         step = int(state.step)
@@ -175,7 +185,7 @@ def take_lock(path: Path) -> int:
         os.close(descriptor)
 
 
-def begin(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
+def write_run_files(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
     if jax.process_index() == 0:
         workdir.mkdir(exist_ok=True)
         write_config(config, workdir / "config.json")
@@ -222,7 +232,7 @@ def check_same_text(text: Hashes, workdir: Path) -> None:
         )
 
 
-def describe(task: Task, state: TrainState) -> str:
+def describe(task: TrainSetup, state: TrainState) -> str:
     """What is about to be trained on what."""
     config, batches, mesh = task.config, task.batches, task.mesh
     leaves = jax.tree.leaves(state.params)
@@ -244,7 +254,7 @@ def describe(task: Task, state: TrainState) -> str:
         f"data        {pairs}\n"
         f"batches     {shapes} (rows x source + target tokens, each of these "
         f"{len(batches.layout.shapes)} compiled once);\n"
-        f"            {batches.non_pad_share():.0%} of positions hold a token\n"
+        f"            {batches.token_utilization():.0%} of positions hold a token\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {per_epoch:,}, "
         f"by {config.parallel.backend} on {devices}"
     )

@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from jformer.config import UserError, read_config, write_config
+from jformer.config import read_config, write_config
+from jformer.errors import UserError
 from jformer.main import main
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.prepare import check_same_config, describe, is_complete, locked
+from jformer.training.setup import check_same_config, describe, is_complete, locked
 from tests.conftest import small_config, small_flags
 
 HOLDER = (
@@ -261,7 +262,7 @@ def test_devices_and_how_they_share_the_work_are_described():
         vocabularies=types.SimpleNamespace(source=Sized(1300), target=Sized(2000)),
         batches=types.SimpleNamespace(
             layout=types.SimpleNamespace(shapes=[(8, 16, 20), (4, 32, 40)]), rows=range(5000),
-            epoch=lambda number: range(8), non_pad_share=lambda: 0.875,
+            epoch=lambda number: range(8), token_utilization=lambda: 0.875,
         ),
         report=types.SimpleNamespace(lines=lambda: ["nothing skipped or changed"]),
     )  # fmt: skip

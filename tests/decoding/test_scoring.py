@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import BOS, EOS, ModelConfig, UserError
-from jformer.evaluation.forced import batches, force
+from jformer.config import BOS, EOS, ModelConfig
+from jformer.decoding.scoring import batches, score_pairs
+from jformer.errors import UserError
 from jformer.model.transformer import Transformer, attention_weights
 from tests import reference
 from tests.conftest import random_params
@@ -52,7 +53,7 @@ def one():
 
 def test_log_probabilities_are_those_of_each_pair_alone_in_the_order_of_the_pairs(one):
     model, params = one
-    found = force((model,), (params,), PAIRS, 4)
+    found = score_pairs((model,), (params,), PAIRS, 4)
     assert len(found) == len(PAIRS)
     for pair, forced in zip(PAIRS, found, strict=True):
         assert forced.weights_TS is None
@@ -64,7 +65,7 @@ def test_weights_are_the_mean_of_the_heads_of_the_layer_asked_for():
     model, params = make(3, num_layers=2)
     weights = weights_of(model, params, PAIRS[0])
     for layer in (1, 2):
-        (forced,) = force((model,), (params,), PAIRS[:1], 4, layer)
+        (forced,) = score_pairs((model,), (params,), PAIRS[:1], 4, layer)
         expected_TS = weights[f"decoder_{layer - 1}/cross_attention"].mean(axis=0)
         np.testing.assert_allclose(forced.weights_TS, expected_TS, atol=1e-5)
         np.testing.assert_allclose(forced.weights_TS.sum(axis=1), 1, atol=1e-5)
@@ -73,7 +74,7 @@ def test_weights_are_the_mean_of_the_heads_of_the_layer_asked_for():
 def test_an_ensemble_has_the_mean_of_probabilities_and_of_weights(one):
     models, params = zip(one, make(1, positions="rotary"), strict=True)
     pair = PAIRS[0]
-    (forced,) = force(models, params, [pair], 4, layer=1)
+    (forced,) = score_pairs(models, params, [pair], 4, layer=1)
     members = list(zip(models, params, strict=True))
     mean_T = np.mean([np.exp(alone(*member, pair)) for member in members], axis=0)
     np.testing.assert_allclose(np.exp(forced.log_probs_T), mean_T, rtol=1e-4)
@@ -83,7 +84,7 @@ def test_an_ensemble_has_the_mean_of_probabilities_and_of_weights(one):
 
 
 def test_a_batch_holds_no_more_positions_than_fit(monkeypatch):
-    monkeypatch.setattr("jformer.evaluation.forced.POSITIONS", 64)
+    monkeypatch.setattr("jformer.decoding.scoring.POSITIONS", 64)
     found = list(batches(PAIRS * 3, 8))
     assert sorted(n for numbers, _, _ in found for n in numbers) == list(range(3 * len(PAIRS)))
     for numbers, source_BS, target_BT1 in found:
@@ -94,13 +95,13 @@ def test_a_batch_holds_no_more_positions_than_fit(monkeypatch):
 
 
 def test_no_pairs_have_no_scores(one):
-    assert force((one[0],), (one[1],), [], 4) == []
+    assert score_pairs((one[0],), (one[1],), [], 4) == []
 
 
 def test_a_table_of_positions_is_used_to_its_end_and_not_beyond():
     model, params = make(2, positions="learned", max_positions=21)
-    (forced,) = force((model,), (params,), [PAIRS[1]], 4)  # 20 tokens and EOS
+    (forced,) = score_pairs((model,), (params,), [PAIRS[1]], 4)  # 20 tokens and EOS
     expected_T = alone(model, params, PAIRS[1])
     np.testing.assert_allclose(forced.log_probs_T, expected_T, atol=1e-4)
     with pytest.raises(UserError, match="max_positions=21: pair 1 has 41 tokens; shorten it"):
-        force((model,), (params,), [([], [7] * 40)], 4)
+        score_pairs((model,), (params,), [([], [7] * 40)], 4)

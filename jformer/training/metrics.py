@@ -11,7 +11,7 @@ from jformer.training.loss import perplexity
 SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
 
 
-class Seen(NamedTuple):
+class StepMetrics(NamedTuple):
     """A step, the batch that it had, and its metrics: on their way, or as they have come."""
 
     step: int
@@ -20,7 +20,7 @@ class Seen(NamedTuple):
     metrics: dict[str, Any]
 
 
-class Window:
+class MetricsAccumulator:
     """Fetched from the devices some steps behind the dispatch.
 
     So the devices stay busy, the progress stays true, and batches do not pile up in their memory.
@@ -29,12 +29,12 @@ class Window:
     def __init__(self, sums: dict[str, float]):
         self._sums = {**dict.fromkeys((*SUMMED, "steps", "flops_in_all"), 0.0), **sums}
         self._before = dict(self._sums)
-        self._pending: collections.deque[tuple[Seen, float]] = collections.deque()
+        self._pending: collections.deque[tuple[StepMetrics, float]] = collections.deque()
 
-    def add(self, step: Seen, flops_a_token: float) -> None:
+    def add(self, step: StepMetrics, flops_a_token: float) -> None:
         self._pending.append((step, flops_a_token))
 
-    def settle(self, behind: Callable[[], int] = lambda: 0) -> Iterator[Seen]:
+    def drain(self, behind: Callable[[], int] = lambda: 0) -> Iterator[StepMetrics]:
         """Steps as they come, until no more than `behind()` are on their way."""
         while len(self._pending) > behind():
             step, flops_a_token = self._pending.popleft()
@@ -48,9 +48,9 @@ class Window:
     def sums(self) -> dict[str, float]:
         return dict(self._sums)
 
-    def next(self) -> "Window":
+    def next(self) -> "MetricsAccumulator":
         """An empty one, in which only what the whole run has spent goes on."""
-        return Window({"flops_in_all": self._sums["flops_in_all"]})
+        return MetricsAccumulator({"flops_in_all": self._sums["flops_in_all"]})
 
     def means(self, seconds: float, peak: float) -> dict[str, float]:
         """A token's loss and NLL, their perplexity; speed over the `seconds` that steps took.

@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from jformer.config import EOS, DataConfig, UserError
+from jformer.config import EOS, DataConfig
 from jformer.data.cache import entry
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.ragged import Ragged, TokenPairs
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.data.workers import Chunk, encode, encode_all
+from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +31,13 @@ CHUNK = 10_000  # pairs tokenized together
 SIDES = ("source", "target")
 # What a vocabulary depends on besides the text.
 VOCABULARY_KEYS = (
-    "tokenizer", "vocabulary_size", "vocabulary_sample", "joint_vocabulary", "normalization",
+    "tokenizer",
+    "vocabulary_size",
+    "vocabulary_sample",
+    "joint_vocabulary",
+    "normalization",
     "bad_lines",
-)  # fmt: skip
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +156,7 @@ def write_tokens(
                 place = corpora[chunk.corpus].places[0]
                 report.add("truncated", f"{place}:{chunk.lines[row]}")
             for side, (ids, counts, starts) in enumerate(sides):
-                ids, counts, starts = with_end(ids, counts, starts, limit)
+                ids, counts, starts = append_eos(ids, counts, starts, limit)
                 ids.astype(dtypes[side]).tofile(files[side])
                 if words:
                     starts.tofile(of_words[side])
@@ -188,7 +193,7 @@ def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk
                 yield Chunk(which, *map(list, zip(*kept, strict=True)))
 
 
-def with_end(
+def append_eos(
     ids: np.ndarray, counts: np.ndarray, word_starts: np.ndarray, limit: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Each text with EOS behind it, a word of its own; cut to at most `limit` ids with it."""
@@ -202,7 +207,7 @@ def with_end(
 
 def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
     """Text at hand, whole: that of a split to be scored."""
-    sides = [with_end(*side) for side in encode(vocabularies, split)]
+    sides = [append_eos(*side) for side in encode(vocabularies, split)]
     return TokenPairs(*(Ragged.from_lengths(ids, counts) for ids, counts, _ in sides))
 
 

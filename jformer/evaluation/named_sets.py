@@ -21,7 +21,7 @@ from sacrebleu import (
 from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
 
 from jformer.data.corpora import read_text, texts, unescape
-from jformer.keys import UserError
+from jformer.errors import UserError
 
 SECONDS = 30  # without a byte: sacreBLEU itself would wait for ever
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jformer.data.vocabulary import Vocabulary
-from jformer.evaluation.alignment import align, pharaoh, words_of
+from jformer.decoding.alignment import align, pharaoh, words_of
 
 TEXTS = ["the old house", "das alte Haus", "überraschend 3.5"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.corpora import Split
-from jformer.data.look import length_statistics, look, page
+from jformer.data.corpus_statistics import corpus_statistics, length_statistics, page
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.main import main
 from tests.conftest import file_flags, number_words, write_split
@@ -30,7 +30,7 @@ def facts(tmp_path_factory):
     corpora = open_corpora(data, 0)
     validation = read_split(corpora["validation"], data)
     config = Config(data=data, train=TrainConfig(batch_tokens=256))
-    return look(config, corpora["train"], {"validation": validation})
+    return corpus_statistics(config, corpora["train"], {"validation": validation})
 
 
 def test_it_counts_what_is_trained_on_and_what_is_skipped_by_reason(facts):
@@ -102,8 +102,8 @@ def test_texts_that_their_tokens_do_not_stand_for_are_counted(
 
 
 def test_padding_is_told_for_both_batchings(facts):
-    assert 0 < facts["non_pad_share"]["buckets"] < 1
-    assert 0 < facts["non_pad_share"]["packed"] < 1
+    assert 0 < facts["token_utilization"]["buckets"] < 1
+    assert 0 < facts["token_utilization"]["packed"] < 1
     assert len(facts["batchings"]["packed"]["shapes"]) == 1
     assert facts["batchings"]["buckets"]["batches"] > facts["batchings"]["packed"]["batches"]
 

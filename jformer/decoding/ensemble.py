@@ -14,31 +14,36 @@ from jformer.model.transformer import Transformer
 Models = tuple[Transformer, ...]
 
 
-def read(models: Models, params: tuple[Any, ...], source_BS):
+def encode_sources(models: Models, params: tuple[Any, ...], source_BS):
     """What the steps read of the sources."""
 
     def read_by(model, params):
         memory_BSD = model.apply({"params": params}, source_BS, method="encode")
-        return model.apply({"params": params}, memory_BSD, source_BS, method="start")
+        return model.apply({"params": params}, memory_BSD, source_BS, method="precompute_cross_kv")
 
     return tuple(map(read_by, models, params))
 
 
-def empty_cache(models: Models, W: int, T: int):
+def init_cache(models: Models, W: int, T: int):
     """Of one sentence."""
-    return tuple(jax.tree.map(lambda x: x[0], model.empty_cache(1, W, T)) for model in models)
+    return tuple(jax.tree.map(lambda x: x[0], model.init_cache(1, W, T)) for model in models)
 
 
 def make_step(models: Models, params: tuple[Any, ...]):
     """The step of one sentence, from those of the models, which have an axis B."""
 
-    def step(memories, caches, tokens_W, t, ancestors_WT):
+    def step(memories, caches, tokens_W, t, beam_indices_WT):
         def step_by(model, params, memory, cache):
             memory, cache = jax.tree.map(lambda x: x[None], (memory, cache))
             logits_1WV, cache = model.apply(
-                {"params": params}, tokens_W[None], t, ancestors_WT[None], cache, memory,
-                method="step",
-            )  # fmt: skip
+                {"params": params},
+                tokens_W[None],
+                t,
+                beam_indices_WT[None],
+                cache,
+                memory,
+                method="decode_step",
+            )
             return logits_1WV[0], jax.tree.map(lambda x: x[0], cache)
 
         logits, caches = zip(*map(step_by, models, params, memories, caches), strict=True)

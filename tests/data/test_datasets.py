@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from jformer.config import DATASETS, DataConfig, UserError
+from jformer.config import DATASETS, DataConfig
 from jformer.data.corpora import Report, read
+from jformer.data.datasets import LAYOUTS, open_folder, wanted
 from jformer.data.hub import HUB
-from jformer.data.named import LAYOUTS, open_folder, wanted
 from jformer.data.pipeline import open_corpora
+from jformer.errors import UserError
 
 # As unpacked from the archives. PAIR is the archive's, DIRECTION and SIDE are the reader's.
 MULTI30K = {

@@ -1,0 +1,117 @@
+"""Configuration: the one schema with every key, its paper section and the paper's default.
+
+A config file edits a locked `ConfigDict` made by `default_config`. The program works on frozen
+dataclasses, made by `freeze`, which checks every value. Nothing else in the package has defaults
+of its own: a section per module here, each with its keys and their checks.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from ml_collections import config_dict
+
+from jformer.config.data import DATASETS, DataConfig
+from jformer.config.decoding import SEEDS, DecodeConfig
+from jformer.config.model import ModelConfig
+from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
+from jformer.errors import UserError
+from jformer.files import read_object, replace_file
+from jformer.schema import check_section, key, nearest, replaced, thaw
+
+# The token ids on which the data, the model and the search agree.
+PAD, BOS, EOS = 0, 1, 2
+# For corpora that are too small for the paper's 37,000.
+VOCABULARY_SIZES = {
+    "phrases": 2000,
+    "multi30k": 8000,
+    "tatoeba": 8000,
+    "iwslt14": 10_000,
+    "iwslt17": 16_000,
+}
+RENAMED = {("train", "consistency"): "r_drop_alpha"}  # keys in the files of runs made before 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    name: str = key("base", "name of the config, and of its default run directory")
+    seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+    decode: DecodeConfig = dataclasses.field(default_factory=DecodeConfig)
+
+    @property
+    def longest(self) -> int:
+        """The most positions that a text or an output takes; rows are rounded up by at most 3."""
+        longest = self.data.max_length + max(3, self.decode.max_extra_length)
+        return max(longest, self.decode.min_length + 1)
+
+    def check(self) -> None:
+        """Raise `UserError` for the first value that cannot work, alone or with others."""
+        model, data, train = self.model, self.data, self.train
+        check_section(self, "config")
+        model.check()
+        data.check()
+        train.check()
+        self.optimizer.check(train.steps)
+        self.parallel.check()
+        self.decode.check(model.decoder_layers)
+        if train.batch_tokens < data.max_length:
+            raise UserError(
+                f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
+                f"data.max_length={data.max_length}; raise the one or lower the other"
+            )
+        if model.positions == "learned" and model.max_positions < self.longest:
+            raise UserError(
+                f"config.model.max_positions={model.max_positions}: must be >= {self.longest}, for "
+                f"data.max_length, decode.max_extra_length and decode.min_length"
+            )
+        if model.tying == "all" and not data.joint_vocabulary:
+            raise UserError(
+                "config.data.joint_vocabulary=False: two vocabularies cannot share a matrix; "
+                "set config.model.tying=output or none"
+            )
+
+
+def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
+    """Return the paper's base model on `dataset`, locked against keys that the schema lacks."""
+    if dataset not in DATASETS:
+        raise UserError(f"data set {dataset!r} is unknown{nearest(dataset, DATASETS)}")
+    size = VOCABULARY_SIZES.get(dataset, DataConfig.vocabulary_size)
+    return thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
+
+
+def freeze(config: config_dict.ConfigDict | dict) -> Config:
+    """Return the same values as a checked, hashable `Config`; `UserError` names a bad key."""
+    frozen = replaced(Config(), config if isinstance(config, dict) else config.to_dict())
+    frozen.check()
+    return frozen
+
+
+def write_config(config: Config, path: Path) -> None:
+    replace_file(path, (json.dumps(dataclasses.asdict(config), indent=2) + "\n").encode())
+
+
+def read_config(path: Path) -> Config:
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?")
+    values = read_object(path, "restore the file")
+    try:
+        return freeze(with_current_names(values))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def with_current_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored config with today's names of its keys."""
+    values = dict(values)
+    for (section, old), new in RENAMED.items():
+        if isinstance(values.get(section), dict) and old in values[section]:
+            kept = {name: value for name, value in values[section].items() if name != old}
+            values[section] = {**kept, new: values[section][old]}
+    return values

@@ -1,0 +1,72 @@
+"""config.decode: beam search and sampling."""
+
+import dataclasses
+
+from jformer.errors import UserError
+from jformer.schema import check_section, key
+
+SEEDS = (">= 0", "<= 4294967295")  # JAX takes seeds modulo 2^32
+BEAM, SAMPLING = ("search", "beam"), ("search", "sampling")
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    search: str = key("beam", "decoding strategy", "beam", "sampling")
+    beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", ">= 1")
+    n_best: int = key(1, "outputs per sentence; with a beam at most beam_size", ">= 1")
+    length_penalty: float = key(
+        0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
+    )
+    length_penalty_beta: float = key(5.0, "beta of the length penalty; 0: length^alpha", ">= 0")
+    diversity: float = key(0.0, "penalty per sibling rank (Li et al. 2016)", ">= 0", only_if=BEAM)
+    min_length: int = key(0, "minimum number of output tokens", ">= 0")
+    max_length: int | None = key(
+        None, "maximum number of output tokens; unset: only max_extra_length counts", ">= 1"
+    )
+    max_extra_length: int = key(
+        50, "maximum number of output tokens beyond those of the source; Section 6.1", ">= 0"
+    )
+    temperature: float = key(1.0, "divides the logits", "> 0", only_if=SAMPLING)
+    top_k: int = key(0, "sample from the k likeliest tokens; 0: all", ">= 0", only_if=SAMPLING)
+    top_p: float = key(
+        1.0,
+        "sample from the fewest tokens that hold this probability",
+        "> 0",
+        "<= 1",
+        only_if=SAMPLING,
+    )
+    seed: int = key(0, "seed of the samples", *SEEDS, only_if=SAMPLING)
+    long_texts: str = key(
+        "cut",
+        "sources with more tokens than data.max_length: cut them, or split at sentences",
+        "cut",
+        "split",
+    )
+    alignment_layer: int | None = key(
+        None, "decoder layer whose attention gives alignments; unset: the last but one", ">= 1"
+    )
+    batch_size: int = key(
+        64, "sentences searched at a time; in float32 it does not change the output", ">= 1"
+    )
+    read_ahead: int = key(
+        10_000, "lines read, sorted by length and translated before they are written", ">= 1"
+    )
+
+    def check(self, decoder_layers: int) -> None:
+        """Raise `UserError` for the first value that cannot work with `decoder_layers` layers."""
+        check_section(self, "config.decode")
+        if self.search == "beam" and self.n_best > self.beam_size:
+            raise UserError(
+                f"config.decode.n_best={self.n_best}: must be <= "
+                f"config.decode.beam_size={self.beam_size}"
+            )
+        if self.max_length is not None and self.min_length >= self.max_length:
+            raise UserError(
+                f"config.decode.min_length={self.min_length}: must be below "
+                f"config.decode.max_length={self.max_length}"
+            )
+        if (self.alignment_layer or 1) > decoder_layers:
+            raise UserError(
+                f"config.decode.alignment_layer={self.alignment_layer}: must be <= "
+                f"{decoder_layers}, the layers of the decoder"
+            )

@@ -1,0 +1,179 @@
+"""config.train, config.optimizer and config.parallel: how and where a model is trained."""
+
+import dataclasses
+import re
+
+from jformer.errors import UserError
+from jformer.schema import check_section, key
+
+SMOOTHINGS = ("all", "others", "others_but_padding")
+SCHEDULES = ("equation_3", "inverse_sqrt", "linear", "cosine", "constant")
+WITH_RATE = ("schedule", "inverse_sqrt", "linear", "cosine", "constant")
+DECAYING = ("schedule", "linear", "cosine")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1")
+    batch_tokens: int = key(
+        25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
+    )
+    accumulate: int = key(1, "parts that a batch is computed in, to save memory", ">= 1")
+    label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", ">= 0", "< 1")
+    smoothing_over: str = key("all", "vocabulary entries that share epsilon_ls", *SMOOTHINGS)
+    r_drop_alpha: float = key(
+        0.0,
+        "weight of the divergence between two passes (R-Drop, Wu et al. 2021); 0: one pass",
+        ">= 0",
+    )
+    log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1")
+    evaluate_every: int = key(2000, "steps between validation losses", ">= 1")
+    bleu_every: int = key(0, "steps between validation BLEU scores; 0: never", ">= 0")
+    bleu_pairs: int = key(200, "number of validation pairs translated for BLEU", ">= 1")
+    checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
+    checkpoint_minutes: float = key(
+        0.0, "minutes between further checkpoints, which are not averaged; 0: never", ">= 0"
+    )
+    average_checkpoints: int = key(
+        5, "last checkpoints averaged to translate and score; Section 6.1", ">= 1"
+    )
+    keep_checkpoints: int | None = key(
+        None, "last checkpoints kept; unset: average_checkpoints", ">= 1"
+    )
+    keep_every: int = key(0, "keep every checkpoint whose step is a multiple; 0: none", ">= 0")
+    best_by: str = key("nll", "validation score that chooses the best checkpoint", "nll", "bleu")
+    patience: int = key(
+        0, "end the run after so many validations without a better score; 0: never", ">= 0"
+    )
+    scored: str = key("test", "splits scored after the last step", "test", "validation", "all")
+    ema_decay: float = key(
+        0.0, "decay of an exponential moving average of the parameters; 0: none", ">= 0", "< 1"
+    )
+    init_from: str = key("", "RUN[@CHECKPOINT] to take the initial parameters from")
+    max_skipped: int = key(
+        10, "end the run after so many non-finite updates in a row, which are skipped", ">= 1"
+    )
+    damaged: str = key(
+        "fall_back",
+        "resume from the checkpoint before a damaged one, or fail",
+        "fall_back",
+        "error",
+    )
+    failed_save: str = key(
+        "stop", "what to do when a checkpoint cannot be written", "stop", "go_on"
+    )
+
+    def check(self) -> None:
+        """Raise `UserError` for the first value that cannot work."""
+        check_section(self, "config.train")
+        if self.best_by == "bleu" and not self.bleu_every:
+            raise UserError("config.train.best_by=bleu: is for a run with config.train.bleu_every")
+        if self.keep_checkpoints and self.keep_checkpoints < self.average_checkpoints:
+            raise UserError(
+                f"config.train.keep_checkpoints={self.keep_checkpoints}: must be >= "
+                f"config.train.average_checkpoints={self.average_checkpoints}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    name: str = key("adam", "optimizer; Section 5.3", "adam", "adamw")
+    beta1: float = key(0.9, "of Adam; Section 5.3", ">= 0", "< 1")
+    beta2: float = key(0.98, "of Adam; Section 5.3", ">= 0", "< 1")
+    epsilon: float = key(1e-9, "of Adam; Section 5.3", "> 0")
+    weight_decay: float = key(
+        0.0, "decay of all matrices, times the learning rate", ">= 0", only_if=("name", "adamw")
+    )
+    clip_norm: float = key(0.0, "maximum norm of the gradient; 0: no clipping", ">= 0")
+    schedule: str = key("equation_3", "learning-rate schedule; Section 5.3", *SCHEDULES)
+    warmup_steps: int = key(4000, "steps of linear warm-up; Section 5.3", ">= 1")
+    learning_rate_factor: float = key(1.0, "multiplies the schedule; the paper has 1", "> 0")
+    learning_rate: float = key(5e-4, "peak learning rate", "> 0", only_if=WITH_RATE)
+    start_learning_rate: float = key(
+        0.0, "learning rate before the warm-up", ">= 0", only_if=WITH_RATE
+    )
+    end_learning_rate: float = key(
+        0.0, "learning rate at the end of the decay", ">= 0", only_if=DECAYING
+    )
+    decay_steps: int | None = key(
+        None, "step at which the decay ends; unset: train.steps", ">= 1", only_if=DECAYING
+    )
+
+    def check(self, train_steps: int) -> None:
+        """Raise `UserError` for the first value that cannot work in a run of `train_steps`."""
+        check_section(self, "config.optimizer")
+        for name in ("start_learning_rate", "end_learning_rate"):
+            if (value := getattr(self, name)) > self.learning_rate:
+                raise UserError(
+                    f"config.optimizer.{name}={value}: must be <= "
+                    f"config.optimizer.learning_rate={self.learning_rate}"
+                )
+        end = self.decay_steps or train_steps
+        if self.schedule in DECAYING and end <= self.warmup_steps:
+            raise UserError(
+                f"config.optimizer.warmup_steps={self.warmup_steps}: must be below {end}, the "
+                f"step at which the decay ends (decay_steps, or train.steps)"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelConfig:
+    backend: str = key("jit", "jit over a mesh of devices, or pmap", "jit", "pmap")
+    data: int = key(-1, "devices for data parallelism; -1: the rest", ">= -1")
+    fsdp: int = key(
+        1,
+        "devices that split a batch, the parameters and the optimizer state; -1: the rest",
+        ">= -1",
+    )
+    model: int = key(
+        1, "devices for tensor parallelism: heads, d_ff and vocabulary; -1: the rest", ">= -1"
+    )
+    coordinator: str = key(
+        "", "HOST:PORT of process 0; auto: found on Slurm and TPU pods; empty: one process"
+    )
+    processes: int | None = key(None, "number of processes, with HOST:PORT", ">= 1")
+    process: int | None = key(None, "index of this process from 0, with HOST:PORT", ">= 0")
+    timeout: int = key(300, "seconds to wait for another process", ">= 1")
+
+    def check(self) -> None:
+        """Raise `UserError` for the first value that cannot work."""
+        check_section(self, "config.parallel")
+        self._check_mesh()
+        self._check_processes()
+
+    def _check_mesh(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("data", "fsdp", "model")}
+        for name, size in sizes.items():
+            if size == 0:
+                raise UserError(f"config.parallel.{name}=0: must be a number of devices, or -1")
+        if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
+            raise UserError(
+                f"config.parallel.{rest[1]}=-1: only one axis can be the rest, and "
+                f"config.parallel.{rest[0]} is -1, too; set config.parallel.{rest[0]}=1"
+            )
+        if self.backend == "pmap" and (self.fsdp, self.model) != (1, 1):
+            name = "fsdp" if self.fsdp != 1 else "model"
+            raise UserError(
+                f"config.parallel.{name}={sizes[name]}: pmap has the whole state on each device; "
+                f"set config.parallel.backend=jit"
+            )
+
+    def _check_processes(self) -> None:
+        by_hand = self.coordinator not in ("", "auto")
+        port = re.fullmatch(r".+:(\d{1,5})", self.coordinator)
+        if by_hand and not (port and 0 < int(port[1]) < 2**16):
+            raise UserError(
+                f"config.parallel.coordinator={self.coordinator}: must be HOST:PORT, or auto"
+            )
+        for name in ("processes", "process"):
+            value, needed = getattr(self, name), "must be set with" if by_hand else "is only for"
+            if by_hand != (value is not None):
+                raise UserError(
+                    f"config.parallel.{name}={value}: {needed} "
+                    f"config.parallel.coordinator=HOST:PORT"
+                )
+        if by_hand and self.process >= self.processes:  # type: ignore[operator]
+            raise UserError(
+                f"config.parallel.process={self.process}: must be below "
+                f"config.parallel.processes={self.processes}"
+            )

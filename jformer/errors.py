@@ -1,0 +1,25 @@
+"""The three ways in which a command ends early, each told in one line."""
+
+import signal
+
+
+class UserError(Exception):
+    """A mistake of the user: the message says what, where and what to do. Exit status 2."""
+
+
+class RunError(Exception):
+    """A failure that ends a run: the message says what, where and what to do. Exit status 1."""
+
+
+class Stopped(Exception):  # noqa: N818  not an error: the same command goes on with the run
+    """A signal has ended the work, and nothing is lost. Exit status 128 + the signal's number."""
+
+    def __init__(self, number: int, state: str = "all is saved; the same command goes on"):
+        super().__init__(f"stopped by {signal.Signals(number).name}; {state}")
+        self.number = number
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the host or a device ran out of memory, in the words of any version of JAX."""
+    words = ("RESOURCE_EXHAUSTED", "Out of memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
