@@ -29,8 +29,8 @@ NEAR = 16  # r
 
 
 def self_attention(x_LD, weights):
-    x_1L1D, everywhere = x_LD[None, :, None], jnp.ones((1, 1, 1, 1), bool)
-    return attend(x_1L1D, x_1L1D, x_1L1D, everywhere)[0][0, :, 0]
+    x_11LD, everywhere = x_LD[None, None], jnp.ones((1, 1, 1, 1), bool)
+    return attend(x_11LD, x_11LD, x_11LD, everywhere)[0][0, 0]
 
 
 def recurrent(x_LD, weights):

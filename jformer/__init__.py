@@ -1,12 +1,12 @@
 """jformer: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017) in JAX and Flax.
 
-Shapes live in names: `q_BQHK` is an array with four axes. The letters, everywhere in the package:
+Shapes stand in names: `q_BHQK` is an array with four axes. The letters, everywhere in the package:
 
     B sentences          D d_model            V vocabulary
-    S source positions   F d_ff               W beams
+    S source positions   F d_ff               W hypotheses, beam size
     T target positions   H heads              L positions of either side
     Q queries            K key width, d_k     1 an axis of size one
-    M memory, the keys   U value width, d_v
+    M memory, the keys   U value width, d_v   X all positions of all hypotheses in a cache
 
 Q and M are different letters because they are different axes: in cross-attention the queries are
 target positions and the memory is the source. A mask is True where a query may attend.

@@ -19,13 +19,13 @@ import numpy as np
 from jformer.config import Config, DecodeConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
+from jformer.decoding.attention import attention_of
 from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.schema import nearest
-from jformer.training.evaluate import attention_of
 from jformer.training.restore import restore, run_and_checkpoint
 
 

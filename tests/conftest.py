@@ -2,6 +2,7 @@
 
 import atexit
 import dataclasses
+import functools
 import os
 import shutil
 import tempfile
@@ -75,6 +76,17 @@ def corpus_directory(tmp_path_factory):
     write_split(directory / "validation", number_words(400, 420))
     write_split(directory / "test", number_words(420, 430))
     return directory
+
+
+def decode_step_of(model):
+    """`model.decode_step` for all sentences of a batch, compiled."""
+    step = functools.partial(model.apply, method="decode_step")
+    return jax.jit(jax.vmap(step, in_axes=(None, 0, None, 0, 0, 0)))
+
+
+def init_caches(model, B, W, T):
+    """An empty cache for each of B sentences."""
+    return jax.tree.map(lambda x: jnp.zeros((B, *x.shape), x.dtype), model.init_cache(W, T))
 
 
 def file_flags(directory) -> list[str]:

@@ -1,59 +1,54 @@
-"""A model as the step function of search.py, or several whose probabilities are averaged.
+"""The step function of a search: one model, or several whose probabilities are averaged.
 
 The models share a vocabulary; all else may differ. `params` has a tree for each of `models`.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
-from jformer.model.transformer import Transformer
+from jformer.model.transformer import Cache, Memory, Transformer
 
 Models = tuple[Transformer, ...]
 
 
-def encode_sources(models: Models, params: tuple[Any, ...], source_BS):
-    """What the steps read of the sources."""
+def encode_sources(models: Models, params: tuple[Any, ...], source_BS: Array) -> tuple[Memory, ...]:
+    """Encode the sources and precompute cross-attention keys and values, for each model."""
 
-    def read_by(model, params):
+    def encode(model: Transformer, params: Any) -> Memory:
         memory_BSD = model.apply({"params": params}, source_BS, method="encode")
         return model.apply({"params": params}, memory_BSD, source_BS, method="precompute_cross_kv")
 
-    return tuple(map(read_by, models, params))
+    return tuple(map(encode, models, params))
 
 
-def init_cache(models: Models, W: int, T: int):
-    """Of one sentence."""
-    return tuple(jax.tree.map(lambda x: x[0], model.init_cache(1, W, T)) for model in models)
+def init_cache(models: Models, W: int, T: int) -> tuple[Cache, ...]:
+    """Return empty caches for the W hypotheses of one sentence, of up to T tokens."""
+    return tuple(model.init_cache(W, T) for model in models)
 
 
-def make_step(models: Models, params: tuple[Any, ...]):
-    """The step of one sentence, from those of the models, which have an axis B."""
+def make_step(models: Models, params: tuple[Any, ...]) -> Callable:
+    """Return the `step` that search.py asks for, about one sentence."""
 
     def step(memories, caches, tokens_W, t, beam_indices_WT):
-        def step_by(model, params, memory, cache):
-            memory, cache = jax.tree.map(lambda x: x[None], (memory, cache))
-            logits_1WV, cache = model.apply(
-                {"params": params},
-                tokens_W[None],
-                t,
-                beam_indices_WT[None],
-                cache,
-                memory,
-                method="decode_step",
+        logits, new_caches = [], []
+        for model, tree, memory, cache in zip(models, params, memories, caches, strict=True):
+            logits_WV, cache = model.apply(
+                {"params": tree}, tokens_W, t, beam_indices_WT, cache, memory, method="decode_step"
             )
-            return logits_1WV[0], jax.tree.map(lambda x: x[0], cache)
-
-        logits, caches = zip(*map(step_by, models, params, memories, caches), strict=True)
-        return caches, mean_logits(logits)
+            logits.append(logits_WV)
+            new_caches.append(cache)
+        return tuple(new_caches), mean_logits(logits)
 
     return step
 
 
-def mean_logits(logits):
-    """Logits of the mean of the models' probabilities."""
+def mean_logits(logits: list[Array]) -> Array:
+    """Return logits of the mean of the models' probabilities."""
     if len(logits) == 1:
         return logits[0]
     log_probs = jnp.stack([jax.nn.log_softmax(each) for each in logits])

@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jformer.config import BOS, EOS, PAD
+from jformer.decoding.attention import attention_weights
 from jformer.decoding.ensemble import Models, mean_logits
 from jformer.errors import RunError, UserError, is_out_of_memory
-from jformer.model.transformer import attention_weights
 
 Pair = tuple[Sequence[int], Sequence[int]]
 SHORTEST = 16  # positions of a side; they double from here, so that few shapes are compiled

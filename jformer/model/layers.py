@@ -1,8 +1,7 @@
-"""Residuals and norms (5.4), the feed-forward network (3.3), encoder and decoder layer (3.1).
+"""Residuals and norms (5.4), feed-forward network (3.3), encoder and decoder layers (3.1).
 
-Each layer takes makers of the two parts that an experiment may want to swap without editing the
-package: `make_attend` makes what has the arguments of Equation 1, a function or a module, and
-`make_norm` a module in place of LayerNorm.
+Two parts can be replaced without editing the package: `make_attend` makes a function or module
+with the arguments of `attend`, and `make_norm` a module in place of LayerNorm.
 """
 
 import functools
@@ -11,23 +10,25 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import Array
 
 from jformer.config import ModelConfig
 from jformer.model.attention import MultiHeadAttention, default_attention, kernel_init
 from jformer.model.dropout import Dropout
+from jformer.model.shapes import checked
 
-# GELU as it was defined, x times the normal distribution function (Hendrycks and Gimpel 2016).
+# GELU as defined by Hendrycks and Gimpel (2016), not the tanh approximation.
 ACTIVATIONS: dict[str, Callable] = {
     "relu": nn.relu,
     "gelu": functools.partial(nn.gelu, approximate=False),
 }
 
 
-def by_sentences(x_BLD):
-    """Where devices share out the axes: between sub-layers each has whole sentences of its own.
+@checked
+def shard_by_batch(x_BLD: Array) -> Array:
+    """Shard activations over the batch axis only; a no-op without logical axis rules.
 
-    Without it XLA may share out D instead, which the parameters are split by, and send activations
-    about. Nothing happens unless the caller has given rules for the letters.
+    Without it XLA may shard them over D, as the parameters are, and move them between sub-layers.
     """
     return nn.with_logical_constraint(x_BLD, ("B", None, None))
 
@@ -35,7 +36,7 @@ def by_sentences(x_BLD):
 class Residual(nn.Module):
     """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; post-norm.
 
-    Pre-norm is x + Dropout(Sublayer(LayerNorm(x))), and a norm more at the end of each stack.
+    Pre-norm is x + Dropout(Sublayer(LayerNorm(x))), with one more norm at the end of each stack.
     """
 
     config: ModelConfig
@@ -45,17 +46,18 @@ class Residual(nn.Module):
         self.dropout = Dropout(self.config.dropout)
         self.norm = self.make_norm()
 
-    def __call__(self, x_BLD, sublayer, train):
-        # A norm answers in the dtype of its parameters, float32.
+    @checked
+    def __call__(self, x_BLD: Array, sublayer: Callable[[Array], Array], train: bool) -> Array:
+        # The norm's result is in the dtype of its parameters, float32.
         if self.config.norm_position == "pre":
             normed_BLD = self.norm(x_BLD).astype(x_BLD.dtype)
-            return by_sentences(x_BLD + self.dropout(sublayer(normed_BLD), train))
+            return shard_by_batch(x_BLD + self.dropout(sublayer(normed_BLD), train))
         sum_BLD = x_BLD + self.dropout(sublayer(x_BLD), train)
-        return by_sentences(self.norm(sum_BLD).astype(x_BLD.dtype))
+        return shard_by_batch(self.norm(sum_BLD).astype(x_BLD.dtype))
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2 at each position, Equation 2."""
+    """Equation 2, max(0, x W1 + b1) W2 + b2, at each position."""
 
     config: ModelConfig
 
@@ -66,7 +68,8 @@ class FeedForward(nn.Module):
         self.ffn_out = nn.Dense(config.d_model, kernel_init=last, dtype=dtype)
         self.activation_dropout = Dropout(config.activation_dropout)
 
-    def __call__(self, x_BLD, train):
+    @checked
+    def __call__(self, x_BLD: Array, train: bool) -> Array:
         hidden_BLF = ACTIVATIONS[self.config.activation](self.ffn_in(x_BLD))
         return self.ffn_out(self.activation_dropout(hidden_BLF, train))
 
@@ -88,13 +91,16 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config, self.make_norm)
 
-    def __call__(self, x_BSD, mask_B1SS, train=False):
-        x_BSD = self.self_attention_residual(
-            x_BSD, lambda x_BSD: self.self_attention(x_BSD, x_BSD, mask_B1SS, train), train
-        )
-        return self.feed_forward_residual(
-            x_BSD, lambda x_BSD: self.feed_forward(x_BSD, train), train
-        )
+    @checked
+    def __call__(self, x_BSD: Array, mask_B1SS: Array, train: bool = False) -> Array:
+        def self_attention(x_BSD):
+            return self.self_attention(x_BSD, x_BSD, mask_B1SS, train)
+
+        def feed_forward(x_BSD):
+            return self.feed_forward(x_BSD, train)
+
+        x_BSD = self.self_attention_residual(x_BSD, self_attention, train)
+        return self.feed_forward_residual(x_BSD, feed_forward, train)
 
 
 class DecoderLayer(nn.Module):
@@ -113,52 +119,74 @@ class DecoderLayer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config, self.make_norm)
 
-    def __call__(self, x_BTD, mask_11TT, memory_BSD, memory_mask_B11S, train=False):
+    @checked
+    def __call__(
+        self,
+        x_BTD: Array,
+        mask_B1TT: Array,
+        memory_BSD: Array,
+        memory_mask_B1TS: Array,
+        train: bool = False,
+    ) -> Array:
         def self_attention(x_BTD):
-            return self.self_attention(x_BTD, x_BTD, mask_11TT, train)
+            return self.self_attention(x_BTD, x_BTD, mask_B1TT, train)
 
         def cross_attention(x_BTD):
-            return self.cross_attention(x_BTD, memory_BSD, memory_mask_B11S, train)
+            return self.cross_attention(x_BTD, memory_BSD, memory_mask_B1TS, train)
+
+        return self.residual_branches(x_BTD, self_attention, cross_attention, train)
+
+    def residual_branches(
+        self, x_BTD: Array, self_attention: Callable, cross_attention: Callable, train: bool
+    ) -> Array:
+        def feed_forward(x_BTD):
+            return self.feed_forward(x_BTD, train)
 
         x_BTD = self.self_attention_residual(x_BTD, self_attention, train)
         x_BTD = self.cross_attention_residual(x_BTD, cross_attention, train)
-        return self.feed_forward_residual(
-            x_BTD, lambda x_BTD: self.feed_forward(x_BTD, train), train
-        )
+        return self.feed_forward_residual(x_BTD, feed_forward, train)
 
-    def decode_step(self, x_BWD, t, cache_BHWTK, mask_B1WX, memory_BHSK, memory_mask_B11S):
-        """Position t of W hypotheses a sentence; returns it and the cache with position t filled.
+    def decode_step(
+        self,
+        x_1WD: Array,
+        t: Array,
+        cache: tuple[Array, Array],
+        mask_11WX: Array,
+        cross_kv: tuple[Array, Array],
+        cross_mask_11S: Array,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """Decode position t of the W hypotheses of one sentence: (1, W, D) and the new cache.
 
-        `cache_BHWTK` and `memory_BHSK` are pairs of keys and values. The hypotheses of a sentence
-        are the queries of one attention to all X = W T places of its cache, where the mask shows
-        each its own history, and of one attention to its memory: neither is copied for each.
+        `cache` is a pair of keys (H, W, T, K) and values (H, W, T, U), `cross_kv` one of (H, S, K)
+        and (H, S, U). The hypotheses are the queries of one attention to all X = W T positions of
+        the cache, where the mask shows each its own history, and of one attention to the sentence:
+        neither is copied for each of them.
         """
-        W, T = cache_BHWTK[0].shape[2:4]
-        positions_W, positions_X, train = jnp.full(W, t), jnp.tile(jnp.arange(T), W), False
+        W, T = cache[0].shape[1:3]
+        positions_W, positions_X = jnp.full(W, t), jnp.tile(jnp.arange(T), W)
 
-        def self_attention(x_BWD):
-            nonlocal cache_BHWTK
-            cache_BHWTK = jax.tree.map(
-                lambda old, new_BHWK: jax.lax.dynamic_update_slice_in_dim(
-                    old, new_BHWK[:, :, :, None], t, axis=3
-                ),
-                cache_BHWTK,
-                self.self_attention.project_kv(x_BWD, positions_W),
-            )
-            k_BHXK, v_BHXU = (x.reshape(*x.shape[:2], W * T, -1) for x in cache_BHWTK)
+        def write(old_HWTK, new_1HWK):
+            new_HW1K = new_1HWK[0, :, :, None]
+            return jax.lax.dynamic_update_slice_in_dim(old_HWTK, new_HW1K, t, axis=2)
+
+        def self_attention(x_1WD):
+            nonlocal cache
+            cache = jax.tree.map(write, cache, self.self_attention.project_kv(x_1WD, positions_W))
+            k_1HXK, v_1HXU = (x.reshape(1, x.shape[0], W * T, x.shape[3]) for x in cache)
             return self.self_attention.attend_cached(
-                x_BWD, positions_W, k_BHXK, v_BHXU, mask_B1WX, train, positions_X
+                x_1WD, positions_W, k_1HXK, v_1HXU, positions_X, mask_11WX
             )
 
-        def cross_attention(x_BWD):
-            k_BHSK, v_BHSU = memory_BHSK
+        def cross_attention(x_1WD):
+            k_HSK, v_HSU = cross_kv
             return self.cross_attention.attend_cached(
-                x_BWD, positions_W, k_BHSK, v_BHSU, memory_mask_B11S, train
+                x_1WD,
+                positions_W,
+                k_HSK[None],
+                v_HSU[None],
+                jnp.arange(k_HSK.shape[1]),
+                cross_mask_11S[None],
             )
 
-        x_BWD = self.self_attention_residual(x_BWD, self_attention, train)
-        x_BWD = self.cross_attention_residual(x_BWD, cross_attention, train)
-        x_BWD = self.feed_forward_residual(
-            x_BWD, lambda x_BWD: self.feed_forward(x_BWD, train), train
-        )
-        return x_BWD, cache_BHWTK
+        x_1WD = self.residual_branches(x_1WD, self_attention, cross_attention, train=False)
+        return x_1WD, cache

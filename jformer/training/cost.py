@@ -17,7 +17,8 @@ import jax.numpy as jnp
 
 from jformer.config import Config
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
-from jformer.model.transformer import Transformer, unrolled
+from jformer.decoding.attention import unrolled
+from jformer.model.transformer import Transformer
 from jformer.training.parallel import compute_dtype
 from jformer.training.step import abstract_params, create_state, from_config
 

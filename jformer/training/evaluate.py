@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from jformer.config import BOS, EOS, Config, ModelConfig
+from jformer.config import Config, ModelConfig
 from jformer.data.batches import Batches
 from jformer.data.corpora import PLACES_KEPT, Split
 from jformer.data.layout import Buckets
@@ -16,7 +15,7 @@ from jformer.data.ragged import TokenPairs
 from jformer.data.tokenize import tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.model.transformer import Transformer, attention_weights
+from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.loss import SUMS, perplexity
 
@@ -71,18 +70,3 @@ def pairs_beyond(name: str, split: Split, vocabularies: Vocabularies, model: Mod
         f"{name}: {len(beyond):,} of {len(split):,} pairs beyond the {model.max_positions} tokens "
         f"of config.model.max_positions, left out of its perplexity: {', '.join(first)}"
     )
-
-
-def attention_of(
-    model: Transformer, params: Any, vocabularies: Vocabularies, source: str, target: str
-) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
-    """The weights (H, T, S) of each cross-attention for one pair, and the tokens of both sides."""
-    (source_S,), (target_T,) = (
-        vocabularies.source.encode([source]),
-        vocabularies.target.encode([target]),
-    )
-    source_BS, target_BT = jnp.array([[*source_S, EOS]]), jnp.array([[BOS, *target_T]])
-    weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
-    cross = {name: np.asarray(w[0]) for name, w in weights.items() if "cross" in name}
-    sources = vocabularies.source.tokens(source_BS[0].tolist())
-    return cross, sources, vocabularies.target.tokens(target_BT[0].tolist())

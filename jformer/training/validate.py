@@ -8,11 +8,12 @@ from typing import Any
 import jax
 
 from jformer.data.tokenize import tokenize
+from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
 from jformer.evaluation.scores import bleu
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.evaluate import attention_of, has_room
+from jformer.training.evaluate import has_room
 from jformer.training.monitor import Monitor
 from jformer.training.setup import TrainSetup
 from jformer.training.step import TrainState

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from jformer.config import BOS, EOS, ModelConfig
+from jformer.decoding.attention import attention_weights
 from jformer.decoding.scoring import batches, score_pairs
 from jformer.errors import UserError
-from jformer.model.transformer import Transformer, attention_weights
+from jformer.model.transformer import Transformer
 from tests import reference
 from tests.conftest import random_params
 

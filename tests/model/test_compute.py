@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from jformer.config import EOS, PAD, DecodeConfig
+from jformer.decoding.attention import attention_weights
 from jformer.decoding.pool import Decoder, Request
 from jformer.decoding.scoring import score_pairs
-from jformer.model.transformer import Transformer, attention_weights
+from jformer.model.transformer import Transformer
 from jformer.training.cost import forward_costs, step_bytes
-from tests.conftest import MODEL, B, S, T, V, small_config
+from tests.conftest import MODEL, B, S, T, V, decode_step_of, init_caches, small_config
 from tests.model.test_parts import AdditiveAttention, SampleNorm
 
 N = MODEL.num_layers
@@ -172,8 +173,8 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
     expected_BTV = apply(model, variables["params"], source_BS, target_BT)
     memory_BSD = model.apply(variables, source_BS, method="encode")
     memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
-    cache, places_B1T = model.init_cache(B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
-    step = jax.jit(functools.partial(model.apply, method="decode_step"))
+    cache, places_B1T = init_caches(model, B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
+    step = decode_step_of(model)
     for t in range(T):
         logits_BWV, cache = step(
             variables, target_BT[:, t : t + 1], jnp.int32(t), places_B1T, cache, memory
@@ -225,16 +226,9 @@ def test_steps_and_attention_weights_are_those_of_the_plain_model(
         variables = {"params": params}
         memory_BSD = model.apply(variables, source_BS, method="encode")
         memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
-        cache, places_B1T = model.init_cache(B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
-        return model.apply(
-            variables,
-            target_BT[:, :1],
-            jnp.int32(0),
-            places_B1T,
-            cache,
-            memory,
-            method="decode_step",
-        )[0]
+        cache, places_B1T = init_caches(model, B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
+        step = decode_step_of(model)
+        return step(variables, target_BT[:, :1], jnp.int32(0), places_B1T, cache, memory)[0]
 
     # The memory comes from a scan or not: bfloat16 may round to a neighbour.
     atol = 0.05 if "dtype" in changes else 1e-5

@@ -11,10 +11,11 @@ import pytest
 
 from experiments.layernorm_batchnorm import BatchNorm
 from jformer.config import ModelConfig
+from jformer.decoding.attention import attention_weights
 from jformer.model.attention import MultiHeadAttention, attend, causal_mask, padding_mask
 from jformer.model.layers import EncoderLayer, FeedForward
 from jformer.model.positions import sinusoids, sinusoids_in_halves
-from jformer.model.transformer import Transformer, attention_weights
+from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums
 from tests.conftest import random_params
 
@@ -39,8 +40,8 @@ def test_a_matrix_for_each_head_is_one_matrix_for_all():
     kernels = {name: leaf["kernel"] for name, leaf in variables["params"].items()}
     heads = []
     for h in range(3):
-        q, k, v = ((x_BLD @ kernels[name][:, h])[:, :, None] for name in ("query", "key", "value"))
-        heads.append(attend(q, k, v, ALL_11LL)[0][:, :, 0])
+        q, k, v = ((x_BLD @ kernels[name][:, h])[:, None] for name in ("query", "key", "value"))
+        heads.append(attend(q, k, v, ALL_11LL)[0][:, 0])
     output_matrix = kernels["out"].reshape(-1, 12)  # W^O: h d_v rows
     expected = jnp.concatenate(heads, axis=-1) @ output_matrix
     np.testing.assert_allclose(
@@ -50,10 +51,10 @@ def test_a_matrix_for_each_head_is_one_matrix_for_all():
 
 def test_heads_on_the_batch_axis_are_heads_on_their_own():
     """Kyubyong's split: heads concatenated on the batch axis, attended to, and split again."""
-    q, k, v = (random(B, L, 3, 4, seed=seed) for seed in range(3))
-    stacked = [np.concatenate(np.split(x, 3, axis=2)) for x in (q, k, v)]  # (3 B, L, 1, K)
+    q, k, v = (random(B, 3, L, 4, seed=seed) for seed in range(3))
+    stacked = [np.concatenate(np.split(x, 3, axis=1)) for x in (q, k, v)]  # (3 B, 1, L, K)
     mixed = attend(*stacked, ALL_11LL)[0]
-    expected = np.concatenate(np.split(np.asarray(mixed), 3), axis=2)
+    expected = np.concatenate(np.split(np.asarray(mixed), 3), axis=1)
     np.testing.assert_allclose(attend(q, k, v, ALL_11LL)[0], expected, atol=1e-6)
 
 
@@ -78,7 +79,7 @@ def test_the_feed_forward_network_is_two_convolutions_of_width_one():
 def test_attention_weights_of_each_query_sum_to_one_and_are_zero_where_masked():
     tokens_BM = jnp.array([[5, 6, 7, 8, 9, 0, 0], [5, 6, 7, 8, 9, 5, 6]])
     mask_B1QM = padding_mask(tokens_BM) & causal_mask(L)  # both at once
-    q, k, v = (random(B, L, 3, 4, seed=seed) for seed in range(3))
+    q, k, v = (random(B, 3, L, 4, seed=seed) for seed in range(3))
     weights_BHQM = np.asarray(attend(q, k, v, mask_B1QM)[1])
     np.testing.assert_allclose(weights_BHQM.sum(axis=-1), 1, rtol=1e-6)
     assert np.all(weights_BHQM[~np.broadcast_to(mask_B1QM, weights_BHQM.shape)] == 0)
@@ -88,7 +89,7 @@ def test_attention_weights_of_each_query_sum_to_one_and_are_zero_where_masked():
 def test_a_mask_fills_what_it_forbids_before_the_softmax():
     """As masked_fill: of the logits 1, 2, 3 the second is out, and e : e^3 share the weight."""
     q = jnp.ones((1, 1, 1, 1))
-    k = jnp.array([1.0, 2.0, 3.0]).reshape(1, 3, 1, 1)
+    k = jnp.array([1.0, 2.0, 3.0]).reshape(1, 1, 3, 1)
     mask = jnp.array([True, False, True])[None, None, None]
     weights = attend(q, k, k, mask)[1].ravel()
     e = np.e
@@ -98,20 +99,20 @@ def test_a_mask_fills_what_it_forbids_before_the_softmax():
 def test_the_product_of_query_and_key_is_a_similarity():
     """Of three words each answers with what it resembles: softmax(Q K^T / sqrt(2)) V."""
     words = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], np.float32)
-    x = words[None, :, None, :]
+    x = words[None, None]
     mixed, weights = attend(x, x, x, jnp.ones((1, 1, 1, 3), bool))
     scores = np.exp(np.array([[1, 0.8, 0], [0.8, 1, 0.6], [0, 0.6, 1]]) / 2**0.5)
     expected = scores / scores.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(weights[0, 0], expected, rtol=1e-5)
-    np.testing.assert_allclose(mixed[0, :, 0], expected @ words, rtol=1e-5)
+    np.testing.assert_allclose(mixed[0, 0], expected @ words, rtol=1e-5)
 
 
 def test_unscaled_products_of_wide_keys_saturate_the_softmax():
     """Why Section 3.2.1 divides: the largest of 50 weights is near one."""
-    q, k = random(1, 50, 1, 512), random(1, 50, 1, 512, seed=1)
+    q, k = random(1, 1, 50, 512), random(1, 1, 50, 512, seed=1)
     mask = jnp.ones((1, 1, 1, 50), bool)
     scaled = attend(q, k, k, mask)[1].max(axis=-1)
-    unscaled = attend(q * 512**0.5, k, k, mask)[1].max(axis=-1)
+    unscaled = attend(q, k, k, mask, scaled=False)[1].max(axis=-1)
     assert np.median(scaled) < 0.3
     assert np.median(unscaled) > 0.9
 
@@ -144,17 +145,17 @@ class AdditiveAttention(nn.Module):
     """v . tanh(q + k), Bahdanau et al. 2015, in place of the product in Equation 1."""
 
     @nn.compact
-    def __call__(self, q_BQHK, k_BMHK, v_BMHU, mask_B1QM, bias=0.0, drop=lambda weights: weights):
-        v_K = self.param("v", nn.initializers.normal(1.0), (q_BQHK.shape[-1],))
-        sums_BQMHK = jnp.tanh(q_BQHK[:, :, None] + k_BMHK[:, None])
-        logits_BHQM = jnp.einsum("BQMHK,K->BHQM", sums_BQMHK, v_K) + bias
+    def __call__(self, q_BHQK, k_BHMK, v_BHMU, mask_B1QM, bias, scaled, drop):
+        v_K = self.param("v", nn.initializers.normal(1.0), (q_BHQK.shape[-1],))
+        sums_BHQMK = jnp.tanh(q_BHQK[:, :, :, None] + k_BHMK[:, :, None])
+        logits_BHQM = jnp.einsum("BHQMK,K->BHQM", sums_BHQMK, v_K) + bias
         weights = drop(jax.nn.softmax(jnp.where(mask_B1QM, logits_BHQM, -1e30)))
-        return jnp.einsum("BHQM,BMHU->BQHU", weights, v_BMHU), weights
+        return jnp.einsum("BHQM,BHMU->BHQU", weights, v_BHMU), weights
 
 
-def attend_once(query_BQHK, *rest, **options):
+def attend_once(query_BHQK, *rest, **options):
     """A function in place of Equation 1: each query takes the key it likes best."""
-    return attend(query_BQHK * 1e4, *rest, **options)
+    return attend(query_BHQK * 1e4, *rest, **options)
 
 
 class SampleNorm(nn.Module):

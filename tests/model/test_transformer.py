@@ -9,7 +9,7 @@ from jformer.config import ModelConfig
 from jformer.model.attention import causal_mask, padding_mask
 from jformer.model.transformer import Transformer
 from tests import reference
-from tests.conftest import MODEL, B, T, V
+from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches
 
 
 def test_logits_equal_those_of_plain_numpy_loops(model, params, source_BS, target_BT):
@@ -70,14 +70,12 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder(model, params, source
     expected_BTV = model.apply(variables, source_BS, target_BT)
     memory_BSD = model.apply(variables, source_BS, method="encode")
     memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
-    cache = model.init_cache(B, 3, T)
+    cache, step = init_caches(model, B, 3, T), decode_step_of(model)
     places_BWT = np.broadcast_to(np.arange(3)[None, :, None], (B, 3, T))  # nobody moves
     for t in range(T):
         # Three hypotheses a sentence; only the second is the target's.
         tokens_BW = np.stack([target_BT[:, t] * 0 + 4, target_BT[:, t], target_BT[:, t] * 0 + 9], 1)
-        logits_BWV, cache = model.apply(
-            variables, tokens_BW, jnp.int32(t), places_BWT, cache, memory, method="decode_step"
-        )
+        logits_BWV, cache = step(variables, tokens_BW, jnp.int32(t), places_BWT, cache, memory)
         np.testing.assert_allclose(logits_BWV[:, 1], expected_BTV[:, t], atol=1e-5)
 
 

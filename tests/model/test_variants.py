@@ -17,7 +17,7 @@ from jformer.model.attention import MultiHeadAttention
 from jformer.model.dropout import Dropout
 from jformer.model.transformer import Transformer
 from tests import reference
-from tests.conftest import random_params
+from tests.conftest import decode_step_of, init_caches, random_params
 
 # One layer, so that the loops of the twin stay short; test_transformer.py has two.
 MODEL = ModelConfig(
@@ -80,10 +80,7 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder_though_hypotheses_cha
     memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
     memory = model.apply(variables, memory_BSD, SOURCE_BS, method="precompute_cross_kv")
     W, rng, rows = 3, np.random.default_rng(5), np.arange(B)[:, None]
-    cache, step = (
-        model.init_cache(B, W, T),
-        jax.jit(functools.partial(model.apply, method="decode_step")),
-    )
+    cache, step = init_caches(model, B, W, T), decode_step_of(model)
     histories_BWT, beam_indices_BWT = np.zeros((2, B, W, T), np.int32)
     stepped = []
     for t in range(T):
@@ -165,8 +162,8 @@ def test_a_step_beyond_the_learned_table_is_nan_and_not_its_last_row():
     source_BS = np.ones((B, S), np.int32)
     memory_BSD = model.apply(variables, source_BS, method="encode")
     memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
-    cache, tokens_B1 = model.init_cache(B, 1, 12), np.ones((B, 1), np.int32)
-    step = jax.jit(functools.partial(model.apply, method="decode_step"))
+    cache, tokens_B1 = init_caches(model, B, 1, 12), np.ones((B, 1), np.int32)
+    step = decode_step_of(model)
     finite = []
     for t in (8, 9, 11):
         places_B1T = np.zeros((B, 1, 12), np.int32)

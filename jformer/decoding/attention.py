@@ -1,0 +1,44 @@
+"""Attention weights of a trained model, to look at them."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jformer.config import BOS, EOS
+from jformer.data.vocabulary import Vocabularies
+from jformer.model.transformer import Transformer
+
+
+def unrolled(model: Transformer) -> Transformer:
+    """Return the same model with every operation of every layer in the traced program, once."""
+    return model.clone(config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
+
+
+def attention_weights(
+    model: Transformer, params: Any, source_BS: Array, target_BT: Array
+) -> dict[str, Array]:
+    """Return the weights of every attention: `{"decoder_0/cross_attention": (B, H, Q, M), ...}`."""
+    model = unrolled(model)  # a scan would keep none
+    _, kept = model.apply({"params": params}, source_BS, target_BT, mutable="intermediates")
+    leaves = jax.tree_util.tree_leaves_with_path(kept["intermediates"])
+    return {
+        "/".join(key.key for key in path[:2]): weights.astype(jnp.float32)
+        for path, weights in leaves
+    }
+
+
+def attention_of(
+    model: Transformer, params: Any, vocabularies: Vocabularies, source: str, target: str
+) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
+    """Return the weights (H, T, S) of each cross-attention for one pair, and both sides' tokens."""
+    (source_ids,) = vocabularies.source.encode([source])
+    (target_ids,) = vocabularies.target.encode([target])
+    source_ids, target_ids = [*source_ids, EOS], [BOS, *target_ids]
+    source_BS, target_BT = jnp.array([source_ids]), jnp.array([target_ids])
+    weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
+    cross = {name: np.asarray(w[0]) for name, w in weights.items() if "cross" in name}
+    return cross, vocabularies.source.tokens(source_ids), vocabularies.target.tokens(target_ids)
