@@ -36,7 +36,6 @@ RUNS = {
         *SMALL,
         "--config.model.norm_position=pre",
         "--config.model.positions=relative",
-        "--config.model.scaled_attention=False",
         "--config.model.attention_dropout=0.1",
         "--config.model.remat=layer",
         "--config.train.accumulate=2",
@@ -66,21 +65,21 @@ def hashes(scratch: Path) -> dict[str, str]:
     found = {}
     for name, flags in RUNS.items():
         devices = 2 if name == "pmap" else 1
-        jformer(scratch, *flags, f"--workdir={scratch / name}", devices=devices)
+        jformer(*flags, f"--workdir={scratch / name}", devices=devices)
         found |= hashes_of_run(name, scratch / name)
     resumed = scratch / "resumed"
-    jformer(scratch, *TINY, "--config.train.steps=150", f"--workdir={resumed}")
-    jformer(scratch, *RUNS["tiny"], f"--workdir={resumed}")
+    jformer(*TINY, "--config.train.steps=150", f"--workdir={resumed}")
+    jformer(*RUNS["tiny"], f"--workdir={resumed}")
     found |= hashes_of_run("resumed", resumed)
     source = scratch / "source.txt"
     source.write_text("\n".join(f"{number} minutes and Yiddish" for number in range(40)) + "\n")
     for name, flags in SEARCHES.items():
         command = ["translate", f"--workdir={scratch / 'tiny'}", f"--input={source}"]
-        found[f"search {name}"] = digest(jformer(scratch, *command, "--format=jsonl", *flags))
+        found[f"search {name}"] = digest(jformer(*command, "--format=jsonl", *flags))
     return found
 
 
-def jformer(scratch: Path, *arguments: str, devices: int = 1) -> bytes:
+def jformer(*arguments: str, devices: int = 1) -> bytes:
     """Run one command of jformer and return its standard output."""
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
     command = [sys.executable, "-m", "jformer.main", *arguments]
