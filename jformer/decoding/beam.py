@@ -1,38 +1,40 @@
-"""Beam search: of all that one more token can make, the best W go on. W = 1 is greedy search.
+"""Beam search: of all continuations by one token the best W live on. W = 1 is greedy search.
 
-At each position the 2W best continuations count. Of the W best those with EOS end there; the W
-best without EOS stay open. A sentence is done when no open hypothesis can enter the best
-`n_best` that have ended, or at its limit; if none has ended by then, the open ones are the answer.
+At each position the 2W best continuations count. Of the W best, those with EOS are finished; the W
+best without EOS stay live. A sentence is done when no live hypothesis can enter the best `n_best`
+finished ones, or at its limit. If none has finished by then, the live ones are the result.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from jformer.config import EOS, DecodeConfig
 from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
 
 
-def beam_step(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
-    """One token more."""
+def beam_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+    """Extend the hypotheses by one token. Axis C is that of the 2W best continuations."""
     W, t = config.beam_size, search.t
-    # At first there is one empty hypothesis, not W equal ones.
+    # The first token continues one empty hypothesis, not W equal ones.
     copies_W = (t == 0) & (jnp.arange(W) > 0)
     sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
     search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
-    # Exact in two stages: the best of all are among the best of each hypothesis.
+    # Two stages give the exact result: the best of all are among the best of each hypothesis.
     each = min(2 * W, logits_WV.shape[-1])
     logits_WC, tokens_WC = jax.lax.top_k(logits_WV, each)
     sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
-    # Li et al. (2016): the children of one hypothesis make room for those of others.
+    # Li et al. (2016): a penalty per rank among the continuations of one hypothesis.
     ranked_WC = sums_WC - config.diversity * jnp.arange(each)[None]
     _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
     parents_C = order_C // each
-    sums_C, tokens_C = (x_WC.reshape(-1)[order_C] for x_WC in (sums_WC, tokens_WC))
+    sums_C, tokens_C = sums_WC.reshape(-1)[order_C], tokens_WC.reshape(-1)[order_C]
     histories_CT = search.live_tokens_WT[parents_C].at[:, t].set(tokens_C)
 
-    # At most W end, one for each hypothesis, so W stay open; the best is first again.
+    # At most W of them end, one per hypothesis, so W stay live. They are sorted again by sums.
     ends_C = tokens_C == EOS
     chosen_W = jnp.argsort(ends_C, stable=True)[:W]
     sums_W, order_W = jax.lax.top_k(jnp.where(ends_C, -jnp.inf, sums_C)[chosen_W], W)
@@ -45,18 +47,19 @@ def beam_step(step, config: DecodeConfig, sentence: Sentence, search: Search) ->
         live_sums_W=sums_W,
     )
     ending_sums_W = jnp.where(ends_C, sums_C, -jnp.inf)[:W]
-    search = keep_ended(search, histories_CT[:W], ending_sums_W, config)
-    # Sums only fall, and the penalty divides them by at most its value at the limit.
+    search = add_finished(search, histories_CT[:W], ending_sums_W, config)
+    # Sums only fall, and the length penalty divides them by at most its value at the limit.
     best_possible = sums_W[0] / length_penalty(sentence.limit, config)
     worst = search.finished_scores_W[config.n_best - 1]
-    settled = worst >= best_possible if W > 1 else worst != -jnp.inf  # greedy: it ends with it
+    # A greedy search is done with its first EOS.
+    settled = worst >= best_possible if W > 1 else worst != -jnp.inf
     busy = ~settled & (search.t < sentence.limit)
     given_up = ~busy & (search.finished_scores_W[0] > -jnp.inf)
     return dataclasses.replace(search, busy=busy, live_sums_W=jnp.where(given_up, -jnp.inf, sums_W))
 
 
-def keep_ended(search: Search, tokens_WT, sums_W, config: DecodeConfig) -> Search:
-    """The W best of the hypotheses that ended before and of those that end now."""
+def add_finished(search: Search, tokens_WT: Array, sums_W: Array, config: DecodeConfig) -> Search:
+    """Add the hypotheses that end now to the finished ones, and keep the best W of both."""
     scores_W = sums_W / length_penalty(search.t, config)
     scores_2W = jnp.concatenate([search.finished_scores_W, scores_W])
     scores_W, chosen_W = jax.lax.top_k(scores_2W, len(sums_W))

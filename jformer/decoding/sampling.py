@@ -1,29 +1,31 @@
 """Sampling: each of `n_best` hypotheses draws its next token from the model's distribution.
 
-What it draws depends on the sentence, the seed and its own number alone, not on the batch.
+A draw depends on the sentence, the seed and the hypothesis' number, and not on the batch.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
 
 
-def sample_step(step, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
-    """One token more for each sample that has not ended."""
+def sample_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+    """Extend each sample that is not finished by one token."""
     W, t = config.n_best, search.t
     search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), sentence.seed), t)
     keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))
     tokens_W = jax.vmap(jax.random.categorical)(keys_W, filter_logits(logits_WV, config))
     drawn_W = jnp.take_along_axis(logits_WV, tokens_W[:, None], axis=1)[:, 0] - log_total_W
-    sums_W, open_W = search.live_sums_W + drawn_W, search.live_sums_W != -jnp.inf
-    tokens_WT = search.live_tokens_WT.at[:, t].set(jnp.where(open_W, tokens_W, PAD))
+    sums_W, live_W = search.live_sums_W + drawn_W, search.live_sums_W != -jnp.inf
+    tokens_WT = search.live_tokens_WT.at[:, t].set(jnp.where(live_W, tokens_W, PAD))
 
-    ends_W = open_W & (tokens_W == EOS)
+    ends_W = live_W & (tokens_W == EOS)
     search = dataclasses.replace(
         search,
         t=t + 1,
@@ -39,8 +41,12 @@ def sample_step(step, config: DecodeConfig, sentence: Sentence, search: Search) 
     return dataclasses.replace(search, busy=~all_ended & (search.t < sentence.limit))
 
 
-def filter_logits(logits_WV, config: DecodeConfig):
-    """By temperature, then only the `top_k` likeliest tokens, then the fewest that hold `top_p`."""
+def filter_logits(logits_WV: Array, config: DecodeConfig) -> Array:
+    """Divide by the temperature and set to -inf what `top_k` and `top_p` leave out, in this order.
+
+    `top_p` keeps the fewest of the likeliest tokens that hold this probability (Holtzman et al.
+    2020).
+    """
     logits_WV = logits_WV / config.temperature
     if not config.top_k and config.top_p == 1.0:
         return logits_WV
@@ -48,7 +54,7 @@ def filter_logits(logits_WV, config: DecodeConfig):
     sorted_WV, order_WV = jax.lax.top_k(logits_WV, min(config.top_k or V, V))
     shares_WV = jax.nn.softmax(sorted_WV)
     before_WV = jnp.cumsum(shares_WV, axis=-1) - shares_WV
-    # The likeliest always stays; a token is kept while those before it hold less than top_p.
+    # A token is kept while those before it hold less than top_p: the likeliest always is.
     kept_WV = jnp.where(before_WV < config.top_p, sorted_WV, -jnp.inf)
     rows_W1 = jnp.arange(len(logits_WV))[:, None]
     return jnp.full_like(logits_WV, -jnp.inf).at[rows_W1, order_WV].set(kept_WV)

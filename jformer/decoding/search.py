@@ -1,71 +1,76 @@
-"""Search over a step function, many sentences in one compiled loop; knows no Transformer.
+"""The state of a search over a step function, and the compiled loop that advances many of them.
 
-`step(memory, cache, tokens_W, t, ancestors_WT) -> (cache, logits_WV)` is about one sentence: it
-reads the tokens at position t of W hypotheses, writes place (w, t) of its cache, and predicts the
-tokens at t + 1. What is written is never moved: `ancestors_WT` says at which place w the history
-of each hypothesis stands at each position up to t.
+The search knows no Transformer. It calls, for one sentence,
 
-A hypothesis is the tokens after BOS, its EOS included, PAD after that. Its score is the sum of its
+    step(memory, cache, tokens_W, t, beam_indices_WT) -> (cache, logits_WV)
+
+which reads the tokens at position t of W hypotheses, writes position (w, t) of its cache, and
+predicts the tokens at t + 1. The search reorders hypotheses but never the cache: `beam_indices_WT`
+is the place w in the cache of each hypothesis' history at each position up to t.
+
+A hypothesis is the tokens after BOS up to and with EOS, then PAD. Its score is the sum of its
 log-probabilities over ((beta + length) / (beta + 1))^alpha, EOS counted in the length. Equation 14
 of Wu et al. (2016) has beta = 5, and beta = 0 is length^alpha.
 
-How hypotheses grow by a token is told by beam.py and sampling.py. Letters: B sentences, W
-hypotheses, T tokens, V vocabulary; a name without B is about one sentence.
+beam.py and sampling.py extend hypotheses by one token. A name without B is about one sentence.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
+from jax import Array
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
 
 
 @struct.dataclass
 class Sentence:
-    """What is searched for."""
+    """The input of a search."""
 
-    memory: Any  # of the source, for `step`
-    prefix_T: Any  # tokens that every hypothesis begins with, PAD after them
-    limit: Any  # () tokens of a hypothesis at most, EOS counted; 0: no search at all
-    seed: Any  # () of the samples, beside that of the config
+    memory: Any  # the encoded source, for `step`
+    prefix_T: Any  # tokens that every hypothesis begins with, then PAD
+    limit: Any  # () maximum number of tokens, EOS counted; 0: there is no sentence
+    seed: Any  # () seed of the samples, in addition to that of the config
 
 
 @struct.dataclass
 class Search:
-    """Where a search stands after t tokens. A tree of zeros is one that is at rest."""
+    """The state of a search after t tokens. An all-zero state counts as done."""
 
-    busy: Any  # () whether it goes on
+    busy: Any  # () False when the search is done
     t: Any  # () int32
     cache: Any  # of `step`
     beam_indices_WT: Any  # places in the cache
     live_tokens_WT: Any  # hypotheses without EOS
-    live_sums_W: Any  # their log-probabilities; -inf: no hypothesis there, or it is given up
+    live_sums_W: Any  # their log-probabilities; -inf: no hypothesis, or one that is given up
     finished_tokens_WT: Any  # hypotheses with EOS
-    finished_sums_W: Any
-    finished_scores_W: Any  # -inf: no hypothesis there
+    finished_sums_W: Any  # their log-probabilities
+    finished_scores_W: Any  # the same with the length penalty; -inf: no hypothesis
 
 
 @struct.dataclass
 class Hypotheses:
-    """A place without a hypothesis has the score -inf."""
+    """The result of a search, the best first. Without a hypothesis the score is -inf."""
 
     tokens_WT: Any
     sums_W: Any
     scores_W: Any
 
 
-def length_penalty(length, config: DecodeConfig):
+def length_penalty(length: Any, config: DecodeConfig) -> Any:
     beta = config.length_penalty_beta
     return ((beta + length) / (beta + 1.0)) ** config.length_penalty
 
 
-def init_search(sentence: Sentence, cache, W: int) -> Search:
-    """Before the first token; all of the cache is free."""
+def init_search(sentence: Sentence, cache: Any, W: int) -> Search:
+    """Return the state before the first token."""
     T = sentence.prefix_T.shape[0]
-    no_tokens_WT, nothing_W = jnp.full((W, T), PAD, jnp.int32), jnp.full(W, -jnp.inf)
+    no_tokens_WT = jnp.full((W, T), PAD, jnp.int32)
+    no_scores_W = jnp.full(W, -jnp.inf)
     return Search(
         busy=sentence.limit > 0,
         t=jnp.int32(0),
@@ -74,41 +79,50 @@ def init_search(sentence: Sentence, cache, W: int) -> Search:
         live_tokens_WT=no_tokens_WT,
         live_sums_W=jnp.zeros(W),
         finished_tokens_WT=no_tokens_WT,
-        finished_sums_W=nothing_W,
-        finished_scores_W=nothing_W,
+        finished_sums_W=no_scores_W,
+        finished_scores_W=no_scores_W,
     )
 
 
-def advance(grow, sentences_B: Sentence, searches_B: Search, enough) -> Search:
-    """Grow each search by one token after the other until `enough` of them rest.
+def advance(
+    extend: Callable[[Sentence, Search], Search],
+    sentences_B: Sentence,
+    searches_B: Search,
+    enough: Array,
+) -> Search:
+    """Extend all searches token by token until `enough` of them wait.
 
-    A search rests when it is done, or when its tokens are full: the last place is kept free, as a
-    search at rest writes to its cache again and again. Sentences do not influence each other.
+    A search waits when it is done, or when it has no room for more tokens. The last position stays
+    free, because a waiting search writes to its cache again and again. Sentences do not influence
+    each other.
     """
     full = searches_B.live_tokens_WT.shape[-1] - 1
 
-    def resting(searches_B):
+    def waiting(searches_B):
         return ~searches_B.busy | (searches_B.t >= full)
 
-    def grow_all(searches_B):
-        grown_B, rests_B = jax.vmap(grow)(sentences_B, searches_B), resting(searches_B)
+    def extend_all(searches_B):
+        new_B, waits_B = jax.vmap(extend)(sentences_B, searches_B), waiting(searches_B)
 
-        def keep(old, new):
-            return jnp.where(rests_B.reshape(-1, *[1] * (old.ndim - 1)), old, new)
+        def select(old, new):
+            return jnp.where(waits_B.reshape(-1, *[1] * (old.ndim - 1)), old, new)
 
-        # Without the cache, which would be copied.
-        both = [dataclasses.replace(searches, cache=None) for searches in (searches_B, grown_B)]
-        return dataclasses.replace(jax.tree.map(keep, *both), cache=grown_B.cache)
+        # The cache is left out: selecting would copy it.
+        old_B = dataclasses.replace(searches_B, cache=None)
+        selected_B = jax.tree.map(select, old_B, dataclasses.replace(new_B, cache=None))
+        return dataclasses.replace(selected_B, cache=new_B.cache)
 
-    return jax.lax.while_loop(lambda x: jnp.sum(resting(x)) < enough, grow_all, searches_B)
+    return jax.lax.while_loop(lambda x: jnp.sum(waiting(x)) < enough, extend_all, searches_B)
 
 
-def next_logits(step, config: DecodeConfig, sentence: Sentence, search: Search):
-    """The search with position t in its cache; logits (W, V), -inf for what may not come next, and
-    the log (W,) of the sum of all their exponentials.
+def next_logits(
+    step: Callable, config: DecodeConfig, sentence: Sentence, search: Search
+) -> tuple[Search, Array, Array]:
+    """Predict the tokens at t + 1.
 
-    What may not come keeps its share of that sum: a hypothesis has the same log-probability
-    whatever was asked of it.
+    Returns the search with position t in its cache, logits (W, V), which are -inf for tokens that
+    are not allowed, and the logarithm (W,) of the sum of the exponentials of all logits. Forbidden
+    tokens count in that sum: a hypothesis has the same log-probability under every constraint.
     """
     t, W = search.t, len(search.live_sums_W)
     tokens_W = jnp.where(t == 0, BOS, search.live_tokens_WT[:, t - 1])
@@ -116,7 +130,7 @@ def next_logits(step, config: DecodeConfig, sentence: Sentence, search: Search):
     cache, logits_WV = step(sentence.memory, search.cache, tokens_W, t, beam_indices_WT)
     forced = sentence.prefix_T[t]
     tokens_V = jnp.arange(logits_WV.shape[-1])
-    allowed_V = (tokens_V != PAD) & (tokens_V != BOS)  # these are no words
+    allowed_V = (tokens_V != PAD) & (tokens_V != BOS)
     allowed_V &= (tokens_V != EOS) | (t >= config.min_length)
     allowed_V = jnp.where(forced == PAD, allowed_V, tokens_V == forced)
     search = dataclasses.replace(search, cache=cache, beam_indices_WT=beam_indices_WT)
@@ -124,13 +138,13 @@ def next_logits(step, config: DecodeConfig, sentence: Sentence, search: Search):
     return search, jnp.where(allowed_V[None], logits_WV, -jnp.inf), log_total_W
 
 
-def answer(search: Search, config: DecodeConfig) -> Hypotheses:
-    """At each place what ended there, or else what was still open."""
+def result_of(search: Search, config: DecodeConfig) -> Hypotheses:
+    """Return the finished hypotheses; where there are fewer than W, live ones take the rest."""
     lengths_W = jnp.maximum(jnp.sum(search.live_tokens_WT != PAD, axis=-1), 1)
     live_scores_W = search.live_sums_W / length_penalty(lengths_W, config)
-    ended_W = search.finished_scores_W != -jnp.inf  # one that is not a number must show
+    finished_W = search.finished_scores_W != -jnp.inf  # NaN is kept, so that it shows
     return Hypotheses(
-        jnp.where(ended_W[:, None], search.finished_tokens_WT, search.live_tokens_WT),
-        jnp.where(ended_W, search.finished_sums_W, search.live_sums_W),
-        jnp.where(ended_W, search.finished_scores_W, live_scores_W),
+        jnp.where(finished_W[:, None], search.finished_tokens_WT, search.live_tokens_WT),
+        jnp.where(finished_W, search.finished_sums_W, search.live_sums_W),
+        jnp.where(finished_W, search.finished_scores_W, live_scores_W),
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding import beam, sampling
-from jformer.decoding.search import Sentence, advance, answer, init_search
+from jformer.decoding.search import Sentence, advance, init_search, result_of
 
 # All machines and searches have these sizes, so that each way to search is compiled once.
 STATES, V, T, B = 37, 8, 8, 3
@@ -101,7 +101,7 @@ def advanced(config, keys, sentences_B, searches_B, enough):
 @functools.partial(jax.jit, static_argnames="config")
 def answers(config, keys, searches_B):
     config = dataclasses.replace(config, **keys)
-    return jax.vmap(lambda search: answer(search, config))(searches_B)
+    return jax.vmap(lambda search: result_of(search, config))(searches_B)
 
 
 def within(sentences_B, T):

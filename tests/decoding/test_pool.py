@@ -76,14 +76,14 @@ def assert_found(found, expected):
 @pytest.fixture
 def shapes(monkeypatch):
     """The shapes that a pool goes through: sentences, source positions, tokens."""
-    seen, grown = [], pool.grown
+    seen, grown = [], pool.run_searches
 
     def watched(models, config, params, state, enough):
         B, _, T = state[1].live_tokens_WT.shape[-3:]
         seen.append((B, state[0].memory[0].mask_B11S.shape[-1], T))
         return grown(models, config, params, state, enough)
 
-    monkeypatch.setattr(pool, "grown", watched)
+    monkeypatch.setattr(pool, "run_searches", watched)
     return seen
 
 
