@@ -31,11 +31,11 @@ from flax import linen as nn
 from configs.tiny import get_config
 from jformer.command_line import exit_status
 from jformer.config import PAD, Config, freeze
+from jformer.console import aligned
 from jformer.data.batches import Batch, Batches, iterate
 from jformer.data.layout import Buckets
 from jformer.data.pipeline import open_data
 from jformer.data.tokenize import tokenize
-from jformer.evaluation.table import aligned
 from jformer.training import parallel
 from jformer.training.loss import loss_sums, token_losses
 from jformer.training.optimizer import learning_rate, make_optimizer

@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 
 from jformer.command_line import own_flags, program_status
+from jformer.console import aligned
 from jformer.errors import UserError
-from jformer.evaluation.table import aligned
 from jformer.views.report import RunSummary, duration, read_run
 
 LOG = Path(__file__).with_name("LOG.md")

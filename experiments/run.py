@@ -24,14 +24,12 @@ import sys
 import time
 from pathlib import Path
 
-from tqdm import tqdm
-
 from experiments.cluster import Cluster
 from experiments.pool import Pool, places
 from experiments.sweep import Point, load_sweep, make_points
 from jformer.command_line import parse, positive, program_status
+from jformer.console import Progress, say
 from jformer.errors import RunError, Stopped, UserError
-from jformer.training.monitor import say
 from jformer.training.stopping import StopHandler
 from jformer.views.report import markdown, read_rows
 
@@ -70,7 +68,7 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
     at_work: list[Point] = []
     elsewhere: list[Point] = []
     failed = []
-    progress = Progress([*waiting])
+    progress = SweepProgress([*waiting])
     with StopHandler(minutes=0) as requests:
         while waiting or at_work:
             for point in [point for point in waiting if point.is_complete]:
@@ -98,33 +96,29 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
     return failed
 
 
-class Progress:
-    """Steps of all points together: a bar on a terminal, and a line where one begins or ends."""
+class SweepProgress:
+    """The steps of all points together, and a line where one begins or ends."""
 
     def __init__(self, points: list[Point]):
         self._points = points
-        self._began, self._first = time.monotonic(), self._steps()
-        self._total = sum(point.config.train.steps for point in points)
-        quiet = not sys.stderr.isatty()
-        self._bar = tqdm(initial=self._first, total=self._total, unit="step", disable=quiet)
+        self._done = self._steps()
+        total = sum(point.config.train.steps for point in points)
+        self._progress = Progress("step", total, done=self._done, lines=False)
 
     def _steps(self) -> int:
         return sum(point.step for point in self._points)
 
     def update(self) -> None:
-        if not self._bar.disable:
-            self._bar.update(self._steps() - self._bar.n)
+        before, self._done = self._done, self._steps()
+        if self._done > before:
+            self._progress.advance(self._done - before)
 
     def report(self, point: Point, text: str) -> None:
-        done = self._steps() - self._first
-        left = self._total - self._first - done
-        seconds = (time.monotonic() - self._began) * left / done if done else 0.0
-        eta = f"  ETA {tqdm.format_interval(seconds)}" if seconds else ""
         complete = sum(point.is_complete for point in self._points)
-        say(f"{complete}/{len(self._points)}{eta}  {point.name}: {text}")
+        say(f"{complete}/{len(self._points)}  ETA {self._progress.eta()}  {point.name}: {text}")
 
     def close(self) -> None:
-        self._bar.close()
+        self._progress.close()
 
 
 if __name__ == "__main__":

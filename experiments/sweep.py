@@ -17,10 +17,10 @@ from types import ModuleType
 from typing import Any
 
 from jformer.command_line import naming_failures_in, parse
-from jformer.config import Config, read_config
+from jformer.config import Config
 from jformer.data.pipeline import open_corpora
 from jformer.errors import UserError
-from jformer.training.monitor import last_line
+from jformer.rundir import config_of, has_run, last_metrics
 from jformer.training.setup import check_same_config
 
 LONGEST_NAME = 200  # of a folder; file systems end at 255
@@ -59,7 +59,7 @@ class Point:
     @property
     def is_complete(self) -> bool:
         """Whether it has scores of this config that are newer than the text to be scored."""
-        if not self.scores.exists() or read_config(self.workdir / "config.json") != self.config:
+        if not self.scores.exists() or config_of(self.workdir) != self.config:
             return False
         made = self.scores.stat().st_mtime
         return all(file.stat().st_mtime <= made for file in self.scored_files)
@@ -74,12 +74,12 @@ class Point:
 
     @property
     def has_begun(self) -> bool:
-        return (self.workdir / "config.json").exists()
+        return has_run(self.workdir)
 
     @property
     def step(self) -> int:
         """The last that its log of metrics has."""
-        return last_line(self.workdir / "metrics.jsonl").get("step", 0)
+        return last_metrics(self.workdir).get("step", 0)
 
 
 def make_points(

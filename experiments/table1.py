@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jformer.evaluation.table import aligned
+from jformer.console import aligned
 from jformer.model.attention import attend
 
 TAPS = 3  # k

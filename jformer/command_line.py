@@ -19,9 +19,10 @@ from typing import Any
 from absl import flags
 from ml_collections import config_flags
 
-from jformer.config import Config, freeze, read_config
+from jformer.config import Config, freeze
 from jformer.errors import RunError, Stopped, UserError
 from jformer.output import drop_output, open_standard_error
+from jformer.rundir import config_of
 from jformer.schema import LARGEST, check_flags, flatten, nearest, thaw
 
 REQUIRED = None  # the default of a flag that has none
@@ -204,7 +205,7 @@ def parse(
                     f"{argument}: the run is trained; only config.decode.* and "
                     f"config.data.bad_lines can change"
                 )
-        stored = read_config(Path(values.workdir) / "config.json")
+        stored = config_of(Path(values.workdir))
         config_flags.DEFINE_config_dict("config", thaw(stored), **known)
     else:
         config_flags.DEFINE_config_file("config", None, **known)

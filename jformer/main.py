@@ -64,8 +64,10 @@ from jformer.command_line import (
     use_huge_pages,
 )
 from jformer.config import Config
+from jformer.console import say
 from jformer.errors import UserError
 from jformer.files import check_writable, write_file
+from jformer.rundir import read_results
 from jformer.schema import help_text, nearest
 
 EXAMPLES_SHOWN = 5
@@ -115,7 +117,7 @@ def help_command(arguments: list[str]) -> int:
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.results import as_test_set, known_scores, read_results
+    from jformer.results import as_test_set, known_scores
     from jformer.run import load
     from jformer.training.loop import train
     from jformer.training.processes import is_first, join
@@ -153,7 +155,7 @@ def evaluate_command(arguments: list[str]) -> int:
         raise UserError(f"--references={flag.references}: is for --data=PREFIX")
 
     from jformer.evaluation.table import table
-    from jformer.results import named_test_set, own_test_sets, read_results
+    from jformer.results import named_test_set, own_test_sets
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
 
@@ -287,10 +289,6 @@ def score_all(run: Any, tests: dict[str, Any], against: Any = None) -> dict[str,
             say(f"  output     {outputs[i]}")
         keep_scores(run, name, scores[name])
     return scores
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -18,15 +18,13 @@ from jformer.evaluation.compare import compare
 from jformer.evaluation.lengths import by_length
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scores import score
-from jformer.files import read_object, replace_file
 from jformer.run import Run
+from jformer.rundir import RESULTS, read_results, write_result
 from jformer.stream import perplexity
 from jformer.training.provenance import versions
 
 log = logging.getLogger(__name__)
 
-RESULTS = "results.json"
-TOLD = ("bleu", "chrf", "perplexity", "seconds")  # numbers that are read again
 SACREBLEU = "sacrebleu:"  # before the name of a test set that it knows
 
 
@@ -98,8 +96,7 @@ def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
     """Put them into results.json under a test set's name, or warn: they are not lost by that."""
     path = run.workdir / RESULTS
     try:
-        results = {**read_results(run.workdir), name: scores}
-        replace_file(path, json.dumps(results, indent=2).encode() + b"\n")
+        write_result(run.workdir, name, scores)
     except (OSError, UserError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the scores of %s are not kept there (%s)", path, name, reason)
@@ -164,16 +161,3 @@ def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any
 
 def label(run: Run) -> str:
     return f"{run.workdir}@{run.checkpoint}"
-
-
-def read_results(workdir: Path) -> dict[str, Any]:
-    """`{test set: scores}` of what has been scored so far; `UserError` where it is damaged."""
-    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
-    if not path.exists():
-        return {}
-    results = read_object(path, way_out)
-    for name, scores in results.items():
-        numbers = [scores.get(key, 0) for key in TOLD] if isinstance(scores, dict) else [None]
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
-    return results

@@ -9,20 +9,17 @@ import dataclasses
 import itertools
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from tqdm import tqdm
-
+from jformer.console import Progress
 from jformer.data.corpora import Corpus, Report, clean, read
 from jformer.decoding.alignment import pharaoh
 from jformer.errors import UserError
 from jformer.output import Output
 from jformer.run import Run, Scored, Translation
 
-SECONDS_SILENT = 10  # between two reports to a log
 SECONDS_AT_RISK = 30
 AT_LEAST = 1000
 TAB_OR_END = str.maketrans("\t\n", "  ")
@@ -45,7 +42,7 @@ def translate_stream(
     policy, report = run.config.data.bad_lines.replace("skip", "error"), Report()
     sides = [lines] if prefixes is None else [lines, prefixes]
     numbered = enumerate(itertools.zip_longest(*sides), start=1)
-    progress = Progress(total, output.done)
+    progress = Progress("line", total, output.done)
     for window in windows(itertools.islice(numbered, output.done, None), run):
         columns: list[list[str]] = [[] for _ in sides]
         for number, row in window:
@@ -145,32 +142,6 @@ SCORES: dict[str, Callable[[int, str, str, Scored], str]] = {
         " ".join(f"{x:.4f}" for x in one.token_log_probs),
     ),
 }
-
-
-class Progress:
-    """A bar on a terminal; elsewhere a line now and then, so that a log stays readable."""
-
-    def __init__(self, total: int | None, done: int):
-        self._began = self._told = time.monotonic()
-        self._bar = tqdm(total=total, initial=done, unit="line", disable=not sys.stderr.isatty())
-        self._total, self._before, self._now = total, done, done
-
-    def advance(self, lines: int) -> None:
-        self._bar.update(lines)
-        self._now += lines
-        now = time.monotonic()
-        if not self._bar.disable or now - self._told < SECONDS_SILENT:
-            return
-        self._told = now
-        pace = (self._now - self._before) / (now - self._began)
-        left = ""
-        if self._total is not None:
-            seconds = (self._total - self._now) / pace
-            left = f" of {self._total:,}, ETA {tqdm.format_interval(seconds)}"
-        tqdm.write(f"{self._now:,} lines{left}, {pace:.3g} a second", file=sys.stderr)
-
-    def close(self) -> None:
-        self._bar.close()
 
 
 def perplexity(total: float, tokens: int) -> float:

@@ -142,7 +142,7 @@ def during_step(monkeypatch):
     due, own = {}, Monitor.step
 
     def step(self, batch):
-        self.computed = getattr(self, "computed", self.progress._first) + 1
+        self.computed = getattr(self, "computed", self._progress._done) + 1
         if call := due.pop(self.computed, None):
             call()
         return own(self, batch)

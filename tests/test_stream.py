@@ -14,7 +14,7 @@ import pytest
 import jformer
 from jformer.main import main
 from jformer.run import Translation
-from jformer.stream import Progress, json_row, text_row, tsv_rows, windows
+from jformer.stream import json_row, text_row, tsv_rows, windows
 from tests.conftest import number_words, small_flags, write_split
 
 KNOWN = number_words(1000, 1300)
@@ -120,23 +120,6 @@ def test_as_many_lines_are_read_ahead_as_half_a_minute_needs(run, monkeypatch):
     pace = 5.0  # a few sentences alone would take long for each
     assert list(sizes(2500)) == [1000, 1000, 500]
     assert list(sizes(0)) == []
-
-
-@pytest.mark.parametrize(
-    ("total", "told"),
-    [(4000, "2,000 lines of 4,000, ETA 00:40, 50 a second"), (None, "2,000 lines, 50 a second")],
-)
-def test_a_log_is_told_now_and_then_how_many_lines_are_done(monkeypatch, capsys, total, told):
-    """The pace is that of this command, not of the lines that were there before."""
-    clock = [0.0]
-    monkeypatch.setattr("jformer.stream.time.monotonic", lambda: clock[0])
-    progress = Progress(total, done=1000)
-    clock[0] = 5
-    progress.advance(500)
-    assert capsys.readouterr().err == ""
-    clock[0] = 20
-    progress.advance(500)
-    assert capsys.readouterr().err == told + "\n"
 
 
 def test_with_read_ahead_1_each_line_is_answered_before_the_next_is_written(run, learnt):

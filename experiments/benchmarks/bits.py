@@ -44,6 +44,7 @@ RUNS = {
         "--config.optimizer.name=adamw",
         "--config.optimizer.weight_decay=0.1",
         "--config.optimizer.schedule=cosine",
+        "--config.optimizer.warmup_steps=20",
     ],
     "scanned": [*SMALL, "--config.model.scan_layers=True", "--config.model.positions=rotary"],
 }

@@ -29,13 +29,13 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
 from jformer.training.loop import loop
 from jformer.training.monitor import Monitor, Profile
-from jformer.training.setup import NEW, Task, prepare
+from jformer.training.setup import NEW, TrainSetup, prepare
 from jformer.training.stopping import StopHandler
 
 NEVER = 10**9
 
 
-def steps_alone(task: Task, steps: int) -> float:
+def steps_alone(task: TrainSetup, steps: int) -> float:
     """Seconds a step."""
     state = task.create(task.params_key)
     metrics: list = []
@@ -50,7 +50,7 @@ def steps_alone(task: Task, steps: int) -> float:
     return (time.perf_counter() - began) / steps
 
 
-def train_loop(task: Task, steps: int, save_every: int) -> tuple[float, float]:
+def train_loop(task: TrainSetup, steps: int, save_every: int) -> tuple[float, float]:
     """Seconds a step, and those of them in which saves kept the loop waiting."""
     train = dataclasses.replace(
         task.config.train, steps=steps, log_every=20, checkpoint_every=save_every,

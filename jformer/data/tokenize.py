@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from jformer.config import EOS, DataConfig
+from jformer.console import Progress
 from jformer.data.cache import entry
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.ragged import Ragged, TokenPairs
@@ -147,7 +147,7 @@ def write_tokens(
         of_words = [
             stack.enter_context((folder / f"{side}.words").open("wb")) for side in SIDES if words
         ]
-        bar = stack.enter_context(tqdm(total=total, unit="pair", unit_scale=True, disable=None))
+        progress = stack.enter_context(contextlib.closing(Progress("pair", total)))
         encoded = encode_all(vocabularies, chunks(corpora, policy, report), total)
         for chunk, sides in stack.enter_context(contextlib.closing(encoded)):
             lines.append(np.array(chunk.lines, np.uint32))
@@ -161,7 +161,7 @@ def write_tokens(
                 if words:
                     starts.tofile(of_words[side])
                 lengths[side].append(counts)
-            bar.update(len(chunk.lines))
+            progress.advance(len(chunk.lines))
             pairs[chunk.corpus] += len(chunk.lines)
     ends = list(itertools.accumulate(pairs))
     if not ends[-1]:

@@ -29,8 +29,8 @@ from jformer.data.ragged import Ragged
 from jformer.data.tokenizer_file import bring_tokenizer, read_tokenizer
 from jformer.errors import UserError
 from jformer.files import replace_file
+from jformer.rundir import SOURCE_VOCABULARY, VOCABULARY
 
-SOURCE_FILE = "source_vocabulary.json"
 FIRST = 3  # our id of a tokenizer's entry 0
 assert sorted([PAD, BOS, EOS]) == list(range(FIRST))
 PART = 50_000  # texts encoded together; meanwhile the library takes kilobytes for each
@@ -289,13 +289,13 @@ class Vocabularies:
 
     @classmethod
     def load(cls, workdir: Path, joint: bool) -> "Vocabularies":
-        target = Vocabulary.load(workdir / "vocabulary.json")
-        return cls(target if joint else Vocabulary.load(workdir / SOURCE_FILE), target)
+        target = Vocabulary.load(workdir / VOCABULARY)
+        return cls(target if joint else Vocabulary.load(workdir / SOURCE_VOCABULARY), target)
 
     def save(self, workdir: Path) -> None:
-        self.target.save(workdir / "vocabulary.json")
+        self.target.save(workdir / VOCABULARY)
         if self.source is not self.target:
-            self.source.save(workdir / SOURCE_FILE)
+            self.source.save(workdir / SOURCE_VOCABULARY)
 
     @functools.cached_property  # each checkpoint asks for it
     def hash(self) -> str:

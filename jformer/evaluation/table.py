@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from jformer.console import aligned
 from jformer.evaluation.scores import SIGNATURES
 
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
@@ -80,16 +81,3 @@ def cell(value: Any) -> str:
         return "-"
     numbers = value if isinstance(value, list) else [value]
     return "-".join(f"{number:.2f}" for number in numbers)
-
-
-def aligned(rows: list[list[str]]) -> str:
-    """Columns two spaces apart, all but the first to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            text.rjust(width) if number else text.ljust(width)
-            for number, (text, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)

@@ -30,6 +30,7 @@ from jax.experimental import multihost_utils
 
 from jformer.config import Config, TrainConfig
 from jformer.errors import UserError
+from jformer.rundir import BEST, CHECKPOINTS, VOCABULARY
 from jformer.training.provenance import describe
 from jformer.training.retention import averaged, kept
 from jformer.training.step import TrainState
@@ -61,8 +62,8 @@ class Checkpoints:
     def __init__(self, workdir: Path, train: TrainConfig | None = None):
         self._train, self._workdir = train, workdir
         self._together = train is not None and jax.process_count() > 1
-        self._all = CheckpointDirectory(workdir / "checkpoints")
-        self._best = CheckpointDirectory(workdir / "best")
+        self._all = CheckpointDirectory(workdir / CHECKPOINTS)
+        self._best = CheckpointDirectory(workdir / BEST)
         if train is not None:
             self._all.open(lambda steps, last: kept(steps, last, train))
             self._best.open(lambda _, last: {last})
@@ -213,7 +214,7 @@ class Checkpoints:
         """Raise `UserError` where the ids of these parameters mean other words."""
         if self.metadata(step, best)["vocabulary_hash"] != vocabulary_hash:
             raise UserError(
-                f"{self._workdir}/vocabulary.json: not the vocabulary that the checkpoints beside "
+                f"{self._workdir}/{VOCABULARY}: not the vocabulary that the checkpoints beside "
                 f"it were trained with; put that one back, or choose another --workdir"
             )
 

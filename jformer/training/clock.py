@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator
 
-from tqdm import tqdm
+from jformer.console import as_duration
 
 
 class Clock:
@@ -46,7 +46,7 @@ class Clock:
         order = sorted(seconds, key=lambda name: (name == "other", -seconds[name]))
         shares = percentages([seconds[name] / total for name in order])
         parts = [f"{name} {share} %" for name, share in zip(order, shares, strict=True)]
-        return f"time        {tqdm.format_interval(total)} in all: {', '.join(parts)}"
+        return f"time        {as_duration(total)} in all: {', '.join(parts)}"
 
 
 def percentages(shares: list[float]) -> list[int]:

@@ -15,22 +15,24 @@ from pathlib import Path
 import jax
 
 from jformer.config import Config
+from jformer.console import say
 from jformer.data.batches import iterate
 from jformer.data.corpora import Split
 from jformer.data.pipeline import open_data
 from jformer.errors import RunError, Stopped, is_out_of_memory
+from jformer.rundir import create, locked
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
 from jformer.training.evaluate import pairs_beyond
 from jformer.training.metrics import MetricsAccumulator, StepMetrics
-from jformer.training.monitor import Monitor, Profile, say
+from jformer.training.monitor import Monitor, Profile
 from jformer.training.nonfinite import NonFiniteGuard
+from jformer.training.processes import is_first
 from jformer.training.setup import (
     TrainSetup,
     describe,
     is_complete,
-    locked,
     prepare,
     restore_or_init,
     write_run_files,
@@ -57,7 +59,8 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
         for name, split in splits.items()
         if wanted == "all" or (name == "validation") == (wanted == "validation")
     }
-    with locked(workdir):
+    create(workdir)
+    with locked(workdir) if is_first() else contextlib.nullcontext():
         if is_complete(config, workdir):
             return scored
         with clock("preparation"):
@@ -131,7 +134,7 @@ def loop(
             placed, request_X = task.place(batch, requests.now)
         with monitor.step(batch):
             state, metrics = task.train_step(state, placed, task.dropout_key, request_X)
-            monitor.progress.advance(metrics)
+            monitor.step_ended(step, metrics)
             profiler.step_ended(step, metrics)
             seen = StepMetrics(step, where["epoch"], where["batch"] - 1, metrics)
             window.add(seen, monitor.flops_a_token(batch))

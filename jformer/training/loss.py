@@ -9,25 +9,28 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from jformer.config import PAD
-from jformer.model.shapes import check_shapes
+from jformer.model.shapes import checked
 
 SUMS = ("loss", "nll", "tokens")
 
 
-def token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over):
-    """The smoothed loss and the plain negative log-likelihood of every label, in nats: (B, T) each.
+@checked
+def token_losses(
+    logits_BTV: Array, labels_BT: Array, label_smoothing: float, smoothing_over: str
+) -> tuple[Array, Array]:
+    """Return the smoothed loss and the negative log-likelihood of each label, in nats: (B, T) each.
 
-    The smoothed target takes epsilon from the label and shares it evenly: over `all` entries (which
-    leaves 1 - epsilon + epsilon / V on the label), over the `others`, or over the
+    Smoothing takes epsilon from the label and shares it evenly among entries of the vocabulary:
+    `all` of them (which leaves 1 - epsilon + epsilon / V for the label), the `others`, or the
     `others_but_padding`. Perplexity is exp of the mean NLL, never of the smoothed loss.
     """
-    check_shapes(logits_BTV=logits_BTV, labels_BT=labels_BT)
     logits_BTV = logits_BTV.astype(jnp.float32)
     V = logits_BTV.shape[-1]
     log_normalizer_BT = jax.nn.logsumexp(logits_BTV, axis=-1)
-    # A gather: anything one-hot costs another pass over (B, T, V), and the gradient two.
+    # A gather: a one-hot product would cost another pass over (B, T, V), and two in the gradient.
     label_logit_BT = jnp.take_along_axis(logits_BTV, labels_BT[..., None], axis=-1)[..., 0]
     nll_BT = log_normalizer_BT - label_logit_BT
     uniform_BT = log_normalizer_BT - jnp.mean(logits_BTV, axis=-1)
@@ -39,8 +42,10 @@ def token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over):
     return (1 - label_smoothing) * nll_BT + label_smoothing * uniform_BT, nll_BT
 
 
-def loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over):
-    """Sums over the tokens that are not padding: `{"loss": .., "nll": .., "tokens": ..}`."""
+def loss_sums(
+    logits_BTV: Array, labels_BT: Array, label_smoothing: float, smoothing_over: str
+) -> dict[str, Array]:
+    """Return sums over the tokens without padding: `{"loss": .., "nll": .., "tokens": ..}`."""
     loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over)
     weights_BT = (labels_BT != PAD).astype(jnp.float32)
     return {
@@ -50,12 +55,12 @@ def loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over):
     }
 
 
-def r_drop_kl(a_BTV, b_BTV, labels_BT):
-    """Half the KL divergence of each from the other at every label, in nats: (B, T).
+@checked
+def r_drop_kl(a_BTV: Array, b_BTV: Array, labels_BT: Array) -> Array:
+    """Return the symmetric KL divergence between two passes with dropout, in nats: (B, T).
 
-    That of R-Drop (Wu et al. 2021, arXiv 2106.14448, Equation 2), between two passes with dropout.
+    The regularizer of R-Drop (Wu et al. 2021, arXiv 2106.14448, Equation 2).
     """
-    check_shapes(a_BTV=a_BTV, b_BTV=b_BTV, labels_BT=labels_BT)
     a_BTV, b_BTV = a_BTV.astype(jnp.float32), b_BTV.astype(jnp.float32)
     # The normalizers of the two logarithms cancel: both probabilities sum to 1.
     both_BTV = (jax.nn.softmax(a_BTV) - jax.nn.softmax(b_BTV)) * (a_BTV - b_BTV)
@@ -63,7 +68,7 @@ def r_drop_kl(a_BTV, b_BTV, labels_BT):
 
 
 def perplexity(sums: dict[str, Any]) -> float:
-    """exp of the mean unsmoothed NLL a token; inf where that overflows."""
+    """Return exp of the mean NLL per token; inf where that overflows."""
     try:
         return math.exp(float(sums["nll"]) / float(sums["tokens"]))
     except OverflowError:

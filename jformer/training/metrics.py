@@ -1,4 +1,4 @@
-"""Sums of the metrics since the log's last line."""
+"""Metrics of train steps, summed between two lines of the log."""
 
 import collections
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
 
 
 class StepMetrics(NamedTuple):
-    """A step, the batch that it had, and its metrics: on their way, or as they have come."""
+    """The metrics of a step, on the devices or fetched from them, and which batch it had."""
 
     step: int
     epoch: int
@@ -21,9 +21,9 @@ class StepMetrics(NamedTuple):
 
 
 class MetricsAccumulator:
-    """Fetched from the devices some steps behind the dispatch.
+    """Accumulates step metrics, fetched a few steps late so that the devices never wait.
 
-    So the devices stay busy, the progress stays true, and batches do not pile up in their memory.
+    Fetching also keeps the host from running ahead: batches do not pile up on the devices.
     """
 
     def __init__(self, sums: dict[str, float]):
@@ -35,7 +35,7 @@ class MetricsAccumulator:
         self._pending.append((step, flops_a_token))
 
     def drain(self, behind: Callable[[], int] = lambda: 0) -> Iterator[StepMetrics]:
-        """Steps as they come, until no more than `behind()` are on their way."""
+        """Fetch and yield the metrics of steps until at most `behind()` are not fetched."""
         while len(self._pending) > behind():
             step, flops_a_token = self._pending.popleft()
             step = step._replace(metrics=jax.device_get(step.metrics))
@@ -49,15 +49,14 @@ class MetricsAccumulator:
         return dict(self._sums)
 
     def next(self) -> "MetricsAccumulator":
-        """An empty one, in which only what the whole run has spent goes on."""
+        """Return an empty accumulator, which keeps only the FLOPs of the whole run."""
         return MetricsAccumulator({"flops_in_all": self._sums["flops_in_all"]})
 
     def means(self, seconds: float, peak: float) -> dict[str, float]:
-        """A token's loss and NLL, their perplexity; speed over the `seconds` that steps took.
+        """Return means per token, the perplexity, and the speed over the `seconds` of the steps.
 
-        `mfu` is the share of `peak` FLOP/s that positions with a token made use of; work on
-        padding, and work done again by rematerialisation, does not count. `flops` is all of such
-        work since the run began.
+        `mfu` is the model FLOPs utilization: the share of `peak` FLOP/s spent on tokens. Padding
+        and rematerialisation do not count. `flops` is the sum since the run began.
         """
         sums, before = self.sums(), self._before
         tokens, updates = max(sums["tokens"], 1), max(sums["steps"] - sums["skipped"], 1)

@@ -10,6 +10,7 @@ import shutil
 import jax
 
 from jformer.errors import RunError
+from jformer.rundir import NONFINITE
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.metrics import StepMetrics
 from jformer.training.setup import NEW, TrainSetup, write_run_files
@@ -44,7 +45,7 @@ class NonFiniteGuard:
 
         `where` is the position in the data behind the last one.
         """
-        first, folder = self.row[0], task.workdir / "nonfinite"
+        first, folder = self.row[0], task.workdir / NONFINITE
         taken = where["taken"] - len(self.row)
         data = {"epoch": first["epoch"], "batch": first["batch"], "taken": taken}
         if jax.process_index() == 0:

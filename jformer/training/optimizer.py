@@ -1,8 +1,8 @@
 """Adam (Section 5.3) and the learning rate, as an optax chain.
 
-The rate is a function of the train steps already done, which the caller passes as `step` to
-`optimizer.update`; it counts no calls, so an update that is not taken does not shift the schedule.
-The paper's step_num, and what the config keys count, is one more.
+The learning rate is a function of the number of train steps done before, which the caller passes
+as `step` to `optimizer.update`: a skipped update does not shift the schedule. The paper's step_num,
+which the config keys count, is one more.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from jformer.config import Config, OptimizerConfig
 
 
 def learning_rate(config: Config) -> optax.Schedule:
-    """`config.optimizer.schedule`; each is highest at step_num = warmup_steps."""
+    """Return the schedule of the config, which peaks at step_num = warmup_steps."""
     optimizer = config.optimizer
     if optimizer.schedule == "equation_3":
         factor = optimizer.learning_rate_factor * config.model.d_model**-0.5
@@ -26,7 +26,7 @@ def learning_rate(config: Config) -> optax.Schedule:
 
 
 def equation_3(factor: float, warmup_steps: int) -> optax.Schedule:
-    """Equation 3 of step_num, with `factor` for d_model^-0.5."""
+    """Return Equation 3 as a function of step_num, with `factor` in place of d_model^-0.5."""
 
     def schedule(step_num):
         step_num = jnp.asarray(step_num, jnp.float32)
@@ -36,14 +36,14 @@ def equation_3(factor: float, warmup_steps: int) -> optax.Schedule:
 
 
 def warm_up_and_decay(config: OptimizerConfig, decay_steps: int) -> optax.Schedule:
-    """Of step_num: up to `config.learning_rate` in a line, then as `config.schedule` says."""
+    """Return a linear warm-up to the peak, then a decay, as a function of step_num."""
     start, peak, end = (
         config.learning_rate_factor * rate
         for rate in (config.start_learning_rate, config.learning_rate, config.end_learning_rate)
     )
     warmup_steps = config.warmup_steps
     match config.schedule:
-        case "inverse_sqrt":  # optax has none
+        case "inverse_sqrt":  # which optax lacks
 
             def decay(steps):
                 return peak * jnp.sqrt(warmup_steps / (steps + warmup_steps))
@@ -63,7 +63,7 @@ def warm_up_and_decay(config: OptimizerConfig, decay_steps: int) -> optax.Schedu
 def make_optimizer(
     config: OptimizerConfig, rate: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    """`update` takes the updates done, too: `update(grads, state, params, step=...)`."""
+    """Return Adam or AdamW, with `update(grads, state, params, step=...)`."""
     parts = [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)]
     if config.clip_norm:
         parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
@@ -73,18 +73,18 @@ def make_optimizer(
 
 
 def decay_mask(params: Any) -> Any:
-    """True for each leaf that decays: not for biases, nor for what a norm learns."""
+    """Return True for each parameter that decays: all but biases and the scales of norms."""
 
     def decays(path, leaf):
         name = jax.tree_util.keystr(path[-1:], simple=True)
-        # By name as well: layers that are stacked have biases stacked to a matrix.
+        # By name as well: the biases of stacked layers are matrices.
         return leaf.ndim >= 2 and name not in ("bias", "scale")
 
     return jax.tree_util.tree_map_with_path(decays, params)
 
 
 def scale_by_rate(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
-    """Times -rate(step), without a state; optax's own keeps a count of its calls."""
+    """Multiply by -rate(step). Unlike optax's own this has no state: optax counts its calls."""
 
     def update(updates, state, params=None, *, step, **others):
         factor = -rate(step)

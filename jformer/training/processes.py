@@ -9,6 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from jformer.config import Config, ParallelConfig
+from jformer.console import be_quiet
 from jformer.errors import UserError
 from jformer.schema import flatten
 
@@ -45,7 +46,8 @@ def join(parallel: ParallelConfig) -> None:
             f"other ({str(error).splitlines()[0]})"
         ) from error
     if not is_first():
-        logging.getLogger("jformer").setLevel(logging.WARNING)  # one of them tells the progress
+        logging.getLogger("jformer").setLevel(logging.WARNING)
+        be_quiet()
 
 
 def check_same(config: Config, **facts: Any) -> None:

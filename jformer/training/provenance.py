@@ -14,6 +14,7 @@ import jax
 
 from jformer.config import Config, with_current_names
 from jformer.errors import UserError
+from jformer.rundir import CONFIG
 from jformer.schema import flatten
 from jformer.version import __version__
 
@@ -93,7 +94,7 @@ def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: 
     """Raise `UserError` where a checkpoint was trained with another config than its run has."""
     if changed := changed_keys(metadata["config"], config):
         raise UserError(
-            f"{workdir}/config.json: not the config that the checkpoint of step {step} was trained "
+            f"{workdir}/{CONFIG}: not the config that the checkpoint of step {step} was trained "
             f"with: {'; '.join(changed)}. Put that one back"
         )
 

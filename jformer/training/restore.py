@@ -7,13 +7,14 @@ from typing import Any
 
 import jax
 
-from jformer.config import Config, read_config
+from jformer.config import Config
+from jformer.console import say
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
+from jformer.rundir import config_of
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.monitor import say
 from jformer.training.provenance import check_config
 from jformer.training.step import abstract_params
 
@@ -42,7 +43,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
     moving average where the run has one), `last`, `best`, or steps as in `1000,2000`. `UserError`
     says what is missing.
     """
-    config = read_config(workdir / "config.json")
+    config = config_of(workdir)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = make_model(config, vocabularies)
     like = abstract_params(model)

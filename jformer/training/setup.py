@@ -1,18 +1,17 @@
 """What a run needs before its first step: from the config, the text and a run directory."""
 
-import contextlib
 import dataclasses
-import fcntl
 import functools
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from jformer.config import Config, read_config, write_config
+from jformer import rundir
+from jformer.config import Config, write_config
+from jformer.console import say
 from jformer.data.batches import Batch, Batches
 from jformer.data.cache import content_hashes
 from jformer.data.corpora import Corpus, Report, Split, in_memory
@@ -24,7 +23,6 @@ from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood
-from jformer.training.monitor import say
 from jformer.training.processes import check_same
 from jformer.training.provenance import (
     Hashes,
@@ -74,7 +72,7 @@ def prepare(
     """Read and tokenize the text, and build the step; nothing of it is in the run directory yet."""
     begins = newest_step(workdir) is None
     if begins and config.train.init_from:
-        read_config(run_and_checkpoint(config.train.init_from)[0] / "config.json")
+        rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
     hashes = content_hashes(corpora)
     content = " ".join(each for _, each in hashes)
     text = hashes + content_hashes([in_memory("the validation split", validation)])
@@ -141,54 +139,10 @@ def restore_or_init(task: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainSt
     return state, NEW
 
 
-@contextlib.contextmanager
-def locked(workdir: Path) -> Iterator[None]:
-    """One training a directory; the lock ends with the process, however that ends."""
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
-    if jax.process_index() > 0:
-        yield
-        return
-    path = workdir / "lock"
-    descriptor = take_lock(path)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            # Not one that another process has made, where somebody had removed this one.
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                path.unlink()
-        os.close(descriptor)
-        with contextlib.suppress(OSError):  # it holds a run, or another process has begun one
-            workdir.rmdir()
-
-
-def take_lock(path: Path) -> int:
-    """The descriptor of a file that this process alone has locked; `UserError` if another has."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UserError(
-                f"{path.parent}: another training is at work there; wait for it, or choose another "
-                f"--workdir"
-            ) from None
-        except FileNotFoundError:
-            pass
-        # The process that held this file has just removed it: others would lock a new one.
-        os.close(descriptor)
-
-
 def write_run_files(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
     if jax.process_index() == 0:
         workdir.mkdir(exist_ok=True)
-        write_config(config, workdir / "config.json")
+        write_config(config, workdir / rundir.CONFIG)
         vocabularies.save(workdir)
 
 
@@ -213,7 +167,7 @@ def check_same_config(config: Config, workdir: Path) -> None:
     checkpoints = Checkpoints(workdir)
     if not checkpoints.steps() and checkpoints.best_step() is None:
         return  # nothing is lost: what stopped before its first checkpoint begins anew
-    before = dataclasses.asdict(read_config(workdir / "config.json"))
+    before = dataclasses.asdict(rundir.config_of(workdir))
     if differing := changed_keys(before, config):
         raise UserError(
             f"{workdir} holds a run of another config: {'; '.join(differing)}. "

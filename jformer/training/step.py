@@ -1,8 +1,8 @@
 """The functional train step and the evaluation step.
 
-A batch is `{"source_BS": ids, "target_BT": ids, "labels_BT": ids}`: the labels are the target one
-position on, BOS left out and EOS at the end. Rows that hold several pairs come with
-`source_segments_BS` and `target_segments_BT`.
+A batch is `{"source_BS": ids, "target_BT": ids, "labels_BT": ids}`. The labels are the target
+shifted left by one position: without BOS, with EOS. Packed rows, which hold several pairs, come
+with `source_segments_BS` and `target_segments_BT`.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,10 @@ from jformer.training.optimizer import learning_rate, make_optimizer
 
 @struct.dataclass
 class TrainState:
-    step: Any  # () int32, steps done, with those whose update was skipped
+    step: Any  # () int32, number of steps done, including skipped ones
     params: Any
     optimizer_state: Any
-    ema: Any = None  # moving averages of the parameters; None: not kept
+    ema: Any = None  # exponential moving average of the parameters, or None
 
 
 def create_state(
@@ -37,7 +37,7 @@ def create_state(
 
 
 def parameter_shapes(model: Transformer) -> Any:
-    """Of the parameters, without computing any; no device is taken hold of."""
+    """Return the shapes of the parameters without computing any, and without using a device."""
     tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return jax.eval_shape(
         lambda tokens_11: model.init(jax.random.key(0), tokens_11, tokens_11), tokens_11
@@ -45,7 +45,7 @@ def parameter_shapes(model: Transformer) -> Any:
 
 
 def abstract_params(model: Transformer) -> Any:
-    """Shapes of the parameters on one device."""
+    """Return the shapes of the parameters, placed on one device."""
     one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device),
@@ -61,15 +61,15 @@ def logits(model: Transformer, params, batch, **options):
 
 
 def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callable[[Any], Any]):
-    """`gradients(params, batch, key)`: of the mean loss over all tokens, and sums of metrics.
+    """Return `gradients(params, batch, key)`: of the mean loss per token, and sums of metrics.
 
-    The same however rows fall into accumulated parts and onto devices, as each part's sum is
-    divided by the number of all tokens.
+    Each part's sum is divided by the number of all tokens, so that the result does not depend on
+    how rows fall into accumulated parts and onto devices.
     """
 
     def loss_fn(params, rows, key, all_tokens):
         if config.r_drop_alpha:
-            # Each row beside its copy, on the same device: dropout masks differ from row to row.
+            # Each row stands beside its copy, on the same device, with another dropout mask.
             rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
         logits_BTV = logits(model, params, rows, train=True, rngs={"dropout": key})
         labels_BT = rows["labels_BT"]
@@ -77,8 +77,8 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
         if config.r_drop_alpha:
             sums = {name: total / 2 for name, total in sums.items()}
             # Half of Wu et al.'s Equation 4, so that alpha = 0 is the loss of one pass.
-            apart = jnp.sum(r_drop_kl(logits_BTV[::2], logits_BTV[1::2], labels_BT[::2]))
-            sums["loss"] += config.r_drop_alpha / 2 * apart
+            divergence = jnp.sum(r_drop_kl(logits_BTV[::2], logits_BTV[1::2], labels_BT[::2]))
+            sums["loss"] += config.r_drop_alpha / 2 * divergence
         return sums["loss"] / all_tokens, sums
 
     def gradients(params, batch, key):
@@ -93,7 +93,7 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
             return jax.tree.map(jnp.add, total, new), None
 
         def part_by_part(rows_BL):
-            # Every n-th row in one part: so each part has rows of all devices.
+            # Every n-th row goes to one part, so that each part has rows of all devices.
             by_part = rows_BL.reshape(-1, config.accumulate, *rows_BL.shape[1:])
             return jnp.moveaxis(by_part, 1, 0)
 
@@ -110,15 +110,15 @@ def make_train_step(
     config: TrainConfig,
     sum_devices: Callable[[Any], Any] = lambda tree: tree,
 ):
-    """`step(state, batch, key) -> (state, metrics)`, pure; metrics are sums over the batch.
+    """Return the pure `step(state, batch, key) -> (state, metrics)`; metrics are sums.
 
-    `sum_devices` adds up what the devices have computed, where each sees its own rows alone. Under
-    jit there is nothing to add, as arrays are global there.
+    `sum_devices` adds up the gradients and sums of devices that see only their own rows (pmap).
+    Under jit arrays are global, and there is nothing to add.
     """
     gradients = make_gradients(model, config, sum_devices)
 
     def step(state, batch, key):
-        # The step's own key: a resumed run draws the masks that an uninterrupted one draws.
+        # A key per step: a resumed run draws the dropout masks of an uninterrupted one.
         key = jax.random.fold_in(key, state.step)
         grads, sums = gradients(state.params, batch, key)
         norm = optax.tree.norm(grads)
@@ -127,10 +127,10 @@ def make_train_step(
         )
         params, ema = optax.apply_updates(state.params, updates), state.ema
         if ema is not None:
-            # Averages over few steps at first: the initial parameters are soon forgotten.
+            # A smaller decay at first forgets the initial parameters.
             decay = jnp.minimum(config.ema_decay, (1 + state.step) / (10 + state.step))
             ema = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
-        # What is not finite changes nothing but the number of the step.
+        # A non-finite update changes nothing but the number of the step.
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
         kept = (state.params, state.optimizer_state, state.ema)
         kept = jax.tree.map(
@@ -147,13 +147,13 @@ def make_train_step(
 def from_config(
     config: Config, model: Transformer, sum_devices: Callable[[Any], Any] = lambda tree: tree
 ) -> tuple[Any, Any, Any]:
-    """The schedule, the optimizer and the train step that a config asks for."""
+    """Return the schedule, the optimizer and the train step of a config."""
     rate = learning_rate(config)
     optimizer = make_optimizer(config.optimizer, rate)
     return rate, optimizer, make_train_step(model, optimizer, config.train, sum_devices)
 
 
 def evaluation_step(model: Transformer, params, batch):
-    """Sums over the batch's tokens, without dropout and without label smoothing."""
+    """Return sums over the batch's tokens, without dropout and without label smoothing."""
     logits_BTV = logits(model, params, batch)
     return loss_sums(logits_BTV, batch["labels_BT"], label_smoothing=0.0, smoothing_over="all")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from jformer.config import Config
+from jformer.rundir import TENSORBOARD
 from jformer.schema import flatten
 
 CELL, WIDEST = 12, 2048  # pixels: of a weight's side, and of a picture that may need smaller ones
@@ -29,7 +30,7 @@ class TensorBoardWriter:
     def __init__(self, workdir: Path, resume_step: int, config: Config):
         """What an interrupted run wrote after `resume_step` is superseded."""
         self._event, events_writer = import_tensorboardx()
-        directory = workdir / "tensorboard"
+        directory = workdir / TENSORBOARD
         directory.mkdir(parents=True, exist_ok=True)
         # The rest of the name is the host and the second, which a run resumed at once shares with
         # the one before; TensorBoard reads the files in the order of their names.

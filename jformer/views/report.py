@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from jformer.config import Config, read_config
+from jformer import console
+from jformer.config import Config
+from jformer.console import as_duration
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
-from jformer.results import read_results
+from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics, read_results
 from jformer.schema import flatten
 from jformer.training.cost import parameters
-from jformer.training.monitor import read_metrics
 from jformer.training.step import parameter_shapes
 
 log = logging.getLogger(__name__)
@@ -98,10 +97,10 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; name run directories, or folders of them")
-        inside = sorted((path.parent for path in folder.glob("*/config.json")), key=natural)
-        runs = [folder] if (folder / "config.json").exists() else inside
+        inside = sorted((path.parent for path in folder.glob(f"*/{CONFIG}")), key=natural)
+        runs = [folder] if has_run(folder) else inside
         if not runs:
-            deeper = sorted({path.parents[1] for path in folder.glob("*/*/config.json")})
+            deeper = sorted({path.parents[1] for path in folder.glob(f"*/*/{CONFIG}")})
             hint = f"; name {', '.join(map(str, deeper))}" if deeper else ""
             raise UserError(f"{folder}: no run has begun there{hint}")
         found += runs
@@ -114,14 +113,14 @@ def natural(path: Path) -> list[tuple[bool, int | str]]:
 
 
 def read_run(workdir: Path) -> RunSummary:
-    config = read_config(workdir / "config.json")
+    config = config_of(workdir)
     count = None
-    if (workdir / "vocabulary.json").exists():
+    if (workdir / VOCABULARY).exists():
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
         sizes = vocabularies.target.size, vocabularies.source.size
         # Not by `make_model`, which takes hold of a device: another process may need all of it.
         count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
-    lines = read_metrics(workdir / "metrics.jsonl")
+    lines = read_metrics(workdir)
     return RunSummary(workdir, config, count, lines, read_results(workdir))
 
 
@@ -129,7 +128,7 @@ def see_all(workdirs: Sequence[Path]) -> list[RunSummary]:
     """Those that have begun; a damaged one is left out with a warning."""
     runs = []
     for workdir in workdirs:
-        if (workdir / "config.json").exists():
+        if has_run(workdir):
             try:
                 runs.append(read_run(workdir))
             except (UserError, OSError) as error:
@@ -242,11 +241,9 @@ def exponent(value: float | None) -> str:
 def duration(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    return tqdm.format_interval(round(seconds)).removeprefix("0")
+    return as_duration(seconds).removeprefix("0")
 
 
 def markdown(rows: list[Row]) -> str:
-    heading, *lines = table(rows)
-    ruler = [":--", *["--:"] * (len(heading) - 1)]
-    told = [f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines]]
-    return "\n".join([*told, "", base_line(rows)]).rstrip()
+    """Format the table of the runs in Markdown, and below it what the rows have in common."""
+    return f"{console.markdown(table(rows))}\n\n{base_line(rows)}".rstrip()

@@ -13,7 +13,7 @@ pytest.importorskip("submitit", reason="needs the extra slurm")
 from experiments.cluster import Cluster
 from experiments.sweep import load_sweep, make_points
 from jformer.errors import RunError
-from jformer.training.monitor import last_line
+from jformer.rundir import last_metrics
 from tests.conftest import sweep_flags
 
 SUBMIT = "local:timeout_min=10"
@@ -73,7 +73,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     log = preempted.log.read_text()
     assert "stopped by SIGTERM; all is saved" in log
     assert "resuming from step" in log
-    logs = [last_line(point.workdir / "metrics.jsonl") for point in (preempted, undisturbed)]
+    logs = [last_metrics(point.workdir) for point in (preempted, undisturbed)]
     assert logs[0] == logs[1]
     assert logs[0]["step"] == 300
 

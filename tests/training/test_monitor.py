@@ -1,18 +1,13 @@
-"""metrics.jsonl without a repeated or missing line, and progress that a log file can hold."""
+"""Metrics of steps, their sums and means, and traces of some steps."""
 
-import json
-import re
-import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.main import main
 from jformer.training.metrics import MetricsAccumulator, StepMetrics
-from jformer.training.monitor import MetricsFile, Profile, Progress
-from tests.conftest import small_flags
+from jformer.training.monitor import Profile
 
 
 def step_at(step, **metrics):
@@ -21,50 +16,6 @@ def step_at(step, **metrics):
     return StepMetrics(
         step, 0, step - 1, {name: jnp.float32(value) for name, value in values.items()}
     )
-
-
-def steps_in(path):
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
-
-
-def test_a_resumed_file_drops_what_happens_again_and_a_torn_last_line(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    file = MetricsFile(path, 0)
-    for step in (10, 20, 30):
-        file.write(step, "train", loss=1.5)
-    with path.open("a") as torn:
-        torn.write('{"step": 40, "spl')
-    file = MetricsFile(path, 20)
-    file.write(30, "train", loss=1.0)
-    assert steps_in(path) == [10, 20, 30]
-
-
-def test_a_resume_puts_damaged_lines_aside_and_goes_on(
-    trained_workdir, corpus_directory, tmp_path, capfd
-):
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    path = workdir / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    bad = [b'{"step": 3, "spl\xff\n', b"[3]\n"]
-    path.write_bytes(b"".join([lines[0], bad[0], *lines[1:], bad[1]]))
-    more = [*small_flags(corpus_directory, workdir), "--config.train.steps=13"]
-    capfd.readouterr()
-    assert main(["jformer", *more]) == 0
-    aside = f"damaged, and put aside into metrics.jsonl.damaged: line 2, {len(lines) + 2}"
-    told = f"{path}: {aside}"
-    assert capfd.readouterr().err.splitlines().count(told) == 1
-    assert (workdir / "metrics.jsonl.damaged").read_bytes() == b"".join(bad)
-    now = path.read_bytes().splitlines(keepends=True)
-    assert now[: len(lines)] == lines
-    assert {json.loads(line)["step"] for line in now[len(lines) :]} == {13}
-
-
-def test_a_line_has_its_step_its_split_and_named_numbers(tmp_path):
-    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
-    assert file.write(10, "validation", nll=0.25, seconds=3.0) == "validation  nll 0.25"
-    assert json.loads((tmp_path / "metrics.jsonl").read_text()) == {
-        "step": 10, "split": "validation", "nll": 0.25, "seconds": 3.0,
-    }  # fmt: skip
 
 
 def test_sums_go_on_from_those_of_a_checkpoint():
@@ -111,18 +62,6 @@ def test_the_gradient_norm_is_a_mean_over_the_updates_that_were_made():
     assert len(list(window.drain())) == 4
     means = window.means(1.0, 1.0)
     assert (means["gradient_norm"], means["skipped"]) == (3.0, 2.0)
-
-
-def test_progress_off_a_terminal_is_lines_with_the_time_left(capsys):
-    progress = Progress(90, 1000)
-    for _ in range(20):
-        progress.advance({})
-    progress.report(110, "loss 2.5")
-    progress.close()
-    lines = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"step 91/1000  done in 0 s, with compilation", lines[0])
-    assert re.fullmatch(r"step 110/1000  ETA 00:00  ", lines[1])
-    assert re.fullmatch(r"step 110/1000  ETA 00:00  loss 2.5", lines[2])
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ import pytest
 from jformer.config import read_config, write_config
 from jformer.errors import UserError
 from jformer.main import main
+from jformer.rundir import locked
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.setup import check_same_config, describe, is_complete, locked
+from jformer.training.setup import check_same_config, describe, is_complete
 from tests.conftest import small_config, small_flags
 
 HOLDER = (

@@ -1,0 +1,97 @@
+"""The terminal: lines on standard error, progress, and tables."""
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+SECONDS_SILENT = 10.0  # between two lines of progress in a log
+PACE_OF = 200  # number of last advances whose median is the pace
+_quiet = False
+
+
+def be_quiet() -> None:
+    """Print nothing from here on: of several processes the first alone reports."""
+    global _quiet
+    _quiet = True
+
+
+def say(text: str) -> None:
+    """Print a line on standard error, above a progress bar if there is one."""
+    if not _quiet:
+        tqdm.write(text, file=sys.stderr)
+        sys.stderr.flush()
+
+
+def as_duration(seconds: float) -> str:
+    """Format seconds as 01:23 or 1:02:03."""
+    return tqdm.format_interval(round(seconds))
+
+
+class Progress:
+    """A bar on a terminal. Elsewhere a line every ten seconds, or the lines that a caller reports.
+
+    The time that is left is the median pace of the last advances times what is left: compiling a
+    new shape, which takes seconds once, does not change it.
+    """
+
+    def __init__(self, unit: str, total: int | None, done: int = 0, lines: bool = True):
+        self._unit, self._total, self._done, self._lines = unit, total, done, lines
+        self._paces: list[float] = []
+        self._last = self._told = time.monotonic()
+        hidden = _quiet or not sys.stderr.isatty()
+        # The bar's own estimate would be another one.
+        layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]" if total else None
+        self._bar = tqdm(
+            initial=done, total=total, unit=unit, disable=hidden, bar_format=layout, leave=False
+        )
+
+    def advance(self, number: int = 1) -> float:
+        """Count `number` more; return the seconds since the advance before."""
+        now = time.monotonic()
+        seconds, self._last = now - self._last, now
+        if number:
+            self._paces = [*self._paces[1 - PACE_OF :], seconds / number]
+        self._done += number
+        if not self._bar.disable:
+            self._bar.set_postfix_str(f"ETA {self.eta()}", refresh=False)
+            self._bar.update(number)
+        elif self._lines and now - self._told >= SECONDS_SILENT:
+            self.report("")
+        return seconds
+
+    def eta(self) -> str:
+        """Return the time that is left; ? where it is not known."""
+        if self._total is None or not self._paces:
+            return "?"
+        return as_duration(statistics.median(self._paces) * (self._total - self._done))
+
+    def report(self, text: str, done: int | None = None) -> None:
+        """Print a line with how far it is, the time left, and `text`."""
+        self._told = time.monotonic()
+        done = self._done if done is None else done
+        of_total = "" if self._total is None else f"/{self._total}  ETA {self.eta()}"
+        say(f"{self._unit} {done}{of_total}  {text}".rstrip())
+
+    def close(self) -> None:
+        self._bar.close()
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Format a table: columns two spaces apart, all but the first aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [text.rjust(width) for text, width in zip(row, widths, strict=True)]
+        cells[0] = row[0].ljust(widths[0])
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Format a table in Markdown; the first row is the heading."""
+    heading, *lines = rows
+    ruler = [":--", *["--:"] * (len(heading) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines])

@@ -1,0 +1,179 @@
+"""The run directory: the names of its files, its lock, metrics.jsonl and results.json.
+
+A run directory is self-contained: config, vocabularies, metrics, scores and checkpoints. Whatever
+reads or writes one takes the names from here.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jformer.config import Config, read_config
+from jformer.console import say
+from jformer.errors import UserError
+from jformer.files import read_object, replace_file
+
+CONFIG = "config.json"
+VOCABULARY = "vocabulary.json"
+SOURCE_VOCABULARY = "source_vocabulary.json"  # only where each language has its own
+METRICS = "metrics.jsonl"  # an object per line: step, split and numbers
+RESULTS = "results.json"  # scores by test set
+CHECKPOINTS = "checkpoints"  # a directory per step
+BEST = "best"  # the checkpoint with the best validation score
+TENSORBOARD = "tensorboard"
+PROFILE = "profile"
+NONFINITE = "nonfinite"  # a run directory with the state before the loss was not finite
+LOCK = "lock"
+NUMBERS_OF_SCORES = ("bleu", "chrf", "perplexity", "seconds")
+
+
+def config_of(workdir: Path) -> Config:
+    return read_config(workdir / CONFIG)
+
+
+def has_run(workdir: Path) -> bool:
+    return (workdir / CONFIG).exists()
+
+
+@contextlib.contextmanager
+def locked(workdir: Path) -> Iterator[None]:
+    """Create the directory and hold its lock, which ends with the process, however that ends.
+
+    Raises `UserError` where another process trains there.
+    """
+    create(workdir)
+    path = workdir / LOCK
+    descriptor = take_lock(path)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            # Another process may hold a lock of the same name, where somebody removed this one.
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                path.unlink()
+        os.close(descriptor)
+        with contextlib.suppress(OSError):  # it holds a run, or another process has begun one
+            workdir.rmdir()
+
+
+def create(workdir: Path) -> None:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
+
+
+def take_lock(path: Path) -> int:
+    """Return the descriptor of a file that this process alone has locked."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            raise UserError(
+                f"{path.parent}: another training is at work there; wait for it, or choose another "
+                f"--workdir"
+            ) from None
+        except FileNotFoundError:
+            pass
+        # The process that held this file has just removed it: others would lock a new one.
+        os.close(descriptor)
+
+
+class MetricsFile:
+    """metrics.jsonl, open for a run that begins or resumes."""
+
+    def __init__(self, workdir: Path, resume_step: int):
+        """Drop the lines after `resume_step`, which will be written again.
+
+        Damaged lines are moved to a file beside this one.
+        """
+        self._path = workdir / METRICS
+        lines = read_lines(self._path)
+        kept, damaged = [], []
+        for number, line in enumerate(lines, start=1):
+            content = parse_line(line)
+            if content is None:
+                damaged.append(number)
+            elif content["step"] <= resume_step:
+                kept.append(line)
+        if damaged:
+            aside = self._path.with_name(METRICS + ".damaged")
+            with aside.open("ab") as file:
+                file.write(b"".join(lines[number - 1] + b"\n" for number in damaged))
+            numbers = ", ".join(map(str, damaged))
+            say(f"{self._path}: damaged, and put aside into {aside.name}: line {numbers}")
+        replace_file(self._path, b"".join(line + b"\n" for line in kept))
+
+    def write(self, step: int, split: str, **numbers: float) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
+
+
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl; `UserError` names one that is damaged."""
+    path = workdir / METRICS
+    contents = []
+    for number, line in enumerate(read_lines(path), start=1):
+        content = parse_line(line)
+        if content is None:
+            raise UserError(
+                f"{path}:{number}: is damaged; remove the line, or go on with the training, which "
+                f"puts it aside"
+            )
+        contents.append(content)
+    return contents
+
+
+def last_metrics(workdir: Path) -> dict[str, Any]:
+    """Return the last undamaged line of metrics.jsonl; empty where there is none."""
+    for line in reversed(read_lines(workdir / METRICS)):
+        if content := parse_line(line):
+            return content
+    return {}
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines that have their end; none where there is no file."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the step, the split and the numbers of a line; None where it is damaged."""
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get("step"), int):
+        return None
+    numbers = dict(content)
+    split = numbers.pop("split", None)
+    whole = isinstance(split, str) and all(isinstance(n, int | float) for n in numbers.values())
+    return content if whole else None
+
+
+def read_results(workdir: Path) -> dict[str, Any]:
+    """Return `{test set: scores}` of what has been scored; `UserError` where it is damaged."""
+    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
+    if not path.exists():
+        return {}
+    results = read_object(path, way_out)
+    for name, scores in results.items():
+        known = scores if isinstance(scores, dict) else dict.fromkeys(NUMBERS_OF_SCORES)
+        numbers = [known.get(key, 0) for key in NUMBERS_OF_SCORES]
+        if not all(isinstance(number, int | float) for number in numbers):
+            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
+    return results
+
+
+def write_result(workdir: Path, name: str, scores: dict[str, Any]) -> None:
+    """Put the scores of a test set into results.json."""
+    results = {**read_results(workdir), name: scores}
+    replace_file(workdir / RESULTS, json.dumps(results, indent=2).encode() + b"\n")

@@ -1,0 +1,75 @@
+"""Progress that a log file can hold, with one estimate of the time left, and tables."""
+
+import re
+
+import pytest
+
+from jformer import console
+from jformer.console import Progress, aligned, markdown, say
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The seconds that have passed, to be set."""
+    seconds = [0.0]
+    monkeypatch.setattr("jformer.console.time.monotonic", lambda: seconds[0])
+    return seconds
+
+
+def test_reported_lines_have_the_step_and_the_time_left(capsys, clock):
+    progress = Progress("step", 1000, done=90, lines=False)
+    for _ in range(10):
+        clock[0] += 2
+        assert progress.advance() == 2
+    assert capsys.readouterr().err == ""
+    progress.report("loss 2.5", done=100)
+    progress.close()
+    assert capsys.readouterr().err == "step 100/1000  ETA 30:00  loss 2.5\n"
+
+
+def test_compiling_a_new_shape_does_not_change_the_time_left(clock):
+    progress = Progress("step", 100, lines=False)
+    for seconds in (30, 1, 1, 20, 1, 1, 1):
+        clock[0] += seconds
+        progress.advance()
+    assert progress.eta() == "01:33"
+
+
+@pytest.mark.parametrize(
+    ("total", "told"), [(4000, "line 2000/4000  ETA 00:40"), (None, "line 2000")]
+)
+def test_a_log_gets_a_line_now_and_then(capsys, clock, total, told):
+    """The pace is that of this command, not of the lines that were there before."""
+    progress = Progress("line", total, done=1000)
+    clock[0] = 5
+    progress.advance(500)
+    assert capsys.readouterr().err == ""
+    clock[0] = 20
+    progress.advance(500)
+    assert capsys.readouterr().err == told + "\n"
+
+
+def test_a_terminal_has_a_bar_with_the_same_estimate(capsys, clock, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    progress = Progress("step", 100)
+    clock[0] = 20
+    progress.advance(50)
+    progress.report("loss 2.5")
+    progress.close()
+    shown = capsys.readouterr().err
+    assert "step 50/100  ETA 00:20  loss 2.5" in shown
+    assert set(re.findall(r"ETA ([\d:]+)", shown)) == {"00:20"}
+
+
+def test_a_process_that_is_quiet_says_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(console, "_quiet", False)
+    console.be_quiet()
+    say("one line")
+    Progress("step", 10).report("text")
+    assert capsys.readouterr().err == ""
+
+
+def test_columns_of_a_table_are_aligned():
+    rows = [["name", "BLEU"], ["a longer name", "1.0"]]
+    assert aligned(rows) == "name           BLEU\na longer name   1.0"
+    assert markdown(rows) == "| name | BLEU |\n| :-- | --: |\n| a longer name | 1.0 |"
