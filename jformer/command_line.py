@@ -127,6 +127,8 @@ def own_flags(
         if value is REQUIRED:
             raise UserError(f"--{name} is missing, as in --{name}={EXAMPLES[name]}")
         written = {f"-{name}={value}", f"--{name}={value}"}
+        if f"--{name}=" in arguments:
+            raise UserError(f"--{name}=: is empty; give it a value, or leave it out")
         if isinstance(value, str) and value.startswith("--") and not written & {*arguments}:
             raise UserError(f"--{name} {value}: has no value; write --{name}=VALUE")
     return values, rest
@@ -210,6 +212,10 @@ def parse(
     else:
         config_flags.DEFINE_config_file("config", None, **known)
     path = config_file(rest)
+    if not path and "--config=" in rest:
+        raise UserError("--config=: is empty; give it a value, or leave it out")
+    if os.path.isdir(path):
+        raise UserError(f"--config={path}: is a folder; there is configs/tiny.py, for one")
     try:
         with naming_failures_in(path):
             extra = config_values(["", *rest])[1:]
@@ -230,6 +236,10 @@ def parse(
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"--config: {reason}; there is configs/tiny.py, for one") from error
     except (AttributeError, LookupError, TypeError) as error:
+        if path and "get_config" in str(error):
+            raise UserError(
+                f"{path}: has no function get_config(), which makes a config"
+            ) from error
         raise UserError(f"--config: {error}") from error
     if extra:
         raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")

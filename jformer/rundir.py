@@ -70,7 +70,12 @@ def create(workdir: Path) -> None:
 def take_lock(path: Path) -> int:
     """Return the descriptor of a file that this process alone has locked."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise UserError(
+                f"--workdir={path.parent}: cannot be written ({error.strerror})"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(descriptor), path.stat()):

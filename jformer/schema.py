@@ -155,7 +155,13 @@ def check_flags(config: Any, arguments: list[str]) -> None:
     keys = flatten(config)
     for argument in arguments:
         match = re.fullmatch(r"--?config\.([^=]*)(=.*)?", argument, re.DOTALL)
-        if match and match[1] not in keys:
+        if not match or match[1] in keys:
+            continue
+        if inside := [key for key in keys if key.startswith(f"{match[1]}.")]:
+            raise UserError(
+                f"{argument}: is a section of the config; set a key of it as {inside[0]}"
+            )
+        if match:
             raise UserError(f"{argument}: is no key of the config{nearest(match[1], keys)}")
 
 

@@ -71,6 +71,8 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
         output.write("".join(SCORES[format](*row) for row in rows))
         total += sum(one.log_prob for one in scored)
         tokens += sum(len(one.token_log_probs) for one in scored)
+    if not tokens:
+        raise UserError(f"{' and '.join(corpus.places)}: are empty; sentences are needed there")
     return total, tokens
 
 

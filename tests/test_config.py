@@ -183,7 +183,7 @@ def test_heads_need_not_divide_d_model_when_their_widths_are_set():
     [
         ("--config.model.dropuot=0.3", "did you mean model.dropout?"),
         ("--config.dropout=0.3", "did you mean model.dropout?"),
-        ("--config.model=3", "is no key of the config"),
+        ("--config.model=3", "is a section of the config; set a key of it as model.num_layers"),
         ("--config.modle.dropout=0.3", "did you mean model.dropout?"),
         ("--config.decode.beam=4", "did you mean decode.beam_size?"),
         ("--config.optimizer.beta=4", "did you mean optimizer.beta"),

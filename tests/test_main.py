@@ -90,6 +90,28 @@ def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd, body, 
     assert told.out == ""
 
 
+def test_a_config_that_is_no_config_file_is_named(tmp_path, capfd):
+    (tmp_path / "own.py").write_text("")
+    for path, message in (
+        (tmp_path / "own.py", f"{tmp_path}/own.py: has no function get_config()"),
+        (tmp_path, f"--config={tmp_path}: is a folder"),
+        ("", "--config=: is empty; give it a value, or leave it out"),
+    ):
+        # In a process of its own: ml_collections keeps the functions of the file before.
+        done = run_main("train", f"--config={path}", f"--workdir={tmp_path / 'new'}", text=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"jformer: {message}")
+        assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--workdir=", "--output=", "--checkpoint="])
+def test_an_empty_flag_is_no_default(tmp_path, capfd, flag):
+    assert main(["jformer", "translate", f"--workdir={tmp_path}", flag]) == 2
+    assert (
+        capfd.readouterr().err == f"jformer: {flag}: is empty; give it a value, or leave it out\n"
+    )
+
+
 STORED = {
     "[]": "is damaged: it holds no JSON object; restore the file",
     '"text"': "is damaged: it holds no JSON object; restore the file",

@@ -6,14 +6,15 @@ from jformer.errors import UserError
 from jformer.schema import check_section, key
 
 SEEDS = (">= 0", "<= 4294967295")  # JAX takes seeds modulo 2^32
+SIZES = (">= 1", "<= 4096")
 BEAM, SAMPLING = ("search", "beam"), ("search", "sampling")
 
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig:
     search: str = key("beam", "decoding strategy", "beam", "sampling")
-    beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", ">= 1")
-    n_best: int = key(1, "outputs per sentence; with a beam at most beam_size", ">= 1")
+    beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", *SIZES)
+    n_best: int = key(1, "outputs per sentence; with a beam at most beam_size", *SIZES)
     length_penalty: float = key(
         0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
     )

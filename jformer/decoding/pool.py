@@ -87,7 +87,7 @@ class Decoder:
                         "out of memory with one sentence: lower config.decode.beam_size"
                     ) from error
                 self.places = max(1, min(self.places, len(requests)) // 2)
-                log.warning("out of memory: %d sentences at a time from here on", self.places)
+                log.warning("out of memory: config.decode.batch_size=%d from here on", self.places)
 
     def _find(self, requests: dict[int, Request]) -> Iterator[tuple[int, Hypotheses]]:
         order = sorted(requests, key=lambda n: (requests[n].bucket, len(requests[n].source)))

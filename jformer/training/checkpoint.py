@@ -198,6 +198,10 @@ class Checkpoints:
                 return self.position(step)
         return {}
 
+    def is_whole(self, step: int) -> bool:
+        """Return whether no file of a checkpoint is missing or changed."""
+        return not verify_checksums(self._all.path / str(step))
+
     def metadata(self, step: int, best: bool = False) -> dict[str, Any]:
         return self._read(self._best if best else self._all, step, {}, ["metadata"])["metadata"]
 

@@ -9,6 +9,7 @@ one that was not.
 import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -59,6 +60,8 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
         for name, split in splits.items()
         if wanted == "all" or (name == "validation") == (wanted == "validation")
     }
+    if workdir.is_dir() and not os.access(workdir, os.W_OK) and is_complete(config, workdir):
+        return scored  # nothing is written there
     create(workdir)
     with locked(workdir) if is_first() else contextlib.nullcontext():
         if is_complete(config, workdir):

@@ -1,7 +1,9 @@
 """A trained model out of a run directory: to translate, to score, or to begin another run with."""
 
+import contextlib
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.rundir import config_of
 from jformer.training import parallel
-from jformer.training.checkpoint import Checkpoints
+from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
 from jformer.training.provenance import check_config
 from jformer.training.step import abstract_params
 
@@ -47,7 +49,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = make_model(config, vocabularies)
     like = abstract_params(model)
-    with Checkpoints(workdir) as checkpoints:
+    with Checkpoints(workdir) as checkpoints, naming_other_checkpoints(checkpoints, which):
         if which == "best":
             step = checkpoints.best_step()
             if step is None:
@@ -73,6 +75,18 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             check_config(checkpoints.metadata(step), config, workdir, step)
         params = checkpoints.params(steps, like, ema=ema and which == "average")
     return Restored(config, vocabularies, model, params, steps[-1])
+
+
+@contextlib.contextmanager
+def naming_other_checkpoints(checkpoints: Checkpoints, which: str) -> Iterator[None]:
+    """Say which checkpoints there are where the one that was asked for is damaged."""
+    try:
+        yield
+    except CorruptCheckpointError as error:
+        steps = ", ".join(map(str, checkpoints.steps()))
+        raise CorruptCheckpointError(
+            f"{error}; --checkpoint={which} needs it, and takes another step, too, of {steps}"
+        ) from error
 
 
 def run_and_checkpoint(init_from: str) -> tuple[Path, str]:

@@ -75,7 +75,7 @@ def prepare(
         rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
     hashes = content_hashes(corpora)
     content = " ".join(each for _, each in hashes)
-    text = hashes + content_hashes([in_memory("the validation split", validation)])
+    text = hashes + content_hashes([in_memory(name_of_validation(config), validation)])
     if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)
     else:
@@ -111,6 +111,11 @@ def prepare(
         params_key=params_key,
         dropout_key=dropout_key,
     )
+
+
+def name_of_validation(config: Config) -> str:
+    """Return what an error calls the validation text."""
+    return f"the validation split {config.data.validation}".rstrip()
 
 
 def restore_or_init(task: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
@@ -152,11 +157,16 @@ def newest_step(workdir: Path) -> int | None:
 
 
 def is_complete(config: Config, workdir: Path) -> bool:
-    """Whether all steps are done, or enough of them without a better score."""
+    """Return whether all steps are done, or enough of them without a better score.
+
+    A run whose last checkpoint is damaged is not complete: it goes on from the one before.
+    """
     checkpoints = Checkpoints(workdir)
     newest = max(checkpoints.steps(), default=0)
-    if not newest or newest >= config.train.steps:
-        return bool(newest)
+    if not newest or not checkpoints.is_whole(newest):
+        return False
+    if newest >= config.train.steps:
+        return True
     position = checkpoints.newest_position()
     lost_patience = position.get("ended", False)
     return lost_patience and 0 < config.train.patience <= position["best"]["worse"]

@@ -6,6 +6,8 @@ import json
 import re
 import resource
 import shutil
+import subprocess
+import sys
 import time
 
 import pytest
@@ -44,7 +46,8 @@ def test_a_run_does_not_go_on_with_other_text(
     finally:
         changed.write_text(text)
     error = last_line(capsys.readouterr().err)
-    name = str(changed) if split == "train" else "the validation split"
+    prefix = changed.with_suffix("")
+    name = str(changed) if split == "train" else f"the validation split {prefix}"
     assert error.startswith(f"jformer: {name}: has changed since the run in {workdir} was trained")
     assert f"--config.train.init_from={workdir}" in error
     assert Checkpoints(workdir).steps() == [9, 12]
@@ -165,3 +168,49 @@ def test_a_last_checkpoint_that_cannot_be_written_is_no_result(
     assert not (workdir / "results.json").exists()
     assert main(flags) == 0  # with room, it goes on from what it has
     assert jformer.load(workdir).step == 12
+
+
+def test_a_complete_run_whose_last_checkpoint_is_damaged_is_trained_on_from_the_one_before(
+    corpus, tmp_path, capfd
+):
+    flags = flags_of(corpus, tmp_path / "run")
+    assert main(flags) == 0
+    scores = json.loads(last_line(capfd.readouterr().out))
+    damaged = tmp_path / "run" / "checkpoints" / "12" / "params" / "_sharding"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(
+        UserError, match=r"_sharding.*; --checkpoint=average needs it, .* of 9, 12$"
+    ):
+        jformer.load(tmp_path / "run")
+    assert main(flags) == 0
+    told = capfd.readouterr()
+    assert "moved to" in told.err
+    assert "going on from step 9" in told.err
+    again = json.loads(last_line(told.out))
+    assert again["validation"]["params_sha256"] == scores["validation"]["params_sha256"]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv (util-linux) is not installed")
+def test_a_complete_run_that_cannot_be_written_prints_its_scores(
+    trained_workdir, corpus_directory, tmp_path
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    # Root may write anywhere, unless it gives that up.
+    command = ["setpriv", "--bounding-set=-dac_override", sys.executable, "-m", "jformer.main"]
+    command += small_flags(corpus_directory, workdir)
+    for path in (*workdir.rglob("*"), workdir):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        scores = json.loads((workdir / "results.json").read_text())
+        told = subprocess.run(command, capture_output=True, text=True)
+        assert told.returncode == 0, told.stderr
+        assert json.loads(last_line(told.stdout)) == {"test": scores["test"]}
+        more = [*command, "--config.train.steps=15"]
+        told = subprocess.run(more, capture_output=True, text=True)
+        assert told.returncode == 2
+        expected = f"jformer: --workdir={workdir}: cannot be written (Permission denied)"
+        assert last_line(told.stderr) == expected
+    finally:
+        for path in (workdir, *workdir.rglob("*")):
+            path.chmod(0o755)
