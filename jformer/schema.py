@@ -161,8 +161,7 @@ def check_flags(config: Any, arguments: list[str]) -> None:
             raise UserError(
                 f"{argument}: is a section of the config; set a key of it as {inside[0]}"
             )
-        if match:
-            raise UserError(f"{argument}: is no key of the config{nearest(match[1], keys)}")
+        raise UserError(f"{argument}: is no key of the config{nearest(match[1], keys)}")
 
 
 def help_text(config: Any) -> str:
