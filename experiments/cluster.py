@@ -1,4 +1,4 @@
-"""Points at work on a cluster, through submitit: Slurm, or `local` to try it out on one machine."""
+"""Runs the points of a sweep on a cluster through submitit: Slurm, or `local` for a trial."""
 
 import signal
 from pathlib import Path
@@ -8,11 +8,11 @@ from experiments.sweep import Point
 from experiments.work import Work, begin
 from jformer.errors import RunError, UserError
 
-REQUEUES = 1000  # after a time limit; a preempted job is requeued always
+REQUEUES = 1000  # of a job that reached its time limit; a preempted job is always requeued
 
 
 class Task:
-    """A point as a job. `checkpoint` is submitit's: called before a preemption or a time limit."""
+    """A point as a job; submitit calls `checkpoint` before a preemption or a time limit."""
 
     def __init__(self, point: Point):
         self._point = point
@@ -24,7 +24,7 @@ class Task:
             return "another process is at work on it"
         fault = self._work.wait()
         while self._work.was_stopped:
-            # By the cluster, which has a preempted job requeued unless it ends by itself.
+            # The cluster stopped it; it requeues a preempted job unless that ends by itself.
             signal.pause()
         return fault
 
@@ -38,10 +38,10 @@ class Task:
 
 
 class Cluster:
-    """All points at once, as an array of which the cluster runs as many as it has room for."""
+    """Submits all points as one job array; the cluster runs as many at a time as it can."""
 
     def __init__(self, submit: str, jobs: int, folder: Path):
-        """`submit` is CLUSTER:KEY=VALUE,... with submitit's parameters."""
+        """Create the executor; `submit` is CLUSTER:KEY=VALUE,... with submitit's parameters."""
         try:
             import submitit
         except ImportError as error:
@@ -66,7 +66,7 @@ class Cluster:
 
         started = list(waiting)
         if not started:
-            return []  # submitit warns of an empty array
+            return []  # submitit warns about an empty array
         try:
             with self._executor.batch():
                 jobs = [self._executor.submit(Task(point)) for point in started]
@@ -77,7 +77,7 @@ class Cluster:
         return started
 
     def poll(self, point: Point) -> str | None:
-        """None while it waits or works, then what went wrong, or nothing."""
+        """Return None until the job has ended, then an error message, or "" for success."""
         job = self._jobs[point.name]
         if not job.done():
             return None
@@ -85,5 +85,5 @@ class Cluster:
         return f"job {job.job_id}: {str(error).splitlines()[0]}" if error else job.result()
 
     def stop(self) -> str:
-        """The jobs stay; what to say about it."""
+        """Leave the jobs to the cluster and return a message about that."""
         return "the cluster goes on with the jobs; `report` shows how they do"

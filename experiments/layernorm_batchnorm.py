@@ -1,18 +1,18 @@
-"""LayerNorm or BatchNorm: what becomes of a Transformer whose norms look at the whole batch.
+"""A comparison of LayerNorm and BatchNorm, which normalizes over the whole batch.
 
     python -m experiments.layernorm_batchnorm [--batch_tokens=64,512,4096] [--steps=400]
 
-The same small model, data and number of updates, once with the paper's LayerNorm, once with a
-BatchNorm in the place of each. A LayerNorm takes mean and variance over the D components of one
-token; a BatchNorm takes them of each component over all positions of a batch, where sentences of
-other lengths and their padding are among them, and where it is not trained it has only running
-averages of what it saw. Printed for each size of a batch, in nats a token:
+The same small model is trained on the same data for the same number of updates, once with the
+paper's LayerNorm, once with a BatchNorm in place of each. LayerNorm takes mean and variance over
+the D components of one token. BatchNorm takes them for each component over all positions of a
+batch, which include other sentences and their padding, and uses running averages outside training.
+Printed for each batch size, in nats per token:
 
     training        NLL of the last tenth of the batches, with dropout
-    validation      NLL as a trained model is used: a BatchNorm with its running averages
-    own statistics  the same with those of the validation batches themselves
-    alone, beside   by how much the NLL of a validation sentence changes, on the average, where it
-                    stands alone and not in its batch, under the statistics of what it stands in
+    validation      NLL in inference mode: BatchNorm uses its running averages
+    own statistics  the same with the statistics of the validation batches themselves
+    alone, beside   mean absolute change of a validation sentence's NLL when it is evaluated alone
+                    and not in its batch, each time with the statistics of that input
 """
 
 import argparse
@@ -41,11 +41,11 @@ from jformer.training.loss import loss_sums, token_losses
 from jformer.training.optimizer import learning_rate, make_optimizer
 from jformer.training.setup import TrainSetup, prepare
 
-SENTENCES = 64  # whose NLL is computed alone, too
+SENTENCES = 64  # whose NLL is also computed alone
 
 
 class BatchNorm(nn.Module):
-    """Statistics of the batch where they may be updated, running averages of them elsewhere."""
+    """Normalizes by the batch where `batch_stats` is mutable, else by its running averages."""
 
     @nn.compact
     def __call__(self, x_BLD):
@@ -67,7 +67,7 @@ def make_config(batch_tokens: int, steps: int) -> Config:
 
 
 def train(task: TrainSetup, model: Any) -> tuple[dict[str, Any], float]:
-    """The trained variables, and the mean NLL of the last tenth of the batches."""
+    """Return the trained variables, and the mean NLL of the last tenth of the batches."""
     config, keys = task.config, jax.random.split(jax.random.key(task.config.seed))
     optimizer = make_optimizer(config.optimizer, learning_rate(config))
     smoothing = config.train.label_smoothing, config.train.smoothing_over
@@ -98,7 +98,7 @@ def train(task: TrainSetup, model: Any) -> tuple[dict[str, Any], float]:
 
 
 def nll_of(model: Any, own_statistics: bool) -> Callable[[dict[str, Any], Batch], np.ndarray]:
-    """From variables and a batch to the summed NLL of each row."""
+    """Return a function from variables and a batch to the summed NLL of each row."""
 
     @jax.jit
     def rows(variables, batch):
@@ -114,7 +114,7 @@ def nll_of(model: Any, own_statistics: bool) -> Callable[[dict[str, Any], Batch]
 
 
 def compare(task: TrainSetup) -> list[list[str]]:
-    """A line for each norm."""
+    """Train and evaluate a model with each norm; return a table row for each."""
     pairs, config = tokenize(task.validation, task.vocabularies), task.config
     rows, size = np.arange(len(task.validation)), config.train.batch_tokens
     layout = Buckets(*pairs.lengths(rows), size, config.data.num_buckets)

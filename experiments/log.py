@@ -1,10 +1,10 @@
-"""Run a row of LOG.md again, and compare.
+"""Run a row of LOG.md again and compare the scores.
 
     python -m experiments.log ID [--workdir=runs/log-ID] [--config.data.directory=DIR ...]
 
-Trains by the row's command with the code as it is now, shows the scores of then and now side by
-side, and prints the new run as a row. A key on the command line goes before the row's, and takes
-the place of DIR in it. The same command again goes on with a run that was stopped.
+Trains with the row's command and the current code, shows the old and the new scores side by side,
+and prints the new run as a row. A key on the command line overrides that of the row, which is how
+DIR is replaced. The same command again resumes a run that was stopped.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from jformer.errors import UserError
 from jformer.views.report import RunSummary, duration, read_run
 
 LOG = Path(__file__).with_name("LOG.md")
-# What a cell of scores has of a split: its words there, the name in results.json, its digits.
+# Scores in a cell of LOG.md: label, name in results.json, decimals.
 SCORES = {
     "BLEU": ("bleu", 2), "lc": ("bleu_lowercase", 2), "chrF": ("chrf", 2), "PPL": ("perplexity", 3),
 }  # fmt: skip
@@ -36,7 +36,7 @@ class LogRow:
 
 
 def read_log(text: str) -> dict[str, LogRow]:
-    """The rows that a command tells in full: others have words behind it."""
+    """Return the rows whose command is complete; incomplete ones have words after it."""
     rows = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(" | ")]
@@ -50,7 +50,7 @@ def read_log(text: str) -> dict[str, LogRow]:
 
 
 def read_scores(cell: str) -> dict[str, float]:
-    """`test BLEU 96.98, chrF 98.58; validation NLL 0.111` by name; what is no score is left out."""
+    """Parse `test BLEU 96.98, chrF 98.58; validation NLL 0.111`; other text is ignored."""
     found = {}
     for part in cell.split(";"):
         split, _, numbers = part.strip().partition(" ")
@@ -60,7 +60,7 @@ def read_scores(cell: str) -> dict[str, float]:
 
 
 def scores_of(run: RunSummary) -> str:
-    """As LOG.md has them."""
+    """Format the scores of a run as in LOG.md."""
     parts = []
     for split, scores in run.scores.items():
         numbers = [
@@ -74,7 +74,7 @@ def scores_of(run: RunSummary) -> str:
 
 
 def as_row(run: RunSummary, command: list[str]) -> str:
-    """A line of LOG.md, but for its id and remark."""
+    """Format a run as a line of LOG.md, without its id and remark."""
     seconds = (run.spent("seconds") or 0.0) + sum(s["seconds"] for s in run.scores.values())
     cells = [
         "", f"{datetime.date.today()}", f"`{shlex.join(command)}`", commit(), f"{run.config.seed}",
@@ -94,7 +94,7 @@ def commit() -> str:
 
 
 def hardware() -> str:
-    import jax  # now that no other process needs the devices
+    import jax  # only now, when no other process needs the devices
 
     first = jax.local_devices()[0]
     if first.platform == "cpu":
@@ -103,7 +103,7 @@ def hardware() -> str:
 
 
 def with_flags(command: list[str], flags: list[str]) -> list[str]:
-    """The command with other values where `flags` have them."""
+    """Return the command with `flags` in place of its flags of the same names."""
     names = {flag.partition("=")[0] for flag in flags}
     kept = [flag for flag in command if flag.partition("=")[0] not in names]
     for flag in kept:
@@ -127,7 +127,7 @@ def run_again(arguments: list[str]) -> int:
         stdout=subprocess.DEVNULL,
     )
     if ended.returncode:
-        return ended.returncode  # it has said why
+        return ended.returncode  # the process has printed why
     run = read_run(Path(flag.workdir))
     now = read_scores(scores_of(run))
     lines = [["", "then", "now", "difference"]]

@@ -1,4 +1,4 @@
-"""Points at work on this machine, which is dealt out to them."""
+"""Runs the points of a sweep on this machine, with cores and GPUs divided among them."""
 
 import dataclasses
 import os
@@ -11,21 +11,21 @@ from experiments.work import Work, begin
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What one of several processes has of the machine."""
+    """The share of the machine that one of several processes uses."""
 
     environment: dict[str, str]
     cores: frozenset[int]  # empty: all
 
 
 class Pool:
-    """As many processes at a time as there are places."""
+    """Runs as many processes at a time as there are places."""
 
     def __init__(self, places: Sequence[Place]):
         self._free = list(places)
         self._at_work: dict[str, tuple[Work, Place]] = {}
 
     def start(self, waiting: list[Point]) -> list[Point]:
-        """Take from `waiting` what can be started now."""
+        """Start as many points as there are free places; move them from `waiting` to the result."""
         started = []
         for point in list(waiting):
             if not self._free:
@@ -39,7 +39,7 @@ class Pool:
         return started
 
     def poll(self, point: Point) -> str | None:
-        """None while it is at work, then what went wrong, or nothing."""
+        """Return None while the point runs, then an error message, or "" for success."""
         work, place = self._at_work[point.name]
         fault = work.poll()
         if fault is not None:
@@ -48,7 +48,7 @@ class Pool:
         return fault
 
     def stop(self) -> str:
-        """End with all saved; what to say about it."""
+        """Let all processes save and end; return a message about that."""
         for work, _ in self._at_work.values():
             work.stop()
         for work, _ in self._at_work.values():
@@ -57,9 +57,9 @@ class Pool:
 
 
 def places(jobs: int) -> list[Place]:
-    """The cores and GPUs that this process may use, dealt out to `jobs` processes.
+    """Divide the cores and GPUs that this process may use among `jobs` processes.
 
-    Small models gain: a process on a core of its own does more than half of what it does on two.
+    Small models gain: a process on one core has more than half of its speed on two.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     gpus = visible_gpus()
@@ -70,7 +70,7 @@ def places(jobs: int) -> list[Place]:
             own = gpus[number::jobs] or [gpus[number % len(gpus)]]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
             if len(gpus) < jobs:
-                # JAX takes three quarters of a GPU's memory for itself, unless it is told.
+                # By default, each JAX process reserves three quarters of a GPU's memory.
                 share = 0.9 / -(-jobs // len(gpus))
                 environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
         shared = jobs == 1 or len(cores) < jobs
@@ -79,7 +79,7 @@ def places(jobs: int) -> list[Place]:
 
 
 def visible_gpus() -> list[str]:
-    """Their names for CUDA_VISIBLE_DEVICES. JAX is not asked: it would take hold of them."""
+    """Return the GPUs' names for CUDA_VISIBLE_DEVICES, without JAX, which would reserve them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [gpu for gpu in named.split(",") if gpu]

@@ -1,23 +1,23 @@
-"""Run a sweep: every point a process of its own with a run directory of its own.
+"""Run a sweep: every point is a process with a run directory of its own.
 
     python -m experiments.run experiments/NAME.py [--workdir=runs/NAME] [--jobs=1] [--seeds=1]
                               [--only=PATTERN] [--dry_run] [--submit=slurm:KEY=VALUE,...]
                               [--config.KEY=VALUE ...]
 
-    --workdir  the folder of the run directories, which are named by what a point changes
-    --jobs     points at work at the same time; they share out the machine's cores and GPUs
-    --seeds    runs of each point, with the config's seed and the numbers behind it
-    --only     the points whose name matches, as '*num_heads*', with all their seeds
-    --dry_run  print the commands, and run nothing
-    --submit   as an array of jobs of a Slurm cluster (extra slurm), with submitit's parameters, as
+    --workdir  folder of the run directories, which are named after what a point changes
+    --jobs     number of points that run at the same time and share the machine's cores and GPUs
+    --seeds    runs per point, with the config's seed and the numbers that follow it
+    --only     run the points whose name matches, as '*num_heads*', with all their seeds
+    --dry_run  print the commands and run nothing
+    --submit   run as a job array of a Slurm cluster (extra slurm), with submitit's parameters, as
                --submit=slurm:timeout_min=600,gpus_per_node=1,slurm_partition=gpu
-    --config.* a key for all points
+    --config.* set a key for all points
 
-The same command again goes on: what is complete is not run again, what was stopped resumes, what
-failed is tried again, what has newer validation or test files is scored again. A point on which
-another process is at work is left to it. Progress goes to standard error, what the process of a
-point says to log.txt in its run directory, the table of results to standard output. Exit status: 0
-all is complete, 1 a point failed, 2 the user's mistake, 130 and 143 stopped by Ctrl-C and SIGTERM.
+The same command again continues a sweep: complete points are skipped, stopped ones resume, failed
+ones are tried again, and those with newer validation or test files are scored again. A point that
+another process is running is left to it. Progress goes to standard error, messages of a point's
+process to log.txt in its run directory, the table of results to standard output. Exit status: 0 all
+is complete, 1 a point failed, 2 the user's mistake, 130 and 143 stopped by Ctrl-C and SIGTERM.
 """
 
 import sys
@@ -34,7 +34,7 @@ from jformer.training.stopping import StopHandler
 from jformer.views.report import markdown, read_rows
 
 FLAGS = {"workdir": "", "jobs": "1", "seeds": "1", "only": "", "dry_run": False, "submit": ""}
-PAUSE = 0.5  # seconds between two looks at the processes
+PAUSE = 0.5  # seconds between two polls of the processes
 
 
 def run_sweep(arguments: list[str]) -> int:
@@ -62,7 +62,7 @@ def run_sweep(arguments: list[str]) -> int:
 
 
 def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
-    """Run what is not complete; the names of those that failed."""
+    """Run the points that are not complete; return the names of those that failed."""
     waiting = [point for point in points if not point.is_complete]
     say(f"sweep       {len(points)} points, {len(points) - len(waiting)} complete")
     at_work: list[Point] = []
@@ -77,7 +77,7 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
             for point in workers.start(waiting):
                 at_work.append(point)
                 progress.report(point, "goes on" if point.has_begun else "begins")
-            if not at_work:  # there is room for those that wait
+            if not at_work:  # places are free, so other processes run the waiting points
                 for point in [point for point in waiting if point not in elsewhere]:
                     elsewhere.append(point)
                     progress.report(point, "another process is at work on it; waiting for that")
@@ -97,7 +97,7 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
 
 
 class SweepProgress:
-    """The steps of all points together, and a line where one begins or ends."""
+    """Shows the steps of all points together, and a line when a point begins or ends."""
 
     def __init__(self, points: list[Point]):
         self._points = points

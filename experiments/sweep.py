@@ -1,7 +1,7 @@
-"""What a sweep consists of: its points, each a config, a run directory and the command of a run.
+"""The points of a sweep, each with a config, a run directory and the command of its run.
 
-A sweep is a file with a config, `CONFIG = "configs/tiny.py:multi30k"`, and a generator `sweep()` of
-what its points change, as flat overrides: `{"model.num_heads": 4}`, or `{}` for the config itself.
+A sweep is a Python file with a config, `CONFIG = "configs/tiny.py:multi30k"`, and a generator
+`sweep()` of flat overrides, one dict per point: `{"model.num_heads": 4}`, or `{}` for none.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from jformer.errors import UserError
 from jformer.rundir import config_of, has_run, last_metrics
 from jformer.training.setup import check_same_config
 
-LONGEST_NAME = 200  # of a folder; file systems end at 255
+LONGEST_NAME = 200  # characters of a folder's name; file systems allow 255
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Point:
 
     @property
     def command(self) -> list[str]:
-        """What runs it, or goes on with it, or prints its scores once more."""
+        """Return the command that runs or resumes the point, or prints its scores again."""
         train = ["-m", "jformer.main", *self.flags, f"--workdir={self.workdir}"]
         return [sys.executable, *train]
 
@@ -48,17 +48,17 @@ class Point:
 
     @property
     def log(self) -> Path:
-        """Standard error of all its processes."""
+        """Return the file with the standard error of all processes of this point."""
         return self.workdir / "log.txt"
 
     @property
     def scores(self) -> Path:
-        """Standard output of the process that came to its end: only a complete point has it."""
+        """Return the file with the standard output of the run; only a complete point has it."""
         return self.workdir / "scores.json"
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has scores of this config that are newer than the text to be scored."""
+        """Return whether there are scores of this config that are newer than the scored text."""
         if not self.scores.exists() or config_of(self.workdir) != self.config:
             return False
         made = self.scores.stat().st_mtime
@@ -66,7 +66,7 @@ class Point:
 
     @functools.cached_property
     def scored_files(self) -> list[Path]:
-        """The files of the validation and test text; none, where it is not in the user's files."""
+        """Return the validation and test files; none where the text is not in the user's files."""
         if self.config.data.name != "files" and not self.config.data.directory:
             return []
         splits = open_corpora(self.config.data, self.config.seed, with_train=False)
@@ -78,17 +78,17 @@ class Point:
 
     @property
     def step(self) -> int:
-        """The last that its log of metrics has."""
+        """Return the last step in metrics.jsonl."""
         return last_metrics(self.workdir).get("step", 0)
 
 
 def make_points(
     sweep: ModuleType, folder: Path, flags: list[str], only: str, seeds: int
 ) -> list[Point]:
-    """The points, checked; `flags` are for each of them, as `--config.train.steps=100`.
+    """Return the checked points; `flags`, as `--config.train.steps=100`, are set for all of them.
 
-    `only` is a pattern of names, with their seed or without, as `*num_heads*`. With several `seeds`
-    each point is there once more for every seed behind its own.
+    `only` is a pattern of names with or without their seeds, as `*num_heads*`. With `seeds` > 1
+    each point is repeated with the seeds that follow its own.
     """
     points: dict[str, Point] = {}
     chosen = []
@@ -155,6 +155,6 @@ def as_flags(overrides: dict[str, Any]) -> Iterator[str]:
 
 
 def name_of(overrides: dict[str, Any]) -> str:
-    """As `model.num_heads=4+seed=1`; no comma and no @, which separate runs elsewhere."""
+    """Return `model.num_heads=4+seed=1`; comma and @, which separate runs, are escaped."""
     parts = (f"{key}={urllib.parse.quote(str(value), safe='')}" for key, value in overrides.items())
     return "+".join(parts) or "base"

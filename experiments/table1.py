@@ -1,14 +1,14 @@
-"""Table 1 of the paper, measured: what a layer costs as its sequence grows, or its width.
+"""Table 1 of the paper, measured: the cost of a layer by sequence length and by width.
 
     python -m experiments.table1 [--lengths=256,512,1024,2048] [--widths=64,128,256,512]
                                  [--rounds=7]
 
-Four layers that map a sequence (n, d) to another: self-attention, a recurrent layer, a convolution
-of k taps, self-attention restricted to the r positions before. Each is timed forward and backward,
-and its memory is what XLA lays out for that. The lengths are at the second of the widths, the
-widths at the second of the lengths. An exponent is the slope between the last two sizes, beside
-Table 1's for the operations; memory has none there. Only what the table counts is measured:
-attention without its projections, which cost n d^2 more.
+Four layers map a sequence (n, d) to another: self-attention, a recurrent layer, a convolution of k
+taps, and self-attention restricted to the last r positions. Each is timed forward and backward;
+memory is what XLA allocates for the temporaries. Lengths are measured at the second of the widths,
+widths at the second of the lengths. The exponent is the slope between the last two sizes, printed
+beside that of Table 1 for the operations; the table has none for memory. Only what the table counts
+is measured: attention has no projections, which would cost n d^2 more.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def restricted(x_LD, weights):
     return jnp.einsum("LR,LRD->LD", jax.nn.softmax(logits_LR), near_LRD)
 
 
-# The layer and Table 1: exponents of n and d in its complexity, sequential operations, path length.
+# Layer, and from Table 1: exponents of n and d in the complexity, sequential operations, path.
 LAYERS: dict[str, tuple[Callable, tuple[int, int], str, str]] = {
     "self-attention": (self_attention, (2, 1), "O(1)", "O(1)"),
     "recurrent": (recurrent, (1, 2), "O(n)", "O(n)"),
@@ -63,7 +63,7 @@ LAYERS: dict[str, tuple[Callable, tuple[int, int], str, str]] = {
 
 
 def compiled(layer: Callable, n: int, d: int) -> tuple[Any, tuple]:
-    """Forward and backward pass, and arguments for it."""
+    """Return the compiled forward and backward pass of a layer, and arguments for it."""
     keys = jax.random.split(jax.random.key(0), 4)
     weights = {
         "in_DD": jax.random.normal(keys[0], (d, d)) / d**0.5,
@@ -76,7 +76,7 @@ def compiled(layer: Callable, n: int, d: int) -> tuple[Any, tuple]:
 
 
 def measure(sizes: list[tuple[int, int]], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Milliseconds and megabytes of every layer at each (n, d); the layers take turns."""
+    """Return milliseconds and megabytes of every layer at each (n, d); the layers take turns."""
     ready = {
         name: [compiled(layer, n, d) for n, d in sizes] for name, (layer, *_) in LAYERS.items()
     }
@@ -100,7 +100,7 @@ def measure(sizes: list[tuple[int, int]], rounds: int) -> dict[str, list[tuple[f
 
 
 def slope(values: list[float], sizes: list[int]) -> float:
-    """The exponent by which the last value grew out of the one before; nan where that was 0."""
+    """Return the exponent of growth between the last two values; NaN where one of them is 0."""
     if not min(values[-2:]):
         return math.nan
     return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])

@@ -1,8 +1,9 @@
-"""Table 3 of the paper at its size: every row of (A) to (E), and big, on WMT14 en-de.
+"""A sweep of the paper's Table 3 at full size: rows (A) to (E), and big, on WMT14 en-de.
 
     python -m experiments.run experiments/table3.py --submit=slurm:gpus_per_node=8,timeout_min=1440
 
-Scored on newstest2013, as there. 20 runs of 100,000 steps (big: 300,000) of 25,000 + 25,000 tokens.
+Its 20 runs have 100,000 steps (big: 300,000) of 25,000 + 25,000 tokens. They are scored on
+newstest2013, as in the paper.
 """
 
 from jformer.paper import TABLE_3

@@ -1,9 +1,9 @@
-"""Table 3 in about three hours on two cores: the paper's differences around a small base model.
+"""A sweep of the paper's Table 3 around a small base model: about three hours on two cores.
 
     python -m experiments.run experiments/table3_small.py --jobs=2 --config.data.directory=MULTI30K
 
-What the paper halves is halved here, from `configs/small.py`; dropout and label smoothing have its
-values. As in the paper the development set is scored, by single checkpoints.
+Sizes change by the paper's ratios, starting from `configs/small.py`; dropout and label smoothing
+have the paper's values. As in the paper, single checkpoints are scored on the development set.
 """
 
 CONFIG = "configs/small.py:multi30k"

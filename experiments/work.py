@@ -1,4 +1,4 @@
-"""A point at work: one process, and who else must keep away from its run directory."""
+"""The process that runs a point of a sweep, and the lock on its run directory."""
 
 import contextlib
 import fcntl
@@ -12,16 +12,16 @@ from experiments.sweep import Point
 
 
 class Work:
-    """A process that runs a point's command. What it says is kept in the run directory."""
+    """A process that runs a point's command; its output is kept in the run directory."""
 
     def __init__(
         self, point: Point, lock: BinaryIO, environment: Mapping[str, str], cores: Collection[int]
     ):
         self._point = point
         self._partial = point.scores.with_name(point.scores.name + ".partial")
-        self._partial.unlink(missing_ok=True)  # of a killed one; a link would be written through
+        self._partial.unlink(missing_ok=True)  # of a killed process; a link would be followed
         with self._partial.open("xb") as scores, point.log.open("ab") as log:
-            # Ctrl-C and preemption are for who started it, who then asks it to save and end.
+            # Ctrl-C and preemption signals are for the parent, which then asks it to save and end.
             before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             self._process = subprocess.Popen(
                 point.command, stdin=subprocess.DEVNULL, stdout=scores, stderr=log,
@@ -30,11 +30,11 @@ class Work:
             )  # fmt: skip
             signal.signal(signal.SIGUSR2, before)
         if cores:
-            with contextlib.suppress(ProcessLookupError):  # it has ended already
+            with contextlib.suppress(ProcessLookupError):  # the process has already ended
                 os.sched_setaffinity(self._process.pid, cores)
 
     def poll(self) -> str | None:
-        """None while it works, then what went wrong, or nothing."""
+        """Return None while the process runs, then an error message, or "" for success."""
         status = self._process.poll()
         return None if status is None else self._ended(status)
 
@@ -43,17 +43,17 @@ class Work:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it has ended because it was asked to, with all saved."""
+        """Return whether the process ended on request, with everything saved."""
         return self._process.returncode == 128 + signal.SIGTERM
 
     def stop(self) -> None:
-        """Ask it to save and to end."""
+        """Ask the process to save and end."""
         self._process.send_signal(signal.SIGTERM)
 
     def join(self) -> None:
-        """Return when it has ended. May interrupt `wait`, as the handler of a signal does.
+        """Return when the process has ended; may be called by a signal handler during `wait`.
 
-        Popen's own wait would then wait for a lock which this very thread holds.
+        Popen's own wait would then block on a lock that this very thread holds.
         """
         if self._process.returncode is None:
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
@@ -70,11 +70,11 @@ class Work:
 
 
 def begin(point: Point, environment: Mapping[str, str], cores: Collection[int]) -> Work | None:
-    """None where another process is at work on the point: of another sweep, or of a killed one."""
+    """Start a point; None if a process of another sweep, or of a killed one, still runs it."""
     point.workdir.mkdir(parents=True, exist_ok=True)
     with (point.workdir / "sweep.lock").open("wb") as lock:
         try:
-            # The process inherits the lock, which ends with it and not with this one.
+            # The child inherits the lock, which is released when the child ends, not this process.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return None

@@ -1,6 +1,6 @@
-"""What every program of the house begins with: its flags as a checked config, its exit status.
+"""Command-line handling shared by all programs: flags, the checked config and the exit status.
 
-No module but this, `main` and the programs in experiments/ reads a flag.
+Only this module, `main` and the programs in experiments/ read flags.
 """
 
 import contextlib
@@ -25,20 +25,20 @@ from jformer.output import drop_output, open_standard_error
 from jformer.rundir import config_of
 from jformer.schema import LARGEST, check_flags, flatten, nearest, thaw
 
-REQUIRED = None  # the default of a flag that has none
-LONGEST_LINE = 1000  # of what ended a command: a value can have thousands of digits
+REQUIRED = None  # the default of a flag that must be given
+LONGEST_LINE = 1000  # of an error message, in characters: a value can have thousands of digits
 EXAMPLES = {"workdir": "runs/tiny-phrases-en-de", "data": "PREFIX for PREFIX.en and PREFIX.de"}
 
 
 def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
-    """What `run` returns, or what became of it: a mistake or a failure is one line of `program`."""
+    """Call `run` and return its exit status; an error is printed as one line after `program`."""
     open_standard_error()
     use_utf8()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     logging.getLogger("jformer").setLevel(logging.INFO)
     try:
         status = run()
-        print(end="", flush=True)  # what standard output cannot take is met here, not at the end
+        print(end="", flush=True)  # a failing standard output raises here, not at exit
         return status
     except (UserError, flags.Error) as error:
         if debug:
@@ -46,7 +46,7 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         print(f"{program}: {one_line(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        drop_output()  # who read has gone, as `head` does
+        drop_output()  # the reader has closed the pipe, as `head` does
         return 128 + signal.SIGPIPE
     except (RunError, OSError) as error:
         if debug:
@@ -63,14 +63,14 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
 
 
 def use_utf8() -> None:
-    """Let results be UTF-8 whatever the locale says; half characters of file names are escaped."""
+    """Print UTF-8 whatever the locale is; undecodable bytes of file names are escaped."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def one_line(error: Exception) -> str:
-    """The last line of a message, behind a traceback of ml_collections; of a long one both ends."""
+    """Return the last line (ml_collections puts a traceback before it), shortened if long."""
     line = str(error).strip().splitlines()[-1]
     if len(line) <= LONGEST_LINE:
         return line
@@ -78,7 +78,7 @@ def one_line(error: Exception) -> str:
 
 
 def program_status(program: str, doc: str | None, run: Callable[[list[str]], int]) -> int:
-    """The exit status of `python -m program ARGUMENTS`, which without any shows its `doc`."""
+    """Run `python -m program ARGUMENTS`, or print `doc` without any; return the exit status."""
     arguments = sys.argv[1:]
     if not arguments or {"--help", "-h"} & {*arguments}:
         print(doc)
@@ -87,10 +87,10 @@ def program_status(program: str, doc: str | None, run: Callable[[list[str]], int
 
 
 def use_huge_pages() -> None:
-    """Start this process once more, with malloc on huge pages.
+    """Restart this process with malloc on huge pages.
 
-    XLA's CPU backend takes fresh memory for the temporaries of each step. With small pages a third
-    of the step goes into page faults, and glibc reads this setting only when a process starts.
+    XLA's CPU backend allocates fresh memory for the temporaries of each step. With small pages a
+    third of the step is spent in page faults. glibc reads this setting only at process start.
     """
     if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
@@ -115,7 +115,7 @@ def positive(name: str, text: Any, kind: type) -> Any:
 def own_flags(
     arguments: list[str], defaults: Mapping[str, str | bool | None]
 ) -> tuple[flags.FlagValues, list[str]]:
-    """The flags of `defaults`, and what is none of them; `--debug` is one of every command."""
+    """Return the flags of `defaults` and `--debug`, and the remaining arguments."""
     values = flags.FlagValues()
     flags.DEFINE_bool("debug", False, "", flag_values=values)
     for name, default in defaults.items():
@@ -137,7 +137,7 @@ def own_flags(
 def flags_and_folders(
     arguments: list[str], defaults: Mapping[str, str | bool | None]
 ) -> tuple[flags.FlagValues, list[str]]:
-    """The flags of `defaults` and at least one folder, of a command that needs no config."""
+    """Return the flags of `defaults` and one or more folders, for a command without a config."""
     values, folders = own_flags(arguments, defaults)
     for name in folders:
         if name.startswith("-"):
@@ -149,7 +149,7 @@ def flags_and_folders(
 
 
 def config_file(arguments: list[str]) -> str:
-    """The path in `--config=PATH[:DATASET]`; empty where there is none."""
+    """Return the path in `--config=PATH[:DATASET]`; empty where there is none."""
     text = ""
     for argument, following in itertools.pairwise([*arguments, ""]):
         name, has_value, value = argument.partition("=")
@@ -160,13 +160,13 @@ def config_file(arguments: list[str]) -> str:
 
 @contextlib.contextmanager
 def naming_failures_in(path: str) -> Iterator[None]:
-    """Whatever a Python file of the user's raises is a `UserError` with the number of its line."""
+    """Turn any exception raised in a user's Python file into a `UserError` with its line number."""
     try:
         yield
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        cause: BaseException | None = error  # as ml_collections and absl wrap it
+        cause: BaseException | None = error  # ml_collections and absl wrap the original
         while cause is not None and not (line := line_of(path, cause)):
             cause = cause.__cause__ or cause.__context__
         if cause is None:
@@ -176,7 +176,7 @@ def naming_failures_in(path: str) -> Iterator[None]:
 
 
 def line_of(path: str, error: BaseException) -> int:
-    """Of the file where it failed; 0 if it did not fail there."""
+    """Return the line of the file where the error was raised; 0 if it was raised elsewhere."""
     if isinstance(error, SyntaxError) and error.filename and same_file(error.filename, path):
         return error.lineno or 0
     frames = traceback.walk_tb(error.__traceback__)
@@ -191,10 +191,10 @@ def same_file(one: str, other: str) -> bool:
 def parse(
     arguments: list[str], defaults: Mapping[str, str | bool | None], of_run: bool = False
 ) -> tuple[flags.FlagValues, Config]:
-    """The flags of `defaults` and the config, checked and frozen; anything else is an error.
+    """Return the flags of `defaults` and the config, checked and frozen; all else is an error.
 
     The config is that of `--config`, or with `of_run` that of the run in `--workdir`, of which only
-    `decode` can change.
+    `decode.*` and `data.bad_lines` can change.
     """
     check_flags(Config(), arguments)
     values, rest = own_flags(arguments, defaults)

@@ -1,7 +1,7 @@
-"""Files: those of a run directory are written whole or not at all, and those that a user names.
+"""Atomic writing of files, both in run directories and under names that a user gives.
 
-A user's name may be that of a device or a pipe, which is written to as it is, or of a link, which
-stays one while the file that it points to is replaced.
+A user's name may be that of a device or a pipe, which is written to directly, or of a symbolic
+link, which is kept while its target is replaced.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from jformer.errors import RunError, UserError
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write under another name first: a kill leaves the old file or the new one, never a half."""
+    """Write to another name, then rename: a kill leaves the old file or the new one."""
     partial = partial_of(path)
-    # Somebody may have put a link or a pipe there: it goes, and is never written through.
+    # A link or a pipe of that name is removed, and never written through.
     partial.unlink(missing_ok=True)
     try:
         with partial.open("xb") as file:
@@ -30,26 +30,26 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def partial_of(path: Path) -> Path:
-    """Where the content of a file is until it is whole."""
+    """Return the path that holds the content of a file until it is complete."""
     return path.with_name(path.name + ".partial")
 
 
 def open_partial(path: Path) -> int:
-    """The descriptor of a file to append to, made where there is none."""
+    """Open a regular file to append to, creating it if needed; return its descriptor."""
     check_partial(path)
-    # Without following a link, or waiting for a reader of a pipe, that is put there right now.
+    # If a link or a pipe appears there right now, do not follow it or wait for a reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     return os.open(path, flags, 0o666)
 
 
 def check_partial(path: Path) -> None:
-    """Raise `UserError` for a link, a pipe or a folder: no earlier command has left that there."""
+    """Raise `UserError` for a link, a pipe or a folder: no earlier command has created that."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise UserError(f"{path}: is no regular file; remove it, or choose another --output")
 
 
 def read_object(path: Path, way_out: str) -> dict[str, Any]:
-    """The JSON object in a file of ours; `UserError` names a damaged file, and the way out."""
+    """Return the JSON object in a file; `UserError` names a damaged file and the way out."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -62,18 +62,18 @@ def read_object(path: Path, way_out: str) -> dict[str, Any]:
 
 
 def check_writable(flag: str, name: str) -> None:
-    """Raise `UserError` where --FLAG=NAME cannot be written: the work before it takes its time."""
+    """Raise `UserError` where --FLAG=NAME cannot be written, before long work is lost by that."""
     if os.path.isdir(name):
         raise UserError(f"--{flag}={name}: is a directory; a file is needed there")
     with writing(flag, name):
         with contextlib.suppress(FileNotFoundError):
-            os.stat(name)  # tells of a link to itself, for one
+            os.stat(name)  # fails for a link to itself, for instance
         if not is_special(name):
             tempfile.TemporaryFile(dir=final_path(name).parent).close()
 
 
 def write_file(flag: str, name: str, content: bytes) -> None:
-    """Write all that --FLAG=NAME is to hold; an old file stays until the new one is whole."""
+    """Write the content of --FLAG=NAME; an old file stays until the new one is complete."""
     if is_special(name):
         with os.fdopen(open_special(flag, name), "wb") as file:
             file.write(content)
@@ -85,18 +85,18 @@ def write_file(flag: str, name: str, content: bytes) -> None:
 
 
 def open_special(flag: str, name: str) -> int:
-    """The descriptor of a device or a pipe; it waits for who reads a pipe."""
+    """Open a device or a pipe and return its descriptor; waits until a pipe has a reader."""
     with writing(flag, name):
         return os.open(name, os.O_WRONLY)
 
 
 def is_special(name: str) -> bool:
-    """Whether it is a device or a pipe, say."""
+    """Return whether `name` exists but is no file and no directory, as a device or a pipe."""
     return os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name)
 
 
 def final_path(name: str) -> Path:
-    """The file that a link points to, or the file itself."""
+    """Return the path with symbolic links resolved."""
     return Path(os.path.realpath(name))
 
 

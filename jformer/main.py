@@ -44,8 +44,8 @@ checkpoint.
 DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files. --debug shows
 the traceback of a mistake.
 """
-# Flags and sub-commands only: no other module reads a flag. Whatever imports JAX is imported where
-# it is used, so that --help and a mistyped flag answer at once.
+# Flags and sub-commands only. Modules that import JAX are imported where they are used, so that
+# --help and a mistyped flag answer at once.
 
 import dataclasses
 import json
@@ -82,13 +82,13 @@ def main(argv: list[str]) -> int:
 
 
 def run_main() -> None:
-    """The console script."""
+    """Run the console script `jformer`."""
     use_huge_pages()
     sys.exit(main(sys.argv))
 
 
 def command_of(arguments: list[str]) -> Callable[[list[str]], int]:
-    """The command, whose name is taken off the arguments."""
+    """Return the command, and remove its name from the arguments."""
     commands = {
         "train": train_command,
         "translate": translate_command,
@@ -127,7 +127,7 @@ def train_command(arguments: list[str]) -> int:
     languages = f"{data.source_language}-{data.target_language}"
     workdir = Path(flag.workdir or f"runs/{config.name}-{data.name}-{languages}")
     check_same_config(config, workdir)
-    read_results(workdir)  # damaged ones are told before any work
+    read_results(workdir)  # raises for damaged ones before any work
     join(config.parallel)
     if is_first():
         say(f"workdir     {workdir}")
@@ -159,7 +159,7 @@ def evaluate_command(arguments: list[str]) -> int:
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
 
-    read_results(Path(flag.workdir))  # damaged ones are told before any work
+    read_results(Path(flag.workdir))  # raises for damaged ones before any work
     if flag.data:
         tests = {flag.data: named_test_set(flag.data, flag.references, config)}
     else:
@@ -266,7 +266,7 @@ def report_command(arguments: list[str]) -> int:
 
 
 def open_run(flag: Any, config: Config) -> Any:
-    """The run of --workdir with the others of --ensemble, and with what `config` changes of it."""
+    """Open the run of --workdir with those of --ensemble, and with `config` in place of its own."""
     from jformer.run import load
 
     run = load(flag.workdir, flag.checkpoint, [name for name in flag.ensemble.split(",") if name])
@@ -274,7 +274,7 @@ def open_run(flag: Any, config: Config) -> Any:
 
 
 def score_all(run: Any, tests: dict[str, Any], against: Any = None) -> dict[str, Any]:
-    """Translate and score each test set, showing some of its translations, and keep the scores."""
+    """Translate and score each test set, print some translations, and store the scores."""
     from jformer.results import keep_scores, score_test_set
 
     scores = {}

@@ -1,7 +1,7 @@
-"""Where lines come from and go to: whole ones only, whatever happens.
+"""The line-based input and output of commands; a stopped command can resume its output file.
 
-A file is FILE.partial until all of it is there, and FILE.job beside it says what is being done: the
-same command goes on behind the last whole line.
+A file is FILE.partial until it is complete, and FILE.job beside it describes the job: the same
+command resumes after the last whole line.
 """
 
 import contextlib
@@ -33,18 +33,18 @@ from jformer.files import (
 
 
 def standard_input() -> Iterator[bytes]:
-    """Its lines; none where it is closed."""
+    """Return the lines of standard input; none where it is closed."""
     return without_ends(sys.stdin.buffer if sys.stdin else ())
 
 
 def open_standard_error() -> None:
-    """Where it is closed: else any file that is opened next would get its number."""
+    """Replace a closed standard error, or the next file that is opened would get its number."""
     if sys.stderr is None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
 def drop_output() -> None:
-    """What standard output does not take: Python would fail once more when it ends."""
+    """Discard what standard output does not accept: Python would fail again at exit."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -53,16 +53,16 @@ def drop_output() -> None:
 
 
 class Output:
-    """An open file, pipe or terminal; `done` lines of the input have been written before."""
+    """An open file, pipe or terminal that already holds the outputs of `done` input lines."""
 
-    goes_on = False  # whether the same command goes on with what a stopped one has written
+    goes_on = False  # whether the same command resumes what a stopped one has written
 
     def __init__(self, descriptor: int, done: int = 0):
         self.done = done
         self._descriptor = descriptor
 
     def write(self, text: str) -> None:
-        """Whole lines: where the disk is full, no half one stays in a file."""
+        """Write whole lines; if the disk is full, an incomplete one is cut off a regular file."""
         data, written = text.encode(), 0
         try:
             while written < len(data):
@@ -75,24 +75,24 @@ class Output:
             raise
 
     def complete(self) -> None:
-        """All is written."""
+        """Finish the output after its last line."""
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
 def note_of(path: Path) -> Path:
-    """Where it stands what job is writing a file."""
+    """Return the path of the file that describes the job that writes `path`."""
     return path.with_name(path.name + ".job")
 
 
 class OutputFile(Output):
-    """A file that appears when all of it is there."""
+    """A file that gets its name when it is complete."""
 
     def __init__(self, path: Path, job: dict[str, Any], format: str):
-        """`job` is all that the lines depend on; one of nothing is always begun anew.
+        """Open FILE.partial; `job` holds all that the lines depend on, and {} never resumes.
 
-        What another job has begun is neither gone on with nor thrown away.
+        Raises `UserError` for the lines of another job, which are neither resumed nor discarded.
         """
         self.goes_on = bool(job)
         self._path = path
@@ -106,7 +106,7 @@ class OutputFile(Output):
             raise
 
     def _begin(self, job: dict[str, Any], format: str) -> None:
-        """Go on, or begin anew."""
+        """Resume after the last whole line, or start anew."""
         self._lock()
         size = 0
         if self._note.exists():
@@ -142,9 +142,9 @@ class OutputFile(Output):
 
 
 def check_output(name: str, read: Iterable[str]) -> None:
-    """Raise `UserError` where `open_output` would fail: loading a model takes its time.
+    """Raise `UserError` where `open_output` would fail, before a model is loaded, which takes time.
 
-    Or where it would take the place of a file that is `read`.
+    It is also raised where the output would replace one of the files in `read`.
     """
     if not name and sys.stdout is None:
         raise UserError("standard output is closed; set --output=FILE")
@@ -159,7 +159,7 @@ def check_output(name: str, read: Iterable[str]) -> None:
 
 
 def open_output(name: str, job: dict[str, Any], format: str) -> Output:
-    """Standard output, if there is no name; a device or a pipe is written to as it is."""
+    """Open a file, or standard output without a name; devices and pipes are written directly."""
     if not name:
         return Output(os.dup(sys.stdout.fileno()))
     if is_special(name):
@@ -169,9 +169,9 @@ def open_output(name: str, job: dict[str, Any], format: str) -> Output:
 
 
 def whole_lines(path: Path, format: str) -> tuple[int, int]:
-    """How many lines of the input a file has all outputs of, and up to which byte.
+    """Return how many input lines have all their outputs in a file, and the byte where these end.
 
-    In the format tsv there are several that begin with its number, and some of the last may lack.
+    In tsv an input line has several rows that begin with its number; the last may lack some.
     """
     done = size = before = 0
     last = b""
@@ -187,10 +187,10 @@ def whole_lines(path: Path, format: str) -> tuple[int, int]:
 
 
 def fingerprints(names: dict[str, str], bad_lines: str) -> dict[str, dict[str, Any]]:
-    """`{"lines": .., "sha256": ..}` of each file that has a name; all must have as many lines.
+    """Return `{"lines": .., "sha256": ..}` of each named file; all must have as many lines.
 
-    What is no plain text has None for lines, and a pipe, which is read only once, for both. A bad
-    line is found here, before there is any work to lose.
+    `lines` is None if a file is not plain text; both are None for a pipe, which is read only once.
+    Bad lines raise `UserError` here, before there is any work to lose.
     """
     result: dict[str, dict[str, Any]] = {}
     policy = bad_lines.replace("skip", "error")
@@ -219,7 +219,7 @@ def fingerprints(names: dict[str, str], bad_lines: str) -> dict[str, dict[str, A
 
 @contextlib.contextmanager
 def stopping(output: Output) -> Iterator[None]:
-    """All that is written; SIGTERM and Ctrl-C end it between two lines."""
+    """Complete the output after the block; within it SIGTERM and Ctrl-C raise `Stopped`."""
     goes_on = "; the same command goes on" if output.goes_on else ""
 
     def stop(number: int, frame: Any) -> None:

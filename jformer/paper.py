@@ -8,7 +8,7 @@ from typing import Any
 from jformer.config import Config
 from jformer.schema import flatten
 
-# What scales with a model: a row of the table is also that of a smaller base, with the same ratio.
+# Keys that scale with a model: for a smaller base they match a row by the same ratio.
 SIZES = (
     "model.num_layers",
     "model.d_model",
@@ -23,7 +23,7 @@ SIZES = (
 class PaperRow:
     name: str
     changes: Mapping[str, Any]
-    perplexity: float  # a wordpiece, on the development set
+    perplexity: float  # per wordpiece, on the development set
     bleu: float
     millions: int | None = None  # of parameters, where the table prints them
 
@@ -65,10 +65,10 @@ TABLE_3 = (
 
 
 def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow | None:
-    """The row that changes the paper's base as `changes` do this one; None where there is none.
+    """Return the row that changes the paper's base as `changes` do this one; None if there is none.
 
-    Sizes by the same ratio, anything else from and to the same value. Both are flat, as
-    `{"model.d_ff": 2048}`.
+    Sizes must change by the same ratio, other keys from and to the same value. Both arguments are
+    flat, as `{"model.d_ff": 2048}`.
     """
 
     def same(key: str, value: Any, printed: Any) -> bool:
@@ -88,7 +88,7 @@ def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow |
 
 
 def flat_with_widths(config: Config) -> dict[str, Any]:
-    """Every key and its value, the widths of a head as they come out where they are unset."""
+    """Return every key and its value; unset widths of a head are replaced by the derived ones."""
     widths = {"model.d_k": config.model.key_width, "model.d_v": config.model.value_width}
     return {**flatten(config), **widths}
 

@@ -1,4 +1,4 @@
-"""A run's outputs for test sets, scored and kept in results.json."""
+"""Scoring of a run on test sets; the scores are kept in results.json."""
 
 import dataclasses
 import hashlib
@@ -25,25 +25,25 @@ from jformer.training.provenance import versions
 
 log = logging.getLogger(__name__)
 
-SACREBLEU = "sacrebleu:"  # before the name of a test set that it knows
+SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 
 
 @dataclasses.dataclass(frozen=True)
 class TestSet:
-    """Sources, and one list of references from each translator."""
+    """Sources, and one list of references per translator."""
 
     sources: Sequence[str]
     references: Sequence[Sequence[str]]
 
     @property
     def sha256(self) -> str:
-        """Of all lines: scores are known only for the same text."""
+        """Hash all lines; stored scores are valid for the same text only."""
         lines = [[*self.sources], *([*stream] for stream in self.references)]
         return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
 def own_test_sets(config: Config) -> dict[str, TestSet]:
-    """The validation and test splits that a run was trained with."""
+    """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config.data, config.seed, with_train=False)
     splits = {name: read_split(corpus, config.data) for name, corpus in corpora.items()}
     return {name: as_test_set(split) for name, split in splits.items()}
@@ -54,7 +54,10 @@ def as_test_set(split: Split) -> TestSet:
 
 
 def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
-    """`sacrebleu:NAME`, or pairs of text as for training; files of more references, by commas."""
+    """Open `sacrebleu:NAME`, or pairs of text as for training.
+
+    `more_references` names files of further references, separated by commas.
+    """
     source, target = config.data.source_language, config.data.target_language
     if name.startswith(SACREBLEU):
         found = TestSet(*open_test_set(name.removeprefix(SACREBLEU), source, target))
@@ -74,9 +77,9 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
 def score_test_set(
     run: Run, test: TestSet, against: Run | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The scores of the run's outputs for a test set, and the outputs.
+    """Return the scores of the run's outputs for a test set, and the outputs.
 
-    `against` translates it, too, with the same `config.decode`.
+    `against` is compared with the run; it translates with the same `config.decode`.
     """
     began = time.monotonic()
     outputs = run.translate(test.sources)
@@ -93,7 +96,7 @@ def score_test_set(
 
 
 def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
-    """Put them into results.json under a test set's name, or warn: they are not lost by that."""
+    """Store the scores of a test set in results.json; a failure to do so is only a warning."""
     path = run.workdir / RESULTS
     try:
         write_result(run.workdir, name, scores)
@@ -103,7 +106,7 @@ def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
 
 
 def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
-    """Of the first references, without the pairs that have no room in a table of positions."""
+    """Return the perplexity of the first references; pairs beyond a position table are left out."""
     fits = run.can_score(test.sources, test.references[0])
     sources, targets = ([*compress(s, fits)] for s in (test.sources, test.references[0]))
     found: dict[str, Any] = {}
@@ -121,11 +124,11 @@ def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
 
 
 def made_by(run: Run) -> dict[str, Any]:
-    """What decides about a run's outputs, as results.json has it."""
+    """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
     del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
-        del decode["batch_size"]  # only in bfloat16 do products of other shapes round otherwise
+        del decode["batch_size"]  # only bfloat16 rounds products of other shapes differently
     return {
         "step": run.step,
         "checkpoint": run.checkpoint,
@@ -136,12 +139,12 @@ def made_by(run: Run) -> dict[str, Any]:
 
 
 def identity(run: Run, test: TestSet) -> dict[str, Any]:
-    """What a score is of: the model with its search, and the text."""
+    """Return what a stored score is valid for: the model with its search, and the text."""
     return {**made_by(run), "text_sha256": test.sha256}
 
 
 def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """What decides about the lines of a translated file; nothing, if they cannot be read again."""
+    """Return what determines the lines of a translated file; {} if the input is not re-readable."""
     if "input" not in files or any(file["sha256"] is None for file in files.values()):
         return {}
     made = made_by(run)
@@ -150,7 +153,7 @@ def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str,
 
 
 def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any]]:
-    """What results.json has of this very run for the same text, made by the same search."""
+    """Return the stored scores for the same parameters, the same search and the same text."""
     results = read_results(run.workdir)
     return {
         name: results[name]

@@ -1,8 +1,8 @@
-"""A run directory, opened: the way in for translating, scoring and notebooks.
+"""A loaded run directory: the interface for translating, scoring and notebooks.
 
-It is self-contained: config.json, vocabulary.json (beside source_vocabulary.json where there are
-two), metrics.jsonl, results.json, checkpoints/. What many devices wrote is read on one device of
-any kind.
+A run directory is self-contained: config.json, vocabulary.json (and source_vocabulary.json where
+there are two), metrics.jsonl, results.json, checkpoints/. Checkpoints written by many devices are
+restored on one device of any kind.
 """
 
 import dataclasses
@@ -31,30 +31,30 @@ from jformer.training.restore import restore, run_and_checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """One output for a sentence. What follows `complete` is for who asks for details."""
+    """One output for a sentence. The fields after `complete` are set only with `details=True`."""
 
     text: str
-    score: float  # what the search compares: log_prob with the length penalty
-    log_prob: float  # of its tokens and its end
-    complete: bool  # whether it ended by itself, not at its limit
+    score: float  # log_prob with the length penalty, by which the search ranks
+    log_prob: float  # of its tokens, and of EOS if it is complete
+    complete: bool  # whether it ended with EOS, not at its length limit
     tokens: list[str] | None = None
-    token_log_probs: list[float] | None = None  # one more than tokens: the last is the end's
-    alignment: list[tuple[int, int]] | None = None  # source word, target word
+    token_log_probs: list[float] | None = None  # one more than tokens, for EOS (of each part)
+    alignment: list[tuple[int, int]] | None = None  # indices of source word and target word
 
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """What the model thinks of a target."""
+    """The log-probability of a target, given its source."""
 
-    log_prob: float  # of its tokens and its end
-    perplexity: float  # a token, the end counted
+    log_prob: float  # of its tokens and EOS
+    perplexity: float  # per token, EOS counted
     tokens: list[str]
-    token_log_probs: list[float]  # one more than tokens: the last is the end's
+    token_log_probs: list[float]  # one more than tokens: the last is that of EOS
 
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """The weights (H, T, S) of each cross-attention; both sides end with EOS or begin with BOS."""
+    """Cross-attention weights (H, T, S) by layer; source with EOS at its end, target with BOS."""
 
     weights: dict[str, np.ndarray]
     source_tokens: list[str]
@@ -63,7 +63,7 @@ class Attention:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """`params` are of the checkpoint, or the mean of those, that `load` was asked for."""
+    """A run and its restored `params`: those of a checkpoint, or the mean of several."""
 
     workdir: Path
     config: Config
@@ -71,20 +71,20 @@ class Run:
     params: Any
     vocabularies: Vocabularies
     step: int
-    checkpoint: str  # what `load` was asked for
-    others: tuple["Run", ...] = ()  # of an ensemble
+    checkpoint: str  # the argument of `load`
+    others: tuple["Run", ...] = ()  # the other members of an ensemble
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The target's, which is the source's too where they are joint."""
+        """Return the target's vocabulary, which is also the source's where it is joint."""
         return self.vocabularies.target
 
     def translate(
         self, sentences: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
     ) -> list[str]:
-        """The best output for each sentence; `decode` has keys of `config.decode`, as beam_size=1.
+        """Return the best output for each sentence, which begins with its prefix.
 
-        An output begins with its prefix.
+        `decode` overrides keys of `config.decode`, as beam_size=1.
         """
         return [best[0].text for best in self.hypotheses(sentences, prefixes, **decode)]
 
@@ -96,10 +96,10 @@ class Run:
         first_line: int = 1,
         **decode: Any,
     ) -> list[list[Translation]]:
-        """Up to `n_best` outputs for each sentence, the best first, or samples as they were drawn.
+        """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
-        `details` are tokens, their log-probabilities, and an alignment of words. A warning calls
-        the first sentence `first_line`.
+        `details` adds tokens, their log-probabilities and a word alignment. Messages count lines
+        from `first_line`.
         """
         if isinstance(sentences, str) or isinstance(prefixes, str):
             raise TypeError("translate takes a list of sentences, and of prefixes; got one string")
@@ -114,10 +114,10 @@ class Run:
     def score(
         self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
     ) -> list[Scored]:
-        """The log-probability of each target as the translation of its source.
+        """Return the log-probability of each target as the translation of its source.
 
-        A pair for which a table of learned positions has no room is an error, which calls the first
-        one `first_pair`; `can_score` tells.
+        Raises `UserError` for a pair too long for a table of learned positions (see `can_score`);
+        the message counts pairs from `first_pair`.
         """
         pairs = self._encoded(sources, targets)
         return [
@@ -131,23 +131,23 @@ class Run:
         ]
 
     def can_score(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
-        """Whether each pair has room in the tables of learned positions, if there are any."""
+        """Return whether each pair fits into the tables of learned positions, if there are any."""
         limit = most_positions(self.decoder.models)
         return [
-            limit is None or max(len(source), len(target)) < limit  # without their ends
+            limit is None or max(len(source), len(target)) < limit  # EOS takes one more
             for source, target in self._encoded(sources, targets)
         ]
 
     def attention(self, source: str, target: str) -> Attention:
-        """What each position of the target attends to while the next token is predicted.
+        """Return what each position of the target attends to while the next token is predicted.
 
-        Of an ensemble, this run's.
+        In an ensemble, only this run's attention is returned.
         """
         return Attention(*attention_of(self.model, self.params, self.vocabularies, source, target))
 
     @functools.cached_property
     def params_sha256(self) -> str:
-        """A hash of every bit of the parameters: a score is of these and no others."""
+        """Hash every bit of the parameters, so that a stored score names those it was made with."""
         digest = hashlib.sha256()
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
             digest.update(jax.tree_util.keystr(path).encode())
@@ -174,7 +174,7 @@ class Run:
         )
 
     def with_decode(self, **changes: Any) -> "Run":
-        """The same run with other values in `config.decode`, which are checked."""
+        """Return the same run with other values in `config.decode`, which are checked."""
         if not changes:
             return self
         known = [field.name for field in dataclasses.fields(DecodeConfig)]
@@ -189,7 +189,7 @@ class Run:
     def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
         fewest = min(run.config.model.decoder_layers for run in (self, *self.others))
-        # The last but one aligns best (Garg et al. 2019).
+        # The last layer but one aligns best (Garg et al. 2019).
         layer = self.config.decode.alignment_layer or max(1, fewest - 1)
         if layer > fewest:
             raise UserError(
@@ -221,7 +221,7 @@ def translation_of(one: Hypothesis) -> Translation:
 def detailed(
     one: Hypothesis, forced: Iterator[tuple[Any, Forced]], vocabularies: Vocabularies
 ) -> Translation:
-    """With what `forced` says next of each of its parts."""
+    """Add the details of a hypothesis; takes the next result of `forced` for each of its parts."""
     tokens, log_probs, links = [], [], []
     targets_before = 0
     for part in one.parts:
@@ -243,12 +243,12 @@ def load(
     checkpoint: str | int | Sequence[int] = "average",
     ensemble: Sequence[str] = (),
 ) -> Run:
-    """Open a run directory.
+    """Open a run directory and restore its parameters.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
     average of a run that has one), `last`, `best`, a step, or steps to average as `[1000, 2000]`.
     The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
-    one's. `UserError` says what is missing.
+    one's. Raises `UserError` for what is missing.
     """
     if isinstance(ensemble, str):
         raise TypeError("ensemble takes a list of runs, got one string")

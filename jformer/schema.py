@@ -1,6 +1,6 @@
-"""Config schemas: a key with its bounds, and what is done with a tree of sections of keys.
+"""Config schemas: keys with bounds, and operations on a tree of sections of keys.
 
-Knows none of the keys: those are in `jformer.config`.
+The keys themselves are declared in `jformer.config`.
 """
 
 import dataclasses
@@ -15,15 +15,16 @@ from ml_collections import config_dict
 
 from jformer.errors import UserError
 
-LARGEST = 2**31 - 1  # that JAX's integers hold
+LARGEST = 2**31 - 1  # that fits JAX's int32
 COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 def key(default: Any, doc: str, *bounds: str, only_if: tuple[str, ...] | None = None) -> Any:
-    """Declare a config key. `bounds` hold for every value: as ">= 1", or the words to choose from.
+    """Declare a config key.
 
-    `only_if` is a key of the same section and the values with which this one is used:
-    `("search", "sampling")`. An integer without an upper bound is at most `LARGEST`.
+    `bounds` are conditions on the value, as ">= 1", or the words to choose from. `only_if` is a key
+    of the same section and the values with which this one is used: `("search", "sampling")`. An
+    integer without an upper bound is at most `LARGEST`.
     """
     if isinstance(default, str) and bounds:
         doc += f": {', '.join(bounds)}"
@@ -37,7 +38,7 @@ def key(default: Any, doc: str, *bounds: str, only_if: tuple[str, ...] | None = 
 
 
 def check_section(section: Any, path: str) -> None:
-    """Raise `UserError` for a key out of its bounds, or set where another one leaves it unused."""
+    """Raise `UserError` for a key out of its bounds, or set though another one leaves it unused."""
     for field in dataclasses.fields(section):
         value = getattr(section, field.name)
         if dataclasses.is_dataclass(value):
@@ -52,16 +53,16 @@ def check_section(section: Any, path: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """The value as a message has it, cut where it is long."""
+    """Format a value for a message, cut if it is long."""
     try:
         text = str(value)
-    except ValueError:  # an integer of thousands of digits, which Python does not write
+    except ValueError:  # an integer of thousands of digits, which Python does not print
         text = hex(value)
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def violation(field: dataclasses.Field, value: Any) -> str:
-    """What is wrong with `value` under the field's type and bounds; empty if nothing."""
+    """Return what is wrong with `value` under the field's type and bounds; empty if nothing."""
     if value is None and field.default is None:
         return ""
     wanted = int if field.default is None else type(field.default)
@@ -81,7 +82,7 @@ def violation(field: dataclasses.Field, value: Any) -> str:
 
 
 def is_finite(number: Any) -> bool:
-    """Whether a float holds it, which no integer of hundreds of digits is held by."""
+    """Return whether a number is finite as a float; integers of hundreds of digits overflow."""
     try:
         return math.isfinite(number)
     except OverflowError:
@@ -89,7 +90,7 @@ def is_finite(number: Any) -> bool:
 
 
 def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """`("model.dropout", field, 0.1)` and so on, in the schema's order."""
+    """Yield `("model.dropout", field, 0.1)` and so on, in the schema's order."""
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
@@ -99,14 +100,15 @@ def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, 
 
 
 def flatten(config: Any) -> dict[str, Any]:
-    """`{"model.dropout": 0.1, ...}` in the schema's order."""
+    """Return `{"model.dropout": 0.1, ...}` in the schema's order."""
     return {path: value for path, _, value in walk(config)}
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Half a sentence with the most similar of `names`, by their last parts, or with a few.
+    """Return half a sentence that suggests the most similar of `names`, or lists a few of them.
 
-    `decode.beam` means a name in `decode`, if one there is similar or goes on like it.
+    Names are compared by their last parts. For `decode.beam`, names in `decode` that are similar or
+    begin with `beam_` come first.
     """
     section, _, end = name.rpartition(".")
     by_end: dict[str, str] = {}
@@ -123,11 +125,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def thaw(config: Any) -> config_dict.ConfigDict:
-    """The same values as a locked `ConfigDict`, for a config file or the command line to edit."""
+    """Return the values as a locked `ConfigDict` that a config file or flags can edit."""
     edited = config_dict.ConfigDict(dataclasses.asdict(config))
     for path, field, value in walk(config):
         if field.default is None:
-            # A plain None would accept any type, and nothing from the command line.
+            # A plain None would accept any type, but no value from the command line.
             section, _, name = path.rpartition(".")
             edited[section][name] = config_dict.placeholder(int)
             edited[section][name] = value
@@ -135,12 +137,12 @@ def thaw(config: Any) -> config_dict.ConfigDict:
 
 
 def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any:
-    """`default`, a tree of frozen dataclasses, with the `values` of a tree of dicts put in."""
+    """Return `default`, a tree of frozen dataclasses, with `values`, a tree of dicts, put in."""
     root = root or default
     if not isinstance(values, dict):
         raise UserError(f"config.{path[:-1]}={shown(values)}: must hold keys and their values")
     changes = {}
-    names = {field.name for field in dataclasses.fields(default)}  # properties are no keys
+    names = {field.name for field in dataclasses.fields(default)}  # without properties
     for name, value in values.items():
         if name not in names:
             raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(root))}")
@@ -151,7 +153,7 @@ def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any
 
 
 def check_flags(config: Any, arguments: list[str]) -> None:
-    """Name an unknown `--config.KEY=VALUE` before ml_collections does it without the value."""
+    """Raise `UserError` for an unknown `--config.KEY=VALUE`; ml_collections omits the value."""
     keys = flatten(config)
     for argument in arguments:
         match = re.fullmatch(r"--?config\.([^=]*)(=.*)?", argument, re.DOTALL)
@@ -165,7 +167,7 @@ def check_flags(config: Any, arguments: list[str]) -> None:
 
 
 def help_text(config: Any) -> str:
-    """One line a key, for `--help`."""
+    """Return one line per key, for `--help`."""
     return "\n".join(
         f"  --config.{f'{path}={value}':<36} {field.metadata['doc']}"
         for path, field, value in walk(config)

@@ -1,8 +1,8 @@
-"""Lines of text through a run: a stream in and a stream out, in order and in bounded memory.
+"""Translation and scoring of a stream of lines, in order and in bounded memory.
 
-Some lines are read, searched in the order of their lengths, and written, then the next ones: what
-half a minute needs, but at least `AT_LEAST` and at most `config.decode.read_ahead`. So a kill loses
-little, and the few long outputs that a search ends with are few among many.
+Lines are processed in windows: read, decoded in the order of their lengths, and written. A window
+takes about half a minute, but has at least `AT_LEAST` lines and at most `config.decode.read_ahead`.
+So a kill loses little work, and the long outputs that a search ends with are few among many.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ def translate_stream(
     format: str,
     total: int | None,
 ) -> None:
-    """Write the translations of all `lines` behind those that the output has already.
+    """Write the translations of all `lines` but the first `output.done`, which are written already.
 
-    An error calls a line `place` and its number. There is one of `prefixes` for each.
+    Errors name a line by `place` and its number. `prefixes` must have one line for each.
     """
     policy, report = run.config.data.bad_lines.replace("skip", "error"), Report()
     sides = [lines] if prefixes is None else [lines, prefixes]
@@ -61,7 +61,7 @@ def translate_stream(
 
 
 def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:
-    """Write what the model thinks of each pair; the sum of log-probabilities, and of how many."""
+    """Write the score of each pair; return the sum of log-probabilities and the token count."""
     total, tokens = 0.0, 0
     pairs = read(corpus, run.config.data.bad_lines, Report(), whole=True)
     for window in windows(pairs, run):
@@ -87,7 +87,7 @@ def windows(items: Iterator[Any], run: Run) -> Iterator[list[Any]]:
 
 
 def text_row(number: int, source: str, found: Sequence[Translation]) -> str:
-    # A translation could hold a line break of its own; the lines must stay those of the input.
+    # A line break inside a translation would shift all lines after it against the input.
     return found[0].text.replace("\n", " ") + "\n"
 
 
@@ -99,7 +99,10 @@ def json_row(number: int, source: str, found: Sequence[Translation]) -> str:
 
 
 def tsv_rows(number: int, source: str, found: Sequence[Translation]) -> str:
-    """Line, rank, score, log-probability, text, tokens with their spaces as U+2581, alignment."""
+    """Return a row per hypothesis: line, rank, score, log-probability, text, tokens, alignment.
+
+    Spaces inside tokens are shown as U+2581.
+    """
     return "".join(
         tsv(
             number,

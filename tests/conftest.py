@@ -15,6 +15,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = f"{shared}/programs"
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["XDG_CACHE_HOME"] = f"{shared}/cache"
+# Small programs compile faster than they would gain, here and in the runs that tests start.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "True")
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +29,6 @@ from jformer.model.transformer import Transformer
 
 # A missing axis must not be broadcast into being.
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Small programs compile faster than they would gain; the runs that tests start are optimized.
-jax.config.update("jax_disable_most_optimizations", True)
 
 
 def small_config(**train) -> Config:

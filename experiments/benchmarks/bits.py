@@ -4,10 +4,10 @@
     python -m experiments.benchmarks.bits > after.json       (with the other version)
     diff before.json after.json
 
-Runs the command line alone, so that it works across a change of every inner name: 300 steps of
-`tiny`, the same stopped at 150 and resumed, with packing, under pmap on two devices, with the
-variants that change the model's program, and beam search, sampling and scores. Only runs on the
-same machine with the same versions of the packages compare. Takes three minutes on two cores.
+Uses only the command line, so that all internal names may differ between the versions. It runs 300
+steps of `tiny`, the same stopped at 150 and resumed, packing, pmap on two devices, variants that
+change the model's program, and beam search, sampling and scores. Hashes are comparable only on the
+same machine with the same versions of the packages. Takes three minutes on two cores.
 """
 
 import hashlib

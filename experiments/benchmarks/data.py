@@ -1,12 +1,12 @@
-"""Speed and memory of the input pipeline, small corpus against large one.
+"""A benchmark of the input pipeline: speed and memory with a small and a large corpus.
 
     python -m experiments.benchmarks.data [--prefix=PREFIX] [--languages=en,de]
                                           [--pairs=30000,4500000] [--folder=FOLDER]
 
-The corpora are lines of PREFIX.en and PREFIX.de, or without it of the embedded phrases, repeated
-with a number of its own in each, so that no two are alike. Each corpus is prepared and read in
-processes of its own, first with an empty cache, then with a warm one. Printed as JSON, one object
-a process: seconds of the parts, sentences tokenized a second, pairs in batches a second, and the
+The corpora repeat the lines of PREFIX.en and PREFIX.de, or by default of the embedded phrases;
+repeated lines end with a number, so that no two are alike. Each corpus is prepared and read in
+separate processes, first with an empty cache, then with a warm one. Each process prints a JSON
+object: seconds of the parts, sentences tokenized per second, pairs batched per second, and the
 peak of the resident memory in MB, without that of the processes that tokenize.
 """
 
@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-BATCH_TOKENS = 25_000  # of the paper
+BATCH_TOKENS = 25_000  # as in the paper
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def write_corpus(folder: Path, prefix: str, languages: list[str], number: int) -> None:
-    """Line i of either side is a line of the original with its i in it."""
+    """Write `number` pairs that repeat the original lines; repeated ones end with their index."""
     from jformer.data.corpora import Report, open_corpus, read
     from jformer.data.phrases import make_splits
 
@@ -71,7 +71,7 @@ def write_corpus(folder: Path, prefix: str, languages: list[str], number: int) -
 
 
 def measure(folder: str, languages: list[str], pairs: int, batching: str, warm: bool) -> dict:
-    """One process, from nothing to an epoch of batches."""
+    """Measure one process, from its start to the end of an epoch of batches."""
     began = time.perf_counter()
     from jformer.config import Config, DataConfig, TrainConfig
     from jformer.data.cache import content_hash

@@ -1,15 +1,16 @@
-"""How fast a run translates, and what leaving early is worth.
+"""A benchmark of decoding speed, with and without early stopping and refilled places.
 
     python -m experiments.benchmarks.decoding --workdir=RUN --input=FILE [--beams=1,4,12]
                                               [--sentences=1000] [--rounds=3]
 
-Three ways take turns in each round, after one round that compiles them:
+Three variants take turns in each round, after one round that compiles them:
 
-    refill     as `translate` does it: who is done leaves, and the next takes the free place
-    batches    places are filled again when all of them are free, and each has room to its limit
-    to limits  batches, and each search goes on to its limit, source + max_extra_length
+    refill     as in `translate`: finished sentences leave, and the next ones take their places
+    batches    places are refilled when all of them are free, and each has room to its limit
+    to limits  batches, and each search continues to its limit, source + max_extra_length
 
-A way that loses by far has one round. Output tokens are those of the best hypotheses, EOS counted.
+The last, by far the slowest, is timed in one round only. Output tokens are those of the best
+hypotheses, EOS counted.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def main() -> None:
 def measure(run: Run, sources: list[str], rounds: int) -> None:
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     tokens = 0
-    # A config of its own keeps the programs of each way apart; batch_size changes no output.
+    # Configs that differ keep the compiled variants apart; read_ahead changes no output.
     runs = {way: run.with_decode(read_ahead=n + 1) for n, way in enumerate(WAYS)}
     for number in range(rounds + 1):
         for way in WAYS if number < 2 else WAYS[:2]:

@@ -1,11 +1,11 @@
-"""What the train loop costs beside its steps: the log, and checkpoints in the background.
+"""A benchmark of the train loop's overhead: the log, and checkpoints in the background.
 
     python -m experiments.benchmarks.training [--config=tiny|base] [--steps=100] [--save_every=20]
                                               [--rounds=5]
 
 Three loops over the same batches of the embedded phrases take turns: steps alone, dispatched two
 ahead; the train loop with its metrics, log and progress; and the train loop with a checkpoint every
-`save_every` steps. Printed as JSON: medians over the rounds of milliseconds a step, and of ratios
+`save_every` steps. Prints JSON: medians over the rounds of milliseconds per step, and of ratios
 within a round.
 """
 
@@ -36,7 +36,7 @@ NEVER = 10**9
 
 
 def steps_alone(task: TrainSetup, steps: int) -> float:
-    """Seconds a step."""
+    """Return the seconds per step."""
     state = task.create(task.params_key)
     metrics: list = []
     began = time.perf_counter()
@@ -51,7 +51,7 @@ def steps_alone(task: TrainSetup, steps: int) -> float:
 
 
 def train_loop(task: TrainSetup, steps: int, save_every: int) -> tuple[float, float]:
-    """Seconds a step, and those of them in which saves kept the loop waiting."""
+    """Return the seconds per step, and how many of them the loop waited for saves."""
     train = dataclasses.replace(
         task.config.train, steps=steps, log_every=20, checkpoint_every=save_every,
         evaluate_every=NEVER,
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     config = freeze(importlib.import_module(f"configs.{options.config}").get_config())
-    # One shape: no loop compiles what another has compiled.
+    # One bucket, so one shape: no loop compiles during the measurement.
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, num_buckets=1))
     training, splits = open_data(config)
     rounds = []

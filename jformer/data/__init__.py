@@ -1,1 +1,1 @@
-"""Text to batches of token ids. Knows no model."""
+"""The data pipeline, from text to batches of token ids; independent of any model."""

@@ -1,8 +1,8 @@
-"""Tokenized pairs to batches of ids: shuffled, laid out in static shapes, resumable at any batch.
+"""The batch iterator: shuffled batches of token ids in static shapes, resumable at any batch.
 
-An epoch is a function of the seed and its number alone, and holds each of its pairs exactly once.
-So the position in the data is two integers, the epoch and the next batch of it, and a resumed run
-goes on with the batches that an uninterrupted one would have seen, on any number of processes.
+An epoch depends only on the seed and its number, and contains each training pair exactly once (or
+as often as data.weights repeats it). The position is a few integers (epoch, next batch, batches
+taken), so a resumed run sees the batches of an uninterrupted one, on any number of processes.
 """
 
 import dataclasses
@@ -19,33 +19,33 @@ from jformer.data.ragged import Ragged, TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
 
-READ = 2**23  # positions of the batches whose pairs are read together, from a file's front to back
+READ = 2**23  # positions of a group of batches, whose pairs are read together in file order
 
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """The pairs of an epoch in the order of their rows, and its batches: ranges of rows."""
+    """The pairs of an epoch in row order, and its batches as ranges of rows."""
 
     pairs: TokenPairs
-    members: np.ndarray  # rows of `pairs`
+    members: np.ndarray  # indices into `pairs`
     row_offsets: np.ndarray  # row r holds members[row_offsets[r] : row_offsets[r + 1]]
-    batches: np.ndarray  # (shape, first row, row behind the last) of each
+    batches: np.ndarray  # (number of the shape, first row, end row) of each
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def members_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs of one batch, and how many stand in each of its rows."""
+        """Return the pairs of a batch, and the number of pairs in each of its rows."""
         _, first, last = self.batches[number]
         offsets = self.row_offsets[first : last + 1]
         return self.members[offsets[0] : offsets[-1]], np.diff(offsets)
 
 
 class Batches:
-    """The epochs of some rows of `pairs`, and each batch of them as arrays.
+    """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
-    `redraw` is BPE dropout: each epoch then has segmentations of its own. One for which the layout
-    has no room is replaced with the plain one.
+    `redraw` enables BPE dropout: each epoch then segments all pairs anew. A pair whose new
+    segmentation does not fit the layout keeps its plain one.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class Batches:
         return Epoch(pairs, order[by_row], offsets, np.array(batches, np.int32))
 
     def batch(self, epoch: int, number: int, part: int = 0, parts: int = 1) -> Batch:
-        """Batch `number` of an epoch; of several parts of its rows, equally many, one alone.
+        """Return batch `number` of an epoch, or one of `parts` equal parts of its rows.
 
-        Its last rows may be empty, where the pairs of a shape do not fill a batch, or are fewer
-        than the parts ask for. They weigh nothing.
+        The last rows are all padding, without weight in the loss, if the pairs of a shape do not
+        fill the batch or its rows do not divide among the parts.
         """
         plan = self.epoch(epoch)
         _, counts = plan.members_of(number)
@@ -104,7 +104,7 @@ class Batches:
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
             tokens, lengths = getattr(pairs, f"{side}s").tokens(members)
-            # The texts of a row stand one behind the other from its first position on.
+            # The texts of a row are concatenated, from its first position on.
             filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
             texts = {f"{side}_{axes}": tokens}
             if side == "target":
@@ -117,7 +117,7 @@ class Batches:
         return batch
 
     def _read_group(self, epoch: int, group: int) -> tuple[TokenPairs, list[np.ndarray]]:
-        """The pairs of a group of batches, and which of them stand in each."""
+        """Return the pairs of a group of batches, and for each batch the indices into them."""
         plan = self.epoch(epoch)
         first = group * self._group_size
         numbers = range(first, min(first + self._group_size, len(plan)))
@@ -127,7 +127,7 @@ class Batches:
         return pairs, np.split(ranks, np.cumsum([len(part) for part in members])[:-1])
 
     def token_utilization(self) -> float:
-        """Of all positions on both sides in the first epoch, those that hold a token."""
+        """Return the fraction of the first epoch's positions, on both sides, that hold a token."""
         plan = self.epoch(0)
         shapes = np.array(self.layout.shapes, np.int64)[plan.batches[:, 0]]
         tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.members))
@@ -137,7 +137,7 @@ class Batches:
 def resegment(
     pairs: TokenPairs, redraw: tuple[BpeDropout, BpeDropout], rng: np.random.Generator
 ) -> TokenPairs:
-    """Other segmentations of all pairs."""
+    """Return new random segmentations of all pairs, by BPE dropout."""
     sides = []
     for drop, side in zip(redraw, (pairs.sources, pairs.targets), strict=True):
         assert side.word_starts is not None, "tokenized without data.bpe_dropout"
@@ -146,14 +146,14 @@ def resegment(
 
 
 def shift_right(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Each text with BOS before it, and without its EOS."""
+    """Return the concatenated texts, each with BOS before it and without its EOS."""
     before = np.roll(tokens, 1)
     before[np.cumsum(lengths) - lengths] = BOS
     return before
 
 
 class Stream(grain.IterDataset):
-    """The first `stop` batches of all epochs, in order; of each, one part of `parts`."""
+    """The first `stop` batches over all epochs, in order, reduced to one of `parts` parts each."""
 
     def __init__(self, batches: Batches, stop: int, part: int = 0, parts: int = 1):
         super().__init__()
@@ -188,10 +188,10 @@ class StreamIterator(grain.DatasetIterator):
 
 
 def iterate(batches: Batches, stop: int, position: dict | None = None, **part: int) -> Any:
-    """Batches up to the `stop`-th, from `position` or the first, made ahead of use in a thread.
+    """Return an iterator over batches, from `position` or the first to the `stop`-th.
 
-    The iterator's `get_state()` is the position, of which JSON is made for a checkpoint: the same
-    for every process.
+    A thread prefetches them. `get_state()` returns the position, which checkpoints store as JSON
+    and which is the same in every process.
     """
     stream = Stream(batches, stop, **part)
     iterator = iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=8))

@@ -1,12 +1,13 @@
-"""BPE dropout (Provilkov, Emelianenko, Voita 2020, arXiv 1910.13267) on text that is ids already.
+"""BPE dropout (Provilkov, Emelianenko, Voita 2020, arXiv 1910.13267), applied to token ids.
 
-Algorithm 1 of the paper, for each word as the pre-tokenizer cut it: take the word apart into base
-symbols, which are the ids that no merge makes. Then drop each merge that is now possible with
-probability p, and apply the best of those that are left. Do this again until none is left.
+This is Algorithm 1 of the paper, run on each word of the pre-tokenizer: split the word into base
+symbols, the ids that no merge produces. Then drop each possible merge with probability p, apply
+the best of the remaining ones, and repeat until none remains.
 
-Each occurrence of a pair is a merge of its own, and of equals the leftmost is the best, as in the
-authors' code (github.com/VProv/BPE-Dropout). `subword-nmt` applies all kept ones at once;
-`tokenizers` has no seed and drops less, as merges that have become impossible bring others back.
+Each occurrence of a pair is dropped independently, and the leftmost of equal merges comes first,
+as in the authors' code (github.com/VProv/BPE-Dropout). `subword-nmt` applies all occurrences kept
+at once; `tokenizers` has no seed and drops fewer merges, because reaching a merge that has become
+impossible restores dropped ones.
 """
 
 import itertools
@@ -16,19 +17,19 @@ import numpy as np
 
 from jformer.data.ragged import Ragged
 
-# The priority of a merge is its rank in the upper bits of an int64 and its place in the word in the
-# lower ones: the least of a word's priorities is that of the best merge, and the leftmost.
+# A priority is an int64 with the merge's rank in the upper bits and its place in the word in the
+# lower ones, so the minimum over a word is its best merge, and of equal merges the leftmost.
 PLACE_BITS = 32
-NO_MERGE = 1 << 62  # above all priorities
-HOLE = -1  # behind the ids of a word, up to the number of its symbols
-SLICE = 1 << 15  # ids at a time: bounds the memory, and what they expand to stays in the cache
+NO_MERGE = 1 << 62  # greater than any priority
+HOLE = -1  # fills a word's slots after its ids, up to its number of base symbols
+SLICE = 1 << 15  # ids at a time: bounds memory, and their base symbols stay in the CPU cache
 
 
 class PairTable:
-    """The priority of a pair of ids at place 0, or `NO_MERGE`, by two look-ups in arrays.
+    """Maps pairs of ids to priorities at place 0, or to `NO_MERGE`, by two look-ups in arrays.
 
-    A left id has a row of its right ids. All rows lie in one array, each shifted to where it meets
-    free slots only; a slot knows the left id that it belongs to.
+    Each left id has a row indexed by right id. All rows overlap in one array, each shifted so that
+    its entries fall into free slots; a slot stores the left id that it belongs to.
     """
 
     def __init__(self, pairs: list[tuple[int, int]], num_ids: int):
@@ -37,14 +38,14 @@ class PairTable:
             rows.setdefault(left, []).append((right, rank))
         self._shifts = np.zeros(num_ids, np.int64)
         slots: dict[int, tuple[int, int]] = {}
-        # Three of four stay free, so that most rows soon fit; with ever more room, all do at last.
+        # Three of four slots stay free, so most rows fit soon; the range grows until all do.
         rng = random.Random(0)
         shifts = (rng.randrange(room) for room in itertools.count(4 * len(pairs), 4))
         for left, row in sorted(rows.items(), key=lambda item: -len(item[1])):
             shift = next(i for i in shifts if not any(i + right in slots for right, _ in row))
             self._shifts[left] = shift
             slots |= {shift + right: (left, rank) for right, rank in row}
-        last = max(slots, default=0) + 1  # free: all look-ups beyond the array end there
+        last = max(slots, default=0) + 1  # a free slot, for all look-ups beyond the array
         self._owners = np.full(last + 1, -1, np.int64)
         self._priorities = np.full(last + 1, NO_MERGE)
         for slot, (left, rank) in slots.items():
@@ -59,9 +60,9 @@ class PairTable:
 
 class BpeDropout:
     def __init__(self, merges: np.ndarray, probability: float):
-        """`merges` (n, 3): ids of left, right and result, in order of rank."""
+        """Prepare `merges` (n, 3), the ids of left, right and result, in order of rank."""
         self._probability, self._results = probability, merges[:, 2].astype(np.int64)
-        self._last = int(merges.max(initial=0)) + 1  # stands for all ids above, in no merge either
+        self._last = int(merges.max(initial=0)) + 1  # stands for all greater ids, in no merge
         parts = {result: pair for *pair, result in merges.tolist()}
 
         def base(symbol: int) -> list[int]:
@@ -77,9 +78,9 @@ class BpeDropout:
         word_starts: np.ndarray,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Other segmentations of the same texts: their ids in one array, and how many each has.
+        """Return new segmentations of the texts: all ids in one array, and the length of each text.
 
-        `word_starts` says of each id whether it is the first of a word.
+        `word_starts` is true for each id that begins a word.
         """
         ends = np.cumsum(lengths)
         cuts = np.flatnonzero(np.diff(ends // SLICE)) + 1
@@ -95,7 +96,7 @@ class BpeDropout:
     def _segment(self, flat, lengths, word_starts, rng):
         ids = flat.astype(np.int64)
         symbols, sizes = self._base.tokens(np.minimum(ids, self._last))
-        bounds = np.append(0, np.cumsum(sizes))  # of each id's symbols
+        bounds = np.append(0, np.cumsum(sizes))  # id i has symbols[bounds[i] : bounds[i + 1]]
         is_base = sizes == 1
         symbols[bounds[:-1][is_base]] = ids[is_base]
 
@@ -103,17 +104,17 @@ class BpeDropout:
         drawn = self._merge(symbols, starts, np.diff(starts, append=len(symbols)), rng)
 
         kept = np.flatnonzero(drawn != HOLE)
-        kept_before = np.searchsorted(kept, bounds[np.cumsum(lengths)])  # the end of each text
+        kept_before = np.searchsorted(kept, bounds[np.cumsum(lengths)])  # by each text's end
         return drawn[kept].astype(flat.dtype), np.diff(kept_before, prepend=0)
 
     def _merge(self, symbols, starts, lengths, rng):
-        """Algorithm 1 on words from `starts` on; of each the ids at its start, and HOLE behind.
+        """Run Algorithm 1 on the words at `starts`; return each word's ids at its start, then HOLE.
 
-        A step makes a word one id shorter, or was its last. So words of one length take it together
-        as the columns of an array, from the longest down, and shorter ones join them in time.
+        A step makes a word one id shorter or finishes it. So words of one length are processed
+        together as columns of an array, from the longest down; shorter words join at their length.
         """
         result = np.full(len(symbols), HOLE)
-        result[starts] = symbols[starts]  # words of one symbol take no step
+        result[starts] = symbols[starts]  # words of one symbol have no merges
         longest = lengths.max(initial=1)
         words, ids = starts[:0], np.zeros((longest, 0), np.int64)
         for length in range(longest, 1, -1):
@@ -131,7 +132,7 @@ class BpeDropout:
             result[words[done] + rows] = ids[:, done]
             words, ids, best = words[~done], ids[:, ~done], best[~done]
             rank, place = best >> PLACE_BITS, best & ((1 << PLACE_BITS) - 1)
-            ids = np.where(rows[:-1] < place, ids[:-1], ids[1:])  # what follows moves up
+            ids = np.where(rows[:-1] < place, ids[:-1], ids[1:])  # the ids after the merge move up
             ids[place, np.arange(len(words))] = self._results[rank]
         result[words] = ids[0]
         return result

@@ -1,9 +1,9 @@
-"""A folder for what is made of text once and read many times: vocabularies and token ids.
+"""The disk cache of vocabularies and token ids.
 
-An entry is a folder, named by a hash of all that its content depends on: the bytes of the files,
-the vocabulary, the settings. It is written under another name and renamed when it is whole, under
-a lock: a kill leaves no half entry, and of two runs at once the second waits for the first. Sizes
-and sums of its files are checked whenever it is read again.
+An entry is a folder, named by a hash of everything its content depends on: the bytes of the files,
+the vocabulary, the settings. It is written under a temporary name and renamed when complete, under
+a lock: a killed run leaves no partial entry, and of two concurrent runs the second waits. The
+sizes and checksums of an entry's files are verified whenever it is read.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
-VERSION = 2  # of the format: another one makes new entries
+VERSION = 2  # of the entry format; changing it makes new entries
 SUMS = "sums.json"  # {name: [size, sha256]} of all other files of an entry
 
 
@@ -42,9 +42,9 @@ def cache_folder(data: DataConfig) -> Path:
 
 
 def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
-    """Each file, or place of text in memory, with a hash of every byte of it.
+    """Return `(name, hash of all bytes)` of each file, and of each corpus in memory.
 
-    A file that changed in any way is another corpus.
+    A file that changed in any way counts as another corpus.
     """
 
     def of_file(path: Path) -> str:
@@ -61,12 +61,12 @@ def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
 
 
 def content_hash(corpora: list[Corpus]) -> str:
-    """The hashes of all text, for what is made of it."""
+    """Return the hashes of all text in one string, for use in the keys of cache entries."""
     return " ".join(content for _, content in content_hashes(corpora))
 
 
 def hash_of_rows(corpus: Corpus) -> str:
-    """Of text that is in memory, as phrases are, or a small data set of the hub."""
+    """Return the SHA-256 of text in memory: phrases, or a small data set of the hub."""
     digest = hashlib.sha256()
     for row in corpus.rows():
         digest.update(json.dumps(row).encode() + b"\n")
@@ -74,13 +74,13 @@ def hash_of_rows(corpus: Corpus) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Read through a small buffer, not mapped: a large file does not stay in memory."""
+    """Return the SHA-256 of a file, read in small parts: if mapped, it would stay in memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], None]) -> Path:
-    """The folder of an entry, built if it is not there, or if any of its files is damaged."""
+    """Return the folder of an entry, built if it is missing or any of its files is damaged."""
     key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
     folder = cache_folder(data)
     final, partial = folder / f"{kind}-{key}", folder / f"{kind}-{key}.partial"
@@ -89,13 +89,13 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with lock(folder / f"{kind}-{key}.lock"):
-            if os.path.lexists(final):  # or built by another run in the meantime
+            if os.path.lexists(final):  # damaged, or built by another run in the meantime
                 damage = damage_of(final)
                 if not damage:
                     return final
                 log.warning(f"{final}: damaged ({damage}); it is built again")
                 remove(final)
-            remove(partial)  # of a run that was killed
+            remove(partial)  # left by a run that was killed
             partial.mkdir()
             build(partial)
             seal(partial)
@@ -110,9 +110,9 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
 
 
 def seal(folder: Path) -> None:
-    """Put all files on the disk, and their sizes and sums beside them.
+    """Flush all files to the disk, and write their sizes and checksums beside them.
 
-    Otherwise a power cut could leave an entry that has its name, and not its content.
+    Otherwise a power cut could leave an entry with its final name but without its content.
     """
     sums = {}
     for path in sorted(folder.iterdir()):
@@ -124,7 +124,7 @@ def seal(folder: Path) -> None:
 
 
 def damage_of(folder: Path) -> str:
-    """The first fault in what `seal` has sealed; empty if all is as it was written."""
+    """Return the first fault of an entry, or an empty string if it is as `seal` recorded it."""
     try:
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         found = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != SUMS}
@@ -150,7 +150,7 @@ def damage_of(folder: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the list of names in a folder, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
-"""Parallel text, from files of several formats, as a stream of pairs; and what bad lines become.
+"""Readers of parallel text in several file formats, and the policy for bad lines.
 
-Only `\\n` ends a line: a U+2028 or a form feed inside a sentence must not shift all that follow. A
-byte order mark at the beginning of a file and a carriage return at the end of a line are no text
-and are removed; a last line may lack its `\\n`. Everything else stays as it is. What is removed,
-replaced or left out is counted, with the first places.
+Only `\\n` ends a line: a U+2028 or a form feed inside a sentence must not shift the lines after it.
+A byte order mark at the beginning of a file and a carriage return at the end of a line are removed;
+the last line may lack its `\\n`. All other text stays as it is. Whatever is removed, replaced or
+skipped is counted, and its first places are kept for the report.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from pathlib import Path
 
 from jformer.errors import UserError
 
-# The two sides; any other number of fields is a bad line, and None no pair but the file's markup.
+# Source and target; any other number of fields is a bad line, and None is markup or a header.
 Row = Sequence[bytes | str | None] | None
-# Of the talks of IWSLT's `train.tags.*`, on the same lines of both sides.
+# Metadata of the talks in IWSLT's `train.tags.*`, on the same lines of both sides.
 TAG = re.compile(
     rb"\s*</?(doc|url|title|talkid|speaker|keywords|reviewer|translator|description)\b"
 )
 SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
 
-# Reasons, in the order of a report, with what they did; "skipped" leaves a pair out.
+# The message of each reason, in the order of a report; "skipped" marks those that drop a pair.
 DECISIONS = {
     "empty": "pairs skipped: a side is empty",
     "not_utf8": "pairs skipped: not UTF-8",
@@ -45,11 +45,11 @@ PLACES_KEPT = 3
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Text at hand. Line i of one side is the translation of line i of the other."""
+    """Parallel text in memory; line i of one side is the translation of line i of the other."""
 
     sources: list[str]
     targets: list[str]
-    places: Sequence[str] = ()  # of each pair, for messages; none, where it was read from no file
+    places: Sequence[str] = ()  # of each pair, for messages; empty if not read from a corpus
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -57,15 +57,15 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """Text to be read as often as needed, which never stands in memory as a whole."""
+    """Parallel text that can be streamed repeatedly, without reading all of it into memory."""
 
-    places: tuple[str, str]  # what an error calls line i of a side: f"{place}:{i}"
-    files: tuple[Path, ...]  # that hold the text; none, where it is in memory
+    places: tuple[str, str]  # of each side; messages call its line i f"{place}:{i}"
+    files: tuple[Path, ...]  # that hold the text; empty if it is in memory
     rows: Callable[[], Iterator[Row]]
 
 
 class Report:
-    """What was decided about lines and pairs: how often, and where first."""
+    """Counts of the decisions about lines and pairs, with the first places of each."""
 
     def __init__(self, decisions: dict[str, dict] | None = None):
         self.decisions: dict[str, dict] = decisions or {}
@@ -77,11 +77,11 @@ class Report:
             entry["first"].append(place)
 
     def skipped(self) -> dict[str, int]:
-        """`{reason: pairs or lines left out}`."""
+        """Return `{reason: number of pairs or lines left out}`."""
         return {r: entry["count"] for r, entry in self._in_order() if "skip" in DECISIONS[r]}
 
     def lines(self) -> list[str]:
-        """One line a reason, or one that says that there was none."""
+        """Return one line per reason, or a line that says that nothing was skipped or changed."""
         entries = self._in_order()
         told = [f"{e['count']:,} {DECISIONS[r]} ({', '.join(e['first'])})" for r, e in entries]
         return told or ["nothing skipped or changed"]
@@ -91,7 +91,7 @@ class Report:
 
 
 def open_corpus(name: str, source_language: str, target_language: str) -> Corpus:
-    """`FILE.tsv` (or `.gz`), `FILE.parquet`, or PREFIX for `PREFIX.en` and `PREFIX.de`."""
+    """Open `FILE.tsv` (or `.tsv.gz`), `FILE.parquet`, or PREFIX for `PREFIX.en` and `PREFIX.de`."""
     if name.endswith((".tsv", ".tsv.gz")):
         return open_tsv(existing(Path(name)), source_language, target_language)
     if name.endswith(".parquet"):
@@ -119,7 +119,7 @@ def open_files(source: Path, target: Path) -> Corpus:
 
 
 def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
-    """The columns that a first line names by the languages, else the first two; of any number."""
+    """Open the columns that a header names by the languages, or the first two of any number."""
     wanted = [source_language.encode(), target_language.encode()]
 
     def rows() -> Iterator[Row]:
@@ -143,7 +143,7 @@ def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
 
 
 def open_parquet(path: Path, source_language: str, target_language: str) -> Corpus:
-    """Columns named by the languages, or a column `translation` that holds them."""
+    """Open the columns named by the languages, or those within a struct column `translation`."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -161,7 +161,7 @@ def open_parquet(path: Path, source_language: str, target_language: str) -> Corp
         columns = nested if {*nested} <= {*empty.column_names} else languages
         if not {*columns} <= {*empty.column_names}:
             raise UserError(f"{path}: has the columns {empty.column_names}; needs {languages}")
-        # As bytes, so that what is not UTF-8 goes the way of all other lines.
+        # Read as bytes, so that invalid UTF-8 is handled by the bad-line policy.
         as_bytes = pyarrow.schema([(column, pyarrow.large_binary()) for column in columns])
         empty.select(columns).cast(as_bytes)
     except faults as error:
@@ -179,7 +179,7 @@ def open_parquet(path: Path, source_language: str, target_language: str) -> Corp
 
 
 def in_memory(name: str, split: Split) -> Corpus:
-    """A corpus of text that is in memory anyway."""
+    """Return a corpus of text that is already in memory."""
     return Corpus((name, name), (), lambda: zip(split.sources, split.targets, strict=True))
 
 
@@ -190,13 +190,13 @@ def find_file(name: str) -> Path:
 
 
 def look_for(name: str) -> Path | None:
-    """`name` itself, or packed by gzip, or with its sentences in the `<seg>` of SGML or XML."""
+    """Return the file `name`, or its .gz, or its SGML or XML with sentences in `<seg>`, or None."""
     found = [Path(name + suffix) for suffix in ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")]
     return next((existing(path) for path in found if os.path.exists(path)), None)
 
 
 def existing(path: Path) -> Path:
-    # Not `path.is_dir()` and so on, which raise OSError where a name is too long.
+    # Not `path.is_dir()` and `path.is_file()`, which raise OSError if a name is too long.
     if os.path.isdir(path):
         raise UserError(f"{path}: is a directory; a text file is needed there")
     if not os.path.isfile(path):
@@ -205,7 +205,7 @@ def existing(path: Path) -> Path:
 
 
 def texts(path: Path) -> Iterator[bytes]:
-    """The lines of a file without their `\\n`, or the segments of SGML or XML; by its name."""
+    """Yield the lines of a file without their `\\n`, or the segments of an .sgm or .xml file."""
     plain = path.name.removesuffix(".gz")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -220,13 +220,13 @@ def texts(path: Path) -> Iterator[bytes]:
 
 
 def without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
-    """A binary file goes line by line, and to it only `\\n` ends one."""
+    """Return the lines without their `\\n`, the only line end of a file opened in binary mode."""
     return (line[:-1] if line.endswith(b"\n") else line for line in file)
 
 
 def unescape(segment: bytes) -> bytes:
-    """The text of a segment, in one line."""
-    with contextlib.suppress(UnicodeDecodeError):  # for the bad-line policy to judge
+    """Return the text of a segment on one line, with its character references decoded."""
+    with contextlib.suppress(UnicodeDecodeError):  # left to the bad-line policy
         segment = html.unescape(segment.decode("utf-8")).encode("utf-8")
     return b" ".join(segment.split())
 
@@ -234,9 +234,9 @@ def unescape(segment: bytes) -> bytes:
 def read(
     corpus: Corpus, policy: str, report: Report, whole: bool = False
 ) -> Iterator[tuple[int, str, str]]:
-    """Line number, source and target of each pair; bad lines by `policy`: error, replace or skip.
+    """Yield line number, source and target of each pair; `policy` is error, replace or skip.
 
-    With `whole` no pair is left out: what would be skipped is an error.
+    With `whole` a bad line that would be skipped is an error.
     """
     policy = "error" if whole and policy == "skip" else policy
     for number, row in enumerate(corpus.rows(), start=1):
@@ -251,7 +251,7 @@ def read(
         for line, side in zip(row, corpus.places, strict=True):
             text = clean(line, f"{side}:{number}", number == 1, policy, report)
             if text is None:
-                break  # it counts as one pair, whatever its other side is
+                break  # the pair is counted once, whatever its other side is
             pair.append(text)
         else:
             yield number, pair[0], pair[1]
@@ -260,7 +260,7 @@ def read(
 def clean(
     line: bytes | str | None, place: str, begins: bool, policy: str, report: Report
 ) -> str | None:
-    """The text of a line, or None where its pair is to be skipped."""
+    """Return the text of a line, or None if its pair is to be skipped."""
     if isinstance(line, bytes):
         try:
             text = line.decode("utf-8")
@@ -287,7 +287,7 @@ def clean(
 
 
 def read_text(lines: Iterable[bytes], place: str, policy: str) -> list[str]:
-    """Text of one language, a line for each line; bad bytes are replaced or an error."""
+    """Return one text per line, in one language; invalid UTF-8 is replaced or an error."""
     policy, report = policy.replace("skip", "error"), Report()
     numbered = enumerate(lines, start=1)
     return [clean(line, f"{place}:{n}", n == 1, policy, report) or "" for n, line in numbered]

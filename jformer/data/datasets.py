@@ -1,4 +1,4 @@
-"""Public corpora by name, from a folder with their files as they were published."""
+"""Public corpora by name, read from a folder with their files as published."""
 
 import dataclasses
 import itertools
@@ -11,35 +11,35 @@ from jformer.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Prefixes of the files of a corpus, in its folder or in one directly within it.
+    """File name prefixes of a corpus, whose files are in its folder or in a direct subfolder.
 
-    {pair} is "en-de" or "de-en" and {joined} "ende" or "deen", whichever is there; {direction} is
-    "ende" from English to German alone, {side} "src" for the source's file and "ref" for the other.
+    {pair} is "en-de" or "de-en" and {joined} is "ende" or "deen", whichever exists; {direction} is
+    "ende" only for English to German; {side} is "src" for the source and "ref" for the target.
     """
 
-    train: tuple[str, ...]  # parts, in this order
+    train: tuple[str, ...]  # parts, concatenated in this order
     validation: str
-    tests: dict[str, str]  # by split; the first must be there, of the others what is there counts
-    french: tuple[str, ...] = ()  # more parts, where French is one of the languages
+    tests: dict[str, str]  # by split; the first is required, the others are optional
+    french: tuple[str, ...] = ()  # more training parts if French is one of the languages
 
     def splits(self, data: DataConfig, with_train: bool = True) -> dict[str, tuple[str, ...]]:
-        """The prefixes of each split."""
+        """Return the prefixes of each split."""
         french = self.french if "fr" in (data.source_language, data.target_language) else ()
         splits = {"train": self.train + french} if with_train else {}
         splits["validation"] = (self.validation,)
         return splits | {name: (prefix,) for name, prefix in self.tests.items()}
 
     def needed(self, data: DataConfig, with_train: bool = True) -> list[str]:
-        """The prefixes that cannot be done without."""
+        """Return the required prefixes: all but those of the optional test splits."""
         optional = [*self.tests.values()][1:]
         prefixes = itertools.chain.from_iterable(self.splits(data, with_train).values())
         return [prefix for prefix in prefixes if prefix not in optional]
 
 
-# What fairseq's script leaves: words in its folder tmp, and sub-words in the one above.
+# The output of fairseq's script: words in its folder tmp, and sub-words in the folder above.
 PREPARED = Layout(("train",), "valid", {"test": "test"})
 
-# Of several layouts of a corpus the first that is in the folder counts.
+# The first layout of a corpus with all required files in the folder is used.
 LAYOUTS = {
     "multi30k": [
         Layout(
@@ -93,7 +93,7 @@ ENDINGS = "each also with .gz, .sgm or .xml at its end"
 
 
 def open_folder(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
-    """The corpora of each split, of the files in `config.data.directory`."""
+    """Return the corpora of each split, from the files in `config.data.directory`."""
     folder = Path(data.directory)
     if not folder.is_dir():
         raise UserError(f"config.data.directory={folder}: is no directory")
@@ -122,7 +122,7 @@ def find_pair(prefix: str, folders: list[Path], data: DataConfig) -> Corpus | No
 
 
 def names(prefix: str, pair: list[str], data: DataConfig) -> list[str]:
-    """Of the source's file and the target's; `pair` is their languages as the prefix has them."""
+    """Return the source's and the target's file name; `pair` has the prefix's language order."""
     source, target = data.source_language, data.target_language
     words = {"pair": "-".join(pair), "joined": "".join(pair), "direction": source + target}
     sides = (("src", source), ("ref", target))
@@ -130,7 +130,7 @@ def names(prefix: str, pair: list[str], data: DataConfig) -> list[str]:
 
 
 def wanted(data: DataConfig) -> str:
-    """Which files to put into `config.data.directory`."""
+    """Return the advice on which files to put into `config.data.directory`."""
     layouts = [layout.needed(data) for layout in LAYOUTS[data.name]]
     return (
         f"put {listed(layouts, data)} into a folder, {ENDINGS}, "
@@ -139,7 +139,7 @@ def wanted(data: DataConfig) -> str:
 
 
 def listed(layouts: list[list[str]], data: DataConfig) -> str:
-    """The files of each layout, in the spelling that is published for most: with English last."""
+    """Return the files of each layout in words, spelled as most are published: English last."""
     pair = sorted((data.source_language, data.target_language), key="en".__eq__)
     pairs = [[" and ".join(names(prefix, pair, data)) for prefix in layout] for layout in layouts]
     return "; or ".join(", ".join(layout) for layout in pairs)

@@ -1,6 +1,6 @@
-"""Data sets of the Hugging Face hub, or folders of Parquet files, by the package `datasets`.
+"""Data sets of the Hugging Face hub or folders of Parquet files, read by the package `datasets`.
 
-It keeps what it fetched in a cache of its own, so the network is needed once.
+The package caches its downloads, so the network is needed only once.
 """
 
 import dataclasses
@@ -16,20 +16,20 @@ from jformer.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Hub:
-    """A data set of the hub, at a commit: what is there cannot change under a run.
+    """A data set of the hub, pinned to a commit so that its content cannot change.
 
     {source} and {target} are the languages, {other} is the one that is not English.
     """
 
     repository: str
     revision: str
-    splits: dict[str, str]  # our name of a split, and theirs
-    configurations: tuple[str, ...] = ("",)  # the first that it has; "" where it has but one
-    folder: str = ""  # of a branch of Parquet files, which has folders for configurations
+    splits: dict[str, str]  # our name of a split to the hub's
+    configurations: tuple[str, ...] = ("",)  # the first that exists; "" if it is unnamed
+    folder: str = ""  # of a configuration, in a branch of Parquet files
 
 
 SEPARATE = {"train": "train", "validation": "validation", "test": "test"}
-# What is in no table may go by the pair in either order, or not by the pair.
+# Other data sets may name a configuration by the pair, in either order, or not at all.
 ANY = Hub("", "", SEPARATE, ("{source}-{target}", "{target}-{source}", ""))
 
 HUB = {
@@ -62,7 +62,7 @@ HUB = {
         {"train": "train", "validation": "validation", "newstest2016": "test"},
         ("{other}-en",),
     ),
-    # It has no test split, so nothing is scored.
+    # It has no test split, so no test scores are computed.
     "tatoeba": Hub(
         "sentence-transformers/parallel-sentences-tatoeba",
         "9a586f5cf4b772046b0e77583ee361ff68681b9b",
@@ -73,14 +73,14 @@ HUB = {
 
 
 def open_hub(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
-    """The corpora of each split: of `config.data.hub`, or where that is empty of the named set."""
+    """Return the corpora of each split, from `config.data.hub` or else from the named data set."""
     hub = choose(data)
     dataset = load(hub, data)
     corpora = {}
     for ours, theirs in hub.splits.items():
         if ours == "train" and not with_train:
             continue
-        # Or by our name: in a folder the package takes dev.parquet for the validation split.
+        # In a folder of Parquet files the package names the split of dev.parquet validation.
         split = theirs if theirs in dataset else ours
         if split not in dataset:
             raise UserError(f"{hub.repository}: has the splits {[*dataset]}; {theirs} is needed")
@@ -89,7 +89,7 @@ def open_hub(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
 
 
 def choose(data: DataConfig) -> Hub:
-    """What `data` asks for, with the languages filled in."""
+    """Return the data set that `data` selects, with the languages filled in."""
     hub = HUB.get(data.name, ANY)
     source, target = data.source_language, data.target_language
     other = target if source == "en" else source
@@ -98,7 +98,7 @@ def choose(data: DataConfig) -> Hub:
         return pattern.format(source=source, target=target, other=other)
 
     if data.hub and Path(data.hub).is_dir():
-        folder = Path(data.hub).absolute()  # "json" alone would be a file format to the package
+        folder = Path(data.hub).absolute()  # a relative "json" would be read as a file format
         pairs = (hub.folder or "{source}-{target}", *ANY.configurations)
         within = next(path for pair in pairs if (path := folder / fill(pair)).is_dir())
         hub = dataclasses.replace(ANY, repository=str(within), splits=hub.splits)
@@ -110,7 +110,7 @@ def choose(data: DataConfig) -> Hub:
 
 
 def load(hub: Hub, data: DataConfig) -> Any:
-    """A `datasets.DatasetDict`."""
+    """Return a `datasets.DatasetDict`, of the first configuration that can be loaded."""
     try:
         import datasets
     except ImportError as error:
@@ -127,9 +127,9 @@ def load(hub: Hub, data: DataConfig) -> Any:
             data_dir=hub.folder or None,
             revision=hub.revision or None,
         )
-    # Errors of the network, of files and of formats have no class in common.
+    # Errors of the network, of files and of formats have no common class.
     except Exception as error:
-        if others and isinstance(error, ValueError):  # for one: there is no such configuration
+        if others and isinstance(error, ValueError):  # such as an unknown configuration
             return load(dataclasses.replace(hub, configurations=tuple(others)), data)
         place = f"config.data.hub={data.hub}" if data.hub else f"{hub.repository} of the hub"
         reason = " ".join(str(error).split())
@@ -138,7 +138,7 @@ def load(hub: Hub, data: DataConfig) -> Any:
 
 
 def parquet_files(hub: Hub, data: DataConfig) -> str:
-    """Which files to put into a folder as `config.data.hub`."""
+    """Return the advice on which files to put into a folder for `config.data.hub`."""
     files = ", ".join(f"{split}.parquet" for split in hub.splits.values())
     return (
         f"put {files} with columns {data.source_language} and {data.target_language} "
@@ -147,7 +147,7 @@ def parquet_files(hub: Hub, data: DataConfig) -> str:
 
 
 def open_split(dataset: Any, place: str, data: DataConfig) -> Corpus:
-    """A split with a column for each language, or with both in a column `translation`."""
+    """Open a split with a column per language (or english, non_english), or with `translation`."""
     source, target = data.source_language, data.target_language
     pairs = [(source, target), (f"translation.{source}", f"translation.{target}")]
     if source == "en":

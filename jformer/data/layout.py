@@ -1,23 +1,23 @@
-"""How pairs of different lengths fill batches of few static shapes: one pair a row, or several.
+"""Batch layouts in few static shapes for pairs of different lengths: buckets and packing.
 
-A layout has `shapes`, `(B, S, T)` each, compiled once. It says of pairs of S source and T target
-positions whether it has room for them (`fits`), and arranges them in rows (`arrange`). `B * S` and
-`B * T` are at most the batch's tokens, padding included.
+A layout has `shapes`, `(B, S, T)` each, compiled once. `fits` returns whether pairs of S source and
+T target positions fit any of them, and `arrange` assigns pairs to rows. `B * S` and `B * T` are at
+most the batch's tokens, padding included, unless a single row is longer.
 """
 
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-LENGTH_MULTIPLE = 4  # of bucket lengths: finer ones would gain little and compile as often
-GRID = 512  # lengths a side that are compared: more would take seconds, and gigabytes
+LENGTH_MULTIPLE = 4  # of bucket lengths; finer ones would save little and compile as often
+GRID = 512  # lengths compared per side; more would take seconds and gigabytes
 ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
-PART = 2**17  # pairs that are packed among themselves
-GROUPS = 16  # of packed rows with about the same room, which exchange what they take
+PART = 2**17  # pairs packed at a time, independently of the others
+GROUPS = 16  # of rows with similar free space, within which packing exchanges pairs
 
 Shape = tuple[int, int, int]
-# The pairs in the order of their rows, how many stand in each row, and how many rows each shape
-# has: those of one shape stand together.
+# The pairs in row order, the number of pairs in each row, and the number of rows of each shape.
+# Rows of one shape are contiguous.
 Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -31,7 +31,7 @@ def round_up(lengths):
 
 
 class Buckets:
-    """One pair a row; pairs of similar lengths stand together, in at most `number` shapes."""
+    """One pair per row; pairs of similar lengths share a batch, in at most `number` shapes."""
 
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, number: int):
         lengths = sorted(bucket_lengths(S, T, number), key=sum, reverse=True)
@@ -41,13 +41,13 @@ class Buckets:
         return np.any([(s >= S) & (t >= T) for _, s, t in self.shapes], axis=0)
 
     def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
-        """Each pair in the smallest shape that has room for it.
+        """Assign each pair to the smallest shape that it fits.
 
-        Pairs that do not fill a batch of it move to the next larger, where that costs less.
+        Pairs that do not fill a batch move to the next larger shape if that takes fewer positions.
         """
         shape_of = np.zeros(len(S), np.uint8)
         for number, (_, s, t) in enumerate(self.shapes):
-            shape_of[(s >= S) & (t >= T)] = number  # shapes come from the largest down
+            shape_of[(s >= S) & (t >= T)] = number  # shapes are sorted, largest first
         for number, (height, s, t) in reversed(list(enumerate(self.shapes))):
             members = np.flatnonzero(shape_of == number)
             left = members[len(members) - len(members) % height :]
@@ -59,32 +59,32 @@ class Buckets:
 
 
 def bucket_lengths(S: np.ndarray, T: np.ndarray, number: int) -> list[tuple[int, int]]:
-    """At most `number` pairs of lengths, chosen for little padding.
+    """Return at most `number` pairs of lengths, chosen greedily for little padding.
 
-    The first has room for all. Each further one is the one that saves the most positions, where
-    every pair takes the smallest that has room for it. All pairs of multiples of `LENGTH_MULTIPLE`
-    are compared, or of larger steps where these would be more than `GRID` a side.
+    The first fits all pairs. Each further one saves the most positions, given that every pair uses
+    the smallest lengths that it fits. All pairs of multiples of `LENGTH_MULTIPLE` are compared, or
+    multiples of a larger step if these were more than `GRID` per side.
     """
     longest = max(S.max(), T.max())
     step = LENGTH_MULTIPLE * -(-longest // (LENGTH_MULTIPLE * GRID))
     cell_S, cell_T = (-(-lengths // step) for lengths in (S, T))
     pairs_ST = np.zeros((cell_S.max() + 1, cell_T.max() + 1), np.int64)
     np.add.at(pairs_ST, (cell_S, cell_T), 1)
-    # The lengths of a row for each cell; a larger step must not make the longest row longer.
+    # The row lengths of each cell; a larger step must not make the longest row longer.
     row_S, row_T = (
         np.minimum(np.arange(cells) * step, round_up(lengths.max()))
         for cells, lengths in zip(pairs_ST.shape, (S, T), strict=True)
     )
-    size_ST = row_S[:, None] + row_T  # positions of a row of these lengths
+    size_ST = row_S[:, None] + row_T  # positions in a row of these lengths
 
     chosen = [(int(row_S[-1]), int(row_T[-1]))]
-    taken_ST = np.full_like(size_ST, size_ST[-1, -1])  # positions that a pair takes by now
-    saved_ST = (taken_ST - size_ST) * pairs_within(pairs_ST)  # if these lengths are added
+    taken_ST = np.full_like(size_ST, size_ST[-1, -1])  # positions that a pair takes so far
+    saved_ST = (taken_ST - size_ST) * pairs_within(pairs_ST)  # if the cell's lengths are added
     while len(chosen) < number and saved_ST.max() > 0:
         s, t = best_cell(saved_ST)
         size = size_ST[s, t]
-        # The pairs that have room in it, and took more, take `size` positions from now on. What the
-        # lengths of any other cell would save is less by what they have saved already.
+        # Pairs that fit these lengths and took more positions take `size` from now on. Adding the
+        # lengths of any other cell saves less by what is saved already.
         inside = slice(s + 1), slice(t + 1)
         for before in sorted({sum(lengths) for lengths in chosen if sum(lengths) > size}):
             moving_ST = np.zeros_like(pairs_ST)
@@ -99,14 +99,14 @@ def bucket_lengths(S: np.ndarray, T: np.ndarray, number: int) -> list[tuple[int,
 
 
 def pairs_within(pairs_ST: np.ndarray) -> np.ndarray:
-    """For each cell, how many of the pairs have room in a row of its lengths."""
+    """Return for each cell the number of pairs that fit a row of its lengths."""
     return pairs_ST.cumsum(axis=0).cumsum(axis=1)
 
 
 def best_cell(saved_ST: np.ndarray) -> tuple[int, int]:
-    """The cell that saves the most; of equals that of the longest sources and shortest targets.
+    """Return the cell that saves the most; of equals, the longest source, then shortest target.
 
-    Which of equals it is must not change: a run that goes on must get the batches it had before.
+    The choice among equals must not change: a resumed run must get the same batches.
     """
     cells_N2 = np.argwhere(saved_ST == saved_ST.max())
     s = int(cells_N2[:, 0].max())
@@ -114,10 +114,10 @@ def best_cell(saved_ST: np.ndarray) -> tuple[int, int]:
 
 
 class Packing:
-    """As many pairs a row as have room in it, in one shape; masks keep them apart.
+    """As many pairs per row as fit, in one shape; attention masks keep them apart.
 
-    A row has `length` positions for the language that takes more, and fewer for the other, in
-    proportion to what the pairs take.
+    A row has `length` positions for the language with more tokens, and fewer for the other, in
+    proportion to its tokens.
     """
 
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, length: int):
@@ -131,7 +131,7 @@ class Packing:
         return (row_S >= S) & (row_T >= T)
 
     def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
-        """Rows in the order of their first pairs."""
+        """Pack the pairs into rows, ordered by the first pair of each row."""
         assert self.fits(S, T).all(), "a pair is longer than a packed row"
         parts = [slice(start, start + PART) for start in range(0, len(S), PART)]
         with ThreadPoolExecutor(2) as pool:
@@ -143,13 +143,13 @@ class Packing:
         return np.concatenate(orders), rows, np.array([len(rows)])
 
     def fill(self, S: np.ndarray, T: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs in the order of their rows, and how many stand in each row.
+        """Return the pairs in row order, and the number of pairs in each row.
 
         All rows are filled at once, in rounds: in each round every row takes the largest pair
-        that it has room for and that no emptier row has taken, or exchanges it for one alike.
+        that fits it and that no emptier row has taken, or exchanges it for a similar one.
         """
         area = self.S * self.T
-        unit = 1 + area // 65535  # sizes and rooms are areas, rounded down to fit `in_order`
+        unit = 1 + area // 65535  # sizes and free space are areas, scaled to fit `in_order`
         size = (np.maximum(S * self.T, T * self.S) // unit).astype(np.uint16)
         row_of, rows = np.empty(len(S), np.int32), 0
         pool = in_order(size)
@@ -161,7 +161,7 @@ class Packing:
                 room = (np.minimum(free_S * self.T, free_T * self.S) // unit).astype(np.uint16)
                 emptiest = in_order(room)[::-1]
                 largest = np.searchsorted(size, room[emptiest], side="right") - 1
-                # Strictly decreasing, so that no two rows take the same pair.
+                # Strictly decreasing indices, so that no two rows take the same pair.
                 ranks = np.arange(new)
                 taken = np.minimum.accumulate(largest + ranks) - ranks
                 taken = taken[taken >= 0]
@@ -180,7 +180,7 @@ class Packing:
                 pool, size, S, T = pool[left], size[left], S[left], T[left]
             rows += new
         first = np.empty(rows, np.int32)
-        first[row_of[::-1]] = np.arange(len(row_of), dtype=np.int32)[::-1]  # the last write stays
+        first[row_of[::-1]] = np.arange(len(row_of), dtype=np.int32)[::-1]  # the last write wins
         rank = np.empty(rows, np.int32)
         rank[np.argsort(first)] = np.arange(rows, dtype=np.int32)
         row_of = rank[row_of]
@@ -194,10 +194,10 @@ class Packing:
         T: np.ndarray,
         group: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Which row takes which pair, where row i of a group was to take pair i.
+        """Return indices of rows and of the pairs they take; before the exchange row i had pair i.
 
-        Rows with more room on the source side take the pairs with longer sources, so that both
-        sides become full. A row that has no room for its new pair waits for another round.
+        In each group, rows with more free space on the source side take the pairs with longer
+        sources, so that both sides fill up. A row that its new pair does not fit waits a round.
         """
         area = self.S * self.T
         unit = 1 + 2 * area // 65535
@@ -208,7 +208,7 @@ class Packing:
 
 
 def in_order(*keys: np.ndarray) -> np.ndarray:
-    """`np.lexsort` of keys in 16 bits, the last the first; those numpy sorts ten times as fast."""
+    """Return `np.lexsort` of 16-bit keys, last one primary; numpy sorts those ten times as fast."""
     order = np.argsort(keys[0].astype(np.uint16), kind="stable").astype(np.int32)
     for key in keys[1:]:
         order = order[np.argsort(key.astype(np.uint16)[order], kind="stable")]

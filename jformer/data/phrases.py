@@ -1,11 +1,11 @@
-"""The embedded corpus: phrases that Unicode's CLDR knows in every locale, rendered through Babel.
+"""The embedded corpus: phrases of Unicode's CLDR, rendered in two locales by Babel.
 
-Dates, times, durations, quantities, amounts of money, territories, languages with their territory,
-and lists of all these. No sentence is typed in here: a *kind* draws what is to be said, and CLDR
-says it in both locales. So the corpus needs no network, exists for any two locales, and is a
-function of the seed.
+It consists of dates, times, durations, quantities, amounts of money, territories, languages (with
+or without a territory), and lists of these. No text is stored here: a *kind* draws a value, and
+CLDR words it in both locales. So the corpus needs no network, exists for any two locales, and is
+a function of the seed.
 
-Scores on it say whether a Transformer trains and decodes, not how well it would translate text.
+Scores on it show whether a Transformer trains and decodes, not how well it would translate text.
 """
 
 import collections
@@ -26,7 +26,7 @@ from jformer.errors import UserError
 Render = Callable[[babel.Locale], str]
 Names = dict[str, list[str]]  # CLDR's codes of territories, languages, currencies and units
 
-NAMED = ("territories", "languages", "currencies")  # sorts of which some names are held out
+NAMED = ("territories", "languages", "currencies")  # sorts with some names held out
 HELD_OUT_SHARE = 0.05
 SPLIT_PAIRS = 1000  # in each of validation, test and test_unseen_names, at most
 
@@ -34,10 +34,10 @@ SPLIT_PAIRS = 1000  # in each of validation, test and test_unseen_names, at most
 def make_splits(
     source: str, target: str, number: int, seed: int
 ) -> dict[str, tuple[list[str], list[str]]]:
-    """`{split: (source phrases, target phrases)}` with about `number` pairs in all.
+    """Return `{split: (source phrases, target phrases)}` with about `number` pairs in all.
 
-    No source phrase stands in two splits. `test` holds new combinations of names that training
-    has; every phrase of `test_unseen_names` has a name that no training phrase has.
+    No source phrase is in two splits. `test` holds new combinations of names seen in training;
+    every phrase of `test_unseen_names` has a name that no training phrase has.
     """
     locales = parse_locale(source), parse_locale(target)
     rng = random.Random(f"{seed} {source} {target}")
@@ -49,14 +49,14 @@ def make_splits(
 
     def draw(names: Names, kinds: list, wanted: int, accept: Callable) -> list[str]:
         drawn: list[str] = []
-        # Small inventories run out of new phrases; a fixed number of draws always ends.
+        # Bounded, because small inventories run out of new phrases.
         for _ in range(4 * wanted):
             phrase = draw_phrase(rng, names, kinds)
             source_text, target_text = (tidy(phrase(locale)) for locale in locales)
             if accept(source_text) and source_text not in targets_of:
                 drawn.append(source_text)
             if targets_of.setdefault(source_text, target_text) != target_text:
-                ambiguous.add(source_text)  # "5/6" says less than the target needs to know
+                ambiguous.add(source_text)  # such as "5/6", which has several targets
             if len(drawn) == wanted:
                 break
         return drawn
@@ -85,12 +85,12 @@ def parse_locale(name: str) -> babel.Locale:
 
 
 def tidy(text: str) -> str:
-    """No-break and thin spaces become plain ones, which is what people type."""
+    """Replace no-break and thin spaces with plain ones, which is what people type."""
     return re.sub("[\u00a0\u202f\u2009]", " ", text)
 
 
 def shared_names(source: babel.Locale, target: babel.Locale) -> Names:
-    """What both locales have words for, and the source no words that mean two things."""
+    """Return the codes with a name in both locales, except ambiguous names of the source."""
     uses = collections.Counter([*source.territories.values(), *source.languages.values()])
 
     def shared(sort: str, pattern: str) -> list[str]:
@@ -99,7 +99,7 @@ def shared_names(source: babel.Locale, target: babel.Locale) -> Names:
         return sorted(c for c in both if re.fullmatch(pattern, c) and uses[names[c]] <= 1)
 
     def in_words(unit: str) -> bool:
-        """Babel falls back to CLDR's code where a locale lacks a pattern."""
+        """Return whether both locales word a unit; Babel falls back to CLDR's code."""
         return all(
             unit not in babel.units.format_unit(2, unit, locale=locale)
             for locale in (source, target)
@@ -120,7 +120,7 @@ def shared_names(source: babel.Locale, target: babel.Locale) -> Names:
 
 
 def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:
-    """The names for training, and the few that it must not see. Units are in both."""
+    """Return the names for training and the few held out from it; all units are in both."""
     common, held_out = dict(names), dict(names)
     for sort in NAMED:
         out = set(rng.sample(names[sort], max(3, round(len(names[sort]) * HELD_OUT_SHARE))))
@@ -134,7 +134,7 @@ def names_of(names: Names, locale: babel.Locale) -> list[str]:
 
 
 def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
-    """One phrase of any kind, or a list of two."""
+    """Return a phrase of a random kind, or a list of two."""
     parts = [rng.choice(kinds)(rng, names) for _ in range(rng.choice((1, 1, 1, 2)))]
     if len(parts) == 1:
         return parts[0]
@@ -142,7 +142,7 @@ def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
     return lambda locale: babel.lists.format_list([part(locale) for part in parts], style, locale)
 
 
-# Kinds: what to say is drawn before the locale is known, so that both sides say the same.
+# Kinds: the value is drawn before the locale is known, so that both sides mean the same.
 
 
 def draw_moment(rng: random.Random) -> datetime.datetime:
@@ -151,12 +151,12 @@ def draw_moment(rng: random.Random) -> datetime.datetime:
 
 
 def draw_number(rng: random.Random) -> float:
-    """Small and whole most of the time, as numbers in text are."""
+    """Return a number, small and whole most of the time, as numbers in text are."""
     return rng.choice((rng.randrange(1, 13), rng.randrange(2, 1000), rng.randrange(10, 100) / 10))
 
 
 def date(rng: random.Random, names: Names) -> Render:
-    # Not medium: in May it reads like long, where another locale tells them apart.
+    # Not medium: in May one locale writes it like long while another does not.
     day, style = draw_moment(rng), rng.choice(("short", "long", "full"))
     return lambda locale: babel.dates.format_date(day, style, locale)
 
@@ -200,7 +200,7 @@ def language(rng: random.Random, names: Names) -> Render:
 
 
 def language_of_territory(rng: random.Random, names: Names) -> Render:
-    """As Babel writes the name of a locale."""
+    """Draw a language with a territory, rendered as Babel writes the name of a locale."""
     spoken, where = rng.choice(names["languages"]), rng.choice(names["territories"])
     return lambda locale: f"{locale.languages[spoken]} ({locale.territories[where]})"
 

@@ -1,4 +1,4 @@
-"""From a config to its data: the corpora it names, and the batches that it trains on."""
+"""The data of a config: the corpora that it names, and its training batches."""
 
 import logging
 
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 
 def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[str, list[Corpus]]:
-    """`train` and `validation`, and under their own names the splits to be scored at the end.
+    """Return the corpora of `train`, `validation` and, by name, the splits scored at the end.
 
-    Files are found here, and read later. `data.train` adds to what a named corpus has.
+    Files are located here and read later. A named corpus is extended by those of `data.train`.
     """
     languages = data.source_language, data.target_language
     added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
@@ -46,7 +46,7 @@ def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[s
 
 
 def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
-    """A split to be scored, whole: bad bytes can be replaced in it, but no pair skipped."""
+    """Return all pairs of a split to be scored: bad bytes can be replaced, but no pair skipped."""
     report = Report()
     pairs = [
         (f"{corpus.places[0]}:{number}", source, target)
@@ -62,22 +62,22 @@ def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
 
 
 def open_data(config: Config) -> tuple[list[Corpus], dict[str, Split]]:
-    """The training corpora, to be read later, and the text of the other splits."""
+    """Return the training corpora, to be read later, and the text of the other splits."""
     corpora = open_corpora(config.data, config.seed)
     training = corpora.pop("train")
-    config.data.corpus_weights(len(training))  # a wrong number of them is told before any work
+    config.data.corpus_weights(len(training))  # raises before any work if their number is wrong
     return training, {name: read_split(split, config.data) for name, split in corpora.items()}
 
 
 def make_batches(
     config: Config, pairs: TokenPairs, rows: np.ndarray, vocabularies: Vocabularies
 ) -> Batches:
-    """The batches of the training pairs `rows`, laid out as the config says."""
+    """Return the batches of the training pairs `rows`, laid out as the config says."""
     data, tokens = config.data, config.train.batch_tokens
     (S, T), redraw = pairs.lengths(rows), None
     if data.bpe_dropout:
         redraw = droppers(vocabularies, data)
-        # Room for one drawing of each pair, as an example of all.
+        # The layout fits one random segmentation of each pair, as a sample of all epochs.
         drawn = resegment(pairs, redraw, np.random.default_rng(config.seed)).lengths(rows)
         S, T = (
             np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)
@@ -91,7 +91,7 @@ def make_batches(
 
 
 def droppers(vocabularies: Vocabularies, data: DataConfig) -> tuple[BpeDropout, BpeDropout]:
-    """BPE dropout for the source and the target."""
+    """Return BPE dropout for the source and the target; raise `UserError` if either is no BPE."""
     merges = vocabularies.source.merges, vocabularies.target.merges
     if merges[0] is None or merges[1] is None:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Texts of different lengths in one flat array, in memory or in a mapped file."""
+"""Ragged arrays: texts of different lengths in one flat array, in memory or memory-mapped."""
 
 import dataclasses
 import itertools
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SPAN = 2**18  # rows of a mapped file that are in memory at a time
+SPAN = 2**18  # rows of a memory-mapped file that are in memory at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths in one flat array, row i from `offsets[i]` to `offsets[i + 1]`."""
+    """Rows of different lengths in one array; row i is `flat[offsets[i] : offsets[i + 1]]`."""
 
-    flat: np.ndarray  # this, and all that follows, may be mapped files
+    flat: np.ndarray  # this and the arrays below may be memory-mapped files
     offsets: np.ndarray
-    word_starts: np.ndarray | None = None  # of each id whether it begins a word, for BPE dropout
+    word_starts: np.ndarray | None = None  # whether each id begins a word, for BPE dropout
 
     @classmethod
     def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
@@ -41,13 +41,13 @@ class Ragged:
         return lengths
 
     def tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The given rows one after the other, and their lengths."""
+        """Return the given rows concatenated, and their lengths."""
         begins = self.offsets[rows]
         lengths = self.offsets[rows + 1] - begins
         return self.flat.take(ranges(begins, lengths)), lengths
 
     def read(self, rows: np.ndarray) -> "Ragged":
-        """The given rows alone, in memory; ascending, they are read from front to back."""
+        """Copy the given rows, in ascending order, into memory; files are read front to back."""
         parts = []
         for part in np.split(rows, np.searchsorted(rows, np.arange(SPAN, len(self), SPAN))):
             parts.append(self.tokens(part))
@@ -62,24 +62,24 @@ class Ragged:
 
 @dataclasses.dataclass(frozen=True)
 class TokenPairs:
-    """Both sides end in EOS, which a target's labels do; its BOS is added in the batch."""
+    """Pairs of token ids. Both sides end in EOS, as labels do; a batch adds the target's BOS."""
 
     sources: Ragged
     targets: Ragged
 
     def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions S and T that each pair takes."""
+        """Return the source and target positions, S and T, that each pair takes."""
         return self.sources.lengths[rows], self.targets.lengths[rows]
 
 
 def ranges(begins: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """`begins[0], begins[0] + 1, ...` for each length in turn, all in one array."""
+    """Return the concatenation of `begins[i], ..., begins[i] + lengths[i] - 1` for all i."""
     shifts = begins - np.cumsum(lengths) + lengths
     return np.repeat(shifts, lengths) + np.arange(lengths.sum())
 
 
 def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
-    """Row i of `a` where `first[i]`, and else of `b`."""
+    """Return row i of `a` where `first[i]` is true, and of `b` elsewhere."""
     if first.all():
         return a
     begins = np.where(first, a.offsets[:-1], len(a.flat) + b.offsets[:-1])
@@ -89,7 +89,7 @@ def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
 
 
 def release(*arrays: np.ndarray) -> None:
-    """Take what was read of mapped files out of this process's memory."""
+    """Release the pages of memory-mapped files from this process; ignore other arrays."""
     for array in arrays:
         if isinstance(array.base, mmap.mmap):
             array.base.madvise(mmap.MADV_DONTNEED)

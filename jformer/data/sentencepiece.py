@@ -1,4 +1,4 @@
-"""A SentencePiece model as a tokenizer of the library `tokenizers`, which a run then keeps."""
+"""Conversion of SentencePiece models to the library `tokenizers`, whose format a run saves."""
 
 import importlib
 import re
@@ -9,15 +9,15 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from jformer.errors import UserError
 
-# "<0x41>" in a text must not become the entry for a byte.
+# "<0x41>" in a text must not become the byte fallback's entry of that name.
 SPLIT_FALLBACK = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")
 
 
 def from_sentencepiece(path: Path) -> Tokenizer:
-    """A tokenizer that cuts as `sentencepiece` does with this model, with the same ids.
+    """Return a tokenizer that segments as `sentencepiece` does with this model, to the same ids.
 
-    They may part where two cuts have the same score, for its floats have 32 bits, and where the
-    model's normaliser changes a character of a user-defined symbol.
+    The two may differ where two segmentations have the same score, since sentencepiece's floats
+    have 32 bits, and where the model's normaliser changes a character of a user-defined symbol.
     """
     try:
         proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto
@@ -33,10 +33,10 @@ def from_sentencepiece(path: Path) -> Tokenizer:
         raise ValueError("a BPE with unused pieces")
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type == types.NORMAL}
     symbols = [piece.piece for piece in model.pieces if piece.type == types.USER_DEFINED]
-    # No text is taken for an entry with a space in its name: a text's spaces are escaped.
+    # Text never matches an entry with a space in its name: spaces of text are escaped.
     hidden, unknown = {types.CONTROL, types.UNUSED}, of_type[types.UNKNOWN]
     names = [f" {piece.piece}" if piece.type in hidden else piece.piece for piece in model.pieces]
-    names[unknown] = f" {spec.unk_surface.strip()} "  # what sentencepiece decodes it to
+    names[unknown] = f" {spec.unk_surface.strip()} "  # the text that sentencepiece decodes it to
     core: Any
     if is_bpe:
         merges = [
@@ -47,7 +47,7 @@ def from_sentencepiece(path: Path) -> Tokenizer:
         ]
         core = models.BPE({name: i for i, name in enumerate(names)}, merges)
         core.unk_token, core.fuse_unk, core.byte_fallback = names[unknown], True, spec.byte_fallback
-        core.ignore_merges = bool(symbols)  # they stand alone, and no merge makes them
+        core.ignore_merges = bool(symbols)  # they stand alone, and no merge produces them
     else:
         scores |= dict.fromkeys(symbols, -0.1)  # sentencepiece's bonus for them
         entries = [(name, scores.get(name, 0.0)) for name in names]
@@ -59,13 +59,13 @@ def from_sentencepiece(path: Path) -> Tokenizer:
         longest_first = "|".join(sorted(map(re.escape, symbols), key=len, reverse=True))
         cuts.insert(0, pre_tokenizers.Split(Regex(longest_first), "isolated"))
     if not any("▁" in piece[1:] for piece in [*scores, *symbols]):
-        cuts.append(pre_tokenizers.Split("▁", "merged_with_next"))  # the library remembers words
+        cuts.append(pre_tokenizers.Split("▁", "merged_with_next"))  # the library caches words
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
     return tokenizer
 
 
 def spaces(rules: Any, spec: Any) -> tuple[Any, Any]:
-    """The normalizer and the decoder for SentencePiece's ways with spaces."""
+    """Return the normalizer and the decoder that treat spaces as SentencePiece does."""
     if spec.treat_whitespace_as_suffix or not rules.escape_whitespaces:
         raise ValueError("whitespace that is no escaped prefix")
     steps: list[Any] = []
@@ -74,7 +74,7 @@ def spaces(rules: Any, spec: Any) -> tuple[Any, Any]:
     if rules.remove_extra_whitespaces:
         outer, inner = Regex(r"\A +| +\z"), Regex(" {2,}")
         steps += [normalizers.Replace(outer, ""), normalizers.Replace(inner, " ")]
-    if rules.add_dummy_prefix:  # Metaspace would add none before a space of the text's own
+    if rules.add_dummy_prefix:  # Metaspace would add none to text that begins with a space
         steps.append(normalizers.Prepend("▁"))
     steps.append(normalizers.Replace(" ", "▁"))
     undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]

@@ -1,9 +1,9 @@
-"""Where a text can be taken apart."""
+"""Splitting of long texts into sentences and into pieces of limited length."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-# Behind a mark, or a mark and what closes a quotation; the full-width marks need no space.
+# After a mark, or a mark and a closing quote or bracket; full-width marks need no space.
 CLOSING = "\"'\u201d\u2019\u00bb)\\]"
 END = re.compile(
     rf"(?<=[.!?\u2026])(?=\s)|(?<=[.!?\u2026][{CLOSING}])(?=\s)|(?<=[\u3002\uff01\uff1f])"
@@ -12,9 +12,9 @@ WORD = re.compile(r"\s*\S+")
 
 
 def split(text: str) -> list[str]:
-    """The sentences of a text, each with the white space before it, so that none is lost.
+    """Return the sentences of a text, each with the white space before it, so that none is lost.
 
-    They end at their marks alone: "e.g. this" comes apart, too.
+    Punctuation alone ends a sentence: "e.g. this" is split, too.
     """
     return [sentence for sentence in END.split(text) if sentence.strip()]
 
@@ -22,14 +22,14 @@ def split(text: str) -> list[str]:
 def pieces(
     text: str, longest: int, encode: Callable[[Sequence[str]], list[list[int]]]
 ) -> Iterator[tuple[list[int], int]]:
-    """At most `longest` ids, and the number of the text's word in which they begin.
+    """Yield pieces of at most `longest` ids, with the index of the text's word where each begins.
 
-    They are of a sentence, or where it has more, of as many of its words as fit. A word that does
-    not fit by itself is cut within.
+    A piece is a sentence, or as many words of a longer sentence as fit. A word that does not fit
+    by itself is cut.
     """
     words = 0
     for sentence in split(text):
-        within = words > 0 and not sentence[0].isspace()  # no white space, so no new word
+        within = words > 0 and not sentence[0].isspace()  # no space: continues the last word
         first, units = words - within, WORD.findall(sentence)
         words = first + len(units)
         sizes = [len(ids) for ids in encode(units)]
@@ -40,7 +40,7 @@ def pieces(
 
 
 def runs(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Start and stop of neighbours that have `most` together, or of one that has more."""
+    """Yield start and stop of runs whose sum is at most `most`; a larger size is a run alone."""
     start = total = 0
     for i, size in enumerate(sizes):
         if i > start and total + size > most:

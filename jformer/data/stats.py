@@ -1,4 +1,4 @@
-"""A look at a corpus before training: what there is, what is odd, what it costs in padding."""
+"""Statistics of a corpus before training: its sizes, odd characters and share of padding."""
 
 import collections
 import dataclasses
@@ -24,9 +24,9 @@ from jformer.data.vocabulary import Vocabularies, Vocabulary
 
 EXAMPLES = 10
 FIRST_ID = EOS + 1
-SCANNED = 200_000  # pairs at most, at even distances, that are searched for odd characters
+SCANNED = 200_000  # maximum number of pairs, evenly spaced, searched for odd characters
 BARS, BAR_WIDTH = 12, 40
-# Unicode's general categories; tab is common and carriage returns have their own count.
+# Unicode's general categories; tabs are common, and carriage returns at line ends are reported.
 ODD = {
     "Cc": "control character",
     "Cf": "invisible format character",
@@ -41,7 +41,7 @@ ODD = {
 def corpus_statistics(
     config: Config, corpora: list[Corpus], scored: dict[str, Split]
 ) -> dict[str, Any]:
-    """All that the page shows, as one object for JSON."""
+    """Return all facts that `page` shows, as one JSON object."""
     content = content_hash(corpora)
     vocabularies = make_vocabularies(corpora, content, config.data)
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
@@ -83,7 +83,7 @@ def corpus_statistics(
 
 
 def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
-    """Of tokens with EOS; the histogram has `[longest, texts]` for each bar."""
+    """Summarize lengths in tokens, with EOS; the histogram has `[longest, texts]` for each bar."""
     edges = np.unique(np.linspace(0, lengths.max(), BARS + 1).astype(int))
     counts = np.histogram(lengths, bins=edges + 0.5)[0]
     return {
@@ -98,8 +98,10 @@ def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
 def coverage(
     vocabularies: Vocabularies, tokenized: Tokenized, scored: dict[str, Split]
 ) -> dict[str, Any]:
-    """Entries that the training text uses; of the splits to be scored, tokens that it lacks and
-    texts that are not what their tokens stand for."""
+    """Count the entries used in training, and the unseen tokens and changed texts of scored splits.
+
+    A text is changed if decoding its ids gives another text.
+    """
     both = (vocabularies.source, vocabularies.target)
     sides = (tokenized.pairs.sources, tokenized.pairs.targets)
     uses = [count_ids(side.flat, v.size) for side, v in zip(sides, both, strict=True)]
@@ -127,14 +129,14 @@ def count_ids(flat: np.ndarray, size: int) -> np.ndarray:
 
 
 def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, dict]:
-    """`{character: {"kind", "count", "first"}}`, the most frequent first."""
+    """Return `{"U+....": {"kind", "count", "first"}}` of odd characters, most frequent first."""
     every = -(-pairs // SCANNED)
     counts: collections.Counter[str] = collections.Counter()
     first: dict[str, str] = {}
     for corpus in corpora:
         for number, *texts in itertools.islice(read(corpus, policy, Report()), 0, None, every):
             for place, text in zip(corpus.places, texts, strict=True):
-                # Plain text is recognised without looking at its characters one by one.
+                # Skips printable ASCII without a loop over its characters.
                 if text.isascii() and text.isprintable():
                     continue
                 odd = [c for c in text if c not in " \t" and unicodedata.category(c) in ODD]
@@ -152,13 +154,13 @@ def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, 
 
 
 def pieces(vocabulary: Vocabulary, side: Ragged, row: int) -> list[str]:
-    """The text of each id; a part of a character shows as U+FFFD."""
+    """Return the text of each id of a row; a part of a character shows as U+FFFD."""
     ids, _ = side.tokens(np.array([row]))
     return [vocabulary.decode([i]) for i in ids[:-1].tolist()] + ["</s>"]
 
 
 def page(facts: dict[str, Any]) -> str:
-    """The facts as a page to read."""
+    """Format the facts of `corpus_statistics` as text."""
     lines = [
         f"{count:>12,} pairs without an empty side in {name}"
         for name, count in facts["corpora"].items()

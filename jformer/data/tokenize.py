@@ -1,7 +1,7 @@
-"""Corpora to vocabularies, and to token ids in flat memory-mapped arrays; either is made once.
+"""Vocabularies and memory-mapped token ids of corpora, both computed once and then cached.
 
-The text is a stream all the way: what stands in memory does not grow with the corpus, but for two
-lengths and a line number a pair.
+The text is streamed: memory does not grow with the corpus, except for two lengths and a line
+number per pair.
 """
 
 import bisect
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CHUNK = 10_000  # pairs tokenized together
 SIDES = ("source", "target")
-# What a vocabulary depends on besides the text.
+# The settings that a vocabulary depends on, besides the text.
 VOCABULARY_KEYS = (
     "tokenizer",
     "vocabulary_size",
@@ -42,12 +42,12 @@ VOCABULARY_KEYS = (
 
 @dataclasses.dataclass(frozen=True)
 class Tokenized:
-    """Training pairs without an empty side, as ids, and where each came from."""
+    """Token ids of the training pairs without an empty side, and the origin of each pair."""
 
     pairs: TokenPairs
-    lines: np.ndarray  # of each pair in its corpus
-    ends: list[int]  # pairs up to the end of each corpus
-    places: list[str]  # of each corpus
+    lines: np.ndarray  # line number of each pair in its corpus
+    ends: list[int]  # cumulative number of pairs at the end of each corpus
+    places: list[str]  # name of each corpus in messages
     report: Report
 
     def place(self, pair: int) -> str:
@@ -55,7 +55,7 @@ class Tokenized:
 
 
 def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> Vocabularies:
-    """Learned from the training text, of a large one from pairs at even distances.
+    """Learn vocabularies from evenly spaced training pairs, or load the files that `data` names.
 
     `content` is the corpora's `content_hash`.
     """
@@ -66,7 +66,7 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
     settings["brought"] = [Vocabulary.bring(Path(name)).hash if name else "" for name in brought]
 
     def build(folder: Path) -> None:
-        if all(brought):  # kept all the same: read again, the scores of a Unigram differ in a digit
+        if all(brought):  # saved all the same: reloaded, the scores of a Unigram differ in a digit
             Vocabularies.train(lambda: (), data).save(folder)
             return
         total, began = count_rows(corpora), time.monotonic()
@@ -91,10 +91,10 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
 def tokenize_corpora(
     corpora: list[Corpus], content: str, vocabularies: Vocabularies, data: DataConfig
 ) -> Tokenized:
-    """All pairs of the corpora, one after the other; cut, where `data.long_pairs` says so."""
+    """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` says so."""
     limit = data.max_length if data.long_pairs == "truncate" else None
 
-    words = data.bpe_dropout > 0  # only this asks where they begin
+    words = data.bpe_dropout > 0  # only BPE dropout needs word starts
 
     def build(folder: Path) -> None:
         began, total = time.monotonic(), count_rows(corpora)
@@ -118,7 +118,7 @@ def tokenize_corpora(
 
 
 def how_read(corpora: list[Corpus], data: DataConfig) -> list:
-    """What the same bytes may be read by: columns by language, markup by the name of a file."""
+    """Return what else decides the text of a file: languages select columns, file names markup."""
     languages = [data.source_language, data.target_language]
     return [languages, [corpus.places for corpus in corpora]]
 
@@ -136,7 +136,7 @@ def write_tokens(
     total: int,
     words: bool,
 ) -> None:
-    """Write all files of an entry; with `words` also which ids begin a word."""
+    """Write all files of a cache entry; with `words` also which ids begin a word."""
     report, pairs = Report(), [0] * len(corpora)
     lines: list[np.ndarray] = []
     sizes = vocabularies.source.size, vocabularies.target.size
@@ -180,7 +180,7 @@ def write_tokens(
 
 
 def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk]:
-    """The pairs that have two sides, in parts."""
+    """Yield the pairs without an empty side in chunks; report the others."""
     for which, corpus in enumerate(corpora):
         pairs = read(corpus, policy, report)
         while part := list(itertools.islice(pairs, CHUNK)):
@@ -196,7 +196,7 @@ def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk
 def append_eos(
     ids: np.ndarray, counts: np.ndarray, word_starts: np.ndarray, limit: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each text with EOS behind it, a word of its own; cut to at most `limit` ids with it."""
+    """Append EOS, as a separate word, to each text; cut each to at most `limit` ids with EOS."""
     if limit and len(counts) and counts.max() >= limit:
         within = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
         kept = within < limit - 1
@@ -206,13 +206,13 @@ def append_eos(
 
 
 def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
-    """Text at hand, whole: that of a split to be scored."""
+    """Return the token ids of a split to be scored, without skipping or cutting any text."""
     sides = [append_eos(*side) for side in encode(vocabularies, split)]
     return TokenPairs(*(Ragged.from_lengths(ids, counts) for ids, counts, _ in sides))
 
 
 def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:
-    """The pairs to train on, as often as an epoch holds each; what is too long is reported."""
+    """Return the pairs to train on, repeated by `data.weights`; report those that are too long."""
     S, T = (side.lengths for side in (tokenized.pairs.sources, tokenized.pairs.targets))
     short = (data.max_length >= S) & (data.max_length >= T)
     for pair in np.flatnonzero(~short):

@@ -1,7 +1,7 @@
-"""A tokenizer from a file that somebody else made, or that was damaged, checked before it is used.
+"""Loading of tokenizer files, made elsewhere or possibly damaged, with checks before use.
 
-The library `tokenizers` reads much that it cannot work with: it panics at a merge of entries that
-are not there, takes minutes and gigabytes to write a vocabulary with one id of 2^31, and tells of a
+The library `tokenizers` loads files that it cannot work with: it panics at a merge of missing
+entries, takes minutes and gigabytes to write a vocabulary with one id of 2^31, and reports a
 missing unknown entry only at the first text that needs it.
 """
 
@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 
 from jformer.data.sentencepiece import from_sentencepiece
 
-# A vocabulary may have gaps, each of which is a row of the embedding that nothing uses.
+# Gaps allowed beyond the number of entries; each is a row of the embedding that nothing uses.
 MOST_GAPS = 1000
-# The characters of each first byte in UTF-8, also within a word, and a long word: what needs the
-# unknown entry, if anything does.
+# Characters with each first byte in UTF-8, also within a word, and a long word: one of them needs
+# the unknown entry if any text does.
 CHARACTERS = [
     chr(i) for i in (*range(0x800), *range(0x800, 0xD800, 0x400), *range(0xE000, 0x110000, 0x1000))
 ]
@@ -24,15 +24,15 @@ PROBES = [*CHARACTERS, *(f"a{character}" for character in CHARACTERS), "a" * 100
 
 
 def bring_tokenizer(path: Path) -> Tokenizer:
-    """A `tokenizer.json` or a SentencePiece `.model` that can encode any text."""
+    """Load a `tokenizer.json` or SentencePiece `.model`; raise if it cannot encode every text."""
     tokenizer = from_sentencepiece(path) if path.suffix == ".model" else read_tokenizer(path)
-    # The library would raise the same exception late in the work, at the text that brings it up.
+    # Otherwise the library would raise the same exception later, at the first such text.
     tokenizer.encode_batch_fast(PROBES, add_special_tokens=False)
     return tokenizer
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
-    """A `tokenizer.json`; an exception says what is wrong with it."""
+    """Load a `tokenizer.json`; raise an exception that says what is wrong with it."""
     text = path.read_text(encoding="utf-8")
     try:
         check_model(json.loads(text))
@@ -46,7 +46,7 @@ def check_model(document: Any) -> None:
     model = document.get("model") if isinstance(document, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if model is None or not isinstance(vocab, dict):
-        return  # a Unigram, whose ids are places in a list, or nothing that the library takes
+        return  # a Unigram, whose ids are list indices, or a file that the library rejects
     if not vocab:
         raise ValueError("its vocabulary is empty")
     ids = [i for i in vocab.values() if isinstance(i, int)]

@@ -1,14 +1,13 @@
-"""Sub-words by `tokenizers`, joint for both languages (Section 5.1) or one vocabulary each.
+"""Sub-word vocabularies by `tokenizers`, joint for both languages (Section 5.1) or one each.
 
-Entry i of a tokenizer has our id i + 3, after PAD, BOS and EOS. Special tokens of the tokenizer's
-own are never looked for, so "<s>" in a text is only text.
+Entry i of a tokenizer has the id i + 3, after PAD, BOS and EOS. The tokenizer's own special tokens
+are not matched, so "<s>" in a text is plain text.
 
-The kinds trained here lose nothing: `decode(encode(text))` is the normalised text, whatever its
-characters. `byte_bpe` and `wordpiece` run over the 256 characters that stand for bytes; WordPiece
-knows no other way for a character that training never saw. `bpe` and `unigram` run over
-characters, and one that training never saw becomes its UTF-8 bytes, the entries "<0x00>" to
-"<0xFF>". Text is not taken for these: digits stand alone, so "<0" is never in one entry. Numbers
-of any length are then copied digit by digit, too. What is brought along has ways of its own.
+The kinds trained here are lossless: `decode(encode(text))` is the normalised text, whatever its
+characters. `byte_bpe` and `wordpiece` work on 256 characters that stand for bytes, since WordPiece
+has no byte fallback. `bpe` and `unigram` work on characters; unseen ones become UTF-8 bytes, the
+entries "<0x00>" to "<0xFF>". Text never matches these, since digits are split off: numbers of any
+length are thus copied digit by digit, too. Vocabularies loaded from other files may be lossy.
 """
 
 import dataclasses
@@ -31,15 +30,15 @@ from jformer.errors import UserError
 from jformer.files import replace_file
 from jformer.rundir import SOURCE_VOCABULARY, VOCABULARY
 
-FIRST = 3  # our id of a tokenizer's entry 0
+FIRST = 3  # the id of a tokenizer's entry 0
 assert sorted([PAD, BOS, EOS]) == list(range(FIRST))
-PART = 50_000  # texts encoded together; meanwhile the library takes kilobytes for each
-WORDS_KEPT = 200_000  # whose entries are remembered, in about 70 MB
+PART = 50_000  # texts encoded together; the library takes kilobytes for each meanwhile
+WORDS_KEPT = 200_000  # maximum number of words whose ids are cached, in about 70 MB
 
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
-MARK = "…"  # before a WordPiece entry within a word: unlike "##", this stands for no bytes
-# What any text needs, before all that is learned.
+MARK = "…"  # prefix of WordPiece entries within a word; unlike "##", it stands for no bytes
+# The entries that suffice for any text, before all learned ones.
 BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]}
 BASES |= {"bpe": FALLBACK, "unigram": FALLBACK}
 
@@ -53,9 +52,9 @@ TO_BYTES: list[Any] = [
     pre_tokenizers.Digits(individual_digits=True),
     pre_tokenizers.ByteLevel(add_prefix_space=False),
 ]
-# WordPiece takes the square of a word's length in time, and knows no word beyond 100 characters.
+# WordPiece takes time quadratic in a word's length, and fails on words over 100 characters.
 CHOP = pre_tokenizers.Split(Regex(".{1,100}"), "isolated")
-# GPT-2's words, but for digits alone, and accents and vowel signs at their letters.
+# GPT-2's pattern, except that digits are single and accents and vowel signs stay with letters.
 WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
 CUTS = {
     "byte_bpe": pre_tokenizers.Sequence(TO_BYTES),
@@ -63,13 +62,13 @@ CUTS = {
     "bpe": pre_tokenizers.Split(WORDS, "isolated"),
     "unigram": pre_tokenizers.Split(WORDS, "isolated"),
 }
-# They all cut before a space, whatever else there is: the words of a text can be encoded alone.
+# All of these split before a space, so the words of a text can be encoded separately.
 BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
 NO_IDS = Ragged.from_rows([])
 
 
 class Numbers(dict[str, int]):
-    """Numbers words in the order in which they are asked for."""
+    """Numbers words in the order of their first look-up."""
 
     def __missing__(self, word: str) -> int:
         number = self[word] = len(self)
@@ -79,15 +78,15 @@ class Numbers(dict[str, int]):
 class Vocabulary:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        # Text that happens to hold "<s>" is text; the library does not store this setting.
+        # "<s>" in a text is plain text; the library does not store this setting.
         tokenizer.encode_special_tokens = True
         tokenizer.no_truncation()
         tokenizer.no_padding()
         if isinstance(tokenizer.model, models.BPE):
-            tokenizer.model.dropout = None  # published with it, some never give the same ids twice
+            tokenizer.model.dropout = None  # some published files set it, which makes ids random
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
-        # The words met so far, or the whole texts; their ids, and which of these begin a word.
+        # A cache of words or whole texts: their numbers, their ids, and which ids begin a word.
         self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
 
     def __reduce__(self) -> tuple:
@@ -97,9 +96,9 @@ class Vocabulary:
     def train(
         cls, texts: Iterable[str], size: int, kind: str = "byte_bpe", normalization: str = "none"
     ) -> "Vocabulary":
-        """Learn at most `size` entries, the first three among them; a small corpus has fewer."""
+        """Learn at most `size` entries, PAD, BOS and EOS included; a small corpus yields fewer."""
         needed = set(BASES[kind])
-        first = FIRST + (kind == "unigram")  # its trainer learns one entry at least
+        first = FIRST + (kind == "unigram")  # its trainer learns at least one entry
         tokenizer, trainer = untrained(kind, max(size, first + len(needed)) - FIRST)
         tokenizer.normalizer = normalizer = NORMALIZERS[normalization]
 
@@ -107,7 +106,7 @@ class Vocabulary:
             for text in texts:
                 if BASES[kind] is FALLBACK:
                     needed.update(normalizer.normalize_str(text) if normalizer else text)
-                if first + len(needed) <= size:  # else Unigram's trainer would not come to an end
+                if first + len(needed) <= size:  # otherwise Unigram's trainer would not terminate
                     yield text
 
         tokenizer.train_from_iterator(fitting(), trainer)
@@ -117,16 +116,16 @@ class Vocabulary:
                 f"alphabet of data.tokenizer={kind} on this text"
             )
         document = json.loads(tokenizer.to_str())
-        document["added_tokens"] = []  # what the trainer called special are entries like any other
+        document["added_tokens"] = []  # the trainer's special tokens become ordinary entries
         if kind == "unigram":
-            # It must have an unk_id, of an entry that no text has.
+            # An unk_id is required; entry 0 is never matched in text.
             vocab = settle(document["model"]["vocab"])
             document["model"] |= {"byte_fallback": True, "unk_id": 0, "vocab": vocab}
         return cls(Tokenizer.from_str(json.dumps(document)))
 
     @classmethod
     def bring(cls, path: Path) -> "Vocabulary":
-        """Somebody else's `tokenizer.json`, or a SentencePiece model of type Unigram or BPE."""
+        """Load an existing `tokenizer.json`, or a SentencePiece model of type Unigram or BPE."""
         needed = "a tokenizer.json or a SentencePiece .model, Unigram or BPE, is needed"
         if not path.is_file():
             raise UserError(f"{path}: no such file; {needed}")
@@ -151,17 +150,17 @@ class Vocabulary:
 
     @functools.cached_property
     def size(self) -> int:
-        """Ids, from PAD to the last; a tokenizer brought along may have gaps."""
+        """Return the number of ids from PAD to the last; one loaded by `bring` may have gaps."""
         return FIRST + 1 + max(self._tokenizer.get_vocab().values(), default=-1)
 
     @functools.cached_property
     def hash(self) -> str:
-        """Says whether two vocabularies give the same ids."""
+        """Return a hash; vocabularies with the same hash give the same ids."""
         return hashlib.sha256(f"{FIRST} {self._tokenizer.to_str()}".encode()).hexdigest()
 
     @functools.cached_property
     def merges(self) -> np.ndarray | None:
-        """Ids of left, right and result of each merge of a BPE, by rank; None if it is no BPE."""
+        """Return the ids (n, 3) of left, right and result of a BPE's merges, by rank, or None."""
         model = json.loads(self._tokenizer.to_str())["model"]
         if model["type"] != "BPE":
             return None
@@ -170,13 +169,12 @@ class Vocabulary:
         return np.array(rows, np.int32).reshape(-1, 3) + np.int32(FIRST)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text, without BOS and EOS."""
+        """Return the ids of each text, without BOS and EOS."""
         ids, lengths, _ = (array.tolist() for array in self.encode_flat(texts))
         return [ids[end - n : end] for end, n in zip(accumulate(lengths), lengths, strict=True)]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """All ids one after another, how many each text has, and which begin a word of the
-        pre-tokenizer; without BOS and EOS."""
+        """Return all ids of `encode`, each text's length, and starts of pre-tokenizer words."""
         if isinstance(texts, str):
             raise TypeError("encode takes a list of texts, got one string")
         starts = range(0, max(len(texts), 1), PART)
@@ -204,10 +202,8 @@ class Vocabulary:
         return ids + np.int32(FIRST), lengths, word_starts.astype(bool)
 
     def _units(self, text: str) -> list[str]:
-        """What is encoded alone, and once: words, or the whole text; "\\n" stands before the first.
-
-        29,000 sentences have 345,000 words, and 16,000 of them are different.
-        """
+        """Return the words, or the whole text, to encode once; the first begins with "\\n"."""
+        # 29,000 sentences have 345,000 words, 16,000 of them distinct.
         words = (self._by_words and text.split()) or [text]
         if " ".join(words) != text:
             words = [text]
@@ -215,18 +211,18 @@ class Vocabulary:
         return words
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text up to the first EOS, or all of it where there is none."""
+        """Return the text up to the first EOS, or all of it if there is none."""
         kept = takewhile(lambda token: token != EOS, map(int, ids))
         entries = [token - FIRST for token in kept if token >= FIRST]
         return self._tokenizer.decode(entries, skip_special_tokens=False)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The text of each token; of one that has none, such as EOS, its number, as in "#2"."""
+        """Return the text of each token, or its number as in "#2" if it has none, such as EOS."""
         return [self.decode([token]) or f"#{token}" for token in ids]
 
 
 def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
-    """An empty tokenizer, and the trainer that gives it at most `size` entries."""
+    """Return an empty tokenizer, and the trainer that gives it at most `size` entries."""
     model: Any = models.BPE(byte_fallback=kind == "bpe")
     decoder: Any = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     train: Any = trainers.BpeTrainer
@@ -244,11 +240,11 @@ def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
 
 
 def settle(vocab: list[list]) -> list[list]:
-    """The same entries and scores from every training of a Unigram on the same texts.
+    """Make a Unigram's entries and scores the same after every training on the same texts.
 
-    Its trainer sums floats in the order of a hash table, so the last digits of a score are chance.
-    By that order, too, the characters for which EM found no use get the scores floor,
-    floor + 0.0001, floor + 0.0002 and so on, with the least score of all as the floor.
+    Its trainer sums floats in the order of a hash table, so the last digits of a score are random.
+    So is the order in which characters unused by EM get the scores floor, floor + 0.0001 and so on,
+    where floor is the least score. Here all of these characters get the floor.
     """
     pieces = vocab[len(FALLBACK) :]
     floor = min((score for _, score in pieces), default=0.0)
@@ -262,7 +258,7 @@ def settle(vocab: list[list]) -> list[list]:
 
 @dataclasses.dataclass(frozen=True)
 class Vocabularies:
-    """The source's and the target's: one and the same where they are joint."""
+    """The vocabularies of source and target; the same object if they are joint."""
 
     source: Vocabulary
     target: Vocabulary
@@ -271,7 +267,7 @@ class Vocabularies:
     def train(
         cls, pairs: Callable[[], Iterable[tuple[str, str]]], data: DataConfig
     ) -> "Vocabularies":
-        """Learn from the pairs, read anew for each side, or bring along the files `data` names."""
+        """Learn from the pairs, read again for each side, or load the files that `data` names."""
 
         def make(texts: Iterable[str], path: str) -> Vocabulary:
             if path:
@@ -297,7 +293,7 @@ class Vocabularies:
         if self.source is not self.target:
             self.source.save(workdir / SOURCE_VOCABULARY)
 
-    @functools.cached_property  # each checkpoint asks for it
+    @functools.cached_property  # every checkpoint needs it
     def hash(self) -> str:
-        both = dict.fromkeys((self.source, self.target))  # one, where they are joint
+        both = dict.fromkeys((self.source, self.target))  # one entry if they are joint
         return " ".join(vocabulary.hash for vocabulary in both)

@@ -1,8 +1,8 @@
-"""Encoding in several processes, since of one process's threads only one at a time runs Python.
+"""Tokenization in several processes, since only one thread of a process at a time runs Python.
 
-Each is `python -m jformer.data.workers`, which answers until its standard input ends: it goes when
-its parent goes, however that ends. (A process of `multiprocessing` waits for ever for a parent that
-was killed, and first runs the user's script once more.)
+Each worker is `python -m jformer.data.workers`, which answers until its standard input ends, so it
+exits with its parent, even if that is killed. (A worker of `multiprocessing` waits for ever for a
+parent that was killed, and first runs the user's script once more.)
 """
 
 import contextlib
@@ -22,10 +22,10 @@ import numpy as np
 from jformer.data.corpora import Split
 from jformer.data.vocabulary import Vocabularies
 
-PAIRS_EACH = 100_000  # with fewer, a process hardly earns its start
-MOST = 8  # processes that one reader of text can keep at work
+PAIRS_EACH = 100_000  # with fewer pairs, a worker hardly saves the time of its start
+MOST = 8  # workers that a single reader of text can keep busy
 
-# Ids, lengths and word starts of the sources, and of the targets.
+# Ids, lengths and word starts of the sources, then of the targets.
 Sides = list[tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
@@ -44,7 +44,7 @@ def encode(vocabularies: Vocabularies, texts: Chunk | Split) -> Sides:
 def encode_all(
     vocabularies: Vocabularies, chunks: Iterable[Chunk], pairs: int
 ) -> Generator[tuple[Chunk, Sides], None, None]:
-    """Each chunk with its ids, in order; `pairs` is how many pairs there are in all, or nearly."""
+    """Yield each chunk with its ids, in order; `pairs` is the approximate number of all pairs."""
     number = max(1, min(MOST, cpus(), pairs // PAIRS_EACH))
     with contextlib.ExitStack() as stack:
         answer = partial(encode, vocabularies)
@@ -52,7 +52,7 @@ def encode_all(
             idle: SimpleQueue = SimpleQueue()
             for _ in range(number):
                 process = start(vocabularies)
-                stack.callback(process.communicate)  # its input ends, and so does it
+                stack.callback(process.communicate)  # closes its input, which ends it
                 idle.put(process)
             answer = partial(ask, idle)
         pool = stack.enter_context(ThreadPoolExecutor(number))
@@ -71,13 +71,13 @@ def start(vocabularies: Vocabularies) -> subprocess.Popen:
         [sys.executable, "-m", "jformer.data.workers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        # It finds this package where this process did, and encodes in one thread.
+        # The worker imports from the same paths as this process, and encodes in one thread.
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sys.path),
             "TOKENIZERS_PARALLELISM": "false",
         },
-        start_new_session=True,  # Ctrl-C is for the parent
+        start_new_session=True,  # Ctrl-C reaches only the parent
     )
     assert process.stdin is not None
     pickle.dump(vocabularies, process.stdin)
@@ -85,7 +85,7 @@ def start(vocabularies: Vocabularies) -> subprocess.Popen:
 
 
 def ask(idle: SimpleQueue, chunk: Chunk) -> Sides:
-    """The answer of a process that has nothing to do."""
+    """Encode a chunk in an idle worker; raise `RuntimeError` if the worker has ended."""
     process = idle.get()
     try:
         pickle.dump(chunk, process.stdin)
@@ -100,13 +100,13 @@ def ask(idle: SimpleQueue, chunk: Chunk) -> Sides:
 
 
 def cpus() -> int:
-    """Those that this process may use, where the system tells."""
+    """Return the number of CPUs that this process may use, or of all if that is unknown."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def main() -> None:
     vocabularies = pickle.load(sys.stdin.buffer)
-    # The parent may go at any time, also in the midst of a question or before its answer.
+    # The parent may end at any time, even while it sends a chunk or before it reads the answer.
     with contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
         while True:
             pickle.dump(encode(vocabularies, pickle.load(sys.stdin.buffer)), sys.stdout.buffer)

@@ -1,1 +1,1 @@
-"""From a trained model to text: search over a step function, and sentences in, sentences out."""
+"""Decoding: search over a step function, translation of texts, forced decoding and alignment."""

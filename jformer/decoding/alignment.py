@@ -1,6 +1,6 @@
-"""Which source word each target word attends to, as pairs `i-j` of Pharaoh's format.
+"""Word alignment by attention: pairs `i-j` of source and target word in Pharaoh's format.
 
-Words are what white space separates, counted from 0.
+Words are separated by white space and counted from 0.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Links = list[tuple[int, int]]
 
 
 def words_of(ids: Sequence[int], vocabulary: Vocabulary) -> np.ndarray:
-    """The number of the word in which each token ends; -1 before the first."""
+    """Return the index of the word in which each token ends; -1 before the first word."""
     ends = [len(vocabulary.decode(ids[: n + 1]).split()) for n in range(len(ids))]
     return np.array(ends, int) - 1
 
@@ -21,9 +21,9 @@ def words_of(ids: Sequence[int], vocabulary: Vocabulary) -> np.ndarray:
 def align(
     weights_TS: np.ndarray | None, target_words_T: np.ndarray, source_words_S: np.ndarray
 ) -> Links:
-    """For each target word the source word that its tokens attend to most, all tokens together.
+    """Link each target word to the source word with the largest sum of weights over their tokens.
 
-    The weights' last row and column are of EOS and do not count.
+    The weights' last row and column belong to EOS and do not count.
     """
     assert weights_TS is not None, "forced decoding without a layer has no weights"
     weights_TS = weights_TS[: len(target_words_T), : len(source_words_S)]

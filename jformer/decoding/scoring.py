@@ -1,6 +1,6 @@
-"""Forced decoding: what models give to texts that are at hand, and what they attend to meanwhile.
+"""Forced decoding: log-probabilities of given targets, and the attention weights behind them.
 
-Letters: B pairs, S source, T target, H heads. A pair is the ids of both sides, without EOS.
+Letters: B pairs, S source, T target, H heads. A pair holds the ids of both sides, without EOS.
 """
 
 import dataclasses
@@ -19,20 +19,20 @@ from jformer.decoding.ensemble import Models, mean_logits
 from jformer.errors import RunError, UserError, is_out_of_memory
 
 Pair = tuple[Sequence[int], Sequence[int]]
-SHORTEST = 16  # positions of a side; they double from here, so that few shapes are compiled
-POSITIONS = 4096  # of a batch's side at most: there is a logit for each and each entry
+SHORTEST = 16  # positions of a side; lengths double from here, so that few shapes are compiled
+POSITIONS = 4096  # maximum of a side of a batch: each has logits for the whole vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
 class Forced:
-    """Of one pair."""
+    """The result for one pair."""
 
-    log_probs_T: np.ndarray  # of each target token and of EOS
-    weights_TS: np.ndarray | None = None  # the mean of a layer's heads, EOS included on both sides
+    log_probs_T: np.ndarray  # of each target token, then of EOS
+    weights_TS: np.ndarray | None = None  # mean over a layer's heads, EOS included on both sides
 
 
 def most_positions(models: Models) -> int | None:
-    """Tokens that a text can have with its end, by the tables of learned positions; None: any."""
+    """Return how many tokens, EOS included, all learned position tables hold; None: any number."""
     tables = [m.config.max_positions for m in models if m.config.positions == "learned"]
     return min(tables, default=None)
 
@@ -45,10 +45,9 @@ def score_pairs(
     layer: int = 0,
     first_pair: int = 1,
 ) -> list[Forced]:
-    """In the order of the pairs; with `layer` from 1 on, its cross-attention, too.
+    """Return the result for each pair; with `layer` >= 1 including its cross-attention weights.
 
-    Of several models the probabilities are averaged, and the weights. An error calls the first
-    pair `first_pair`.
+    Probabilities and weights are averaged over the models. Errors count pairs from `first_pair`.
     """
     limit = most_positions(models)
     for number, pair in enumerate(pairs, start=first_pair):
@@ -79,7 +78,7 @@ def score_pairs(
 def batches(
     pairs: Sequence[Pair], batch_size: int, limit: int | None = None
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Numbers of pairs of about the same lengths, and their rows, with BOS and EOS."""
+    """Yield indices of pairs of similar lengths, and their padded rows with BOS and EOS."""
 
     def shape(n):
         sides = (max(SHORTEST, 1 << len(ids).bit_length()) for ids in pairs[n])
@@ -99,7 +98,7 @@ def batches(
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def forced(models: Models, layer: int, params, source_BS, target_BT1):
-    """Log-probabilities (B, T) of the tokens after the first, and weights (B, T, S)."""
+    """Return log-probabilities (B, T) of the tokens after BOS, and weights (B, T, S) or None."""
     target_BT, labels_BT = target_BT1[:, :-1], target_BT1[:, 1:]
     logits = [
         model.apply({"params": p}, source_BS, target_BT)

@@ -1,7 +1,7 @@
-"""Vocabularies and search: texts in, hypotheses out, in the order of the texts.
+"""Translation of texts: sub-word ids, search, and hypotheses in the order of the texts.
 
-In float32 neither the other texts nor their order nor `batch_size` changes what comes out for one.
-In bfloat16 they can, as products of other shapes round otherwise.
+In float32 the output for a text does not depend on the other texts, their order or `batch_size`. In
+bfloat16 it can, because products of other shapes round differently.
 """
 
 import dataclasses
@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class Part(NamedTuple):
-    """What one search was about: ids without EOS."""
+    """The source and the output of one search, as ids without EOS."""
 
     source: list[int]
     output: list[int]
-    first_word: int  # of the text, in which the source begins
+    first_word: int  # index in the text of the word in which the source begins
 
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One output for a text. Where the text was split, score and log_prob are sums over parts."""
+    """One output for a text. If the text was split, score and log_prob are sums over its parts."""
 
     text: str
-    score: float  # what the search compares, see search.py
-    log_prob: float  # of its tokens and its end
-    complete: bool  # whether it ended by itself, not at its limit
+    score: float  # log_prob with the length penalty, see search.py
+    log_prob: float  # of its tokens, and of EOS if it is complete
+    complete: bool  # whether it ended with EOS, not at its length limit
     parts: tuple[Part, ...]
 
 
@@ -50,7 +50,7 @@ def translate(
     config: DecodeConfig,
     max_length: int,
 ) -> list[str]:
-    """The best output for each text."""
+    """Return the best output for each text."""
     decoder = Decoder((model,), (params,), config, max_length, config.batch_size)
     return [best[0].text for best in hypotheses(decoder, vocabularies, texts)]
 
@@ -62,9 +62,9 @@ def hypotheses(
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
 ) -> list[list[Hypothesis]]:
-    """Up to `n_best` for each text, a blank one's output being empty, or its prefix.
+    """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
-    Each output begins with its prefix. `first_line` is the number that a warning gives texts[0].
+    Each output begins with its prefix. `first_line` is the line number of texts[0] in messages.
     """
     prefixes = prefixes or [""] * len(texts)
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line))
@@ -85,9 +85,9 @@ def hypotheses(
 
 
 def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line):
-    """`(number of the text, of the word it begins in, Request)`; of a blank text there is none.
+    """Yield `(index of the text, index of the first word, Request)`; none for a blank text.
 
-    What is longer than the model saw in training is cut with a warning, or split into several.
+    A source longer than those in training is cut with a warning, or split into several requests.
     """
     longest = decoder.max_length - 1
     wanted = [n for n, text in enumerate(texts) if text.strip()]
@@ -107,7 +107,7 @@ def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line):
             )
             parts = [(source[:longest], 0)]
         for i, (ids, first_word) in enumerate(parts):
-            seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # within int32
+            seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # fits int32
             yield n, first_word, Request(ids, [] if i else start, seed)
 
 
@@ -126,7 +126,7 @@ def as_texts(
 
 
 def join(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
-    """The hypotheses of a text: the best of all its parts, then the second of all, and so on."""
+    """Join the hypotheses of a text's parts by rank: the best of each, then the second best."""
     if len(parts) == 1:
         return parts[0]
     return [

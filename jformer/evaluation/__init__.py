@@ -1,1 +1,1 @@
-"""Hypotheses and references to scores."""
+"""Evaluation: scores of hypotheses against references, and a significance test."""

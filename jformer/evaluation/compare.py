@@ -1,8 +1,8 @@
-"""Two systems on the same sentences: is one better, or is it chance?
+"""A significance test for two systems that translated the same sentences.
 
-sacreBLEU's paired bootstrap (Koehn, 2004): both are scored on the same 1,000 samples of the
-sentences, drawn with replacement under its seed, $SACREBLEU_SEED or 12345. The p-value is how often
-a difference as large would come up if the two were alike.
+sacreBLEU's paired bootstrap (Koehn, 2004) scores both on the same 1,000 samples of the sentences,
+drawn with replacement; the seed is $SACREBLEU_SEED, or 12345. The p-value is the probability of a
+difference at least as large if both systems were equally good.
 """
 
 import math
@@ -24,10 +24,11 @@ def compare(
     references: Sequence[Sequence[str]],
     names: tuple[str, str] = ("ours", "theirs"),
 ) -> dict[str, dict[str, Any]]:
-    """Of `bleu`, `chrf` and `ter`: `systems`, `p_value`, `better`, `significant`, `signature`.
+    """Return a dict for each of `bleu`, `chrf` and `ter`.
 
-    `systems` has the `name`, `score`, `mean` and `interval` (95 %) of ours, then of theirs.
-    `better` is the name of one, or empty where they score the same.
+    Its keys are `systems`, `p_value`, `better`, `significant` and `signature`. `systems` holds the
+    `name`, `score`, `mean` and `interval` (95 %) of ours, then of theirs. `better` is the name of
+    one of them, or empty where the scores are equal.
     """
     check_streams(ours, [theirs, *references])
     if len(ours) > MOST_PAIRS:
@@ -36,7 +37,7 @@ def compare(
     systems = list(zip(names, (ours, theirs), strict=True))
     test = PairedTest(systems, metrics, references, test_type="bs", n_samples=SAMPLES)
     signatures, columns = test()
-    # Keyed by names of its own, such as chrF2, in the order of `metrics`; first is that of `names`.
+    # The first column holds the names; the others, in the order of `metrics`, have keys like chrF2.
     _, *results = columns.values()
     return {
         metric: {**verdict(metric, names, pair), "signature": str(signature)}
@@ -46,11 +47,11 @@ def compare(
 
 def verdict(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[str, Any]:
     ours, theirs = (float(result.score) for result in results)
-    # Edits, of which there may be more than words.
+    # TER is a rate of edits: lower is better, and it can exceed 100.
     is_rate = metric == "ter"
     first_is_better = ours < theirs if is_rate else ours > theirs
-    # Of equal scores sacreBLEU counts the samples that differ by more than 0: for one system twice
-    # it finds none, and p = 1/1001.
+    # For equal scores sacreBLEU counts the samples that differ by more than 0. If a system is
+    # compared with itself there are none, and p would be 1/1001.
     p_value = 1.0 if ours == theirs else float(results[1].p_value)
     most = math.inf if is_rate else 100.0
     return {

@@ -1,6 +1,6 @@
-"""Scores by the length of the source: whether a model fails on long sentences.
+"""Scores by source length, which show whether a model fails on long sentences.
 
-A word is what whitespace parts, so a language that is written without spaces falls into one group.
+Words are separated by whitespace, so a language written without spaces falls into one group.
 """
 
 import itertools
@@ -12,16 +12,16 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from jformer.evaluation.scores import check_streams
 
-LONGEST = (10, 20, 30, 40, 60, math.inf)  # words of a source, group by group
+LONGEST = (10, 20, 30, 40, 60, math.inf)  # upper bounds of the groups, in words of the source
 
 
 def by_length(
     sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """`words` ("11-20", "61+"), `pairs`, `bleu`, `chrf`, `length_ratio` of each group with pairs.
+    """Return `words`, `pairs`, `bleu`, `chrf` and `length_ratio` of each group that has pairs.
 
-    The ratio is BLEU's own, of all words of hypotheses to those of the closest references: below 1
-    the brevity penalty sets in.
+    `words` is a range such as "11-20" or "61+". The ratio is BLEU's own, of the hypotheses' words
+    to those of the references closest in length; below 1 the brevity penalty applies.
     """
     check_streams(hypotheses, [sources, *references])
     words = [max(1, len(source.split())) for source in sources]

@@ -1,7 +1,7 @@
-"""Named test sets, as sacreBLEU has them: `wmt14/full`, `iwslt17/tst2015`, `multi30k/2016`.
+"""sacreBLEU's named test sets, such as `wmt14/full`, `iwslt17/tst2015` and `multi30k/2016`.
 
-It fetches a set once and keeps it in $SACREBLEU, or ~/.sacrebleu. Its `wmt14` lacks 266 of the
-3,003 sentences of newstest2014 from English to German, which `wmt14/full` has.
+sacreBLEU downloads a set once and keeps it in $SACREBLEU, or ~/.sacrebleu. Its `wmt14` lacks 266 of
+the 3,003 sentences of newstest2014 from English to German, which `wmt14/full` contains.
 """
 
 import difflib
@@ -23,13 +23,13 @@ from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
 from jformer.data.corpora import read_text, texts, unescape
 from jformer.errors import UserError
 
-SECONDS = 30  # without a byte: sacreBLEU itself would wait for ever
+SECONDS = 30  # without a byte, until a download fails; sacreBLEU itself would wait for ever
 
 
 def open_test_set(
     name: str, source_language: str, target_language: str
 ) -> tuple[list[str], list[list[str]]]:
-    """The sources, and the references as streams: one list a translator."""
+    """Return the sources, and the references as streams: one list per translator."""
     pair = f"{source_language}-{target_language}"
     check_name(name, pair)
     sources, *references = (read(name, Path(path)) for path in fetch(name, pair))
@@ -43,7 +43,7 @@ def open_test_set(
 
 
 def check_name(name: str, pair: str) -> None:
-    """Refuse what sacreBLEU does not have."""
+    """Raise `UserError` for a test set or a language pair that sacreBLEU does not have."""
     if name not in (names := get_available_testsets()):
         close = difflib.get_close_matches(name, names, n=3)
         near = f"; did you mean {' or '.join(close)}?" if close else ""
@@ -53,19 +53,19 @@ def check_name(name: str, pair: str) -> None:
 
 
 def fetch(name: str, pair: str) -> list[str]:
-    """The files of the sources and of each reference, downloaded unless they are there."""
+    """Return the paths of the sources and of each reference; missing files are downloaded."""
     told: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:
         told.append(record.getMessage())
-        return False  # and it is not logged
+        return False  # the record is not logged
 
     logger, timeout = logging.getLogger("sacrebleu"), socket.getdefaulttimeout()
     logger.addFilter(keep)
     socket.setdefaulttimeout(SECONDS)
     try:
         return [get_source_file(name, pair), *get_reference_files(name, pair)]
-    # Whatever a network, an archive or a parser can raise; or it logs the reason and exits.
+    # Network, archive and parser raise errors of any type; or sacreBLEU logs the reason and exits.
     except (Exception, SystemExit) as error:
         reason = " ".join(" ".join(told or [f"{type(error).__name__}: {error}"]).split())
         raise UserError(
@@ -83,7 +83,7 @@ def folder(name: str) -> str:
 
 
 def read(name: str, path: Path) -> list[str]:
-    """The lines of a file; of SGML sacreBLEU leaves the escapes, which no model was trained on."""
+    """Return the lines of a file; the escapes that sacreBLEU leaves in SGML text are resolved."""
     escaped = isinstance(DATASETS[name], FakeSGMLDataset)
     lines = texts(path)
     return read_text(map(unescape, lines) if escaped else lines, str(path), "error")

@@ -1,9 +1,9 @@
-"""Hypotheses and references to scores, on plain text as it came out, each with its signature.
+"""Scores of plain-text hypotheses against references, each with its signature.
 
-sacreBLEU's BLEU on the words of 13a, with and without case, its chrF and its TER are for comparing.
-The paper's tokenised BLEU, on Moses' words and with compounds split, is for Table 2 and what was
-measured like it; in lower case it is that of Multi30k's literature. References are streams: one
-list a translator, each as long as the hypotheses.
+sacreBLEU's BLEU on 13a words (cased and lowercased), its chrF and its TER are comparable between
+papers. Tokenised BLEU on Moses' words is for comparison with older results: with compounds split
+for the paper's Table 2, in lower case for the Multi30k literature. References are streams: one
+list per translator, each as long as the hypotheses.
 """
 
 import importlib.metadata
@@ -16,7 +16,7 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from jformer.errors import UserError
 
-# The scores, in the order of a report, with the keys of their signatures.
+# The scores in the order of a report, and the keys of their signatures.
 SIGNATURES = {
     "bleu": "signature",
     "bleu_lowercase": "signature_lowercase",
@@ -27,26 +27,27 @@ SIGNATURES = {
     "ter": "signature_ter",
 }
 SAMPLES = 1000  # of the bootstrap
-MOST_PAIRS = 20_000  # for it: sacreBLEU holds all samples at once, 50 to 90 kB a pair
+MOST_PAIRS = 20_000  # for the bootstrap: sacreBLEU holds all samples at once, 50 to 90 kB per pair
 COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 def score(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], target_language: str
 ) -> dict[str, Any]:
-    """All of `SIGNATURES`, and `bleu_interval`: [low, high] of `bleu` at 95 %, by the bootstrap.
+    """Return the scores and signatures of `SIGNATURES`, and the `bleu_interval`.
 
-    More than `MOST_PAIRS` have no interval: it would be narrow anyway.
+    The interval is [low, high] of `bleu` at 95 % by the bootstrap. More than `MOST_PAIRS` pairs
+    have none: it would be narrow anyway.
     """
     check_streams(hypotheses, references)
     plain = [hypotheses, *references]
     # `de_AT` is tokenised as `de`. A language that Moses does not know gets English abbreviations.
     language = re.split("[-_]", target_language)[0]
     words = moses_words(plain, language)
-    # The literature's order; Moses sees by case where a sentence ends.
+    # Lower case before tokenising, as in the literature: Moses finds sentence ends by case.
     lowercase = moses_words([[line.lower() for line in stream] for stream in plain], language)
     compounds = [[split_compounds(line) for line in stream] for stream in words]
-    # As Moses' multi-bleu.perl. `force`: without the warning that this is tokenised.
+    # The settings of Moses' multi-bleu.perl; `force` silences the warning about tokenised text.
     multi_bleu = BLEU(tokenize="none", smooth_method="none", force=True)
     done = {"tok": f"moses-{language}", "punctuation": "replaced"}
     done["sacremoses"] = importlib.metadata.version("sacremoses")
@@ -62,13 +63,13 @@ def score(
 
 
 def bleu(hypotheses: Sequence[str], targets: Sequence[str]) -> float:
-    """`bleu` of `score` and no more, against one reference: cheap enough to run while training."""
+    """Return only the `bleu` of `score`, against one reference: cheap enough during training."""
     check_streams(hypotheses, [targets])
     return BLEU(force=True).corpus_score(hypotheses, [targets]).score
 
 
 def check_streams(hypotheses: Sequence[str], others: Sequence[Sequence[str]]) -> None:
-    """Each stream must be a list as long as the others: sacreBLEU would cut all to the shortest."""
+    """Raise unless all streams are lists of one length: sacreBLEU would cut to the shortest."""
     if any(isinstance(stream, str) for stream in (hypotheses, *others)):
         raise TypeError("a stream is a list of sentences, got one string; references are streams")
     if not (hypotheses and others):
@@ -88,14 +89,14 @@ def measure(
     done: dict[str, str] | None = None,
     samples: int = 1,
 ) -> dict[str, Any]:
-    """A score and its signature, which also says what was `done` to the text before."""
+    """Return a score and its signature, extended by `done`, the preprocessing of the text."""
     hypotheses, *references = streams
     found = metric.corpus_score(hypotheses, references, samples)
     signature = metric.get_signature()
     result = {name: found.score}
     if samples > 1:
         told = json.loads(found.format(width=6, signature=str(signature), is_json=True))
-        # It tells none where all samples score nothing.
+        # sacreBLEU reports neither where all samples score 0.
         mean, half = told.get("confidence_mean", 0.0), told.get("confidence_var", 0.0)
         result[f"{name}_interval"] = interval(mean, half)
     for part, value in (done or {}).items():
@@ -104,20 +105,20 @@ def measure(
 
 
 def interval(mean: float, half: float, most: float = 100.0) -> list[float]:
-    """[low, high] within what a score can be: sacreBLEU's is symmetric about the samples' mean."""
+    """Return [low, high], clipped to possible scores: sacreBLEU's is symmetric about the mean."""
     return [max(mean - half, 0.0), min(mean + half, most)]
 
 
 def moses_words(streams: Sequence[Sequence[str]], language: str) -> list[list[str]]:
-    """Lines of Moses' words with a space between, as Tensor2Tensor's get_ende_bleu.sh makes them.
+    """Return the lines as Moses' words with spaces between, as Tensor2Tensor's get_ende_bleu.sh.
 
-    It replaces typographic punctuation, then runs tokenizer.perl, which also escapes: ' becomes
-    &apos;. Escapes rename words one to one on both sides, and move no score. The script does the
-    first to outputs alone, beside references that others had tokenised; here all is plain text and
-    goes one way, or no typographic apostrophe would ever match. On newstest2014 the words of Moses'
-    own Perl give the same score in German, and one within 0.003 in English.
+    The script replaces typographic punctuation, then runs tokenizer.perl, which also escapes: '
+    becomes &apos;. Escapes rename words one to one on both sides and change no score. The script
+    replaces punctuation in outputs only, as its references are already tokenised. Here both sides
+    are plain text and treated alike; otherwise no typographic apostrophe would ever match. On
+    newstest2014 the Perl tokenizer gives the same score in German, one within 0.003 in English.
     """
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer  # takes a second
+    from sacremoses import MosesPunctNormalizer, MosesTokenizer  # the import takes a second
 
     punctuation, tokenizer = MosesPunctNormalizer(), MosesTokenizer(language)
 
@@ -128,8 +129,8 @@ def moses_words(streams: Sequence[Sequence[str]], language: str) -> list[list[st
 
 
 def split_compounds(words: str) -> str:
-    """`rich-text format` becomes `rich ##AT##-##AT## text format`, as in GNMT's scores.
+    """Turn `rich-text format` into `rich ##AT##-##AT## text format`, as in GNMT's scores.
 
-    In `a-b-c` only the first hyphen: matches do not overlap, and the script's do not either.
+    In `a-b-c` only the first hyphen is split: matches do not overlap, nor do the script's.
     """
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", words)

@@ -1,4 +1,4 @@
-"""Scores as a table to read: a row a score, a column a split, and below it what explains them."""
+"""A text table of scores: a row per score, a column per split, signatures and details below."""
 
 from typing import Any
 
@@ -20,15 +20,15 @@ ROWS = {
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
-    """`{split: scores}` as blocks of text; what no split has gets no row, or no block.
+    """Format `{split: scores}` as blocks of text, without rows and blocks that no split has.
 
-    `by_length` of a split is what the function of this name returned, `against` what `compare` did.
+    `by_length` of a split is the result of the function of this name, `against` that of `compare`.
     """
     blocks = [score_rows(results)]
     for split, scores in results.items():
         blocks.append(length_rows(split, scores.get("by_length", [])))
         blocks.append(comparison_rows(split, scores.get("against", {})))
-    # The first row of each is its heading.
+    # The first row of each block is its heading.
     texts = [aligned(block) for block in blocks if len(block) > 1]
     texts.insert(1, "\n".join(signatures(results)))
     return "\n\n".join(text for text in texts if text)
@@ -45,7 +45,7 @@ def score_rows(results: dict[str, dict[str, Any]]) -> list[list[str]]:
 
 
 def signatures(results: dict[str, dict[str, Any]]) -> list[str]:
-    """A line a score; more, where splits differ, as in their number of references."""
+    """Return a line per score; several where splits differ, as in their number of references."""
     lines = []
     for name, key in SIGNATURES.items():
         found = (scores[key] for scores in results.values() if key in scores)
@@ -64,7 +64,7 @@ def length_rows(split: str, groups: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def comparison_rows(split: str, against: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Scores with their intervals, and which system is better unless it may be chance."""
+    """Return a row per metric: scores with intervals, p, and the significantly better system."""
     rows = []
     names: list[str] = []
     for metric, told in against.items():
@@ -76,7 +76,7 @@ def comparison_rows(split: str, against: dict[str, dict[str, Any]]) -> list[list
 
 
 def cell(value: Any) -> str:
-    """A number or an interval with two decimals, or a dash for none."""
+    """Format a number or an interval with two decimals, None as a dash."""
     if value is None:
         return "-"
     numbers = value if isinstance(value, list) else [value]

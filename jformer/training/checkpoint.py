@@ -1,19 +1,19 @@
-"""Checkpoints by orbax: a directory a step under `checkpoints/`, and the best under `best/`.
+"""Checkpoints in orbax's format: a directory per step in `checkpoints/`, and the best in `best/`.
 
     params, optimizer_state   arrays
-    ema                       arrays; of a run with moving averages
-    position                  JSON: the data iterator's state, hashes of the text that it is a
-                              position in, and the sums of the log's open window
-    metadata                  JSON: the config, the vocabulary's hash, versions of the software
-    SHA256SUMS                of all these files; `sha256sum -c` reads it too
+    ema                       arrays; only with a moving average of the parameters
+    position                  JSON: the data iterator's state, hashes of the text, metric sums since
+                              the last log line, the best score, skipped steps and elapsed seconds
+    metadata                  JSON: the config, the vocabulary's hash and the software versions
+    SHA256SUMS                checksums of all these files, readable by `sha256sum -c`
 
 Nothing is pickled, and reading executes nothing. Orbax writes under a temporary name and renames,
-so a kill at any moment leaves the steps before as they were. It notices little of what happens to
-a checkpoint later: a flipped bit comes back as another parameter. Hence the sums, which are written
-before the rename: every checkpoint has them, unless another program made it.
+so a kill at any moment leaves earlier steps intact. It detects little of what happens to a
+checkpoint later: a flipped bit is restored as another parameter. Hence the checksums, which are
+written before the rename: every checkpoint has them, unless another program made it.
 
-In a job of several processes all of them save and restore together, on files that all of them see;
-one alone may read.
+In a job of several processes all of them save and restore together, on a shared file system; a
+single process may read alone.
 """
 
 import contextlib
@@ -49,14 +49,14 @@ ARRAYS = ("params", "optimizer_state", "ema")
 
 
 class CorruptCheckpointError(UserError):
-    """A checkpoint that is not as it was written, in one line: which file of which step."""
+    """A checkpoint differs from what was written; the message names the step and the file."""
 
 
 class Checkpoints:
     """The checkpoints of one run directory; close it, or leave its `with`, to finish a save.
 
-    Without `train`, it only reads. With it, there may be one checkpoint more than are to be kept
-    while a run is on: an old one goes when it is known that a new one is whole.
+    Without `train`, it only reads. With it, there may be one checkpoint too many during a run: an
+    old one is deleted only after a new one is known to be complete.
     """
 
     def __init__(self, workdir: Path, train: TrainConfig | None = None):
@@ -77,19 +77,19 @@ class Checkpoints:
         except SaveError as error:
             if kind is None:
                 raise
-            log.warning("%s", error)  # what ends the run is the exception on its way
+            log.warning("%s", error)  # the exception already raised ends the run
 
     def close(self) -> None:
-        """Wait for a save that runs; `SaveError` if it fails."""
-        with contextlib.ExitStack() as stack:  # a failure of one does not leave the other open
+        """Finish a save in progress and close; raises `SaveError` if the save fails."""
+        with contextlib.ExitStack() as stack:  # closes both, even if one of them fails
             for folder in (self._all, self._best):
                 stack.callback(folder.close)
                 stack.callback(self._unless_it_may_fail, folder.wait)
 
     def finish(self, step: int) -> None:
-        """Wait for the checkpoint of the last step, without which the run is not what it became.
+        """Wait for the checkpoint of the last step, which holds the result of the run.
 
-        `SaveError` where it could not be written, whatever `failed_save` says.
+        Raises `SaveError` if it could not be written, whatever `failed_save` says.
         """
         self._unless_it_may_fail(self._best.wait)
         if step not in self.steps() and jax.process_index() == 0:
@@ -100,12 +100,12 @@ class Checkpoints:
             )
 
     def steps(self) -> list[int]:
-        """Those that can be read; as all that reads, after a save that runs."""
+        """Finish a save in progress, as every read does, and return the saved steps, ascending."""
         self._unless_it_may_fail(self._all.wait)
         return self._all.steps()
 
     def steps_to_average(self, train: TrainConfig) -> list[int]:
-        """Those whose mean is translated and scored with; there must be a checkpoint."""
+        """Return the steps to average for translation and scoring; there must be a checkpoint."""
         steps = self.steps()
         newest = steps[-1]
         ended = newest >= train.steps or self.position(newest).get("ended", False)
@@ -116,7 +116,7 @@ class Checkpoints:
         return max(self._best.steps(), default=None)
 
     def save(self, state: TrainState, position: dict, config: Config, vocabulary_hash: str) -> None:
-        """Copy to the host now, write in the background; a step that is there stays as it is."""
+        """Copy to the host now, and write in the background; an existing step is not rewritten."""
         items = {
             "params": state.params,
             "optimizer_state": state.optimizer_state,
@@ -129,17 +129,17 @@ class Checkpoints:
     def save_best(
         self, state: TrainState, score: float, config: Config, vocabulary_hash: str
     ) -> None:
-        """Without the optimizer's state and the position, in place of the former best."""
+        """Replace the best checkpoint; saves neither the optimizer state nor the position."""
         metadata = {**describe(config, vocabulary_hash), "score": score}
         items = {"params": state.params, "ema": state.ema, "metadata": metadata}
         self._save(self._best, int(state.step), items)
 
     def _save(self, folder: CheckpointDirectory, step: int, items: dict[str, Any]) -> None:
-        self._unless_it_may_fail(folder.wait)  # alone: its failure does not cost this save
+        self._unless_it_may_fail(folder.wait)  # apart: if the last save failed, this one still runs
         self._unless_it_may_fail(lambda: folder.save(step, items))
 
     def check_errors(self) -> None:
-        """Raise the `SaveError` of a save that has failed in the background."""
+        """Raise the `SaveError` of a save that has failed in the background, or log it."""
         for folder in (self._all, self._best):
             self._unless_it_may_fail(folder.check)
 
@@ -147,13 +147,13 @@ class Checkpoints:
         try:
             save()
         except SaveError as error:
-            # The other processes wait for this one to finish the save, which it cannot.
+            # Several processes must stop: the others wait for this one to finish the save.
             if self._together or self._train is None or self._train.failed_save == "stop":
                 raise
             log.warning("%s. Training goes on without it", error)
 
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict]:
-        """The state, with the shapes and on the devices of `like`, and the position."""
+        """Return the state, shaped and placed as `like`, and the position."""
         trees = {item: getattr(like, item) for item in ARRAYS}
         items = self._read(self._all, step, trees, ["position"], whole=True)
         number = jax.device_put(np.int32(step), like.step.sharding)
@@ -161,7 +161,7 @@ class Checkpoints:
         return state, items["position"]
 
     def restore_newest(self, like: TrainState, vocabulary_hash: str) -> tuple[TrainState, dict]:
-        """Of the newest step that can be read; damaged ones go to `damaged/`, with a warning."""
+        """Restore the newest readable step; damaged ones go to `damaged/`, with a warning."""
         damaged: dict[int, CorruptCheckpointError] = {}
         for step in reversed(self.steps()):
             try:
@@ -172,7 +172,7 @@ class Checkpoints:
                     raise
                 damaged[step] = error
                 continue
-            # Only now, that something is left: else the next start would find a new run.
+            # Only after another step is restored: with none left, the next start would begin anew.
             if jax.process_index() == 0:
                 for number, reason in damaged.items():
                     there = self._move_aside(number)
@@ -190,23 +190,22 @@ class Checkpoints:
         return self._read(self._all, step, {}, ["position"])["position"]
 
     def newest_position(self) -> dict[str, Any]:
-        """That of the newest step where it can be read; empty if there is none."""
+        """Return the newest position that can be read; empty if there is none."""
         for step in reversed(self.steps()):
-            with contextlib.suppress(
-                CorruptCheckpointError
-            ):  # told when the step itself is restored
+            # Not reported here, but when the step itself is restored.
+            with contextlib.suppress(CorruptCheckpointError):
                 return self.position(step)
         return {}
 
     def is_whole(self, step: int) -> bool:
-        """Return whether no file of a checkpoint is missing or changed."""
+        """Return whether no file of a checkpoint is missing or changed, by its checksums."""
         return not verify_checksums(self._all.path / str(step))
 
     def metadata(self, step: int, best: bool = False) -> dict[str, Any]:
         return self._read(self._best if best else self._all, step, {}, ["metadata"])["metadata"]
 
     def _move_aside(self, step: int) -> Path:
-        """To `damaged/`: nothing is lost, and the step can be saved again."""
+        """Move a checkpoint to `damaged/`: nothing is lost, and the step can be saved again."""
         there, again = self._workdir / "damaged" / str(step), 0
         while there.exists():
             again += 1
@@ -215,7 +214,7 @@ class Checkpoints:
         return (self._all.path / str(step)).rename(there)
 
     def check_vocabulary(self, step: int, vocabulary_hash: str, best: bool = False) -> None:
-        """Raise `UserError` where the ids of these parameters mean other words."""
+        """Raise `UserError` if the checkpoint was trained with another vocabulary."""
         if self.metadata(step, best)["vocabulary_hash"] != vocabulary_hash:
             raise UserError(
                 f"{self._workdir}/{VOCABULARY}: not the vocabulary that the checkpoints beside "
@@ -223,14 +222,14 @@ class Checkpoints:
             )
 
     def remove_best(self) -> None:
-        """For a run that begins anew: a best one is of a start that left no other checkpoint."""
+        """Delete the best checkpoint, left by an earlier start that saved no other checkpoint."""
         if jax.process_index() == 0:
             shutil.rmtree(self._best.path, ignore_errors=True)
 
     def params(self, steps: list[int], like: Any, ema: bool = False) -> Any:
-        """The mean of the parameters of these steps (Section 6.1), shaped and placed as `like`.
+        """Return the mean parameters of these steps (Section 6.1), shaped and placed as `like`.
 
-        With `ema`, the moving average at the last of them, which is such a mean already.
+        With `ema`, return the moving average at the last step, which is such a mean already.
         """
         steps, item = (steps[-1:], "ema") if ema else (steps, "params")
         total = None
@@ -240,7 +239,7 @@ class Checkpoints:
         return jax.tree.map(lambda x: x / len(steps), total)
 
     def best_params(self, like: Any) -> Any:
-        """Those of the best checkpoint: its moving average, if the run has one."""
+        """Return the parameters of the best checkpoint, or their moving average if it has one."""
         step = self.best_step()
         if step is None:
             raise UserError(f"{self._best.path}: no best checkpoint yet; train first")
@@ -266,7 +265,11 @@ class Checkpoints:
         texts: Collection[str] = (),
         whole: bool = False,
     ) -> dict[str, Any]:
-        """Items by name: arrays as in `trees`, and JSON; whatever keeps them from it, in a line."""
+        """Return items by name: arrays shaped and placed as in `trees`, and the JSON of `texts`.
+
+        With `whole`, the checksums of all items are verified, not only of these. Whatever prevents
+        reading is raised as a `UserError` of one line.
+        """
         self._unless_it_may_fail(folder.wait)
         directory = folder.path / str(step)
         if not directory.is_dir():
@@ -280,8 +283,8 @@ class Checkpoints:
             differing = differences(directory, trees)
             items = {} if differing else read_items(directory, trees, texts, self._together)
         except Exception as error:
-            # Only what has no sums comes here, and in a job perhaps on one process alone, which
-            # must not go back to another step than the rest.
+            # Only a checkpoint without checksums fails here. In a job of several processes one may
+            # fail alone, and must not fall back to an earlier step than the others.
             kind = UserError if self._together else CorruptCheckpointError
             raise kind(f"{directory}: damaged: {one_line(error)}") from error
         if differing:
@@ -293,7 +296,10 @@ class Checkpoints:
         return items
 
     def _agreed(self, find: Callable[[], str]) -> str:
-        """What the first process finds: all go back to the same step, and one reads all files."""
+        """Return the first process's result of `find` on all: they fall back to the same step.
+
+        Besides, only one process reads all files to verify them.
+        """
         if not self._together:
             return find()
         found = find() if jax.process_index() == 0 else ""

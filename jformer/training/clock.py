@@ -1,4 +1,4 @@
-"""Where the time of a run went."""
+"""A clock that divides the time of a run among named activities."""
 
 import contextlib
 import time
@@ -8,10 +8,10 @@ from jformer.console import as_duration
 
 
 class Clock:
-    """`with clock("evaluation"): ...` counts the seconds inside, but not those of a `with` inside.
+    """Counts seconds by name: `with clock("evaluation"): ...`, without those of a nested `with`.
 
-    Every second since the clock was made counts once: what has no name is `other`. For one thread;
-    a `with` costs microseconds.
+    Every second since the clock was made counts once, as `other` outside of any `with`. It is for
+    one thread only; a `with` costs microseconds.
     """
 
     def __init__(self):
@@ -27,7 +27,7 @@ class Clock:
             self._switch(outer)
 
     def _switch(self, name: str) -> str:
-        """Time counts for `name` from now on; returns the name for which it did."""
+        """Count the time from now on under `name`, and return the name used before."""
         before, now = self._name, time.perf_counter()
         self._seconds[before] = self._seconds.get(before, 0.0) + now - self._since
         self._name, self._since = name, now
@@ -35,12 +35,12 @@ class Clock:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """By name, `other` included, up to now."""
+        """The seconds by name up to now, `other` included."""
         self._switch(self._name)
         return dict(self._seconds)
 
     def report(self) -> str:
-        """One line: the whole time, and the shares by size with `other` at the end."""
+        """Return a line with the total time and the shares, largest first and `other` last."""
         seconds = self.seconds
         total = sum(seconds.values())
         order = sorted(seconds, key=lambda name: (name == "other", -seconds[name]))
@@ -50,7 +50,7 @@ class Clock:
 
 
 def percentages(shares: list[float]) -> list[int]:
-    """Whole numbers that sum to 100: the largest remainders are the ones rounded up."""
+    """Return whole percentages that sum to 100, rounding up those with the largest remainders."""
     whole = [int(100 * share) for share in shares]
     by_remainder = sorted(range(len(shares)), key=lambda i: whole[i] - 100 * shares[i])
     for i in by_remainder[: 100 - sum(whole)]:

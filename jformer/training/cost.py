@@ -1,7 +1,8 @@
-"""What a config costs, before anything runs: parameters, multiply-adds, memory of the train step.
+"""The cost of a config, without running it: parameters, multiply-adds, memory of the train step.
 
-Multiply-adds (MAC) are those of the matrix products, which are nearly all that is computed; a FLOP
-count is twice as large. They are read off the traced program, so they hold for every variant.
+Multiply-adds (MAC) are those of matrix products, which are nearly all of the computation; the
+number of FLOPs is twice as large. They are counted in the traced program, so they hold for every
+variant of the model.
 """
 
 import collections
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def parameters(params: Any) -> dict[str, int]:
-    """`{"encoder/self_attention": number, ...}`, layers of a stack together."""
+    """Count parameters by module, layers together: `{"encoder/self_attention": number, ...}`."""
     counts: collections.Counter = collections.Counter()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         counts[module_name([key.key for key in path])] += leaf.size
@@ -34,9 +35,9 @@ def parameters(params: Any) -> dict[str, int]:
 
 
 def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
-    """The multiply-adds of all matrix products in a call, by the module that makes them.
+    """Count the multiply-adds of all matrix products in a call, by module.
 
-    A loop or a branch inside is a `ValueError`: how often it runs is not known.
+    Raises `ValueError` for a loop or a branch in it: how often that runs is not known.
     """
     counts: collections.Counter = collections.Counter()
 
@@ -47,11 +48,11 @@ def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
                 summed = equation.params["dimension_numbers"][0][0]
                 shape = equation.invars[0].aval.shape
                 size = math.prod(shape[axis] for axis in summed) * equation.outvars[0].aval.size
-                counts[module_name(scope[1:])] += size  # the first is the model's own
+                counts[module_name(scope[1:])] += size  # the first scope is the model
             if equation.primitive.name in ("while", "scan", "cond"):
                 raise ValueError(f"what a {equation.primitive.name} computes cannot be counted")
             for inner in equation.params.values():
-                inner = getattr(inner, "jaxpr", inner)  # of a function called within
+                inner = getattr(inner, "jaxpr", inner)  # of a called function
                 if hasattr(inner, "eqns"):
                     visit(inner, scope)
 
@@ -60,8 +61,8 @@ def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
 
 
 def module_name(path: list[str]) -> str:
-    """`encoder_3/self_attention/query` belongs to `encoder/self_attention`."""
-    # Linen's scopes also name methods, as `encoder_0.step`, and the formulas of einsum.
+    """Map a path to its module: `encoder_3/self_attention/query` to `encoder/self_attention`."""
+    # Linen's scopes also contain methods, such as `encoder_0.step`, and formulas of einsum.
     names = [name for name in path if name.isidentifier() and not name.endswith("_residual")]
     if not names:
         return "output"
@@ -70,9 +71,10 @@ def module_name(path: list[str]) -> str:
 
 
 def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
-    """`(module, parameters, multiply-adds)` for one pair of S source and T target positions.
+    """Return `(module, parameters, multiply-adds)` of a forward pass on one pair.
 
-    What is computed again in the backward pass is not counted: `model.remat` changes nothing here.
+    The pair has S source and T target positions. `model.remat` and `model.scan_layers` do not
+    change the counts.
     """
     model = unrolled(Transformer(config.model, config.data.vocabulary_size))
     params = abstract_params(model)
@@ -88,14 +90,14 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 
 
 def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
-    """The train step and the shapes of its arguments for one batch of `rows` pairs."""
+    """Return the jitted train step and the shapes of its arguments for a batch of `rows` rows."""
     resolved = dataclasses.replace(config.model, dtype=compute_dtype(config.model))
     model = Transformer(resolved, config.data.vocabulary_size)
     _, optimizer, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     with_ema = config.train.ema_decay > 0
     state = jax.eval_shape(lambda key: create_state(model, optimizer, key, with_ema), key)
-    rows += -rows % config.train.accumulate  # its parts have equally many
+    rows += -rows % config.train.accumulate  # all parts have equally many rows
     packed = config.data.batching == "packed"
     segments = ("source_segments_BS", "target_segments_BT") if packed else ()
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
@@ -105,18 +107,18 @@ def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
 
 @functools.cache
 def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
-    """Memory of the compiled train step on this backend, by XLA's own account."""
+    """Return the bytes of memory of the compiled train step on this backend, as XLA reports."""
     step, arguments = abstract_step(config, rows_that_fit(batch_tokens, length), length)
     memory = step.lower(*arguments).compile().memory_analysis()
     sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return sizes - memory.alias_size_in_bytes  # the state is donated: it is counted once
+    return sizes - memory.alias_size_in_bytes  # the donated state counts once
 
 
 def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
-    """The most `train.batch_tokens` in rows of `length` whose step takes at most `limit` bytes.
+    """Return the largest `train.batch_tokens`, in rows of `length`, that fits into `limit` bytes.
 
-    By bisection to one part in 16, as the batches have it: 1 to 8 rows, or a multiple of 8; 0 if
-    not one row fits.
+    The number of rows is found by bisection to one part in 16. As in real batches it is 1 to 8 or a
+    multiple of 8. Returns 0 if not even one row fits.
     """
     fits, too_many = 0, ROW_MULTIPLE
     while step_bytes(config, too_many * length, length) <= limit:
@@ -132,9 +134,9 @@ def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
 
 
 def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
-    """The costs in lines: those of a forward pass by module, and the memory of a train step.
+    """Yield lines of text: a forward pass by module, then the memory of a train step.
 
-    With what fits into `gigabytes` where these are not 0. What the lines mean goes to the log.
+    If `gigabytes` is not 0, a line says which batch fits into it. Explanations go to the log.
     """
     rows = forward_costs(config, S, T)
     rows.append(("total", sum(row[1] for row in rows), sum(row[2] for row in rows)))

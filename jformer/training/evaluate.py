@@ -1,4 +1,4 @@
-"""A model on a split: its likelihood, each pair counted once, and what it attends to."""
+"""The likelihood of a split under a model, with each pair counted once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,9 +23,9 @@ from jformer.training.loss import SUMS, perplexity
 def likelihood(
     model: Transformer, vocabularies: Vocabularies, split: Split, config: Config, mesh: Mesh
 ) -> Callable[[Any], dict[str, float]]:
-    """From parameters to the split's NLL a token and its perplexity.
+    """Return a function from parameters to the split's NLL per token, in nats, and perplexity.
 
-    The pairs that have no room in a table of learned positions are left out.
+    Pairs longer than a table of learned positions are left out; `UserError` if all of them are.
     """
     pairs = tokenize(split, vocabularies)
     rows = np.flatnonzero(has_room(pairs, config.model))
@@ -51,13 +51,13 @@ def likelihood(
 
 
 def has_room(pairs: TokenPairs, model: ModelConfig) -> np.ndarray:
-    """Whether each pair has room in the table of learned positions; without one, all have."""
+    """Return a mask of the pairs that fit into a table of learned positions; all without one."""
     longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
     return (longest <= model.max_positions) | (model.positions != "learned")
 
 
 def pairs_beyond(name: str, split: Split, vocabularies: Vocabularies, model: ModelConfig) -> str:
-    """A warning of the pairs of a split whose perplexity will not be counted; empty if of none."""
+    """Return a warning about pairs too long to count in the perplexity; empty if there are none."""
     if model.positions != "learned":
         return ""
     pairs = tokenize(split, vocabularies)

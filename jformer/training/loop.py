@@ -1,9 +1,9 @@
-"""The train loop: steps, and what is due after each.
+"""The train loop: train steps, and after each the log, validation and checkpoints that are due.
 
-It never waits for the newest step: metrics stay on the devices and are fetched two steps later.
-Every random draw is a function of the seed and the step, and a checkpoint holds the position in the
-data and in the log, so a run that was stopped anywhere and started again ends with the same bits as
-one that was not.
+The loop never waits for the newest step: metrics stay on the devices and are fetched two steps
+later. Every random draw is a function of the seed and the step, and a checkpoint holds the position
+in the data and in the log. So a run that was stopped and resumed ends with the same bits as one
+that was not.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -67,34 +68,33 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
         if is_complete(config, workdir):
             return scored
         with clock("preparation"):
-            task = prepare(config, corpora, validation, workdir, mesh)
+            setup = prepare(config, corpora, validation, workdir, mesh)
             for name, split in {"validation": validation, **scored}.items():
-                if warning := pairs_beyond(name, split, task.vocabularies, config.model):
+                if warning := pairs_beyond(name, split, setup.vocabularies, config.model):
                     say(warning)
-        with Checkpoints(workdir, config.train) as checkpoints, telling_of_memory(config):
+        with Checkpoints(workdir, config.train) as checkpoints, naming_out_of_memory(config):
             with clock("preparation"):
-                state, position = restore_or_init(task, checkpoints)
+                state, position = restore_or_init(setup, checkpoints)
                 write_run_files(
-                    config, task.vocabularies, workdir
-                )  # what could be a mistake lies behind
+                    config, setup.vocabularies, workdir
+                )  # after all that can be a mistake of the user
                 step, seconds = int(state.step), position["seconds"]
-                monitor = Monitor(task.config, workdir, step, mesh, clock, seconds)
-            say(describe(task, state))
+                monitor = Monitor(setup.config, workdir, step, mesh, clock, seconds)
+            say(describe(setup, state))
             minutes, closing = config.train.checkpoint_minutes, contextlib.closing
-            with closing(monitor), closing(profiler), StopHandler(minutes) as requests:
-                ran = loop(task, state, position, checkpoints, requests, monitor, profiler)
-                step, asked = ran
+            with closing(monitor), closing(profiler), StopHandler(minutes) as stop:
+                step, request = loop(setup, state, position, checkpoints, stop, monitor, profiler)
                 with clock("checkpoints"):
                     checkpoints.finish(step)
-                asked = max(asked, requests.now)  # also during the last validation and save
-                if asked > SAVE:
-                    raise Stopped(asked - SAVE)
+                request = max(request, stop.request)  # a signal may come while the last is saved
+                if request > SAVE:
+                    raise Stopped(request - SAVE)
     return scored
 
 
 @contextlib.contextmanager
-def telling_of_memory(config: Config) -> Iterator[None]:
-    """Raise `RunError` where the memory of the host or of a device does not suffice."""
+def naming_out_of_memory(config: Config) -> Iterator[None]:
+    """Raise `RunError` with the way out where the host or a device runs out of memory."""
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -110,83 +110,96 @@ def telling_of_memory(config: Config) -> Iterator[None]:
 
 
 def loop(
-    task: TrainSetup,
+    setup: TrainSetup,
     state: TrainState,
     position: dict,
     checkpoints: Checkpoints,
-    requests: StopHandler,
+    stop: StopHandler,
     monitor: Monitor,
     profiler: Profile,
 ) -> tuple[int, int]:
-    """Train from `state` to the last step or the one at which a signal asks to stop.
+    """Train from `state` to the last step, or to the one after which a signal stops the run.
 
-    Returns that step, whose checkpoint is being saved, and what was asked for at it: above SAVE, to
-    stop.
+    Returns that step, whose checkpoint is being saved in the background, and the request that
+    ended it: more than SAVE for a signal.
     """
-    every, last, clock = task.config.train, task.config.train.steps, monitor.clock
-    window, best = MetricsAccumulator(position["window"]), Best(**position["best"])
-    skipped = NonFiniteGuard(every.max_skipped, position["skipped"])
-    part, parts = parallel.parts_of(task.mesh)
-    iterator = iterate(task.batches, last, position["data"], part=part, parts=parts)
+    train, last, clock = setup.config.train, setup.config.train.steps, monitor.clock
+    metrics, best = MetricsAccumulator(position["window"]), Best(**position["best"])
+    guard = NonFiniteGuard(train.max_skipped, position["skipped"])
+    part, parts = parallel.parts_of(setup.mesh)
+    batches = iterate(setup.batches, last, position["data"], part=part, parts=parts)
 
     for step in range(int(state.step) + 1, last + 1):
         due = functools.partial(is_due, step, last)
         profiler.step_begins(step)
         with clock("input"):
-            batch, where = next(iterator), iterator.get_state()
-            placed, request_X = task.place(batch, requests.now)
+            batch, where = next(batches), batches.get_state()
+            placed, request_X = setup.place(batch, stop.request)
         with monitor.step(batch):
-            state, metrics = task.train_step(state, placed, task.dropout_key, request_X)
-            monitor.step_ended(step, metrics)
-            profiler.step_ended(step, metrics)
-            seen = StepMetrics(step, where["epoch"], where["batch"] - 1, metrics)
-            window.add(seen, monitor.flops_a_token(batch))
-            asked = follow(window.drain(lambda: skipped.behind), skipped, monitor)
-            if due(every.log_every) or due(every.checkpoint_every):
-                asked = max(asked, follow(window.drain(), skipped, monitor))
-        if skipped.too_many:
-            raise skipped.end(state, where, task)
+            state, on_device = setup.train_step(state, placed, setup.dropout_key, request_X)
+            monitor.step_ended(step, on_device)
+            profiler.step_ended(step, on_device)
+            new = StepMetrics(step, where["epoch"], where["batch"] - 1, on_device)
+            metrics.add(new, monitor.flops_a_token(batch))
+            request = follow(metrics.drain(lambda: guard.behind), guard, monitor)
+            if due(train.log_every) or due(train.checkpoint_every):
+                request = max(request, follow(metrics.drain(), guard, monitor))
+        if guard.too_many:
+            raise guard.end(state, where, setup)
         if jax.process_count() == 1:
-            asked = requests.now  # no other process has to hear of it first
+            request = stop.request  # no other process has to hear of it first
 
-        if due(every.log_every):
-            monitor.train_line(step, window, float(task.rate(step - 1)))
-            window = window.next()
+        if due(train.log_every):
+            monitor.train_line(step, metrics, float(setup.rate(step - 1)))
+            metrics = metrics.next()
         with clock("evaluation"):
-            validate(task, state, step, due, best, checkpoints, monitor)
-        ended = 0 < every.patience <= best.worse
-        if due(every.checkpoint_every) or asked or ended:
+            validate(setup, state, step, due, best, checkpoints, monitor)
+        ended = 0 < train.patience <= best.worse
+        if due(train.checkpoint_every) or request or ended:
             with clock("checkpoints"):
-                follow(window.drain(), skipped, monitor)
-                position = {
-                    "data": where,
-                    "window": window.sums(),
-                    "best": dataclasses.asdict(best),
-                    "skipped": skipped.row,
-                    "seconds": monitor.seconds,
-                    "text": task.text,
-                    "ended": ended,
-                }
-                checkpoints.save(state, position, task.config, task.vocabularies.hash)
-                requests.saved()
+                follow(metrics.drain(), guard, monitor)
+                position = position_after(setup, where, metrics, best, guard, monitor, ended)
+                checkpoints.save(state, position, setup.config, setup.vocabularies.hash)
+                stop.saved()
         checkpoints.check_errors()
         if ended:
-            monitor.line(step, "ended", patience=every.patience, best_step=best.step)
-        if asked > SAVE or ended or step == last:
-            return step, asked
+            monitor.line(step, "ended", patience=train.patience, best_step=best.step)
+        if request > SAVE or ended or step == last:
+            return step, request
     return last, 0
 
 
+def position_after(
+    setup: TrainSetup,
+    where: dict[str, int],
+    metrics: MetricsAccumulator,
+    best: Best,
+    guard: NonFiniteGuard,
+    monitor: Monitor,
+    ended: bool,
+) -> dict[str, Any]:
+    """Return all that a resumed run needs beside the state; `where` is the position in the data."""
+    return {
+        "data": where,
+        "window": metrics.sums(),
+        "best": dataclasses.asdict(best),
+        "skipped": guard.row,
+        "seconds": monitor.seconds,
+        "text": setup.text,
+        "ended": ended,
+    }
+
+
 def is_due(step: int, last: int, interval: int) -> bool:
-    """At the multiples of an interval and at the last step; never where it is 0."""
+    """Return True at the multiples of an interval and at the last step; never where it is 0."""
     return bool(interval) and (step % interval == 0 or step == last)
 
 
-def follow(steps: Iterable[StepMetrics], skipped: NonFiniteGuard, monitor: Monitor) -> int:
-    """Count the skipped ones, each a line of the log; what any process asked for at these steps."""
-    asked = 0
-    for seen in steps:
-        if skipped.note(seen):
-            monitor.line(seen.step, "skipped", epoch=seen.epoch, batch=seen.batch)
-        asked = max(asked, int(seen.metrics["request"]))
-    return asked
+def follow(steps: Iterable[StepMetrics], guard: NonFiniteGuard, monitor: Monitor) -> int:
+    """Log the skipped ones of some steps; return the highest request of any process at them."""
+    request = 0
+    for one in steps:
+        if guard.note(one):
+            monitor.line(one.step, "skipped", epoch=one.epoch, batch=one.batch)
+        request = max(request, int(one.metrics["request"]))
+    return request

@@ -1,7 +1,7 @@
-"""Updates that are not finite: skipped by the step, counted here, and after many in a row the end.
+"""The guard that ends a run after too many non-finite updates in a row.
 
-The state is then still that of before the first of them, so what is dumped is a run directory that
-meets them again at once.
+The train step skips such updates, so the state is still the one before the first of them. It is
+dumped as a run directory, which reproduces them from its first step on.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ from jformer.training.step import TrainState
 
 
 class NonFiniteGuard:
-    """The skipped steps in a row up to now, each with the batch that it had."""
+    """Records the current row of skipped steps and their batches; `most` in a row are too many."""
 
     def __init__(self, most: int, row: list[dict[str, int]]):
         self._most, self.row = most, list(row)
 
     def note(self, seen: StepMetrics) -> bool:
-        """Whether this step was skipped."""
+        """Record a step, and return whether its update was skipped."""
         if not seen.metrics["skipped"]:
             self.row = []
             return False
@@ -37,24 +37,24 @@ class NonFiniteGuard:
 
     @property
     def behind(self) -> int:
-        """How many steps may be on their way unseen: none, where they could be one too many."""
+        """How many steps may go unchecked, 2 or 0: none where they could be one too many."""
         return 2 if len(self.row) + 3 <= self._most else 0
 
-    def end(self, state: TrainState, where: dict[str, int], task: TrainSetup) -> RunError:
-        """Dump the state before the first skipped step; the error that says so.
+    def end(self, state: TrainState, where: dict[str, int], setup: TrainSetup) -> RunError:
+        """Dump the state before the first skipped step, and return the error to raise.
 
-        `where` is the position in the data behind the last one.
+        `where` is the position in the data after the last skipped step.
         """
-        first, folder = self.row[0], task.workdir / NONFINITE
+        first, folder = self.row[0], setup.workdir / NONFINITE
         taken = where["taken"] - len(self.row)
         data = {"epoch": first["epoch"], "batch": first["batch"], "taken": taken}
         if jax.process_index() == 0:
-            shutil.rmtree(folder, ignore_errors=True)  # of an earlier failure
-        write_run_files(task.config, task.vocabularies, folder)
+            shutil.rmtree(folder, ignore_errors=True)  # left by an earlier failure
+        write_run_files(setup.config, setup.vocabularies, folder)
         before = dataclasses.replace(state, step=state.step * 0 + (first["step"] - 1))
-        with Checkpoints(folder, task.config.train) as checkpoints:
-            position = {**NEW, "data": data, "text": task.text}
-            checkpoints.save(before, position, task.config, task.vocabularies.hash)
+        with Checkpoints(folder, setup.config.train) as checkpoints:
+            position = {**NEW, "data": data, "text": setup.text}
+            checkpoints.save(before, position, setup.config, setup.vocabularies.hash)
         batches = ", ".join(f"{at['epoch']}:{at['batch']}" for at in self.row)
         return RunError(
             f"steps {first['step']} to {self.row[-1]['step']}: the loss or its gradient was not "

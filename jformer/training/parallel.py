@@ -1,12 +1,12 @@
-"""The steps of step.py on many devices: under jit over a mesh, or under pmap.
+"""The train step and the evaluation step on many devices: under jit over a mesh, or under pmap.
 
-The mesh has three axes. `data` and `fsdp` share out the rows of a batch, `fsdp` the parameters and
-the optimizer's state too, and `model` the work within a row: data parallel, FSDP and tensor
-parallel are three settings of one thing. The loss is a sum over all rows over the number of all
+The mesh has three axes. `data` and `fsdp` shard the rows of a batch, `fsdp` also the parameters and
+the optimizer's state, and `model` the work within a row: data, FSDP and tensor parallelism are
+three settings of one mechanism. The loss is the sum over all rows divided by the number of all
 tokens, so the number of devices does not change the result.
 
-pmap has the whole state on every device and adds gradients up by an explicit `psum`; it knows no
-axis but `data`.
+pmap replicates the state on every device and adds up gradients by an explicit `psum`; it supports
+the `data` axis only.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.training.step import evaluation_step
 
-# The axis of an array, by its letter, and the axis of the mesh whose devices share it out. Any
-# other axis is whole on each device, as is an axis that they do not divide.
+# From the letter of an array's axis to the mesh axes that shard it. Any other axis is whole on each
+# device, as is one that the number of devices does not divide.
 RULES: dict[str, str | tuple[str, ...]] = {
     "B": ("data", "fsdp"),
     "D": "fsdp",
@@ -35,7 +35,7 @@ RULES: dict[str, str | tuple[str, ...]] = {
     "V": "model",
 }
 
-# The axes of parameters, by the end of their names; any other parameter is small.
+# The axes of parameters, by the end of their names. Other parameters are small, and replicated.
 AXES = {
     "embedding": "VD",
     "source_embedding": "VD",
@@ -49,11 +49,11 @@ AXES = {
     "ffn_out/kernel": "FD",
 }
 
-DEVICES = "devices"  # pmap's name for its axis
+DEVICES = "devices"  # the name of pmap's axis
 
 
 def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """All devices of all processes, laid out as the config says; `UserError` where it cannot be."""
+    """Return a mesh of all devices of all processes; `UserError` where the config does not fit."""
     devices = list(devices or jax.devices())
     parallel, model = config.parallel, config.model
     sizes = mesh_sizes(parallel, len(devices))
@@ -92,7 +92,7 @@ def mesh_sizes(parallel: ParallelConfig, devices: int) -> dict[str, int]:
 
 
 def compute_dtype(model: ModelConfig) -> str:
-    """What `auto` means here: XLA has no fast product in bfloat16 on a CPU."""
+    """Resolve `auto`: float32 on a CPU, where XLA has no fast bfloat16 product, else bfloat16."""
     if model.dtype != "auto":
         return model.dtype
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
@@ -107,7 +107,7 @@ def by_rows(mesh: Mesh) -> NamedSharding:
 
 
 def state_shardings(state: Any, mesh: Mesh) -> Any:
-    """Where each leaf of a state, or of parameters, lives. Adam's moments are as the parameters."""
+    """Return the shardings of a state or of parameters; Adam's moments follow the parameters."""
 
     def sharding(path: tuple, leaf: Any) -> NamedSharding:
         names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
@@ -125,16 +125,16 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
 
 
 def parts_of(mesh: Mesh) -> tuple[int, int]:
-    """Which part of a batch's rows this process makes, and of how many."""
+    """Return the number of the part of a batch that this process makes, and how many there are."""
     processes = sorted({device.process_index for device in mesh.devices.flat})
     return processes.index(jax.process_index()), len(processes)
 
 
 def shard_batch(batch: Batch, mesh: Mesh, accumulate: int = 1, backend: str = "jit") -> Any:
-    """This process's part of a batch, on its devices, as one array over all processes.
+    """Place this process's part of a batch on its devices, as arrays global to all processes.
 
-    Rows of padding, which weigh nothing, are added until devices and accumulated parts divide them.
-    For pmap the rows of each device stand under an axis of devices.
+    Rows of padding, which have no weight, are added until devices and accumulated parts divide
+    their number. Under pmap the first axis is that of the devices.
     """
     shares = row_shares(mesh) // parts_of(mesh)[1]
     missing = ((0, -len(batch["source_BS"]) % (shares * accumulate)), (0, 0))
@@ -150,9 +150,9 @@ def place_rows(mesh: Mesh, rows: np.ndarray) -> jax.Array:
 
 @functools.cache
 def place_request(request: int, mesh: Mesh) -> jax.Array:
-    """What this process asks for, once for each of its shares of the rows.
+    """Place this process's request to the loop, once for each of its shards of the rows.
 
-    Nearly always nothing, so nothing is sent to the devices at each step anew.
+    Cached: as the request is nearly always 0, most steps transfer nothing to the devices.
     """
     shares = row_shares(mesh) // parts_of(mesh)[1]
     return place_rows(mesh, np.full(shares, request, np.int32))
@@ -163,7 +163,7 @@ def row_shares(mesh: Mesh) -> int:
 
 
 def to_host(tree: Any) -> Any:
-    """The whole of arrays that may lie in pieces on the devices of several processes."""
+    """Return the whole arrays on the host, even if several processes hold shards of them."""
     if jax.process_count() == 1:
         return jax.device_get(tree)
     from jax.experimental import multihost_utils
@@ -172,7 +172,7 @@ def to_host(tree: Any) -> Any:
 
 
 def sum_devices(backend: str) -> Callable[[Any], Any]:
-    """What the step calls where it needs a sum over all rows."""
+    """Return the function by which the step adds up sums of all devices: `psum` under pmap."""
     if backend == "pmap":
         return functools.partial(jax.lax.psum, axis_name=DEVICES)
     return lambda tree: tree
@@ -181,10 +181,10 @@ def sum_devices(backend: str) -> Callable[[Any], Any]:
 def compile_train_step(
     step: Callable, mesh: Mesh, shardings: Any, backend: str = "jit"
 ) -> Callable:
-    """`(state, batch, key, request_X) -> (state, metrics)`; a state is given up for the next.
+    """Return `(state, batch, key, request_X) -> (state, metrics)`; the input state is donated.
 
-    The metrics have the highest number of `request_X` as `request`, so that each process learns
-    what any of them asks for, and at the same step.
+    The metrics contain the maximum of `request_X` as `request`, so that all processes learn of a
+    request of any of them at the same step.
     """
     if backend == "pmap":
         return pmap_train_step(step, mesh)
@@ -205,7 +205,7 @@ def compile_train_step(
 
 def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
     def step_on_one(state, batch, key, request):
-        # Masks of its own on each device: else all of them would drop the same units.
+        # A key per device: with the same dropout masks all of them would drop the same units.
         key = jax.random.fold_in(key, jax.lax.axis_index(DEVICES))
         state, metrics = step(state, batch, key)
         return state, {**metrics, "request": jax.lax.pmax(request, DEVICES)}
@@ -213,14 +213,14 @@ def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
     mapped = jax.pmap(
         step_on_one,
         axis_name=DEVICES,
-        in_axes=(None, 0, None, 0),  # None: the same on every device, before and after
+        in_axes=(None, 0, None, 0),  # None: replicated, as input and as output
         out_axes=None,
         devices=list(mesh.devices.flat),
         donate_argnums=0,
     )
 
     def over_processes(x: jax.Array) -> jax.Array:
-        """pmap gives each process its own replica; the checkpoint is of the one that they share."""
+        """Turn the array that pmap gives each process into a global one, as checkpoints need it."""
         pieces = [shard.data for shard in x.addressable_shards]
         return jax.make_array_from_single_device_arrays(x.shape, replicated(mesh), pieces)
 
@@ -233,7 +233,7 @@ def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
 
 @contextlib.contextmanager
 def logical_sharding(mesh: Mesh) -> Iterator[None]:
-    """Within it the model's axes, by their letters, are shared out as RULES say."""
+    """Shard the model's axes by RULES within this context; a no-op on a single device."""
     if mesh.size == 1:
         yield
         return
@@ -242,7 +242,7 @@ def logical_sharding(mesh: Mesh) -> Iterator[None]:
 
 
 def compile_evaluation(model: Transformer, mesh: Mesh) -> Callable:
-    """`(params, batch) -> sums`, known to every process."""
+    """Return the compiled `(params, batch) -> sums`, replicated for every process to read."""
 
     def evaluate(params, batch):
         with logical_sharding(mesh):

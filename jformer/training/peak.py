@@ -1,8 +1,8 @@
-"""How fast a device could be, and the floating point operations of a step: what MFU is made of.
+"""The peak speed of a device and the floating point operations of a step, both needed for MFU.
 
-Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the operations that the model
-asks for, in a second, over the most that the devices can do. What is computed twice to save memory
-counts once. A multiply-add is two operations.
+Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of operations per
+second that the model requires, divided by the most that the devices can do. Operations repeated to
+save memory count once. A multiply-add is two operations.
 Letters: B rows, S source positions, T target positions, N rows and columns of a square matrix.
 """
 
@@ -17,9 +17,9 @@ from jformer.config import Config
 
 NVIDIA, GOOGLE = "NVIDIA data sheet", "Google Cloud documentation"
 
-# 10^12 products and sums a second of dense bfloat16 matrices; where a sheet gives the number "with
-# sparsity", half of it. The whole name has to match: a part of a GPU (MIG) or a variant for laptops
-# is slower than what it is named after, and is measured instead.
+# 10^12 operations per second of dense bfloat16 matrix products; half the number of data sheets that
+# give it "with sparsity". The whole name has to match: a part of a GPU (MIG) or a laptop variant is
+# slower than the GPU it is named after, and is measured instead.
 BFLOAT16_PEAKS = (
     (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312, NVIDIA),
     (r"NVIDIA H100 80GB HBM3", 989, NVIDIA),
@@ -34,10 +34,10 @@ BFLOAT16_PEAKS = (
     (r"NVIDIA L40S", 362, NVIDIA),
     (r"NVIDIA GeForce RTX 3090", 71, NVIDIA),
     (r"NVIDIA GeForce RTX 4090", 165, NVIDIA),
-    # A device is one of a chip's two cores.
+    # JAX's device is one of a chip's two cores.
     (r"TPU v2", 45 / 2, GOOGLE),
     (r"TPU v3", 123 / 2, GOOGLE),
-    # A device is a chip.
+    # JAX's device is a chip.
     (r"TPU v4", 275, GOOGLE),
     (r"TPU v5 lite|TPU v5e", 197, GOOGLE),
     (r"TPU v5|TPU v5p", 459, GOOGLE),
@@ -46,9 +46,9 @@ BFLOAT16_PEAKS = (
 
 
 def peak_flops(device: jax.Device, dtype: str) -> tuple[float, str]:
-    """Operations a second of matrix products on one device, and where the figure is from.
+    """Return one device's peak operations per second of matrix products, and the figure's source.
 
-    One that no sheet gives is measured, once, which needs a device of this process.
+    Where no data sheet gives it, it is measured once, which needs a device of this process.
     """
     if dtype == "bfloat16":
         for kind, tera, source in BFLOAT16_PEAKS:
@@ -59,10 +59,10 @@ def peak_flops(device: jax.Device, dtype: str) -> tuple[float, str]:
 
 @functools.cache
 def measured_flops(device: jax.Device, dtype: str) -> float:
-    """Of the fastest of the products that fit into 0.7 seconds."""
-    # A product must take long beside its dispatch, and not long on a CPU.
+    """Return the operations per second of the fastest of the products made in 0.7 seconds."""
+    # Large enough that dispatch hardly counts, and small enough for a CPU.
     N = 2048 if device.platform == "cpu" else 4096
-    # Not ones: a GPU draws less power for them and clocks higher than in any training.
+    # Random numbers: with ones a GPU draws less power and clocks higher than in any training.
     x_NN = np.random.default_rng(0).standard_normal((N, N), dtype=np.float32)
     x_NN = jax.device_put(x_NN.astype(dtype), device)
     product = jax.jit(lambda x_NN: x_NN @ x_NN)
@@ -76,14 +76,14 @@ def measured_flops(device: jax.Device, dtype: str) -> float:
 
 
 def step_flops(config: Config, B: int, S: int, T: int) -> float:
-    """Operations of a train step on B rows of S + T positions, padding included."""
+    """Return the operations of a train step on B rows of S + T positions, padding included."""
     passes = 2 if config.train.r_drop_alpha else 1
-    # The backward pass has two products for each of the forward: for the inputs, for the weights.
+    # The backward pass has two products for each forward one: for the inputs and for the weights.
     return passes * 3 * 2.0 * B * row_multiply_adds(config, S, T)
 
 
 def row_multiply_adds(config: Config, S: int, T: int) -> int:
-    """Of the forward pass on one row, written out: tracing the program would take seconds."""
+    """Return the multiply-adds of a forward pass on one row, by formula: tracing takes seconds."""
     model = config.model
     D, F, H, K, U = model.d_model, model.d_ff, model.num_heads, model.key_width, model.value_width
 

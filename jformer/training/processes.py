@@ -1,4 +1,4 @@
-"""Several processes of one run: `jax.distributed` joins them; here they see that they agree."""
+"""Runs of several processes: join them by `jax.distributed`, and check that they agree."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def join(parallel: ParallelConfig) -> None:
-    """Wait for the other processes of the run, if there are any; before JAX is used at all."""
+    """Connect to the other processes of the run, if any; must precede any other use of JAX."""
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
     by_hand = {
@@ -51,7 +51,7 @@ def join(parallel: ParallelConfig) -> None:
 
 
 def check_same(config: Config, **facts: Any) -> None:
-    """Raise `UserError` in every process where one of them has another config or other `facts`."""
+    """Raise `UserError` in every process if one of them has another config or other `facts`."""
     if jax.process_count() == 1:
         return
     own = {f"config.{name}": value for name, value in flatten(config).items()}
@@ -74,5 +74,5 @@ def check_same(config: Config, **facts: Any) -> None:
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes and prints for all."""
+    """Return whether this is the process that writes and prints for all."""
     return jax.process_index() == 0

@@ -1,7 +1,7 @@
-"""What made a checkpoint: the config, the text and the versions of the software.
+"""The origin of a checkpoint: its config, the text and the versions of the software.
 
-It is recorded in every checkpoint, and what has changed since is named. A run goes on only with the
-config and the text that it began with; other versions are told, as they round otherwise.
+Every checkpoint records them, and changes since then are reported. A run resumes only with the
+config and the text that it began with. Other versions, which may round differently, are allowed.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from jformer.rundir import CONFIG
 from jformer.schema import flatten
 from jformer.version import __version__
 
-# A run may go on with other values of these; any other key would make it another run.
+# Keys that may change when a run resumes; a change of any other key would make it another run.
 MAY_CHANGE = (
     "train.steps",
     "train.accumulate",
@@ -44,11 +44,11 @@ MAY_CHANGE = (
 )
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
-Hashes = list[tuple[str, str]]  # a file of the text, and the hash of its content
+Hashes = list[tuple[str, str]]  # name of a text file, hash of its content
 
 
 def versions() -> dict[str, str]:
-    """The software and the kind of device that compute here."""
+    """Return the versions of the software, the backend and the kind of device in use."""
     return {
         "jformer": __version__,
         "python": platform.python_version(),
@@ -59,20 +59,20 @@ def versions() -> dict[str, str]:
 
 
 def changed_versions(before: dict[str, str]) -> str:
-    """The versions that are others than `before`, as `jax 0.10.2, now 0.12.0`; empty if none."""
+    """Return the versions that differ from `before`: `jax 0.10.2, now 0.12.0`; empty if none."""
     now = versions()
     names = [name for name in now if name in before and before[name] != now[name]]
     return "; ".join(f"{name} {before[name]}, now {now[name]}" for name in names)
 
 
 def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
-    """The keys that make `now` another run than the stored config `before`, with both values.
+    """Return the keys that make `now` another run than the stored config `before`.
 
-    A key that is not in `before` is newer than it, and had its default.
+    Each comes with both values. A key missing in `before` was added later: it had its default.
     """
     may_change: tuple[str, ...] = MAY_CHANGE
     if now.optimizer.schedule in ("linear", "cosine") and now.optimizer.decay_steps is None:
-        may_change = MAY_CHANGE[1:]  # train.steps is where the schedule ends
+        may_change = MAY_CHANGE[1:]  # without train.steps, where the schedule ends
     stored = {**flatten(Config()), **flat(with_current_names(before))}
     return [
         f"config.{key} was {stored[key]!r}, now {value!r}"
@@ -82,7 +82,7 @@ def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
 
 
 def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
-    """The metadata of a checkpoint."""
+    """Return the metadata of a checkpoint."""
     return {
         "config": dataclasses.asdict(config),
         "vocabulary_hash": vocabulary_hash,
@@ -91,7 +91,7 @@ def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
 
 
 def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: int) -> None:
-    """Raise `UserError` where a checkpoint was trained with another config than its run has."""
+    """Raise `UserError` if a checkpoint was trained with another config than its run has."""
     if changed := changed_keys(metadata["config"], config):
         raise UserError(
             f"{workdir}/{CONFIG}: not the config that the checkpoint of step {step} was trained "
@@ -100,7 +100,7 @@ def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: 
 
 
 def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """`{"model.dropout": 0.1, ...}` of a stored config."""
+    """Flatten a stored config to `{"model.dropout": 0.1, ...}`."""
     result: dict[str, Any] = {}
     for name, value in tree.items():
         nested = isinstance(value, dict)
@@ -109,7 +109,7 @@ def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def changed_file(before: Hashes, now: Hashes) -> str:
-    """The first file whose content is not what it was; empty if there is none."""
+    """Return the first file that was changed, added or removed; empty if there is none."""
     known = [content for _, content in before]
     for number, (name, content) in enumerate(now):
         if known[number : number + 1] != [content]:

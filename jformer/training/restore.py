@@ -1,4 +1,4 @@
-"""A trained model out of a run directory: to translate, to score, or to begin another run with."""
+"""Trained models restored from run directories, to translate, score or start another run."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ NAMES = "average, last, best, a step, or several steps with commas between"
 
 
 def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
-    """The model as this backend computes it best, where the config leaves that open."""
+    """Return the model of a config; `auto` becomes the compute dtype of this backend."""
     model = dataclasses.replace(config.model, dtype=parallel.compute_dtype(config.model))
     return Transformer(model, vocabularies.target.size, vocabularies.source.size)
 
@@ -39,11 +39,11 @@ class Restored:
 
 
 def restore(workdir: Path, which: str = "average") -> Restored:
-    """The parameters of a checkpoint, or the mean of several, on one device of any kind.
+    """Restore the parameters of a checkpoint, or the mean of several, onto one device of any kind.
 
     `which` is `average` (of the last `train.average_checkpoints` regular ones, Section 6.1, or the
-    moving average where the run has one), `last`, `best`, or steps as in `1000,2000`. `UserError`
-    says what is missing.
+    moving average where the run has one), `last`, `best`, or steps as in `1000,2000`. Raises
+    `UserError` that says what is missing.
     """
     config = config_of(workdir)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
@@ -79,7 +79,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
 
 @contextlib.contextmanager
 def naming_other_checkpoints(checkpoints: Checkpoints, which: str) -> Iterator[None]:
-    """Say which checkpoints there are where the one that was asked for is damaged."""
+    """Add the steps of all checkpoints to the error that the requested one is damaged."""
     try:
         yield
     except CorruptCheckpointError as error:
@@ -90,15 +90,16 @@ def naming_other_checkpoints(checkpoints: Checkpoints, which: str) -> Iterator[N
 
 
 def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
-    """RUN[@CHECKPOINT] in its two parts."""
+    """Split RUN[@CHECKPOINT]; CHECKPOINT is `average` by default."""
     workdir, _, which = init_from.partition("@")
     return Path(workdir), which or "average"
 
 
 def initial_params(init_from: str, params: Any, vocabularies: Vocabularies) -> Any:
-    """`params` with all that RUN[@CHECKPOINT] has in the same place and shape; says what is new.
+    """Return `params` with those of RUN[@CHECKPOINT] wherever name and shape are the same.
 
-    Rows of an embedding are words: they are taken only under the same vocabulary.
+    Embeddings and the output, whose rows are tokens, are taken only if the vocabularies are the
+    same. Prints which parameters stay new; `UserError` if all of them do.
     """
     workdir, which = run_and_checkpoint(init_from)
     other = restore(workdir, which)

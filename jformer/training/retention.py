@@ -1,18 +1,18 @@
-"""Which checkpoints of a run stay, and which of them are averaged: the regular ones.
+"""The choice of checkpoints to keep and to average: the regular ones.
 
-A checkpoint is regular at a multiple of `train.checkpoint_every`, and at the step that a run ends
-at. One that a signal or the clock asked for lies between: it is there to go on from, is neither
-averaged nor counted among those to keep, and goes when the next one is whole. So a run that was
-stopped serves the parameters of one that was not.
+A checkpoint is regular at a multiple of `train.checkpoint_every` and at the last step of a run.
+Others, saved because of a signal or of `train.checkpoint_minutes`, serve only to resume from. They
+are neither averaged nor counted among those to keep, and are deleted when the next one is complete.
+So an interrupted run yields the same averaged parameters as an uninterrupted one.
 """
 
 from jformer.config import TrainConfig
 
 
 def kept(steps: list[int], last: int, train: TrainConfig) -> set[int]:
-    """The one written last, the last few regular ones, and for ever the multiples of `keep_every`.
+    """Return the steps to keep: `last`, the last few regular ones, and multiples of `keep_every`.
 
-    The last step of a run is regular too, until the run is extended.
+    `last` is the step written last. Step `train.steps` is regular until the run is extended.
     """
     regular = [s for s in steps if s % train.checkpoint_every == 0 or s == train.steps]
     few = regular[-(train.keep_checkpoints or train.average_checkpoints) :]
@@ -21,9 +21,9 @@ def kept(steps: list[int], last: int, train: TrainConfig) -> set[int]:
 
 
 def averaged(steps: list[int], ended: bool, train: TrainConfig) -> list[int]:
-    """The last few regular ones, with the newest if the run has `ended` there.
+    """Return the last few regular steps; the newest counts as regular if the run `ended` there.
 
-    Before there is any regular one, the newest alone.
+    Before there is any regular one, return the newest alone.
     """
     newest = steps[-1]
     regular = [step for step in steps if step % train.checkpoint_every == 0]

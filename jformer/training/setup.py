@@ -1,4 +1,4 @@
-"""What a run needs before its first step: from the config, the text and a run directory."""
+"""The preparation of a run up to its first step, from config, text and run directory."""
 
 import dataclasses
 import functools
@@ -34,23 +34,23 @@ from jformer.training.provenance import (
 from jformer.training.restore import initial_params, make_model, run_and_checkpoint
 from jformer.training.step import TrainState, create_state, from_config
 
-# The position of a run that begins: in the data, in the log, in its scores, in time.
+# The position of a new run, as checkpoints store it: no data read, no scores, no time passed.
 NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainSetup:
-    """What is trained, on what and how: all that stays from step to step."""
+    """Everything about a run that does not change from step to step."""
 
-    config: Config  # `auto` and unset values as they came out
+    config: Config  # with `model.dtype` resolved
     workdir: Path
     mesh: Mesh
     vocabularies: Vocabularies
     batches: Batches
     report: Report
-    text: Hashes  # of the training and validation text
+    text: Hashes  # hashes of the training and validation text
     validation: Split
-    likelihood: Callable[[Any], dict[str, float]]  # from parameters, of `validation`
+    likelihood: Callable[[Any], dict[str, float]]  # scores of parameters on `validation`
     model: Transformer
     rate: Callable[[int], Any]
     create: Callable[[jax.Array], TrainState]
@@ -60,7 +60,7 @@ class TrainSetup:
     dropout_key: jax.Array
 
     def place(self, batch: Batch, request: int) -> tuple[Any, jax.Array]:
-        """A batch, and what this process asks for, on the devices."""
+        """Place a batch and the request of this process on the devices."""
         accumulate, backend = self.config.train.accumulate, self.config.parallel.backend
         placed = parallel.shard_batch(batch, self.mesh, accumulate, backend)
         return placed, parallel.place_request(request, self.mesh)
@@ -69,7 +69,7 @@ class TrainSetup:
 def prepare(
     config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
 ) -> TrainSetup:
-    """Read and tokenize the text, and build the step; nothing of it is in the run directory yet."""
+    """Tokenize the text and build the train step, without writing to the run directory yet."""
     begins = newest_step(workdir) is None
     if begins and config.train.init_from:
         rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
@@ -114,31 +114,31 @@ def prepare(
 
 
 def name_of_validation(config: Config) -> str:
-    """Return what an error calls the validation text."""
+    """Return the name of the validation text for error messages."""
     return f"the validation split {config.data.validation}".rstrip()
 
 
-def restore_or_init(task: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
-    """The state and the position to go on from: of the newest checkpoint, or new ones."""
-    shapes = jax.eval_shape(task.create, task.params_key)
+def restore_or_init(setup: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
+    """Return the state and the position of the newest checkpoint, or initial ones."""
+    shapes = jax.eval_shape(setup.create, setup.params_key)
     like = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         shapes,
-        task.shardings,
+        setup.shardings,
     )
     if checkpoints.steps():
-        state, position = checkpoints.restore_newest(like, task.vocabularies.hash)
+        state, position = checkpoints.restore_newest(like, setup.vocabularies.hash)
         step = int(state.step)
         metadata = checkpoints.metadata(step)
-        check_config(metadata, task.config, task.workdir, step)
+        check_config(metadata, setup.config, setup.workdir, step)
         say(f"resuming from step {step}")
         if changed := changed_versions(metadata.get("versions", {})):
             say(f"versions    {changed}: the bits of an undisturbed run are not promised")
         return state, NEW | position
     checkpoints.remove_best()
-    state = task.create(task.params_key)
-    if task.config.train.init_from:
-        params = initial_params(task.config.train.init_from, state.params, task.vocabularies)
+    state = setup.create(setup.params_key)
+    if setup.config.train.init_from:
+        params = initial_params(setup.config.train.init_from, state.params, setup.vocabularies)
         ema = None if state.ema is None else jax.tree.map(jax.numpy.copy, params)
         state = dataclasses.replace(state, params=params, ema=ema)
     return state, NEW
@@ -152,14 +152,14 @@ def write_run_files(config: Config, vocabularies: Vocabularies, workdir: Path) -
 
 
 def newest_step(workdir: Path) -> int | None:
-    """Of the newest checkpoint; None if there is none."""
+    """Return the step of the newest checkpoint; None if there is none."""
     return max(Checkpoints(workdir).steps(), default=None)
 
 
 def is_complete(config: Config, workdir: Path) -> bool:
-    """Return whether all steps are done, or enough of them without a better score.
+    """Return whether a run has done all its steps or has been ended by early stopping.
 
-    A run whose last checkpoint is damaged is not complete: it goes on from the one before.
+    A run whose last checkpoint is damaged is not complete: it resumes from the one before.
     """
     checkpoints = Checkpoints(workdir)
     newest = max(checkpoints.steps(), default=0)
@@ -173,10 +173,10 @@ def is_complete(config: Config, workdir: Path) -> bool:
 
 
 def check_same_config(config: Config, workdir: Path) -> None:
-    """Raise `UserError` where `workdir` holds a run of another config, naming what differs."""
+    """Raise `UserError` if `workdir` holds a run of another config, naming the keys that differ."""
     checkpoints = Checkpoints(workdir)
     if not checkpoints.steps() and checkpoints.best_step() is None:
-        return  # nothing is lost: what stopped before its first checkpoint begins anew
+        return  # nothing to lose: without a checkpoint the run starts from scratch
     before = dataclasses.asdict(rundir.config_of(workdir))
     if differing := changed_keys(before, config):
         raise UserError(
@@ -186,7 +186,7 @@ def check_same_config(config: Config, workdir: Path) -> None:
 
 
 def check_same_text(text: Hashes, workdir: Path) -> None:
-    """Raise `UserError` where the run in `workdir` was trained with other text, naming a file."""
+    """Raise `UserError` if the run in `workdir` was trained with other text, naming a file."""
     before = Checkpoints(workdir).newest_position().get("text")
     if before and (changed := changed_file(before, text)):
         raise UserError(
@@ -196,13 +196,13 @@ def check_same_text(text: Hashes, workdir: Path) -> None:
         )
 
 
-def describe(task: TrainSetup, state: TrainState) -> str:
-    """What is about to be trained on what."""
-    config, batches, mesh = task.config, task.batches, task.mesh
+def describe(setup: TrainSetup, state: TrainState) -> str:
+    """Return lines that describe the model, data, batches and devices of a run."""
+    config, batches, mesh = setup.config, setup.batches, setup.mesh
     leaves = jax.tree.leaves(state.params)
     parameters = sum(leaf.size for leaf in leaves)
     split = sum(leaf.size for leaf in leaves if not leaf.sharding.is_fully_replicated)
-    both = dict.fromkeys((task.vocabularies.source, task.vocabularies.target))  # one, if joint
+    both = dict.fromkeys((setup.vocabularies.source, setup.vocabularies.target))  # one if joint
     sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
     shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in batches.layout.shapes)
     per_epoch = len(batches.epoch(0))
@@ -212,7 +212,7 @@ def describe(task: TrainSetup, state: TrainState) -> str:
         devices += f" ({', '.join(f'{name} {size}' for name, size in mesh.shape.items())})"
     if split:
         devices += f", {split / parameters:.0%} of the parameters split among them"
-    pairs = f"{len(batches.rows):,} training pairs an epoch; {'; '.join(task.report.lines())}"
+    pairs = f"{len(batches.rows):,} training pairs an epoch; {'; '.join(setup.report.lines())}"
     return (
         f"model       {parameters:,} parameters, vocabulary of {sizes}, {config.model.dtype}\n"
         f"data        {pairs}\n"

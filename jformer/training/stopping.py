@@ -1,7 +1,7 @@
-"""Signals that ask a run to stop: the loop finishes its step, saves and ends.
+"""Handling of signals that ask a run to stop: the loop finishes its step, saves and ends.
 
-These are Ctrl-C, SIGTERM, and SIGHUP of a terminal that has gone, unless `nohup` has it ignored. A
-second one leaves at once.
+The signals are SIGINT (Ctrl-C), SIGTERM, and SIGHUP (the terminal was closed) unless `nohup` has it
+ignored. A second signal exits at once, without saving.
 """
 
 import contextlib
@@ -12,15 +12,16 @@ from typing import Any
 
 import jax
 
-# What a process may ask all of them for: to save, or with the number of a signal added, to stop.
+# The request of a process to all of them to save; with a signal's number added, to stop as well.
 SAVE = 1
 
 
 class StopHandler:
-    """What this process asks for: SAVE once `minutes` are over, SAVE + a signal's number to stop.
+    """Turns signals and the checkpoint timer into requests to the loop.
 
-    `signal` is that number, 0 without one. A context: within it the signals are asked for, and
-    outside they do what they did before.
+    A request is SAVE once `minutes` have passed since the last save, SAVE + a signal's number to
+    stop, or 0. `signal` is that number, or 0. As a context manager it handles the signals and
+    restores the former handlers on exit.
     """
 
     def __init__(self, minutes: float):
@@ -43,16 +44,16 @@ class StopHandler:
         if self.signal:
             os._exit(128 + number)
         self.signal = number
-        # Written past Python's buffers, which the interrupted code may be in the midst of filling.
-        with contextlib.suppress(OSError):  # where the terminal has gone
+        # Bypasses Python's buffers, which the interrupted code may be in the midst of filling.
+        with contextlib.suppress(OSError):  # the terminal may be closed
             os.write(2, b"stopping after this step, saving; once more leaves at once\n")
 
     def saved(self) -> None:
         self._since = time.monotonic()
 
     @property
-    def now(self) -> int:
-        # One clock alone decides: those of several processes would each ask at a time of its own.
+    def request(self) -> int:
+        # Only the first process times saves: the others' clocks would request further ones.
         due = self._minutes and time.monotonic() - self._since >= 60 * self._minutes
         if self.signal:
             return SAVE + self.signal

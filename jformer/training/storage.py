@@ -1,9 +1,9 @@
-"""What a checkpoint is on the disk: orbax's directories and their sums, written and read.
+"""Checkpoint directories on disk: orbax's files and their checksums, written and read.
 
-Orbax writes under a temporary name and renames, so a kill leaves a step whole or not there. It
-notices little of what happens to a file later (a flipped bit of an array comes back as another
-number), hence sums of all files. They are written before the rename: every checkpoint has them,
-unless another program made it. Nothing is pickled, and reading executes nothing.
+Orbax writes under a temporary name and renames, so a kill leaves a step complete or absent. It
+detects little of what happens to a file later (a flipped bit of an array is restored as another
+number), hence checksums of all files. They are written before the rename: every checkpoint has
+them, unless another program made it. Nothing is pickled, and reading executes nothing.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ import orbax.checkpoint as ocp
 from jformer.errors import RunError
 
 log = logging.getLogger(__name__)
-# What matters of it arrives here as an exception, without pages of orbax's threads.
+# Orbax's errors arrive here as exceptions; its threads would log pages about the same errors.
 logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
-SUMS = "SHA256SUMS"  # as `sha256sum -c` reads it
+SUMS = "SHA256SUMS"  # in the format of `sha256sum -c`
 WRITING, DELETING = ".orbax-checkpoint-tmp", ".deleting"
 TEXTS = ("position", "metadata")
-# What a system says of a disk; it stands in the long messages of the libraries between.
+# The system's messages for disk errors, to be found in the long messages of orbax's libraries.
 DISK_ERRORS = [
     os.strerror(code)
     for code in (
@@ -49,7 +49,7 @@ DISK_ERRORS = [
 
 
 def without_late_ones(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`hook`, but not for writes that fail after another did: nobody listens for them by then."""
+    """Make `hook` ignore writes that fail after another one did: that error is already raised."""
     return lambda args: None if str(args.exc_value) == "Event loop is closed" else hook(args)
 
 
@@ -57,43 +57,48 @@ sys.unraisablehook = without_late_ones(sys.unraisablehook)
 
 
 class SaveError(RunError):
-    """A checkpoint that could not be written, in one line: which, why, what to do."""
+    """A checkpoint could not be written; the message is one line: which, why, what to do."""
 
 
 class CheckpointDirectory:
-    """A directory a step, and orbax's writer into it, which raises nothing but `SaveError`."""
+    """Checkpoints in a directory per step; writing them raises nothing but `SaveError`."""
 
     def __init__(self, path: Path):
         self.path = path.absolute()
         self._writer: Any = None
-        self._last = -1  # the step that is, or was, written last
+        self._last = -1  # the step last passed to `save`
         self._deletion: threading.Thread | None = None
 
     def open(self, kept: Callable[[list[int], int], set[int]]) -> None:
-        """To write: `kept(steps, last)` stay when `last` is whole; halves go now."""
+        """Prepare for writing; delete what interrupted saves and deletions have left.
+
+        Whenever the save of step `last` is complete, the steps not in `kept(steps, last)` are
+        deleted.
+        """
         self._kept = kept
         for suffix in (WRITING, DELETING):
             self._remove(suffix)
         self._writer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
             async_options=ocp.AsyncOptions(
-                # In the background, by one process, when all is written, before the rename.
+                # Called in the background, by one process, after all writes, before the rename.
                 post_finalization_callback=lambda: write_sums(self.path / f"{self._last}{WRITING}"),
                 create_directories_asynchronously=False,
             ),
             multiprocessing_options=ocp.options.MultiprocessingOptions(
-                barrier_sync_key_prefix=self.path.name  # two folders may be written at a time
+                barrier_sync_key_prefix=self.path.name  # two folders may be written at once
             ),
         )
 
     def steps(self) -> list[int]:
-        """Whole ones only: a half has a longer name, and 0400 or a file is none of ours."""
+        """Return the complete steps, ascending; unfinished saves have longer names."""
         paths = self.path.iterdir() if self.path.is_dir() else ()
+        # Files, and names such as 0400, were made by others.
         named = (path for path in paths if re.fullmatch("0|[1-9][0-9]*", path.name))
         return sorted(int(path.name) for path in named if path.is_dir())
 
     def save(self, step: int, items: dict[str, Any]) -> None:
-        """In the background, without the items that are None; a step that is there stays so."""
+        """Start to save the items that are not None; an existing step is not rewritten."""
         self._last = step
         if step in self.steps():
             return
@@ -111,7 +116,7 @@ class CheckpointDirectory:
                 self._writer.check_for_errors()
 
     def wait(self) -> None:
-        """Until nothing is being written; then old steps go."""
+        """Wait for the save in progress, then delete old steps in a thread."""
         if self._writer is None:
             return
         with self._failing():
@@ -121,10 +126,10 @@ class CheckpointDirectory:
         if gone and jax.process_index() == 0:
             self._join()
             for step in gone:
-                # Under another name first: a kill leaves no half among the steps.
-                with contextlib.suppress(OSError):  # nothing is lost by one too many
+                # Renamed first, so that a kill leaves no half-deleted step among the others.
+                with contextlib.suppress(OSError):  # a step too many does no harm
                     (self.path / str(step)).rename(self.path / f"{step}{DELETING}")
-            # A large one takes a third of a second, which the next update need not wait for.
+            # Deleting a large one takes a third of a second, for which no update needs to wait.
             self._deletion = threading.Thread(target=self._remove, args=(DELETING,))
             self._deletion.start()
 
@@ -142,7 +147,7 @@ class CheckpointDirectory:
         try:
             yield
         except Exception as error:
-            self._remove(WRITING)  # on a full disk its room is needed
+            self._remove(WRITING)  # to free space on a full disk
             raise SaveError(
                 f"{self.path / str(self._last)}: this checkpoint could not be written "
                 f"({one_line(error)}). Make room, or lift what forbids it; the checkpoints before "
@@ -157,16 +162,17 @@ class CheckpointDirectory:
 
 
 def write_sums(directory: Path) -> None:
-    """Of the items' files; orbax still touches those beside the items."""
+    """Write the checksums of the items' files; orbax still changes those outside the items."""
     files = [path for path in sorted(directory.glob("*/**/*")) if path.is_file()]
     lines = [f"{digest(path)}  {path.relative_to(directory)}\n" for path in files]
     (directory / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
 def verify_checksums(directory: Path, items: Collection[str] | None = None) -> str:
-    """The first file of these items (None: of all) that is not as it was written; empty if none.
+    """Describe the first damaged file of these items (None: of all); empty if there is none.
 
-    Only regular files in `directory` are opened: what the sums name may be a device or a pipe.
+    A checkpoint without checksums passes. Only regular files in `directory` are opened: a path in
+    the checksum file may be a device or a pipe.
     """
     files = {}
     for path in sorted(directory.rglob("*")):
@@ -204,9 +210,10 @@ def digest(path: Path) -> str:
 
 
 def differences(directory: Path, trees: dict[str, Any]) -> list[str]:
-    """Leaves that the checkpoint and `trees` do not share, found without reading arrays.
+    """Describe leaves that differ in name or shape from those of `trees`, without reading arrays.
 
-    ValueError for an array stored in pieces larger than itself, which reading would make room for.
+    Raises ValueError for an array stored in chunks larger than itself, for which reading would
+    allocate memory.
     """
     found = []
     for item, tree in trees.items():
@@ -237,7 +244,10 @@ def shapes(tree: Any) -> dict[tuple[str, ...], tuple[int, ...]]:
 def read_items(
     directory: Path, trees: dict[str, Any], texts: Collection[str], together: bool
 ) -> dict[str, Any]:
-    """Arrays shaped and placed as those of `trees`, whatever saved them, and JSON, by name."""
+    """Return items by name: arrays shaped and placed as in `trees`, and the JSON of `texts`.
+
+    Neither depends on the devices that saved them. Without `together` this process reads alone.
+    """
     options = ocp.options.MultiprocessingOptions()
     if jax.process_count() > 1 and not together:
         this = jax.process_index()
@@ -260,6 +270,6 @@ def abstract(tree: Any) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """What the system says, if it is of the disk; else the first line."""
+    """Return the system's message if the error is one of the disk; else the first line."""
     text = str(error) or type(error).__name__
     return next((known for known in DISK_ERRORS if known in text), text.splitlines()[0][:300])

@@ -1,7 +1,8 @@
-"""What TensorBoard shows of a run: `tensorboard --logdir=WORKDIR`.
+"""The TensorBoard log of a run, shown by `tensorboard --logdir=WORKDIR`.
 
-Events are written at once, by the thread that has them: tensorboardX's `SummaryWriter` would hand
-them to another, whose last ones a killed run loses. Its records and protocol buffers are used.
+Events are written at once, by the calling thread: tensorboardX's `SummaryWriter` would queue them
+for another thread, and a killed run would lose the last ones. Only tensorboardX's record writer and
+protocol buffers are used.
 Letters: H heads, Q queries, M memory.
 """
 
@@ -20,34 +21,34 @@ from jformer.config import Config
 from jformer.rundir import TENSORBOARD
 from jformer.schema import flatten
 
-CELL, WIDEST = 12, 2048  # pixels: of a weight's side, and of a picture that may need smaller ones
-GAP = 128  # gray between two heads, which neither a weight of 0 nor one of 1 has
+CELL, WIDEST = 12, 2048  # pixels: side of a weight's square; width beyond which it shrinks
+GAP = 128  # gray level between two heads, unlike that of a weight of 0 or of 1
 
 
 class TensorBoardWriter:
-    """Event files in `workdir/tensorboard`; every call's are on disk when it returns."""
+    """Writes event files in `workdir/tensorboard`; each call flushes its events to the file."""
 
     def __init__(self, workdir: Path, resume_step: int, config: Config):
-        """What an interrupted run wrote after `resume_step` is superseded."""
+        """Open a new event file, which supersedes events of the same run after `resume_step`."""
         self._event, events_writer = import_tensorboardx()
         directory = workdir / TENSORBOARD
         directory.mkdir(parents=True, exist_ok=True)
-        # The rest of the name is the host and the second, which a run resumed at once shares with
-        # the one before; TensorBoard reads the files in the order of their names.
+        # TensorBoard reads the files in the order of their names. Host and second, which the name
+        # has besides, are the same for a run that is resumed at once.
         self._writer = events_writer(str(directory / "events"), f".{resume_step:09}")
-        # Hides what other files have from this step on.
+        # Makes TensorBoard hide the events of other files from this step on.
         self._write(resume_step + 1, session_log={"status": "START"})
         rows = [(key, str(value)) for key, value in flatten(config).items()]
         self._text(resume_step, "config", ("key", "value"), rows)
 
     def scalars(self, step: int, split: str, numbers: dict[str, float]) -> None:
-        """One curve a number: `train/loss`, `validation/nll`, ..."""
+        """Write a point of the curve of each number: `train/loss`, `validation/nll`, ..."""
         self._summary(
             step, [{"tag": f"{split}/{name}", "simple_value": n} for name, n in numbers.items()]
         )
 
     def translations(self, step: int, rows: list[tuple[str, str, str]]) -> None:
-        """A table of `(source, reference, output)`."""
+        """Write a table of `(source, reference, output)`."""
         self._text(step, "validation/translations", ("source", "reference", "output"), rows)
 
     def attention(
@@ -57,10 +58,10 @@ class TensorBoardWriter:
         source_tokens: list[str],
         target_tokens: list[str],
     ) -> None:
-        """A picture for each of one sentence's `{"decoder_0/cross_attention": (H, Q, M), ...}`.
+        """Write a picture for each of `{"decoder_0/cross_attention": (H, Q, M), ...}`, one pair's.
 
-        White is a weight of 1. A row is a query, a column a position of the memory; the heads
-        stand side by side.
+        White is a weight of 1. Rows are queries, columns are positions of the memory, and the
+        heads are side by side. A table lists the tokens.
         """
         images = []
         for name, weights_HQM in weights.items():
@@ -97,10 +98,10 @@ class TensorBoardWriter:
 
 
 def import_tensorboardx() -> tuple[Any, Any]:
-    """The class of an event, and of the writer of a file of them.
+    """Return tensorboardX's classes `Event` and `EventsWriter`, imported without torch.
 
-    tensorboardX imports torch wherever that is installed, only to name a type: seconds, hundreds of
-    MB, and a second set of CUDA libraries in the process of JAX.
+    tensorboardX imports torch wherever that is installed, only to name a type. That would cost
+    seconds, hundreds of MB, and a second set of CUDA libraries in the process of JAX.
     """
     hidden = "torch" not in sys.modules
     if hidden:
@@ -115,7 +116,7 @@ def import_tensorboardx() -> tuple[Any, Any]:
 
 
 def table(head: tuple, rows: list[tuple]) -> str:
-    """Markdown that shows every cell as it is."""
+    """Return a table in Markdown, with cells escaped so that they appear literally."""
     lines = [head, ("---",) * len(head), *([cell(text) for text in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -126,7 +127,7 @@ def cell(text: str) -> str:
 
 
 def picture(weights_HQM: np.ndarray) -> np.ndarray:
-    """Gray pixels, rows of columns."""
+    """Return the gray levels (height, width) of a picture with the heads side by side."""
     H, _, M = weights_HQM.shape
     side = max(1, min(CELL, WIDEST // (H * M)))
     # In bfloat16 a weight may be a little more than 1.
@@ -137,7 +138,7 @@ def picture(weights_HQM: np.ndarray) -> np.ndarray:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """A gray picture as a file, without the library that tensorboardX would need for it."""
+    """Encode gray pixels as PNG, without the library that tensorboardX would need for it."""
     height, width = pixels.shape
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -146,7 +147,7 @@ def png(pixels: np.ndarray) -> bytes:
         )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)  # 8 bits, gray
-    unfiltered = np.pad(pixels, ((0, 0), (1, 0))).tobytes()  # each row says that it is, by a 0
+    unfiltered = np.pad(pixels, ((0, 0), (1, 0))).tobytes()  # filter type 0 before each row
     return (
         b"\x89PNG\r\n\x1a\n"
         + chunk(b"IHDR", header)

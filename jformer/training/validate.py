@@ -1,4 +1,4 @@
-"""Validation while training: likelihood and BLEU at their intervals, and the best by one."""
+"""Validation during training: likelihood and BLEU at intervals, and the best checkpoint by one."""
 
 import dataclasses
 import math
@@ -23,17 +23,17 @@ ROWS_SHOWN = 20
 
 @dataclasses.dataclass
 class Best:
-    """The best validation score so far, and how many came after it."""
+    """The best validation score so far, its step, and the number of scores since then."""
 
     score: float | None = None
     step: int = 0
     worse: int = 0
 
     def note(self, step: int, name: str, score: float) -> bool:
-        """Whether this is better than all before: a lower NLL, a higher BLEU."""
+        """Record a score and return whether it is the best so far: lowest NLL or highest BLEU."""
         rises = name == "bleu"
         better = self.score is None or (score > self.score if rises else score < self.score)
-        better = better and not math.isnan(score)  # nothing would be better than that
+        better = better and not math.isnan(score)  # no later score would beat NaN
         if better:
             self.score, self.step, self.worse = score, step, 0
         else:
@@ -42,7 +42,7 @@ class Best:
 
 
 def validate(
-    task: TrainSetup,
+    setup: TrainSetup,
     state: TrainState,
     step: int,
     due: Callable[[int], bool],
@@ -50,34 +50,38 @@ def validate(
     checkpoints: Checkpoints,
     monitor: Monitor,
 ) -> None:
-    """The scores that are due, as a line of the log; a checkpoint more, if they are the best."""
-    every = task.config.train
+    """Compute and log the scores that are due at this step; save the state if it is the best."""
+    every = setup.config.train
     params = state.params if state.ema is None else state.ema
     scores: dict[str, float] = {}
     if due(every.evaluate_every):
-        scores |= task.likelihood(params)
+        scores |= setup.likelihood(params)
     if due(every.bleu_every):
-        scores["bleu"] = bleu_of_first(task, params, step, monitor)
+        scores["bleu"] = bleu_of_first(setup, params, step, monitor)
     if scores:
         monitor.line(step, "validation", **scores)
     if every.best_by in scores and best.note(step, every.best_by, scores[every.best_by]):
-        checkpoints.save_best(state, scores[every.best_by], task.config, task.vocabularies.hash)
+        checkpoints.save_best(state, scores[every.best_by], setup.config, setup.vocabularies.hash)
 
 
-def bleu_of_first(task: TrainSetup, params: Any, step: int, monitor: Monitor) -> float:
-    """Of the first pairs; every process translates them, on a device of its own."""
-    config, split, vocabularies = task.config, task.validation, task.vocabularies
+def bleu_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) -> float:
+    """Return BLEU of the first pairs; each process translates all of them, on one of its devices.
+
+    The first process also writes some translations and an attention picture to TensorBoard.
+    """
+    config, split, vocabularies = setup.config, setup.validation, setup.vocabularies
     number = config.train.bleu_pairs
     sources, targets = split.sources[:number], split.targets[:number]
     params = jax.device_put(parallel.to_host(params), jax.local_devices()[0])
     outputs = translate(
-        task.model, params, vocabularies, sources, config.decode, config.data.max_length
+        setup.model, params, vocabularies, sources, config.decode, config.data.max_length
     )
     if monitor.writes:
         rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
         monitor.board.translations(step, rows)
-        shown = has_room(tokenize(split, vocabularies), config.model).argmax()  # the first that has
+        # The first pair that fits.
+        shown = has_room(tokenize(split, vocabularies), config.model).argmax()
         pair = split.sources[shown], split.targets[shown]
-        first = attention_of(task.model, params, vocabularies, *pair)
+        first = attention_of(setup.model, params, vocabularies, *pair)
         monitor.board.attention(step, *first)
     return bleu(outputs, targets)

@@ -1,1 +1,1 @@
-"""Pictures of what a config asks for and of what a run has learned, by the extra `plot`."""
+"""Plots of schedules, learning curves and attention (extra `plot`), and the report of runs."""

@@ -1,4 +1,4 @@
-"""Attention weights of one pair as pictures: a panel a head, a row a target token."""
+"""The plot of one pair's attention weights: a panel per head, a row per target token."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ from jformer.errors import UserError
 from jformer.run import Attention
 from jformer.views.figure import new_figure
 
-PANEL = 0.22  # inches a token
+PANEL = 0.22  # inches per token
 
 
 def draw_attention(attention: Attention, layer: int | None = None) -> Any:
-    """A matplotlib `Figure` of the cross-attention of a decoder layer, 1 for the first.
+    """Return a matplotlib `Figure` of a decoder layer's cross-attention; layers count from 1.
 
-    Unset, it is the last but one, which aligns best (Garg et al. 2019). A row of a panel is what
-    was attended to while the token *behind* its name was predicted, and sums to 1.
+    The default is the last layer but one, which aligns best (Garg et al. 2019). A row shows the
+    weights with which the token *after* its label is predicted; they sum to 1.
     """
     number = layer or max(1, len(attention.weights) - 1)
     name = f"decoder_{number - 1}/cross_attention"

@@ -1,4 +1,4 @@
-"""The learning curves of one run."""
+"""The plot of one run's learning curves."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from jformer.views.report import RunSummary
 
 
 def draw_curves(seen: RunSummary) -> Any:
-    """A matplotlib `Figure`: the NLL of training, with dropout, and of validation, without."""
+    """Return a matplotlib `Figure` of the training NLL (with dropout) and the validation NLL."""
     figure = new_figure(7, 3.5, dpi=100)
     axes = figure.subplots()
     for split in ("train", "validation"):

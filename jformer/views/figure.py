@@ -1,4 +1,4 @@
-"""matplotlib's figures, which the extra `plot` draws."""
+"""The constructor of matplotlib figures, which need the extra `plot`."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from jformer.errors import UserError
 
 
 def new_figure(width: float, height: float, dpi: int) -> Any:
-    """An empty `Figure` of `width` x `height` inches, laid out by what is drawn into it."""
+    """Return an empty `Figure` of `width` x `height` inches with the constrained layout."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing but itself: a table and the learning curves."""
+"""The report as one self-contained HTML page with a table and the learning curves."""
 
 import html
 import textwrap
@@ -7,14 +7,14 @@ from typing import Any
 from jformer.errors import UserError
 from jformer.views.report import Row, base_line, table
 
-# Of metrics.jsonl: split, name, title, and the axis with its unit.
+# Split and name in metrics.jsonl, title of the plot, label of its y axis.
 CURVES = (
     ("validation", "nll", "Validation likelihood", "NLL, nats a token"),
     ("validation", "bleu", "Validation BLEU, of the first pairs", "BLEU"),
     ("train", "nll", "Training likelihood", "NLL, nats a token"),
 )
-LEGEND_WIDTH = 60  # characters, of what may be long
-# Colours of a page that is light or dark as its reader has it, the curves included.
+LEGEND_WIDTH = 60  # characters; longer labels are shortened
+# The page follows the browser's light or dark colour scheme; SCRIPT does so for the plots.
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --paper: #ffffff; --line: #d5d8dc; }
 @media (prefers-color-scheme: dark) {
@@ -77,7 +77,7 @@ def page(rows: list[Row]) -> str:
 
 
 def curves(rows: list[Row]) -> str:
-    """Each kind of curve that any run has, as a figure."""
+    """Return the HTML of one plot for each kind of curve that any run has."""
     try:
         from plotly.graph_objects import Figure, Scatter
         from plotly.offline import get_plotlyjs
@@ -123,7 +123,7 @@ def curves(rows: list[Row]) -> str:
     return "\n".join(parts)
 
 
-# Ten that can be told apart on white and on black, also by most who see fewer colours.
+# Ten colours that differ on white and on black, also for most people with colour blindness.
 COLOURS = (
     "#4477aa",
     "#ee6677",

@@ -1,6 +1,6 @@
-"""Runs side by side: a row for what makes each differ, with its scores and what it took.
+"""The comparison of runs: a row per config with its differences, its scores and its cost.
 
-It reads run directories, also of runs that are going on, and writes nothing into them.
+Run directories are only read, never written to; their runs may still be in training.
 """
 
 import collections
@@ -26,16 +26,16 @@ from jformer.training.step import parameter_shapes
 
 log = logging.getLogger(__name__)
 
-UNSEEN = ("name", "seed")  # keys that make no row of its own
+UNSEEN = ("name", "seed")  # keys in which the runs of one row may differ
 
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """What a run directory tells."""
+    """The config, the number of parameters, the metrics and the scores of a run directory."""
 
     workdir: Path
     config: Config
-    parameters: int | None  # None: it has no vocabulary yet
+    parameters: int | None  # None: there is no vocabulary yet
     lines: list[dict[str, Any]]  # of metrics.jsonl
     scores: dict[str, dict[str, Any]]  # by split
 
@@ -52,7 +52,7 @@ class RunSummary:
         return "complete" if self.scores else "trained"
 
     def spent(self, name: str) -> float | None:
-        """`seconds` or `flops` of its training so far."""
+        """Return the `seconds` or `flops` of training so far; None where none are recorded."""
         found = [line[name] for line in self.lines if name in line]
         return found[-1] if found else None
 
@@ -66,9 +66,9 @@ class RunSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Runs that differ in their seed alone."""
+    """Runs whose configs differ in seed and name at most."""
 
-    changes: dict[str, Any]  # against the most common value of each key
+    changes: dict[str, Any]  # keys whose values are not the most common ones of all runs
     runs: list[RunSummary]
     paper: PaperRow | None
 
@@ -82,17 +82,20 @@ def named(values: dict[str, Any]) -> str:
 
 
 def base_line(rows: list[Row]) -> str:
-    """What the rows change, as it is where they do not."""
+    """Return the most common values of the keys that some row changes; empty if there are none."""
     kept = {}
     for key in dict.fromkeys(key for row in rows for key in row.changes):
-        # A value is the most common one, so some row has it.
+        # Some run has the most common value, so there is a row that does not change it.
         other = next(row for row in rows if key not in row.changes)
         kept[key] = flat_as_given(other.runs[0].config)[key]
     return f"base: {named(kept)}" if kept else ""
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:
-    """The run directories among `folders` and in them, in the order of their names and numbers."""
+    """Return the run directories among `folders`, and those directly inside the others.
+
+    Within a folder they are sorted by name, numbers in numeric order.
+    """
     found = []
     for folder in map(Path, folders):
         if not folder.is_dir():
@@ -118,14 +121,14 @@ def read_run(workdir: Path) -> RunSummary:
     if (workdir / VOCABULARY).exists():
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
         sizes = vocabularies.target.size, vocabularies.source.size
-        # Not by `make_model`, which takes hold of a device: another process may need all of it.
+        # `make_model` would initialise the device, and another process may need all of its memory.
         count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
     lines = read_metrics(workdir)
     return RunSummary(workdir, config, count, lines, read_results(workdir))
 
 
 def see_all(workdirs: Sequence[Path]) -> list[RunSummary]:
-    """Those that have begun; a damaged one is left out with a warning."""
+    """Return summaries of the runs that have begun; damaged ones are left out with a warning."""
     runs = []
     for workdir in workdirs:
         if has_run(workdir):
@@ -137,7 +140,7 @@ def see_all(workdirs: Sequence[Path]) -> list[RunSummary]:
 
 
 def read_rows(workdirs: Sequence[Path]) -> list[Row]:
-    """The runs that can be read, those of one config but for the seed together."""
+    """Return a row per config from all readable runs; runs that differ in seed share a row."""
     runs = see_all(workdirs)
     if not runs:
         return []
@@ -153,7 +156,7 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
         Row(dict(changes), alike, paper_row(base, dict(changes)))
         for changes, alike in together.items()
     ]
-    # The base comes first, then the paper's rows in its order.
+    # The base comes first, then the rows of the paper's Table 3 in its order.
     printed = [*TABLE_3, None]
     rows.sort(key=lambda row: (bool(row.changes), printed.index(row.paper)))
     if not any(row.paper for row in rows if row.changes):
@@ -166,12 +169,12 @@ def flat_as_given(config: Config) -> dict[str, Any]:
 
 
 def most_common(values: list[Any]) -> Any:
-    """The first of those that occur most often."""
+    """Return the most frequent value; of equally frequent ones, the first."""
     return collections.Counter(values).most_common(1)[0][0]
 
 
 def table(rows: list[Row]) -> list[list[str]]:
-    """The heading, and the cells of every row."""
+    """Return the heading, then the cells of every row."""
     splits = list(dict.fromkeys(split for row in rows for run in row.runs for split in run.scores))
     several = any(len(row.runs) > 1 for row in rows)
     printed = any(row.paper for row in rows)
@@ -207,12 +210,12 @@ def of_paper(row: PaperRow | None) -> list[str]:
 
 
 def state_of(row: Row) -> str:
-    """That of all its runs, or of each."""
+    """Return the distinct states of a row's runs, separated by commas."""
     return ", ".join(dict.fromkeys(run.state for run in row.runs))
 
 
 def spread(values: list[float], digits: int) -> str:
-    """Their mean, and their standard deviation where there are several."""
+    """Format the mean, with the standard deviation if there are several values."""
     if not values:
         return "-"
     mean = f"{statistics.mean(values):.{digits}f}"
@@ -231,7 +234,7 @@ def number(value: int | None) -> str:
 
 
 def exponent(value: float | None) -> str:
-    """As the paper writes it: 3.3e18."""
+    """Format a number with two digits and an exponent, as 3.3e18."""
     if not value:
         return "-"
     digits, _, power = f"{value:.1e}".partition("e")
@@ -245,5 +248,5 @@ def duration(seconds: float | None) -> str:
 
 
 def markdown(rows: list[Row]) -> str:
-    """Format the table of the runs in Markdown, and below it what the rows have in common."""
+    """Format the table in Markdown, followed by the base values of the keys that rows change."""
     return f"{console.markdown(table(rows))}\n\n{base_line(rows)}".rstrip()

@@ -1,4 +1,4 @@
-"""The learning rate of a config against the step, as in Section 5.3; a picture of Equation 3."""
+"""The plot of a config's learning rate against the step (Section 5.3, Equation 3)."""
 
 import io
 from pathlib import Path
@@ -12,11 +12,11 @@ from jformer.files import check_writable, write_file
 from jformer.training.optimizer import learning_rate
 from jformer.views.figure import new_figure
 
-POINTS = 2000  # of the line; a run of fewer steps has a point a step
+POINTS = 2000  # points of the line; a run of fewer steps has one per step
 
 
 def write_schedule(config: Config, flag: str, name: str) -> None:
-    """Draw the learning rate into what --FLAG=NAME is, a PNG or an SVG by its ending."""
+    """Draw the learning rate into the file of --FLAG=NAME, a .png or a .svg."""
     format = Path(name).suffix
     if format not in (".png", ".svg"):
         raise UserError(f"--{flag}={name}: a picture's name must end in .png or .svg")
@@ -27,9 +27,9 @@ def write_schedule(config: Config, flag: str, name: str) -> None:
 
 
 def draw_schedule(config: Config) -> Any:
-    """A matplotlib `Figure`: the line from step 1 to train.steps, and the end of warm-up."""
+    """Return a matplotlib `Figure` of steps 1 to train.steps, with the end of warm-up marked."""
     steps, peak = config.train.steps, config.optimizer.warmup_steps
-    # With the peak among them: a line that passes it by would be too low.
+    # The peak is one of the points: a line that skipped it would be too low.
     points = np.linspace(1, steps, min(steps, POINTS)).round().astype(np.int32)
     step_nums = np.union1d(points, [min(peak, steps)])
     figure = new_figure(7, 4, dpi=150)

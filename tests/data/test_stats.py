@@ -1,4 +1,4 @@
-"""The look at a corpus: its figures are those of the text and of the batches."""
+"""Corpus statistics: their figures are those of the text and of the batches."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ import pytest
 
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.corpora import Split
-from jformer.data.corpus_statistics import corpus_statistics, length_statistics, page
 from jformer.data.pipeline import open_corpora, read_split
+from jformer.data.stats import corpus_statistics, length_statistics, page
 from jformer.main import main
 from tests.conftest import file_flags, number_words, write_split
 

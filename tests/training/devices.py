@@ -36,7 +36,7 @@ def with_(config=PLAIN, of_model=None, of_train=None, **axes):
 
 DEEP = with_(of_model={"num_layers": 2})
 DROPOUT = with_(of_model={"dropout": 0.3})
-TWICE = with_(DROPOUT, of_train={"consistency": 5.0})
+TWICE = with_(DROPOUT, of_train={"r_drop_alpha": 5.0})
 # Name: the number of devices, and the config. Compiling one takes seconds.
 WAYS = {
     "one": (1, PLAIN),
@@ -47,8 +47,8 @@ WAYS = {
     "pmap, accumulate=2": (8, with_(of_train={"accumulate": 2}, backend="pmap")),
     "dropout": (1, DROPOUT),
     "dropout, fsdp=4, model=2": (8, with_(DROPOUT, data=1, fsdp=4, model=2)),
-    "dropout, consistency": (1, TWICE),
-    "dropout, consistency, data=8": (8, with_(TWICE, data=8)),
+    "dropout, r_drop": (1, TWICE),
+    "dropout, r_drop, data=8": (8, with_(TWICE, data=8)),
 }  # fmt: skip
 MORE_WAYS = {
     "one": (1, PLAIN),

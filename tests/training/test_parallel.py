@@ -61,8 +61,8 @@ def test_without_dropout_every_way_trains_as_one_device_does(results, way):
 
 def test_under_jit_dropout_too_is_that_of_one_device(results):
     assert_same(results["dropout, fsdp=4, model=2"], results["dropout"])
-    assert_same(results["dropout, consistency, data=8"], results["dropout, consistency"])
-    assert results["dropout, consistency"]["losses"] != results["dropout"]["losses"]
+    assert_same(results["dropout, r_drop, data=8"], results["dropout, r_drop"])
+    assert results["dropout, r_drop"]["losses"] != results["dropout"]["losses"]
 
 
 @pytest.mark.slow

@@ -70,11 +70,11 @@ def test_a_terminal_that_goes_is_a_stop_unless_nohup_ignores_it():
     try:
         with StopHandler(0) as requests:
             signal.raise_signal(signal.SIGHUP)
-            assert requests.now == 0
+            assert requests.request == 0
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         with StopHandler(0) as requests:
             signal.raise_signal(signal.SIGHUP)
-            assert requests.now == SAVE + signal.SIGHUP
+            assert requests.request == SAVE + signal.SIGHUP
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -118,15 +118,15 @@ def test_outside_of_training_signals_do_what_they_did():
     before = signal.getsignal(signal.SIGINT)
     with StopHandler(0) as requests:
         signal.raise_signal(signal.SIGINT)
-        assert requests.now == SAVE + signal.SIGINT
+        assert requests.request == SAVE + signal.SIGINT
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_save_is_asked_for_when_the_minutes_are_over():
     requests = StopHandler(minutes=0.001)
-    assert requests.now == 0
+    assert requests.request == 0
     time.sleep(0.07)
-    assert requests.now == SAVE
+    assert requests.request == SAVE
     requests.saved()
-    assert requests.now == 0
-    assert StopHandler(minutes=0).now == 0
+    assert requests.request == 0
+    assert StopHandler(minutes=0).request == 0
