@@ -15,6 +15,8 @@ from jformer.main import main
 from jformer.output import open_output, whole_lines
 from tests.test_stream import KNOWN, LIKE_TESTS, ONE_BY_ONE, as_file, in_lines, learnt, run
 
+pytestmark = pytest.mark.process
+
 __all__ = ["learnt", "run"]  # fixtures
 
 LINES = KNOWN.sources

@@ -16,6 +16,8 @@ from jformer.schema import flatten
 from jformer.training.cost import parameters
 from jformer.training.step import abstract_params
 
+pytestmark = pytest.mark.process
+
 # The table itself: N, d_model, d_ff, h, d_k, d_v, P_drop, epsilon_ls, steps in thousands; then the
 # millions of parameters, where it prints them, and ours with 37,000 entries.
 TABLE = {

@@ -16,6 +16,8 @@ from jformer.errors import RunError
 from jformer.rundir import last_metrics
 from tests.conftest import sweep_flags
 
+pytestmark = pytest.mark.process
+
 SUBMIT = "local:timeout_min=10"
 
 

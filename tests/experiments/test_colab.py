@@ -17,6 +17,8 @@ import nbformat
 from experiments.colab import build
 from tests.conftest import small_flags
 
+pytestmark = pytest.mark.process
+
 
 def text_of(notebook):
     """What its cells have printed."""

@@ -3,7 +3,11 @@
 import re
 import sys
 
+import pytest
+
 from experiments import layernorm_batchnorm
+
+pytestmark = pytest.mark.process
 
 
 def test_only_a_batch_norm_depends_on_what_stands_beside_a_sentence(monkeypatch, capsys):

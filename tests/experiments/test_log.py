@@ -12,6 +12,8 @@ from jformer.errors import UserError
 from jformer.views.report import read_run
 from tests.conftest import file_flags, small_flags
 
+pytestmark = pytest.mark.process
+
 HEADING = "| id | date | command | commit | seed | hardware | wall time | scores | remark |\n"
 
 

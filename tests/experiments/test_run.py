@@ -15,6 +15,8 @@ import pytest
 
 from tests.conftest import sweep_flags
 
+pytestmark = pytest.mark.process
+
 SWEEP = "tests/experiments/sweep_of_two.py"
 
 

@@ -20,6 +20,8 @@ from jformer.training.cost import (
 from jformer.training.step import abstract_params
 from tests.conftest import small_config
 
+pytestmark = pytest.mark.process
+
 BASE, TINY = freeze(base.get_config()), freeze(tiny.get_config("phrases"))
 
 

@@ -12,6 +12,8 @@ from jformer.evaluation.scores import score
 from jformer.main import main
 from tests.conftest import number_words, small_flags, write_split
 
+pytestmark = pytest.mark.process
+
 LIMIT = 53  # the least that the data and the search of `small_flags` ask for
 LONG = "7" * 60  # as many tokens, whatever the vocabulary: digits stand alone
 

@@ -24,6 +24,8 @@ from jformer.training.storage import SaveError
 from tests.conftest import small_flags
 from tests.training.test_stops import assert_served_alike
 
+pytestmark = pytest.mark.process
+
 STEPS = 32
 
 

@@ -16,6 +16,8 @@ from jformer.main import main
 from tests.conftest import small_flags
 from tests.training.test_loop import metrics_of, wait_for
 
+pytestmark = pytest.mark.process
+
 ENVIRONMENT = {**os.environ, "JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
 
 

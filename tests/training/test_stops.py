@@ -12,6 +12,8 @@ import jformer
 from jformer.main import main
 from tests.conftest import number_words, small_flags
 
+pytestmark = pytest.mark.process
+
 STEPS = 32  # no multiple of the steps between checkpoints
 EVERY = 5
 SENTENCES = number_words(430, 436).sources
