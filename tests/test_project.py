@@ -145,7 +145,7 @@ def test_files_and_functions_stay_short():
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
 
 
-def test_every_room_says_what_lives_there():
+def test_every_module_says_what_it_is():
     for path in PACKAGE:
         assert ast.get_docstring(ast.parse(path.read_text())), path
 

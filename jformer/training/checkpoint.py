@@ -31,6 +31,7 @@ from jax.experimental import multihost_utils
 from jformer.config import Config, TrainConfig
 from jformer.errors import UserError
 from jformer.rundir import BEST, CHECKPOINTS, VOCABULARY
+from jformer.training.processes import of_first
 from jformer.training.provenance import describe
 from jformer.training.retention import averaged, kept
 from jformer.training.step import TrainState
@@ -277,7 +278,8 @@ class Checkpoints:
                 f"{folder.path}: no checkpoint of step {step}; there are {folder.steps()}"
             )
         wanted = None if whole else [*trees, *texts]
-        if found := self._agreed(lambda: verify_checksums(directory, wanted)):
+        # In a job one process reads all files, and the others fall back to the same step.
+        if found := of_first(lambda: verify_checksums(directory, wanted), self._together):
             raise CorruptCheckpointError(f"{directory}: damaged: {found}")
         try:
             differing = differences(directory, trees)
@@ -294,15 +296,3 @@ class Checkpoints:
                 f"Give the config that it was trained with, or choose another --workdir"
             )
         return items
-
-    def _agreed(self, find: Callable[[], str]) -> str:
-        """Return the first process's result of `find` on all: they fall back to the same step.
-
-        Besides, only one process reads all files to verify them.
-        """
-        if not self._together:
-            return find()
-        found = find() if jax.process_index() == 0 else ""
-        padded = np.frombuffer(found.encode()[:1000].ljust(1000), np.uint8)
-        shared = np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)
-        return shared.tobytes().decode(errors="replace").rstrip()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -76,3 +77,16 @@ def check_same(config: Config, **facts: Any) -> None:
 def is_first() -> bool:
     """Return whether this is the process that writes and prints for all."""
     return jax.process_index() == 0
+
+
+def of_first(find: Callable[[], str], together: bool) -> str:
+    """Call `find` in the first process alone, and return its result, up to 1,000 bytes, in all.
+
+    Where the processes are not `together`, each calls it for itself.
+    """
+    if not together:
+        return find()
+    found = find() if is_first() else ""
+    padded = np.frombuffer(found.encode()[:1000].ljust(1000), np.uint8)
+    shared = np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)
+    return shared.tobytes().decode(errors="replace").rstrip()
