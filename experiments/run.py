@@ -69,7 +69,7 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
     elsewhere: list[Point] = []
     failed = []
     progress = SweepProgress([*waiting])
-    with StopHandler(minutes=0) as requests:
+    with StopHandler(minutes=0) as stop:
         while waiting or at_work:
             for point in [point for point in waiting if point.is_complete]:
                 waiting.remove(point)
@@ -89,8 +89,8 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
                 progress.report(point, f"failed: {fault}" if fault else "complete")
                 failed += [point.name] if fault else []
             progress.update()
-            if requests.signal:
-                raise Stopped(requests.signal, workers.stop())
+            if stop.signal:
+                raise Stopped(stop.signal, workers.stop())
             time.sleep(PAUSE)
     progress.close()
     return failed
@@ -115,7 +115,8 @@ class SweepProgress:
 
     def report(self, point: Point, text: str) -> None:
         complete = sum(point.is_complete for point in self._points)
-        say(f"{complete}/{len(self._points)}  ETA {self._progress.eta()}  {point.name}: {text}")
+        done = f"{complete}/{len(self._points)}"
+        say("  ".join(filter(None, (done, self._progress.eta(), f"{point.name}: {text}"))))
 
     def close(self) -> None:
         self._progress.close()

@@ -122,13 +122,14 @@ def own_flags(
         define: Any = flags.DEFINE_bool if isinstance(default, bool) else flags.DEFINE_string
         define(name, default, "", flag_values=values)
     rest = values(["", *arguments], known_only=True)[1:]
+    for name in (*defaults, "config"):
+        if f"--{name}=" in arguments:
+            raise UserError(f"--{name}=: is empty; give it a value, or leave it out")
     for name in defaults:
         value = values[name].value
         if value is REQUIRED:
             raise UserError(f"--{name} is missing, as in --{name}={EXAMPLES[name]}")
         written = {f"-{name}={value}", f"--{name}={value}"}
-        if f"--{name}=" in arguments:
-            raise UserError(f"--{name}=: is empty; give it a value, or leave it out")
         if isinstance(value, str) and value.startswith("--") and not written & {*arguments}:
             raise UserError(f"--{name} {value}: has no value; write --{name}=VALUE")
     return values, rest
@@ -212,8 +213,6 @@ def parse(
     else:
         config_flags.DEFINE_config_file("config", None, **known)
     path = config_file(rest)
-    if not path and "--config=" in rest:
-        raise UserError("--config=: is empty; give it a value, or leave it out")
     if os.path.isdir(path):
         raise UserError(f"--config={path}: is a folder; there is configs/tiny.py, for one")
     try:

@@ -1,5 +1,6 @@
 """The terminal: lines on standard error, progress, and tables."""
 
+import collections
 import statistics
 import sys
 import time
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 SECONDS_SILENT = 10.0  # between two lines of progress in a log
-PACE_OF = 200  # number of last advances whose median is the pace
+PACE_OF = 200  # the pace is the median of so many last advances
 _quiet = False
 
 
@@ -39,7 +40,7 @@ class Progress:
 
     def __init__(self, unit: str, total: int | None, done: int = 0, lines: bool = True):
         self._unit, self._total, self._done, self._lines = unit, total, done, lines
-        self._paces: list[float] = []
+        self._paces: collections.deque[float] = collections.deque(maxlen=PACE_OF)
         self._last = self._told = time.monotonic()
         hidden = _quiet or not sys.stderr.isatty()
         # The bar's own estimate would be another one.
@@ -53,27 +54,28 @@ class Progress:
         now = time.monotonic()
         seconds, self._last = now - self._last, now
         if number:
-            self._paces = [*self._paces[1 - PACE_OF :], seconds / number]
+            self._paces.append(seconds / number)
         self._done += number
         if not self._bar.disable:
-            self._bar.set_postfix_str(f"ETA {self.eta()}", refresh=False)
+            self._bar.set_postfix_str(self.eta(), refresh=False)
             self._bar.update(number)
         elif self._lines and now - self._told >= SECONDS_SILENT:
             self.report("")
         return seconds
 
     def eta(self) -> str:
-        """Return the time that is left; ? where it is not known."""
+        """Return the time that is left as `ETA 01:23`; empty where it is not known."""
         if self._total is None or not self._paces:
-            return "?"
-        return as_duration(statistics.median(self._paces) * (self._total - self._done))
+            return ""
+        seconds = statistics.median(self._paces) * (self._total - self._done)
+        return f"ETA {as_duration(seconds)}"
 
     def report(self, text: str, done: int | None = None) -> None:
         """Print a line with how far it is, the time left, and `text`."""
         self._told = time.monotonic()
         done = self._done if done is None else done
-        of_total = "" if self._total is None else f"/{self._total}  ETA {self.eta()}"
-        say(f"{self._unit} {done}{of_total}  {text}".rstrip())
+        of_total = "" if self._total is None else f"/{self._total}"
+        say("  ".join(filter(None, (f"{self._unit} {done}{of_total}", self.eta(), text))))
 
     def close(self) -> None:
         self._bar.close()

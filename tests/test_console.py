@@ -32,7 +32,7 @@ def test_compiling_a_new_shape_does_not_change_the_time_left(clock):
     for seconds in (30, 1, 1, 20, 1, 1, 1):
         clock[0] += seconds
         progress.advance()
-    assert progress.eta() == "01:33"
+    assert progress.eta() == "ETA 01:33"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from jformer.errors import UserError
 from jformer.main import main
 from jformer.output import open_output, whole_lines
-from tests.test_stream import KNOWN, LIKE_TESTS, ONE_BY_ONE, as_file, in_lines, learnt, run
+from tests.test_stream import KNOWN, ONE_BY_ONE, as_file, in_lines, learnt, run
 
 pytestmark = pytest.mark.process
 
@@ -43,7 +43,7 @@ def shell(workdir, text, **options):
     """A line of bash, in which `TRANSLATE` stands for the command."""
     translate = f"{sys.executable} -m jformer.main translate --workdir={workdir}"
     line = text.replace("TRANSLATE", translate)
-    return subprocess.run(["bash", "-c", line], capture_output=True, env=LIKE_TESTS, **options)
+    return subprocess.run(["bash", "-c", line], capture_output=True, **options)
 
 
 def disk_full_at(size, act):
@@ -211,7 +211,7 @@ def test_a_job_that_is_stopped_goes_on_behind_its_last_line(learnt, run, tmp_pat
         (signal.SIGTERM, 143, "jformer: stopped by SIGTERM; "),
         (signal.SIGINT, 130, "jformer: stopped by SIGINT; "),
     ):
-        options = {"stderr": subprocess.PIPE, "text": True, "env": LIKE_TESTS}
+        options = {"stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(arguments, **options) as process:
             while not (partial.exists() and partial.read_bytes().count(b"\n") > done + 20):
                 assert process.poll() is None, process.stderr.read()

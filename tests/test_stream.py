@@ -21,8 +21,6 @@ KNOWN = number_words(1000, 1300)
 LINES = [KNOWN.sources[n] for n in (137, 0, 260, 299, 218, 104, 55)]
 LONG = "1 2 3. " * 30  # far more tokens than data.max_length
 ONE_BY_ONE = "--config.decode.read_ahead=1"
-# The programs of conftest, so that each is compiled once.
-LIKE_TESTS = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 
 @functools.cache
@@ -125,7 +123,7 @@ def test_as_many_lines_are_read_ahead_as_half_a_minute_needs(run, monkeypatch):
 def test_with_read_ahead_1_each_line_is_answered_before_the_next_is_written(run, learnt):
     command = [sys.executable, "-m", "jformer.main", "translate", f"--workdir={learnt}"]
     process = subprocess.Popen(
-        [*command, ONE_BY_ONE], bufsize=0, env=LIKE_TESTS,
+        [*command, ONE_BY_ONE], bufsize=0,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     with process:

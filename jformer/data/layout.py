@@ -114,7 +114,7 @@ def best_cell(saved_ST: np.ndarray) -> tuple[int, int]:
 
 
 class Packing:
-    """As many pairs per row as fit, in one shape; attention masks keep them apart.
+    """The layout that packs several pairs into a row; attention masks keep them apart.
 
     A row has `length` positions for the language with more tokens, and fewer for the other, in
     proportion to its tokens.

@@ -135,8 +135,8 @@ class MultiHeadAttention(nn.Module):
         self, x_BQD: Array, memory_BMD: Array, mask_B1QM: Array, train: bool = False
     ) -> Array:
         """Let each position of `x_BQD` attend to the memory: (B, Q, D)."""
-        k_BHMK, v_BHMU = self.project_kv(memory_BMD, jnp.arange(memory_BMD.shape[1]))
         positions_Q, positions_M = jnp.arange(x_BQD.shape[1]), jnp.arange(memory_BMD.shape[1])
+        k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions_M)
         return self.attend_cached(x_BQD, positions_Q, k_BHMK, v_BHMU, positions_M, mask_B1QM, train)
 
     @checked

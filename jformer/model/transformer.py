@@ -34,7 +34,7 @@ Cache = list[tuple[Array, Array]]  # keys (H, W, T, K) and values (H, W, T, U) f
 
 @struct.dataclass
 class Memory:
-    """What the decoder attends to in the source, precomputed for all positions and hypotheses."""
+    """The encoded source as keys and values, precomputed once for all positions and hypotheses."""
 
     cross_kv: Any  # keys (B, H, S, K) and values (B, H, S, U) for each decoder layer
     mask_B11S: Any

@@ -1,1 +1,1 @@
-"""From batches to checkpoints: loss, optimizer, step, devices, loop, and what one sees of them."""
+"""Training: loss, optimizer, step, devices, loop, checkpoints and metrics."""

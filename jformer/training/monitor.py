@@ -1,4 +1,4 @@
-"""What a run reports: metrics.jsonl, TensorBoard, progress, and JAX's profile.
+"""Logging of a run: metrics.jsonl, TensorBoard, progress, and JAX's profile.
 
 The first process alone writes and prints.
 """

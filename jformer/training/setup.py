@@ -163,13 +163,16 @@ def is_complete(config: Config, workdir: Path) -> bool:
     """
     checkpoints = Checkpoints(workdir)
     newest = max(checkpoints.steps(), default=0)
-    if not newest or not checkpoints.is_whole(newest):
+    if not newest:
         return False
-    if newest >= config.train.steps:
-        return True
-    position = checkpoints.newest_position()
-    lost_patience = position.get("ended", False)
-    return lost_patience and 0 < config.train.patience <= position["best"]["worse"]
+    if newest < config.train.steps:
+        position = checkpoints.newest_position()
+        if not position.get("ended", False):
+            return False
+        if not 0 < config.train.patience <= position["best"]["worse"]:
+            return False
+    # Last, as it reads the whole checkpoint; a run with steps to go does so when it resumes.
+    return checkpoints.is_whole(newest)
 
 
 def check_same_config(config: Config, workdir: Path) -> None:

@@ -30,9 +30,9 @@ class StopHandler:
         self.saved()
 
     def __enter__(self) -> "StopHandler":
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
+        numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            numbers.remove(signal.SIGHUP)
         self._before = {number: signal.signal(number, self._handle) for number in numbers}
         return self
 

@@ -232,13 +232,11 @@ def test_a_prefix_that_fills_its_bucket_comes_to_an_end_without_extra_length():
 
 OUT_OF_MEMORY = """
 import dataclasses, logging, resource
-import jax
 from jformer.config import DecodeConfig
 from jformer.decoding.pool import Request
 from jformer.errors import RunError
 from tests.decoding.small import MODEL, decoder_of, make
 
-jax.config.update("jax_disable_most_optimizations", True)
 logging.basicConfig(format="%(message)s")
 # 90 MB of keys and values a sentence: 720 MB in 8 places, 180 MB in 2.
 member = make(dataclasses.replace(MODEL, num_heads=1, d_k=2**17, d_v=2**17))

@@ -17,9 +17,6 @@ from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.step import TrainState, from_config
 
-# As conftest does: compiling is all the time that this program takes.
-jax.config.update("jax_disable_most_optimizations", True)
-
 V = 32
 MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=4, dropout=0.0, dtype="float32")
 PLAIN = Config(model=MODEL)
