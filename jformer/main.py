@@ -205,7 +205,8 @@ def score_command(arguments: list[str]) -> int:
 
     from jformer.data.corpora import open_corpus
     from jformer.output import check_output, fingerprints, open_output, stopping
-    from jformer.stream import perplexity, score_stream
+    from jformer.stream import score_stream
+    from jformer.training.loss import perplexity
 
     corpus = open_corpus(flag.data, config.data.source_language, config.data.target_language)
     check_output(flag.output, map(str, corpus.files))
@@ -214,7 +215,7 @@ def score_command(arguments: list[str]) -> int:
     output = open_output(flag.output, {}, "")
     with stopping(output):
         total, tokens = score_stream(run, corpus, output, flag.format)
-    mean = perplexity(total, tokens)
+    mean = perplexity(-total, tokens)
     say(f"log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
     return 0
 

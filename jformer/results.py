@@ -20,7 +20,7 @@ from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scores import score
 from jformer.run import Run
 from jformer.rundir import RESULTS, read_results, write_result
-from jformer.stream import perplexity
+from jformer.training.loss import perplexity
 from jformer.training.provenance import versions
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
     if sources:
         scored = run.score(sources, targets)
         tokens = sum(len(one.token_log_probs) for one in scored)
-        found["perplexity"] = perplexity(sum(one.log_prob for one in scored), tokens)
+        found["perplexity"] = perplexity(-sum(one.log_prob for one in scored), tokens)
     return found
 
 

@@ -8,7 +8,6 @@ restored on one device of any kind.
 import dataclasses
 import functools
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.schema import nearest
+from jformer.training.loss import perplexity
 from jformer.training.restore import restore, run_and_checkpoint
 
 
@@ -123,7 +123,7 @@ class Run:
         return [
             Scored(
                 float(forced.log_probs_T.sum()),
-                math.exp(-forced.log_probs_T.mean()),
+                perplexity(-forced.log_probs_T.mean(), 1),
                 self.vocabulary.tokens(ids),
                 forced.log_probs_T.tolist(),
             )
@@ -134,7 +134,7 @@ class Run:
         """Return whether each pair fits into the tables of learned positions, if there are any."""
         limit = most_positions(self.decoder.models)
         return [
-            limit is None or max(len(source), len(target)) < limit  # EOS takes one more
+            max(len(source), len(target)) < limit  # EOS takes one more
             for source, target in self._encoded(sources, targets)
         ]
 
@@ -158,11 +158,11 @@ class Run:
     def decoder(self) -> Decoder:
         members = (self, *self.others)
         for member in members:
-            model = member.config.model
-            if model.positions == "learned" and model.max_positions < self.config.longest:
+            if member.config.model.most_positions < self.config.longest:
+                most = member.config.model.max_positions
                 raise UserError(
-                    f"{member.workdir}: has config.model.max_positions={model.max_positions}, and "
-                    f"an output may take {self.config.longest} in {self.workdir}; lower "
+                    f"{member.workdir}: has config.model.max_positions={most}, and an output may "
+                    f"take {self.config.longest} in {self.workdir}; lower "
                     f"config.decode.max_extra_length and min_length, or leave it out"
                 )
         return Decoder(
@@ -189,13 +189,7 @@ class Run:
     def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
         fewest = min(run.config.model.decoder_layers for run in (self, *self.others))
-        # The last layer but one aligns best (Garg et al. 2019).
-        layer = self.config.decode.alignment_layer or max(1, fewest - 1)
-        if layer > fewest:
-            raise UserError(
-                f"config.decode.alignment_layer={layer}: a run of the ensemble has {fewest} layers"
-            )
-        forced = self._forced(pairs, layer)
+        forced = self._forced(pairs, self.config.decode.layer_to_align(fewest))
         return [[detailed(one, forced, self.vocabularies) for one in ones] for ones in found]
 
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:

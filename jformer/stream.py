@@ -8,7 +8,6 @@ So a kill loses little work, and the long outputs that a search ends with are fe
 import dataclasses
 import itertools
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -147,7 +146,3 @@ SCORES: dict[str, Callable[[int, str, str, Scored], str]] = {
         " ".join(f"{x:.4f}" for x in one.token_log_probs),
     ),
 }
-
-
-def perplexity(total: float, tokens: int) -> float:
-    return math.exp(-total / max(tokens, 1))

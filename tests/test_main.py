@@ -309,6 +309,7 @@ def test_a_mistake_about_a_run_is_one_line_too(
     assert told.out == ""
 
 
+@pytest.mark.process
 def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     arguments = ["summary", "--config=configs/tiny.py", "--target_length=16", "--memory=0.001"]
     small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
@@ -341,6 +342,7 @@ def test_help_names_the_commands_and_every_key(capsys):
         assert word in text
 
 
+@pytest.mark.process
 def test_what_cannot_be_printed_is_quiet_for_a_closed_pipe_and_one_line_for_a_full_disk(
     corpus_directory,
 ):
@@ -358,6 +360,7 @@ def test_what_cannot_be_printed_is_quiet_for_a_closed_pipe_and_one_line_for_a_fu
     assert (result.returncode, result.stderr) == (1, told)
 
 
+@pytest.mark.process
 def test_training_whose_reader_has_gone_goes_on_from_its_last_checkpoint(
     trained_workdir, corpus_directory, tmp_path, monkeypatch, capsys
 ):

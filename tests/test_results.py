@@ -19,6 +19,8 @@ from jformer.rundir import read_results
 from tests.conftest import number_words, small_flags, write_split
 from tests.test_stream import as_file, learnt
 
+pytestmark = pytest.mark.process
+
 __all__ = ["learnt"]  # a fixture
 
 PAIRS = number_words(1292, 1312)  # some of them known

@@ -22,6 +22,8 @@ from jformer.training.evaluate import likelihood
 from jformer.training.step import abstract_params
 from tests.conftest import number_words, small_flags
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def run(trained_workdir):

@@ -13,6 +13,8 @@ import jformer
 from jformer.main import main
 from tests.make_stored_run import FLAGS, SENTENCES, STEPS
 
+pytestmark = pytest.mark.process
+
 STORED = Path(__file__).with_name("stored_run")
 
 

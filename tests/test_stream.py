@@ -17,6 +17,8 @@ from jformer.run import Translation
 from jformer.stream import json_row, text_row, tsv_rows, windows
 from tests.conftest import number_words, small_flags, write_split
 
+pytestmark = pytest.mark.process
+
 KNOWN = number_words(1000, 1300)
 LINES = [KNOWN.sources[n] for n in (137, 0, 260, 299, 218, 104, 55)]
 LONG = "1 2 3. " * 30  # far more tokens than data.max_length

@@ -66,8 +66,15 @@ class DecodeConfig:
                 f"config.decode.min_length={self.min_length}: must be below "
                 f"config.decode.max_length={self.max_length}"
             )
-        if (self.alignment_layer or 1) > decoder_layers:
+        self.layer_to_align(decoder_layers)
+
+    def layer_to_align(self, decoder_layers: int) -> int:
+        """Return the layer whose attention gives alignments; `UserError` if there is none such."""
+        # The last layer but one aligns best (Garg et al. 2019).
+        layer = self.alignment_layer or max(1, decoder_layers - 1)
+        if layer > decoder_layers:
             raise UserError(
-                f"config.decode.alignment_layer={self.alignment_layer}: must be <= "
-                f"{decoder_layers}, the layers of the decoder"
+                f"config.decode.alignment_layer={layer}: must be <= {decoder_layers}, the layers "
+                f"of the decoder"
             )
+        return layer

@@ -1,6 +1,9 @@
 """config.model: the size of the Transformer and the variants of its parts."""
 
 import dataclasses
+import math
+
+import jax
 
 from jformer.errors import UserError
 from jformer.schema import check_section, key
@@ -82,8 +85,15 @@ class ModelConfig:
 
     @property
     def compute_dtype(self) -> str:
-        """The dtype of activations. `auto` must have been replaced by the backend's before."""
-        return "bfloat16" if self.dtype == "bfloat16" else "float32"
+        """The dtype of activations: on a CPU XLA has no fast bfloat16 product."""
+        if self.dtype != "auto":
+            return self.dtype
+        return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+    @property
+    def most_positions(self) -> float:
+        """The number of tokens that a text may have, EOS included: a learned table has an end."""
+        return self.max_positions if self.positions == "learned" else math.inf
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""

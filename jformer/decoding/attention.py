@@ -13,16 +13,12 @@ from jformer.data.vocabulary import Vocabularies
 from jformer.model.transformer import Transformer
 
 
-def unrolled(model: Transformer) -> Transformer:
-    """Return the same model with every operation of every layer in the traced program, once."""
-    return model.clone(config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
-
-
 def attention_weights(
     model: Transformer, params: Any, source_BS: Array, target_BT: Array
 ) -> dict[str, Array]:
     """Return the weights of every attention: `{"decoder_0/cross_attention": (B, H, Q, M), ...}`."""
-    model = unrolled(model)  # a scan would keep none
+    # A scan would keep none.
+    model = model.clone(config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
     _, kept = model.apply({"params": params}, source_BS, target_BT, mutable="intermediates")
     leaves = jax.tree_util.tree_leaves_with_path(kept["intermediates"])
     return {

@@ -6,6 +6,7 @@ Letters: B pairs, S source, T target, H heads. A pair holds the ids of both side
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,10 +32,9 @@ class Forced:
     weights_TS: np.ndarray | None = None  # mean over a layer's heads, EOS included on both sides
 
 
-def most_positions(models: Models) -> int | None:
-    """Return how many tokens, EOS included, all learned position tables hold; None: any number."""
-    tables = [m.config.max_positions for m in models if m.config.positions == "learned"]
-    return min(tables, default=None)
+def most_positions(models: Models) -> float:
+    """Return how many tokens, EOS included, a text may have for all of the models."""
+    return min(model.config.most_positions for model in models)
 
 
 def score_pairs(
@@ -52,7 +52,7 @@ def score_pairs(
     limit = most_positions(models)
     for number, pair in enumerate(pairs, start=first_pair):
         longest = max(len(ids) + 1 for ids in pair)
-        if limit is not None and longest > limit:
+        if longest > limit:
             raise UserError(
                 f"config.model.max_positions={limit}: pair {number} has {longest} tokens; "
                 f"shorten it"
@@ -76,13 +76,12 @@ def score_pairs(
 
 
 def batches(
-    pairs: Sequence[Pair], batch_size: int, limit: int | None = None
+    pairs: Sequence[Pair], batch_size: int, limit: float = math.inf
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Yield indices of pairs of similar lengths, and their padded rows with BOS and EOS."""
 
     def shape(n):
-        sides = (max(SHORTEST, 1 << len(ids).bit_length()) for ids in pairs[n])
-        return tuple(side if limit is None else min(side, limit) for side in sides)
+        return tuple(min(max(SHORTEST, 1 << len(ids).bit_length()), limit) for ids in pairs[n])
 
     for (S, T), group in itertools.groupby(sorted(range(len(pairs)), key=shape), key=shape):
         most = max(1, min(batch_size, POSITIONS // max(S, T)))

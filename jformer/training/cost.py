@@ -1,15 +1,12 @@
 """The cost of a config, without running it: parameters, multiply-adds, memory of the train step.
 
 Multiply-adds (MAC) are those of matrix products, which are nearly all of the computation; the
-number of FLOPs is twice as large. They are counted in the traced program, so they hold for every
-variant of the model.
+number of FLOPs is twice as large.
 """
 
 import collections
-import dataclasses
 import functools
 import logging
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,10 +15,9 @@ import jax.numpy as jnp
 
 from jformer.config import Config
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
-from jformer.decoding.attention import unrolled
 from jformer.model.transformer import Transformer
-from jformer.training.parallel import compute_dtype
-from jformer.training.step import abstract_params, create_state, from_config
+from jformer.training.flops import multiply_adds
+from jformer.training.step import create_state, from_config, parameter_shapes
 
 log = logging.getLogger(__name__)
 
@@ -34,38 +30,9 @@ def parameters(params: Any) -> dict[str, int]:
     return dict(counts)
 
 
-def multiply_adds(function: Any, *arguments: Any) -> dict[str, int]:
-    """Count the multiply-adds of all matrix products in a call, by module.
-
-    Raises `ValueError` for a loop or a branch in it: how often that runs is not known.
-    """
-    counts: collections.Counter = collections.Counter()
-
-    def visit(jaxpr: Any, caller: list[str]) -> None:
-        for equation in jaxpr.eqns:
-            scope = [*caller, *filter(None, str(equation.source_info.name_stack).split("/"))]
-            if equation.primitive.name == "dot_general":
-                summed = equation.params["dimension_numbers"][0][0]
-                shape = equation.invars[0].aval.shape
-                size = math.prod(shape[axis] for axis in summed) * equation.outvars[0].aval.size
-                counts[module_name(scope[1:])] += size  # the first scope is the model
-            if equation.primitive.name in ("while", "scan", "cond"):
-                raise ValueError(f"what a {equation.primitive.name} computes cannot be counted")
-            for inner in equation.params.values():
-                inner = getattr(inner, "jaxpr", inner)  # of a called function
-                if hasattr(inner, "eqns"):
-                    visit(inner, scope)
-
-    visit(jax.make_jaxpr(function)(*arguments).jaxpr, [])
-    return dict(counts)
-
-
 def module_name(path: list[str]) -> str:
     """Map a path to its module: `encoder_3/self_attention/query` to `encoder/self_attention`."""
-    # Linen's scopes also contain methods, such as `encoder_0.step`, and formulas of einsum.
-    names = [name for name in path if name.isidentifier() and not name.endswith("_residual")]
-    if not names:
-        return "output"
+    names = [name for name in path if not name.endswith("_residual")]
     stack, _, number = names[0].rpartition("_")
     return "/".join([stack, *names[1:2]]) if number.isdigit() else names[0]
 
@@ -73,17 +40,10 @@ def module_name(path: list[str]) -> str:
 def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
     """Return `(module, parameters, multiply-adds)` of a forward pass on one pair.
 
-    The pair has S source and T target positions. `model.remat` and `model.scan_layers` do not
-    change the counts.
+    The pair has S source and T target positions.
     """
-    model = unrolled(Transformer(config.model, config.data.vocabulary_size))
-    params = abstract_params(model)
-
-    def forward(params, source_1S, target_1T):
-        return model.apply({"params": params}, source_1S, target_1T)
-
-    tokens = [jax.ShapeDtypeStruct((1, length), jnp.int32) for length in (S, T)]
-    counts, work = parameters(params), multiply_adds(forward, params, *tokens)
+    counts = parameters(parameter_shapes(Transformer(config.model, config.data.vocabulary_size)))
+    work = multiply_adds(config, S, T)
     order = ("embedding", "encoder", "decoder", "output")
     names = sorted({**counts, **work}, key=lambda name: [name.startswith(o) for o in order[::-1]])
     return [(name, counts.get(name, 0), work.get(name, 0)) for name in names]
@@ -91,8 +51,7 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 
 def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     """Return the jitted train step and the shapes of its arguments for a batch of `rows` rows."""
-    resolved = dataclasses.replace(config.model, dtype=compute_dtype(config.model))
-    model = Transformer(resolved, config.data.vocabulary_size)
+    model = Transformer(config.model, config.data.vocabulary_size)
     _, optimizer, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     with_ema = config.train.ema_decay > 0

@@ -1,5 +1,6 @@
 """The likelihood of a split under a model, with each pair counted once."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,8 @@ def likelihood(
             batch = batches.batch(0, number, part, parts)
             sums = jax.device_get(sums_of(params, parallel.shard_batch(batch, mesh)))
             total = {name: total[name] + float(sums[name]) for name in SUMS}
-        return {"nll": total["nll"] / total["tokens"], "perplexity": perplexity(total)}
+        nll, tokens = total["nll"], total["tokens"]
+        return {"nll": nll / tokens, "perplexity": perplexity(nll, tokens)}
 
     return evaluate
 
@@ -53,12 +55,12 @@ def likelihood(
 def has_room(pairs: TokenPairs, model: ModelConfig) -> np.ndarray:
     """Return a mask of the pairs that fit into a table of learned positions; all without one."""
     longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
-    return (longest <= model.max_positions) | (model.positions != "learned")
+    return longest <= model.most_positions
 
 
 def pairs_beyond(name: str, split: Split, vocabularies: Vocabularies, model: ModelConfig) -> str:
     """Return a warning about pairs too long to count in the perplexity; empty if there are none."""
-    if model.positions != "learned":
+    if model.most_positions == math.inf:
         return ""
     pairs = tokenize(split, vocabularies)
     beyond = np.flatnonzero(~has_room(pairs, model))

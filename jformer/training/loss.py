@@ -5,7 +5,6 @@ batches and onto devices.
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -67,9 +66,9 @@ def r_drop_kl(a_BTV: Array, b_BTV: Array, labels_BT: Array) -> Array:
     return jnp.sum(both_BTV, axis=-1) / 2 * (labels_BT != PAD)
 
 
-def perplexity(sums: dict[str, Any]) -> float:
+def perplexity(nll: float, tokens: float) -> float:
     """Return exp of the mean NLL per token; inf where that overflows."""
     try:
-        return math.exp(float(sums["nll"]) / float(sums["tokens"]))
+        return math.exp(nll / tokens)
     except OverflowError:
         return math.inf

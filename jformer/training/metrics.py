@@ -63,7 +63,7 @@ class MetricsAccumulator:
         return {
             "loss": sums["loss"] / tokens,
             "nll": sums["nll"] / tokens,
-            "perplexity": perplexity({"nll": sums["nll"], "tokens": tokens}),
+            "perplexity": perplexity(sums["nll"], tokens),
             "gradient_norm": sums["gradient_norm"] / updates,
             "skipped": sums["skipped"],
             "tokens_per_second": (sums["tokens"] - before["tokens"]) / seconds,

@@ -16,8 +16,8 @@ from jformer.data.batches import Batch
 from jformer.errors import UserError
 from jformer.rundir import PROFILE, MetricsFile
 from jformer.training.clock import Clock
+from jformer.training.flops import peak_flops, step_flops
 from jformer.training.metrics import MetricsAccumulator
-from jformer.training.peak import peak_flops, step_flops
 from jformer.training.tensorboard import TensorBoardWriter
 
 NOT_SHOWN = ("flops", "seconds")  # numbers of metrics.jsonl that a line of progress leaves out

@@ -19,7 +19,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
-from jformer.config import PAD, Config, ModelConfig, ParallelConfig
+from jformer.config import PAD, Config, ParallelConfig
 from jformer.data.batches import Batch
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
@@ -89,13 +89,6 @@ def mesh_sizes(parallel: ParallelConfig, devices: int) -> dict[str, int]:
             f"set one of them to -1 for the rest"
         )
     return sizes
-
-
-def compute_dtype(model: ModelConfig) -> str:
-    """Resolve `auto`: float32 on a CPU, where XLA has no fast bfloat16 product, else bfloat16."""
-    if model.dtype != "auto":
-        return model.dtype
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -15,7 +15,6 @@ from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.rundir import config_of
-from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
 from jformer.training.provenance import check_config
 from jformer.training.step import abstract_params
@@ -24,9 +23,7 @@ NAMES = "average, last, best, a step, or several steps with commas between"
 
 
 def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
-    """Return the model of a config; `auto` becomes the compute dtype of this backend."""
-    model = dataclasses.replace(config.model, dtype=parallel.compute_dtype(config.model))
-    return Transformer(model, vocabularies.target.size, vocabularies.source.size)
+    return Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
 
 
 @dataclasses.dataclass(frozen=True)

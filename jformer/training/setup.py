@@ -42,7 +42,7 @@ NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "s
 class TrainSetup:
     """Everything about a run that does not change from step to step."""
 
-    config: Config  # with `model.dtype` resolved
+    config: Config
     workdir: Path
     mesh: Mesh
     vocabularies: Vocabularies
@@ -94,7 +94,7 @@ def prepare(
     )()
     shardings = parallel.state_shardings(jax.eval_shape(create, params_key), mesh)
     return TrainSetup(
-        config=dataclasses.replace(config, model=model.config),
+        config=config,
         workdir=workdir,
         mesh=mesh,
         vocabularies=vocabularies,
@@ -215,9 +215,10 @@ def describe(setup: TrainSetup, state: TrainState) -> str:
         devices += f" ({', '.join(f'{name} {size}' for name, size in mesh.shape.items())})"
     if split:
         devices += f", {split / parameters:.0%} of the parameters split among them"
+    dtype = config.model.compute_dtype
     pairs = f"{len(batches.rows):,} training pairs an epoch; {'; '.join(setup.report.lines())}"
     return (
-        f"model       {parameters:,} parameters, vocabulary of {sizes}, {config.model.dtype}\n"
+        f"model       {parameters:,} parameters, vocabulary of {sizes}, {dtype}\n"
         f"data        {pairs}\n"
         f"batches     {shapes} (rows x source + target tokens, each of these "
         f"{len(batches.layout.shapes)} compiled once);\n"

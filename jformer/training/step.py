@@ -5,6 +5,7 @@ shifted left by one position: without BOS, with EOS. Packed rows, which hold sev
 with `source_segments_BS` and `target_segments_BT`.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,8 @@ def create_state(
 
 def parameter_shapes(model: Transformer) -> Any:
     """Return the shapes of the parameters without computing any, and without using a device."""
+    # Parameters are float32 in either; `auto` would ask for the device.
+    model = model.clone(config=dataclasses.replace(model.config, dtype="float32"))
     tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return jax.eval_shape(
         lambda tokens_11: model.init(jax.random.key(0), tokens_11, tokens_11), tokens_11

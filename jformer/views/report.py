@@ -121,7 +121,6 @@ def read_run(workdir: Path) -> RunSummary:
     if (workdir / VOCABULARY).exists():
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
         sizes = vocabularies.target.size, vocabularies.source.size
-        # `make_model` would initialise the device, and another process may need all of its memory.
         count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
     lines = read_metrics(workdir)
     return RunSummary(workdir, config, count, lines, read_results(workdir))

@@ -178,6 +178,7 @@ def test_an_entry_is_synced_before_it_has_its_name(data, monkeypatch):
     assert data.cache in calls[renamed:]
 
 
+@pytest.mark.process
 def test_training_tells_a_damaged_entry_and_ends_as_without_the_damage(
     corpus_directory, tmp_path, capsys
 ):

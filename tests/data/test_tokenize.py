@@ -265,6 +265,7 @@ def start(data, cache, batching="packed", **environment):
     )
 
 
+@pytest.mark.process
 def test_neither_hash_seed_nor_locale_nor_threads_nor_devices_change_the_batches(data, tmp_path):
     processes = [
         start(data, tmp_path / "1", PYTHONHASHSEED="1", RAYON_NUM_THREADS="1", LC_ALL="C"),
@@ -278,6 +279,7 @@ def test_neither_hash_seed_nor_locale_nor_threads_nor_devices_change_the_batches
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.process
 def test_two_runs_at_once_make_one_entry(data):
     processes = [start(data, data.cache) for _ in range(2)]
     hashes = {process.communicate()[0] for process in processes}
@@ -286,6 +288,7 @@ def test_two_runs_at_once_make_one_entry(data):
     assert [name.partition("-")[0] for name in entries(data)] == ["tokens", "vocabulary"]
 
 
+@pytest.mark.process
 def test_a_run_killed_while_it_writes_leaves_no_half_entry(data, tmp_path):
     """Long enough a text that the kill comes in the middle of it."""
     write_split(Path(data.train), number_words(10_000, 40_000))

@@ -147,6 +147,7 @@ def test_a_process_says_nothing_where_its_parent_goes_in_the_midst(kept, vocabul
     assert process.wait() == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
 def test_processes_go_when_their_parent_is(how):
     """Ctrl-C goes to all processes of a terminal; only the parent has to say anything."""

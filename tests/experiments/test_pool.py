@@ -64,6 +64,7 @@ def test_only_the_gpus_that_this_process_may_see_are_dealt_out(machine):
     assert dealt(2) == [({}, set()), ({}, set())]
 
 
+@pytest.mark.process
 def test_a_point_that_another_process_is_at_work_on_is_left_to_it(tmp_path):
     sweep = load_sweep("tests/experiments/sweep_of_two.py")
     files = [f"--config.data.{split}=none" for split in ("train", "validation")]

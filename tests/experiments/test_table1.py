@@ -62,6 +62,7 @@ def test_an_exponent_needs_two_sizes(sizes, monkeypatch, capsys):
     assert f"--lengths: invalid at_least_two value: '{sizes}'" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_the_table_has_time_and_memory_beside_the_papers_exponents(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["table1", "--lengths=256,512", "--widths=8,16", "--rounds=1"])
     table1.main()

@@ -7,10 +7,10 @@ import pytest
 
 from jformer.config import ModelConfig
 from jformer.model.transformer import Transformer
-from jformer.training.cost import multiply_adds
 from jformer.training.loss import loss_sums
 from tests.conftest import random_params
 from tests.model.test_parts import EncoderOnly
+from tests.traced import multiply_adds
 
 torch = pytest.importorskip(
     "torch", reason="the extra `parity` has PyTorch: pip install -e '.[parity]'"

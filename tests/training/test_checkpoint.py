@@ -442,6 +442,7 @@ def assert_whole_after_a_kill(directory, seeds):
         assert not (workdir / "damaged").exists()
 
 
+@pytest.mark.process
 def test_a_kill_while_saving_leaves_what_is_listed_whole(tmp_path):
     assert_whole_after_a_kill(tmp_path, range(3))
 
@@ -565,6 +566,7 @@ def test_orbax_says_nothing_itself(tmp_path, caplog):
 # ---- other devices and processes
 
 
+@pytest.mark.process
 def test_what_one_device_saved_eight_restore_and_the_other_way_round(tmp_path):
     with Checkpoints(tmp_path, KEEP_3) as checkpoints:
         save(checkpoints, 2)
@@ -575,6 +577,7 @@ def test_what_one_device_saved_eight_restore_and_the_other_way_round(tmp_path):
     assert state.params["a"].devices() == {jax.local_devices()[0]}
 
 
+@pytest.mark.process
 def test_two_processes_save_and_restore_together_and_one_reads_alone(tmp_path):
     with socket.create_server(("localhost", 0)) as server:
         port = server.getsockname()[1]

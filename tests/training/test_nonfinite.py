@@ -21,6 +21,8 @@ from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state, evaluation_step, make_train_step
 from tests.conftest import small_flags
 
+pytestmark = pytest.mark.process
+
 V, BAD = 31, 7
 KEY = jax.random.key(9)
 MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0, tying="none")

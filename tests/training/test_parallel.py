@@ -22,6 +22,8 @@ from jformer.errors import UserError
 from jformer.training import parallel
 from tests.training.devices import MORE_WAYS, WAYS, with_
 
+pytestmark = pytest.mark.process
+
 
 def run_on_eight_devices(ways, path):
     """What each way of training came to, from one process with eight devices."""
@@ -170,5 +172,5 @@ def test_a_vocabulary_that_the_devices_do_not_divide_stays_whole():
 
 
 def test_auto_is_float32_on_a_cpu():
-    assert parallel.compute_dtype(ModelConfig()) == "float32"
-    assert parallel.compute_dtype(ModelConfig(dtype="bfloat16")) == "bfloat16"
+    assert ModelConfig().compute_dtype == "float32"
+    assert ModelConfig(dtype="bfloat16").compute_dtype == "bfloat16"

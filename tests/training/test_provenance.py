@@ -18,6 +18,8 @@ from jformer.main import main
 from jformer.training.checkpoint import Checkpoints
 from tests.conftest import number_words, small_flags, write_split
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def corpus(corpus_directory, tmp_path):
@@ -190,7 +192,6 @@ def test_a_complete_run_whose_last_checkpoint_is_damaged_is_trained_on_from_the_
     assert again["validation"]["params_sha256"] == scores["validation"]["params_sha256"]
 
 
-@pytest.mark.process
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv (util-linux) is not installed")
 def test_a_complete_run_that_cannot_be_written_prints_its_scores(
     trained_workdir, corpus_directory, tmp_path

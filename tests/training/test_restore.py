@@ -22,6 +22,8 @@ from jformer.training.setup import NEW, prepare, restore_or_init
 from jformer.training.step import TrainState
 from tests.conftest import small_flags
 
+pytestmark = pytest.mark.process
+
 
 def saved(workdir, item, step, folder="checkpoints"):
     """An item of a checkpoint as arrays of numpy, by orbax alone."""

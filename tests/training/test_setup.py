@@ -22,6 +22,8 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.setup import check_same_config, describe, is_complete
 from tests.conftest import small_config, small_flags
 
+pytestmark = pytest.mark.process
+
 HOLDER = (
     "import sys, time, filelock\n"
     "lock = filelock.FileLock(sys.argv[1])\n"

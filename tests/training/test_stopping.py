@@ -16,6 +16,8 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.stopping import SAVE, StopHandler
 from tests.conftest import small_flags
 
+pytestmark = pytest.mark.process
+
 
 def test_ctrl_c_saves_the_step_that_it_falls_in_and_exits_with_130(
     corpus_directory, tmp_path, capsys

@@ -170,6 +170,7 @@ def test_a_board_made_in_the_same_second_has_its_own_file(tmp_path):
     assert starts == [1, 91, 101]
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
 def test_torch_is_not_imported_where_it_is_installed():
     program = (

@@ -18,6 +18,8 @@ from jformer.training.validate import Best
 from tests.conftest import number_words, small_flags, write_split
 from tests.training.test_tensorboard import values_in
 
+pytestmark = pytest.mark.process
+
 PAIRS = 8  # of the validation split, translated for BLEU
 VALIDATION = number_words(20300, 20312)
 

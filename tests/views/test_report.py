@@ -29,6 +29,8 @@ from jformer.views.report import (
     table,
 )
 
+pytestmark = pytest.mark.process
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 BASE = freeze(small_base())
 

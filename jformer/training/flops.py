@@ -1,4 +1,4 @@
-"""The peak speed of a device and the floating point operations of a step, both needed for MFU.
+"""The floating point operations of a model and the peak speed of a device, both needed for MFU.
 
 Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of operations per
 second that the model requires, divided by the most that the devices can do. Operations repeated to
@@ -79,11 +79,14 @@ def step_flops(config: Config, B: int, S: int, T: int) -> float:
     """Return the operations of a train step on B rows of S + T positions, padding included."""
     passes = 2 if config.train.r_drop_alpha else 1
     # The backward pass has two products for each forward one: for the inputs and for the weights.
-    return passes * 3 * 2.0 * B * row_multiply_adds(config, S, T)
+    return passes * 3 * 2.0 * B * sum(multiply_adds(config, S, T).values())
 
 
-def row_multiply_adds(config: Config, S: int, T: int) -> int:
-    """Return the multiply-adds of a forward pass on one row, by formula: tracing takes seconds."""
+def multiply_adds(config: Config, S: int, T: int) -> dict[str, int]:
+    """Return the multiply-adds (MAC) of a forward pass on one row, by module.
+
+    Only matrix products count, which are nearly all of the computation.
+    """
     model = config.model
     D, F, H, K, U = model.d_model, model.d_ff, model.num_heads, model.key_width, model.value_width
 
@@ -92,7 +95,11 @@ def row_multiply_adds(config: Config, S: int, T: int) -> int:
         return projections + (1 + by_distance) * Q * M * H * (K + U)
 
     relative = model.positions == "relative"
-    encoder_layer = attention(S, S, relative) + 2 * D * F * S
-    decoder_layer = attention(T, T, relative) + attention(T, S) + 2 * D * F * T
-    output = D * config.data.vocabulary_size * T
-    return model.num_layers * encoder_layer + model.decoder_layers * decoder_layer + output
+    return {
+        "encoder/self_attention": model.num_layers * attention(S, S, relative),
+        "encoder/feed_forward": model.num_layers * 2 * D * F * S,
+        "decoder/self_attention": model.decoder_layers * attention(T, T, relative),
+        "decoder/cross_attention": model.decoder_layers * attention(T, S),
+        "decoder/feed_forward": model.decoder_layers * 2 * D * F * T,
+        "output": D * config.data.vocabulary_size * T,
+    }

@@ -10,9 +10,11 @@ import pytest
 
 from configs import base
 from jformer.config import ModelConfig, freeze
-from jformer.training import peak
-from jformer.training.cost import forward_costs
-from jformer.training.peak import measured_flops, peak_flops, row_multiply_adds, step_flops
+from jformer.model.transformer import Transformer
+from jformer.training import flops
+from jformer.training.flops import measured_flops, multiply_adds, peak_flops, step_flops
+from jformer.training.step import parameter_shapes
+from tests import traced
 
 BASE = freeze(base.get_config())
 
@@ -52,7 +54,7 @@ def test_the_bfloat16_peak_of_a_known_device_is_that_of_its_sheet(kind, tera, so
     ],
 )
 def test_what_no_sheet_gives_is_measured(kind, dtype, monkeypatch):
-    monkeypatch.setattr(peak, "measured_flops", lambda device, dtype: 7.0)
+    monkeypatch.setattr(flops, "measured_flops", lambda device, dtype: 7.0)
     assert peak_flops(SimpleNamespace(device_kind=kind), dtype) == (7.0, "measured")
 
 
@@ -96,9 +98,10 @@ def test_the_formula_counts_what_the_traced_program_has(positions, decoder):
         BASE.model, num_layers=3, num_decoder_layers=decoder, positions=positions, d_k=24, d_v=40
     )
     config = dataclasses.replace(BASE, model=model)
-    assert row_multiply_adds(config, 5, 11) == sum(
-        work for *_, work in forward_costs(config, 5, 11)
-    )
+    program = Transformer(model, config.data.vocabulary_size)
+    tokens = [jax.ShapeDtypeStruct((1, length), jnp.int32) for length in (5, 11)]
+    variables = {"params": parameter_shapes(program)}
+    assert multiply_adds(config, 5, 11) == traced.multiply_adds(program.apply, variables, *tokens)
 
 
 def test_two_passes_are_twice_the_work():
