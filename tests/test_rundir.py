@@ -3,6 +3,8 @@
 import json
 import shutil
 
+import pytest
+
 from jformer.main import main
 from jformer.rundir import MetricsFile
 from tests.conftest import small_flags
@@ -24,6 +26,7 @@ def test_a_resumed_file_drops_what_happens_again_and_a_torn_last_line(tmp_path):
     assert steps_in(path) == [10, 20, 30]
 
 
+@pytest.mark.process
 def test_a_resume_puts_damaged_lines_aside_and_goes_on(
     trained_workdir, corpus_directory, tmp_path, capfd
 ):

@@ -288,6 +288,7 @@ class DecoderOnly(nn.Module):
         return nn.Dense(self.vocabulary_size)(x_BLD)
 
 
+@pytest.mark.process
 def test_an_encoder_alone_classifies_five_tokens_of_a_thousand():
     toy = EncoderOnly(ModelConfig(num_layers=6, d_model=256, d_ff=1024, num_heads=4), 1000)
     tokens_15 = jnp.array([[1, 2, 3, 4, 5]])

@@ -15,6 +15,8 @@ import tensorstore
 from jformer.main import main
 from jformer.training.storage import SUMS, write_sums
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def run(trained_workdir, tmp_path):

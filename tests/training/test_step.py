@@ -19,14 +19,29 @@ CONFIG = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0.2
 KEY = jax.random.key(9)
 
 
+ADAM = make_optimizer(OptimizerConfig(), lambda count: 0.01)
+
+
+def model_with(dropout):
+    return Transformer(dataclasses.replace(CONFIG, dropout=dropout), V)
+
+
+@functools.cache
+def initial_state():
+    """The same for all tests: neither dropout nor a key of `train` changes the parameters."""
+    return jax.jit(lambda key: create_state(model_with(0.2), ADAM, key))(jax.random.key(0))
+
+
 @functools.cache
 def setup(dropout=0.2, **train):
     """A compiled step, shared by the tests, and a state to begin with."""
-    model = Transformer(dataclasses.replace(CONFIG, dropout=dropout), V)
-    adam = make_optimizer(OptimizerConfig(), lambda count: 0.01)
-    config = TrainConfig(**train)
-    step, with_ema = jax.jit(make_train_step(model, adam, config)), config.ema_decay > 0
-    return step, jax.jit(lambda key: create_state(model, adam, key, with_ema))(jax.random.key(0))
+    config, state = TrainConfig(**train), initial_state()
+    if config.ema_decay:
+        state = state.replace(ema=jax.tree.map(jnp.copy, state.params))
+    return jax.jit(make_train_step(model_with(dropout), ADAM, config)), state
+
+
+evaluate = jax.jit(evaluation_step, static_argnums=0)
 
 
 def batch(seed=0):
@@ -98,10 +113,9 @@ def test_the_gradient_is_that_of_the_mean_over_all_tokens():
 
 def test_evaluation_has_no_dropout_and_no_smoothing():
     _, state = setup(dropout=0.5)
-    model = Transformer(dataclasses.replace(CONFIG, dropout=0.5), V)
-    sums = evaluation_step(model, state.params, batch())
+    sums = evaluate(model_with(0.5), state.params, batch())
     assert float(sums["loss"]) == pytest.approx(float(sums["nll"]))
-    again = evaluation_step(Transformer(CONFIG, V), state.params, batch())
+    again = evaluate(model_with(0.2), state.params, batch())
     assert float(again["nll"]) == float(sums["nll"])
 
 
@@ -116,8 +130,9 @@ def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
     step, state = setup(r_drop_alpha=5.0)
     _, sums = step(state, batch(), KEY)
     twice = {name: np.repeat(rows, 2, axis=0) for name, rows in batch().items()}
-    logits_BTV = Transformer(CONFIG, V).apply(
-        {"params": state.params}, twice["source_BS"], twice["target_BT"], train=True,
+    two_passes = functools.partial(model_with(0.2).apply, train=True)
+    logits_BTV = jax.jit(two_passes)(
+        {"params": state.params}, twice["source_BS"], twice["target_BT"],
         rngs={"dropout": jax.random.fold_in(KEY, 0)},
     )  # fmt: skip
     plain = loss_sums(logits_BTV, twice["labels_BT"], 0.1, "all")
