@@ -8,6 +8,7 @@ them, unless another program made it. Nothing is pickled, and reading executes n
 
 import contextlib
 import errno
+import functools
 import hashlib
 import logging
 import os
@@ -23,10 +24,6 @@ import jax
 import orbax.checkpoint as ocp
 
 from jformer.errors import RunError
-
-log = logging.getLogger(__name__)
-# Orbax's errors arrive here as exceptions; its threads would log pages about the same errors.
-logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
 
 SUMS = "SHA256SUMS"  # in the format of `sha256sum -c`
 WRITING, DELETING = ".orbax-checkpoint-tmp", ".deleting"
@@ -48,12 +45,15 @@ DISK_ERRORS = [
 ]
 
 
-def without_late_ones(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Make `hook` ignore writes that fail after another one did: that error is already raised."""
-    return lambda args: None if str(args.exc_value) == "Event loop is closed" else hook(args)
-
-
-sys.unraisablehook = without_late_ones(sys.unraisablehook)
+@functools.cache
+def silence_orbax() -> None:
+    """Keep orbax's threads from logging pages about errors that arrive here as exceptions."""
+    logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
+    hook = sys.unraisablehook
+    # Writes that fail after another one did: the error of the first is already raised.
+    sys.unraisablehook = lambda args: (
+        None if str(args.exc_value) == "Event loop is closed" else hook(args)
+    )
 
 
 class SaveError(RunError):
@@ -75,6 +75,7 @@ class CheckpointDirectory:
         Whenever the save of step `last` is complete, the steps not in `kept(steps, last)` are
         deleted.
         """
+        silence_orbax()
         self._kept = kept
         for suffix in (WRITING, DELETING):
             self._remove(suffix)
