@@ -1,6 +1,8 @@
 """The three ways in which a command ends early, each told in one line."""
 
+import contextlib
 import signal
+from collections.abc import Iterator
 
 
 class UserError(Exception):
@@ -23,3 +25,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether the host or a device ran out of memory, in the words of any version of JAX."""
     words = ("RESOURCE_EXHAUSTED", "Out of memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
+
+
+@contextlib.contextmanager
+def explaining_out_of_memory(advice: str) -> Iterator[None]:
+    """Raise `RunError` with `advice` where the host or a device runs out of memory."""
+    try:
+        yield
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise RunError(f"out of memory {advice}") from error
+        raise

@@ -119,9 +119,9 @@ def train_command(arguments: list[str]) -> int:
 
     from jformer.results import as_test_set, known_scores
     from jformer.run import load
-    from jformer.training.loop import train
     from jformer.training.processes import is_first, join
     from jformer.training.setup import check_same_config
+    from jformer.training.train import train
 
     data = config.data
     languages = f"{data.source_language}-{data.target_language}"

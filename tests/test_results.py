@@ -216,7 +216,7 @@ def test_damaged_results_are_named_before_anything_is_scored(
     path.unlink()
     path.mkdir() if content is None else path.write_bytes(content)
     monkeypatch.setattr("jformer.run.load", None)  # the work, which must not begin
-    monkeypatch.setattr("jformer.training.loop.train", None)
+    monkeypatch.setattr("jformer.training.train.train", None)
     for command in (["evaluate", f"--workdir={workdir}"], small_flags(corpus_directory, workdir)):
         capfd.readouterr()
         assert main(["jformer", *command]) == 2

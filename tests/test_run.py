@@ -19,7 +19,7 @@ from jformer.rundir import read_results
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood
-from jformer.training.step import abstract_params
+from jformer.training.restore import abstract_params
 from tests.conftest import number_words, small_flags
 
 pytestmark = pytest.mark.process

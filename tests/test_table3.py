@@ -14,7 +14,7 @@ from jformer.model.transformer import Transformer
 from jformer.paper import TABLE_3
 from jformer.schema import flatten
 from jformer.training.cost import parameters
-from jformer.training.step import abstract_params
+from jformer.training.restore import abstract_params
 
 pytestmark = pytest.mark.process
 

@@ -17,7 +17,7 @@ import numpy as np
 from jformer.config import BOS, EOS, PAD
 from jformer.decoding.attention import attention_weights
 from jformer.decoding.ensemble import Models, mean_logits
-from jformer.errors import RunError, UserError, is_out_of_memory
+from jformer.errors import UserError, explaining_out_of_memory
 
 Pair = tuple[Sequence[int], Sequence[int]]
 SHORTEST = 16  # positions of a side; lengths double from here, so that few shapes are compiled
@@ -59,15 +59,9 @@ def score_pairs(
             )
     results: list[Forced] = [None] * len(pairs)  # type: ignore[list-item]
     for numbers, source_BS, target_BT1 in batches(pairs, batch_size, limit):
-        try:
+        lengths = f"{source_BS.shape[1]} and {target_BT1.shape[1]}"
+        with explaining_out_of_memory(f"with texts of {lengths} tokens; shorten them"):
             found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
-        except jax.errors.JaxRuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise RunError(
-                f"out of memory with texts of {source_BS.shape[1]} and {target_BT1.shape[1]} "
-                f"tokens; shorten them"
-            ) from error
         for row, number in enumerate(numbers):
             S, T = (len(ids) + 1 for ids in pairs[number])
             weights_TS = found[1][row, :T, :S] if layer else None

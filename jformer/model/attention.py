@@ -16,6 +16,8 @@ from jax import Array
 
 from jformer.config import PAD, ModelConfig
 from jformer.model.dropout import Dropout
+from jformer.model.einsum import einsum_f32
+from jformer.model.initializers import kernel_init
 from jformer.model.positions import RelativeVectors, alibi_bias, apply_rotary
 from jformer.model.shapes import checked
 
@@ -39,21 +41,6 @@ def causal_mask(length: int) -> Array:
     Padding stands at the end of a target, so this mask keeps the tokens from it, too.
     """
     return jnp.tril(jnp.ones((1, 1, length, length), bool))
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def einsum_f32(formula: str, x: Array, y: Array) -> Array:
-    """Compute an einsum of two arrays with a float32 result, whatever the compute dtype."""
-    return jnp.einsum(formula, x, y, preferred_element_type=jnp.float32)
-
-
-@einsum_f32.defjvp
-def einsum_f32_jvp(formula: str, primals: tuple, tangents: tuple) -> tuple:
-    (x, y), (dx, dy) = primals, tangents
-    # JAX's own rule would multiply float32 gradients in the backward pass, slower than the forward
-    # pass and twice as often. This one rounds them to the compute dtype first.
-    tangent = jnp.einsum(formula, dx, y) + jnp.einsum(formula, x, dy)
-    return einsum_f32(formula, x, y), tangent.astype(jnp.float32)
 
 
 @checked
@@ -84,21 +71,6 @@ def attend(
 
 def default_attention() -> Callable:
     return attend
-
-
-def kernel_init(config: ModelConfig, ends_branch: bool = False) -> Callable:
-    """Return the initializer of a kernel; `ends_branch` is for the last one of a residual branch.
-
-    The paper does not give one. The default is Xavier, smaller by sqrt(2N) at the end of a branch:
-    branches that begin small beside what they are added to let a post-norm stack learn from its
-    first steps (GPT-2 scales them so, Radford et al. 2019). With plain Xavier 6 + 6 layers stay at
-    the unigram distribution for hundreds of steps.
-    """
-    if config.initializer == "normal":
-        return nn.initializers.normal(0.02)
-    if config.initializer == "scaled_xavier" and ends_branch:
-        return nn.initializers.variance_scaling(1 / (2 * config.num_layers), "fan_avg", "uniform")
-    return nn.initializers.xavier_uniform()
 
 
 class MultiHeadAttention(nn.Module):
@@ -160,14 +132,10 @@ class MultiHeadAttention(nn.Module):
         """Attend from `x_BQD` to keys and values of `project_kv`: (B, Q, D)."""
         distances_QM = positions_M[None, :] - positions_Q[:, None]
         q_BHQK = self.rotate(self.query(x_BQD).swapaxes(1, 2), positions_Q)
+        bias_BHQM = self.bias(q_BHQK, distances_QM)
+        drop = functools.partial(self.weights_dropout, train=train)
         mixed_BHQU, weights_BHQM = self.attend(
-            q_BHQK,
-            k_BHMK,
-            v_BHMU,
-            mask_B1QM,
-            self.bias(q_BHQK, distances_QM),
-            self.config.scaled_attention,
-            functools.partial(self.weights_dropout, train=train),
+            q_BHQK, k_BHMK, v_BHMU, mask_B1QM, bias_BHQM, self.config.scaled_attention, drop
         )
         if self.positions == "relative":
             relative_QMU = self.relative_value(distances_QM).astype(weights_BHQM.dtype)

@@ -13,8 +13,9 @@ from flax import linen as nn
 from jax import Array
 
 from jformer.config import ModelConfig
-from jformer.model.attention import MultiHeadAttention, default_attention, kernel_init
+from jformer.model.attention import MultiHeadAttention, default_attention
 from jformer.model.dropout import Dropout
+from jformer.model.initializers import kernel_init
 from jformer.model.shapes import checked
 
 # GELU as defined by Hendrycks and Gimpel (2016), not the tanh approximation.
@@ -63,9 +64,8 @@ class FeedForward(nn.Module):
 
     def setup(self):
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-        dtype = config.compute_dtype
-        self.ffn_in = nn.Dense(config.d_ff, kernel_init=first, dtype=dtype)
-        self.ffn_out = nn.Dense(config.d_model, kernel_init=last, dtype=dtype)
+        self.ffn_in = nn.Dense(config.d_ff, kernel_init=first, dtype=config.compute_dtype)
+        self.ffn_out = nn.Dense(config.d_model, kernel_init=last, dtype=config.compute_dtype)
         self.activation_dropout = Dropout(config.activation_dropout)
 
     @checked
@@ -93,14 +93,10 @@ class EncoderLayer(nn.Module):
 
     @checked
     def __call__(self, x_BSD: Array, mask_B1SS: Array, train: bool = False) -> Array:
-        def self_attention(x_BSD):
-            return self.self_attention(x_BSD, x_BSD, mask_B1SS, train)
-
-        def feed_forward(x_BSD):
-            return self.feed_forward(x_BSD, train)
-
-        x_BSD = self.self_attention_residual(x_BSD, self_attention, train)
-        return self.feed_forward_residual(x_BSD, feed_forward, train)
+        x_BSD = self.self_attention_residual(
+            x_BSD, lambda x_BSD: self.self_attention(x_BSD, x_BSD, mask_B1SS, train), train
+        )
+        return self.feed_forward_residual(x_BSD, lambda x: self.feed_forward(x, train), train)
 
 
 class DecoderLayer(nn.Module):
@@ -128,23 +124,19 @@ class DecoderLayer(nn.Module):
         memory_mask_B1TS: Array,
         train: bool = False,
     ) -> Array:
-        def self_attention(x_BTD):
-            return self.self_attention(x_BTD, x_BTD, mask_B1TT, train)
-
-        def cross_attention(x_BTD):
-            return self.cross_attention(x_BTD, memory_BSD, memory_mask_B1TS, train)
-
-        return self.residual_branches(x_BTD, self_attention, cross_attention, train)
+        return self.residual_branches(
+            x_BTD,
+            lambda x_BTD: self.self_attention(x_BTD, x_BTD, mask_B1TT, train),
+            lambda x_BTD: self.cross_attention(x_BTD, memory_BSD, memory_mask_B1TS, train),
+            train,
+        )
 
     def residual_branches(
         self, x_BTD: Array, self_attention: Callable, cross_attention: Callable, train: bool
     ) -> Array:
-        def feed_forward(x_BTD):
-            return self.feed_forward(x_BTD, train)
-
         x_BTD = self.self_attention_residual(x_BTD, self_attention, train)
         x_BTD = self.cross_attention_residual(x_BTD, cross_attention, train)
-        return self.feed_forward_residual(x_BTD, feed_forward, train)
+        return self.feed_forward_residual(x_BTD, lambda x: self.feed_forward(x, train), train)
 
     def decode_step(
         self,
@@ -178,14 +170,10 @@ class DecoderLayer(nn.Module):
             )
 
         def cross_attention(x_1WD):
-            k_HSK, v_HSU = cross_kv
+            k_1HSK, v_1HSU = (x[None] for x in cross_kv)
+            positions_S, mask_111S = jnp.arange(k_1HSK.shape[2]), cross_mask_11S[None]
             return self.cross_attention.attend_cached(
-                x_1WD,
-                positions_W,
-                k_HSK[None],
-                v_HSU[None],
-                jnp.arange(k_HSK.shape[1]),
-                cross_mask_11S[None],
+                x_1WD, positions_W, k_1HSK, v_1HSU, positions_S, mask_111S
             )
 
         x_1WD = self.residual_branches(x_1WD, self_attention, cross_attention, train=False)

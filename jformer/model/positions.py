@@ -1,8 +1,7 @@
 """Position encodings: the sinusoids of Section 3.5 and the alternatives to them.
 
 Added to the embeddings: `sinusoids`, `sinusoids_in_halves`, or a learned table (Table 3, row E).
-Inside self-attention, by the distance of query and key alone: `apply_rotary`, `alibi_bias`, and
-`RelativeVectors`.
+Inside self-attention, by distance alone: `apply_rotary`, `alibi_bias` and `RelativeVectors`.
 """
 
 import jax

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
@@ -17,17 +16,13 @@ from jax import Array
 
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.model.attention import (
-    causal_mask,
-    default_attention,
-    einsum_f32,
-    padding_mask,
-    segment_mask,
-)
+from jformer.model.attention import causal_mask, default_attention, padding_mask, segment_mask
 from jformer.model.dropout import Dropout
+from jformer.model.einsum import einsum_f32
 from jformer.model.layers import DecoderLayer, EncoderLayer, shard_by_batch
 from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
 from jformer.model.shapes import checked
+from jformer.model.stack import rematerialized, scan_layers
 
 Cache = list[tuple[Array, Array]]  # keys (H, W, T, K) and values (H, W, T, U) for each layer
 
@@ -76,8 +71,8 @@ class Transformer(nn.Module):
 
         def matrix(name: str, rows: int) -> Array:
             # With this deviation the scaled embeddings have variance 1.
-            values = nn.initializers.normal(config.d_model**-0.5)
-            return self.param(name, values, (rows, config.d_model))
+            normal = nn.initializers.normal(config.d_model**-0.5)
+            return self.param(name, normal, (rows, config.d_model))
 
         self.embedding = self.source_embedding = self.output = matrix("embedding", V_target)
         if config.tying != "all":
@@ -100,8 +95,7 @@ class Transformer(nn.Module):
         the numbers (B, S) and (B, T) of the pair that each token belongs to: 1, 2, ... and 0 for
         padding.
         """
-        source_segments_BS = None if segments is None else segments[0]
-        memory_BSD = self.encode(source_BS, train, source_segments_BS)
+        memory_BSD = self.encode(source_BS, train, None if segments is None else segments[0])
         return self.decode(target_BT, memory_BSD, source_BS, train, segments)
 
     @checked
@@ -149,14 +143,11 @@ class Transformer(nn.Module):
     def init_cache(self, W: int, T: int) -> Cache:
         """Return an empty cache for the W hypotheses of one sentence, of up to T tokens."""
         config = self.config
-        shape = (config.num_heads, W, T)
-        return [
-            (
-                jnp.zeros((*shape, config.key_width), config.compute_dtype),
-                jnp.zeros((*shape, config.value_width), config.compute_dtype),
-            )
-            for _ in range(config.decoder_layers)
-        ]
+        keys_HWTK, values_HWTU = (
+            jnp.zeros((config.num_heads, W, T, width), config.compute_dtype)
+            for width in (config.key_width, config.value_width)
+        )
+        return [(keys_HWTK, values_HWTU)] * config.decoder_layers
 
     @checked
     def decode_step(
@@ -185,28 +176,13 @@ class Transformer(nn.Module):
         return self.logits(self.final_norm("decoder_norm", x_1WD))[0], new_cache
 
     def run_stack(self, layers: list, x_BLD: Array, *arguments: Any) -> Array:
-        """Run the layers one after the other, each with the same other arguments.
-
-        With `scan_layers` one compiled layer is run in a loop over the stacked parameters. They are
-        stacked here, so that the parameter tree is the same with and without.
-        """
-        if not self.config.scan_layers or self.is_initializing():
-            for layer in layers:
-                x_BLD = layer(x_BLD, *arguments)
-            return x_BLD
-        params = [layer.variables["params"] for layer in layers]
-        # A key per layer: masks are as random as those of the unrolled model, but not the same.
-        random = self.has_rng("dropout")
-        keys = jax.random.split(self.make_rng("dropout"), len(layers)) if random else None
-        free_layer = layers[0].clone(parent=None)  # a function of its parameters
-
-        def run_layer(x_BLD, params_and_key):
-            params, key = params_and_key
-            rngs = {"dropout": key} if random else {}
-            return free_layer.apply({"params": params}, x_BLD, *arguments, rngs=rngs), None
-
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params)
-        return jax.lax.scan(run_layer, x_BLD, (stacked, keys))[0]
+        """Run the layers one after the other, each with the same other arguments."""
+        if self.config.scan_layers and not self.is_initializing():
+            key = self.make_rng("dropout") if self.has_rng("dropout") else None
+            return scan_layers(layers, key, x_BLD, *arguments)
+        for layer in layers:
+            x_BLD = layer(x_BLD, *arguments)
+        return x_BLD
 
     def final_norm(self, name: str, x_BLD: Array) -> Array:
         """Normalize the end of a pre-norm stack; in a post-norm one the last layer has done so."""
@@ -256,14 +232,3 @@ class Transformer(nn.Module):
     def logits(self, x_BLD: Array) -> Array:
         """Multiply by the transposed embedding matrix (Section 3.4): float32 (B, L, V)."""
         return einsum_f32("BLD,DV->BLV", x_BLD, self.output.T.astype(x_BLD.dtype))
-
-
-def rematerialized(layer: type[nn.Module], config: ModelConfig, train_argument: int) -> Any:
-    """Return the layer's class, made to recompute in the backward pass what `model.remat` says."""
-    if config.remat == "none":
-        return layer
-    policy = jax.checkpoint_policies.dots_saveable if config.remat == "dots" else None
-    # `train` is no array; self is argument 0. XLA must not merge the second computation with the
-    # first; in the two loops of a scan it cannot. On a CPU it does merge: there only a scan saves.
-    prevent_cse = not config.scan_layers
-    return nn.remat(layer, policy=policy, static_argnums=train_argument, prevent_cse=prevent_cse)

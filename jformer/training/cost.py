@@ -17,7 +17,9 @@ from jformer.config import Config
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
 from jformer.model.transformer import Transformer
 from jformer.training.flops import multiply_adds
-from jformer.training.step import create_state, from_config, parameter_shapes
+from jformer.training.restore import parameter_shapes
+from jformer.training.setup import from_config
+from jformer.training.step import create_state
 
 log = logging.getLogger(__name__)
 

@@ -51,9 +51,8 @@ def warm_up_and_decay(config: OptimizerConfig, decay_steps: int) -> optax.Schedu
         case "linear":
             decay = optax.schedules.linear_schedule(peak, end, decay_steps - warmup_steps)
         case "cosine":
-            decay = optax.schedules.cosine_decay_schedule(
-                peak, decay_steps - warmup_steps, alpha=end / peak
-            )
+            steps = decay_steps - warmup_steps
+            decay = optax.schedules.cosine_decay_schedule(peak, steps, alpha=end / peak)
         case _:
             decay = optax.schedules.constant_schedule(peak)
     warm_up = optax.schedules.linear_schedule(start, peak, warmup_steps)

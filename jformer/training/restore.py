@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jformer.config import Config
 from jformer.console import say
@@ -17,9 +18,27 @@ from jformer.model.transformer import Transformer
 from jformer.rundir import config_of
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
 from jformer.training.provenance import check_config
-from jformer.training.step import abstract_params
 
 NAMES = "average, last, best, a step, or several steps with commas between"
+
+
+def parameter_shapes(model: Transformer) -> Any:
+    """Return the shapes of the parameters without computing any, and without using a device."""
+    # Parameters are float32 in either; `auto` would ask for the device.
+    model = model.clone(config=dataclasses.replace(model.config, dtype="float32"))
+    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return jax.eval_shape(
+        lambda tokens_11: model.init(jax.random.key(0), tokens_11, tokens_11), tokens_11
+    )["params"]
+
+
+def abstract_params(model: Transformer) -> Any:
+    """Return the shapes of the parameters, placed on one device."""
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device),
+        parameter_shapes(model),
+    )
 
 
 def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:

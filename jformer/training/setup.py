@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from jformer import rundir
-from jformer.config import Config, write_config
+from jformer.config import Config, TrainConfig, write_config
 from jformer.console import say
 from jformer.data.batches import Batch, Batches
 from jformer.data.cache import content_hashes
@@ -23,6 +23,7 @@ from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood
+from jformer.training.optimizer import learning_rate, make_optimizer
 from jformer.training.processes import check_same
 from jformer.training.provenance import (
     Hashes,
@@ -32,7 +33,7 @@ from jformer.training.provenance import (
     check_config,
 )
 from jformer.training.restore import initial_params, make_model, run_and_checkpoint
-from jformer.training.step import TrainState, create_state, from_config
+from jformer.training.step import TrainState, create_state, make_train_step
 
 # The position of a new run, as checkpoints store it: no data read, no scores, no time passed.
 NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
@@ -111,6 +112,15 @@ def prepare(
         params_key=params_key,
         dropout_key=dropout_key,
     )
+
+
+def from_config(
+    config: Config, model: Transformer, sum_devices: Callable[[Any], Any] = lambda tree: tree
+) -> tuple[Any, Any, Any]:
+    """Return the schedule, the optimizer and the train step of a config."""
+    rate = learning_rate(config)
+    optimizer = make_optimizer(config.optimizer, rate)
+    return rate, optimizer, make_train_step(model, optimizer, config.train, sum_devices)
 
 
 def name_of_validation(config: Config) -> str:
@@ -225,4 +235,14 @@ def describe(setup: TrainSetup, state: TrainState) -> str:
         f"            {batches.token_utilization():.0%} of positions hold a token\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {per_epoch:,}, "
         f"by {config.parallel.backend} on {devices}"
+    )
+
+
+def advice_on_memory(train: TrainConfig) -> str:
+    """Return what to do where a train step does not fit into the memory."""
+    return (
+        f"with config.train.batch_tokens={train.batch_tokens:,} positions a side in a batch, "
+        f"computed in config.train.accumulate={train.accumulate} parts. Raise accumulate, which "
+        f"gives the same result, or lower batch_tokens; `summary` with the same --config and "
+        f"--memory=GIGABYTES says which fit"
     )

@@ -5,7 +5,6 @@ shifted left by one position: without BOS, with EOS. Packed rows, which hold sev
 with `source_segments_BS` and `target_segments_BT`.
 """
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +13,9 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jformer.config import PAD, Config, TrainConfig
+from jformer.config import PAD, TrainConfig
 from jformer.model.transformer import Transformer
 from jformer.training.loss import SUMS, loss_sums, r_drop_kl
-from jformer.training.optimizer import learning_rate, make_optimizer
 
 
 @struct.dataclass
@@ -35,25 +33,6 @@ def create_state(
     params = model.init(key, tokens_11, tokens_11)["params"]
     ema = jax.tree.map(jnp.copy, params) if with_ema else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), ema)
-
-
-def parameter_shapes(model: Transformer) -> Any:
-    """Return the shapes of the parameters without computing any, and without using a device."""
-    # Parameters are float32 in either; `auto` would ask for the device.
-    model = model.clone(config=dataclasses.replace(model.config, dtype="float32"))
-    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    return jax.eval_shape(
-        lambda tokens_11: model.init(jax.random.key(0), tokens_11, tokens_11), tokens_11
-    )["params"]
-
-
-def abstract_params(model: Transformer) -> Any:
-    """Return the shapes of the parameters, placed on one device."""
-    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=one_device),
-        parameter_shapes(model),
-    )
 
 
 def logits(model: Transformer, params, batch, **options):
@@ -145,15 +124,6 @@ def make_train_step(
         return TrainState(state.step + 1, *kept), metrics
 
     return step
-
-
-def from_config(
-    config: Config, model: Transformer, sum_devices: Callable[[Any], Any] = lambda tree: tree
-) -> tuple[Any, Any, Any]:
-    """Return the schedule, the optimizer and the train step of a config."""
-    rate = learning_rate(config)
-    optimizer = make_optimizer(config.optimizer, rate)
-    return rate, optimizer, make_train_step(model, optimizer, config.train, sum_devices)
 
 
 def evaluation_step(model: Transformer, params, batch):

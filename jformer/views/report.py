@@ -22,7 +22,7 @@ from jformer.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
 from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics, read_results
 from jformer.schema import flatten
 from jformer.training.cost import parameters
-from jformer.training.step import parameter_shapes
+from jformer.training.restore import parameter_shapes
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.process
 
 
 def test_only_a_batch_norm_depends_on_what_stands_beside_a_sentence(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["", "--batch_tokens=2048", "--steps=10"])
+    monkeypatch.setattr(layernorm_batchnorm, "SENTENCES", 6)  # a program for each length
+    monkeypatch.setattr(sys, "argv", ["", "--batch_tokens=512", "--steps=5"])
     layernorm_batchnorm.main()
     heading, layer, batch = capsys.readouterr().out.splitlines()
     layer, batch = (

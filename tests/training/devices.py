@@ -15,7 +15,8 @@ import numpy as np
 from jformer.config import Config, ModelConfig, OptimizerConfig
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
-from jformer.training.step import TrainState, from_config
+from jformer.training.setup import from_config
+from jformer.training.step import TrainState
 
 V = 32
 MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=4, dropout=0.0, dtype="float32")

@@ -16,7 +16,7 @@ from jformer.training.cost import (
     largest_batch_tokens,
     step_bytes,
 )
-from jformer.training.step import abstract_params
+from jformer.training.restore import abstract_params
 from tests.conftest import small_config
 
 pytestmark = pytest.mark.process

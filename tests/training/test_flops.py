@@ -13,7 +13,7 @@ from jformer.config import ModelConfig, freeze
 from jformer.model.transformer import Transformer
 from jformer.training import flops
 from jformer.training.flops import measured_flops, multiply_adds, peak_flops, step_flops
-from jformer.training.step import parameter_shapes
+from jformer.training.restore import parameter_shapes
 from tests import traced
 
 BASE = freeze(base.get_config())

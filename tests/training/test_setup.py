@@ -105,7 +105,7 @@ def test_a_batch_beyond_the_memory_is_one_line(corpus_directory, tmp_path, capsy
     assert main(["jformer", *flags]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(
-        "jformer: out of memory: a batch has config.train.batch_tokens=10,000,000 positions a side"
+        "jformer: out of memory with config.train.batch_tokens=10,000,000 positions a side"
     )
     assert "config.train.accumulate=1" in error
     assert "--memory=" in error

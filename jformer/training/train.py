@@ -1,0 +1,76 @@
+"""Training in a run directory: lock it, prepare, restore, run the loop, finish the last save."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from jformer.config import Config
+from jformer.console import say
+from jformer.data.corpora import Split
+from jformer.data.pipeline import open_data
+from jformer.errors import Stopped, explaining_out_of_memory
+from jformer.rundir import create, locked
+from jformer.training import parallel
+from jformer.training.checkpoint import Checkpoints
+from jformer.training.clock import Clock
+from jformer.training.evaluate import pairs_beyond
+from jformer.training.loop import loop
+from jformer.training.monitor import Monitor, Profile
+from jformer.training.processes import is_first
+from jformer.training.setup import (
+    advice_on_memory,
+    describe,
+    is_complete,
+    prepare,
+    restore_or_init,
+    write_run_files,
+)
+from jformer.training.stopping import SAVE, StopHandler
+
+
+def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
+    """Train until step `config.train.steps`, from the newest checkpoint if there is one.
+
+    Returns the splits of `config.train.scored`; `profile` is STEP:COUNT. Raises `Stopped` where a
+    signal ended the run, with all saved, and `RunError` where it cannot go on or cannot save the
+    last step.
+    """
+    clock, profiler = Clock(), Profile(profile, workdir)
+    mesh = parallel.make_mesh(config)
+    corpora, splits = open_data(config)
+    validation = splits["validation"]
+    wanted = config.train.scored
+    scored = {
+        name: split
+        for name, split in splits.items()
+        if wanted == "all" or (name == "validation") == (wanted == "validation")
+    }
+    if workdir.is_dir() and not os.access(workdir, os.W_OK) and is_complete(config, workdir):
+        return scored  # nothing is written there
+    create(workdir)
+    with locked(workdir) if is_first() else contextlib.nullcontext():
+        if is_complete(config, workdir):
+            return scored
+        with clock("preparation"):
+            setup = prepare(config, corpora, validation, workdir, mesh)
+            for name, split in {"validation": validation, **scored}.items():
+                if warning := pairs_beyond(name, split, setup.vocabularies, config.model):
+                    say(warning)
+        memory = explaining_out_of_memory(advice_on_memory(config.train))
+        with Checkpoints(workdir, config.train) as checkpoints, memory:
+            with clock("preparation"):
+                state, position = restore_or_init(setup, checkpoints)
+                # After all that can be a mistake of the user.
+                write_run_files(config, setup.vocabularies, workdir)
+                step, seconds = int(state.step), position["seconds"]
+                monitor = Monitor(setup.config, workdir, step, mesh, clock, seconds)
+            say(describe(setup, state))
+            minutes, closing = config.train.checkpoint_minutes, contextlib.closing
+            with closing(monitor), closing(profiler), StopHandler(minutes) as stop:
+                step, request = loop(setup, state, position, checkpoints, stop, monitor, profiler)
+                with clock("checkpoints"):
+                    checkpoints.finish(step)
+                request = max(request, stop.request)  # a signal may come while the last is saved
+                if request > SAVE:
+                    raise Stopped(request - SAVE)
+    return scored
