@@ -270,7 +270,7 @@ def test_devices_and_how_they_share_the_work_are_described():
         report=types.SimpleNamespace(lines=lambda: ["nothing skipped or changed"]),
     )  # fmt: skip
     assert describe(task, types.SimpleNamespace(params=leaves)) == (
-        "model       120 parameters, vocabulary of 1,300 and 2,000, auto\n"
+        "model       120 parameters, vocabulary of 1,300 and 2,000, float32\n"
         "data        5,000 training pairs an epoch; nothing skipped or changed\n"
         "batches     8x16+20, 4x32+40 (rows x source + target tokens, each of these 2 compiled "
         "once);\n"
