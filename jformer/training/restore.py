@@ -45,33 +45,36 @@ def restore(workdir: Path, which: str = "average") -> Restored:
     config = config_of(workdir)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = make_model(config, vocabularies)
-    like = abstract_params(model)
     with Checkpoints(workdir) as checkpoints, naming_other_checkpoints(checkpoints, which):
-        if which == "best":
-            step = checkpoints.best_step()
-            if step is None:
-                raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
-            checkpoints.check_vocabulary(step, vocabularies.hash, best=True)
-            check_config(checkpoints.metadata(step, best=True), config, workdir, step)
-            params = checkpoints.best_params(like)
-            return Restored(config, vocabularies, model, params, step)
-        saved = checkpoints.steps()
-        if not saved:
-            raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
-        ema = config.train.ema_decay > 0
-        if which == "average" and not ema:
-            steps = checkpoints.steps_to_average(config.train)
-        elif which in ("average", "last"):
-            steps = saved[-1:]
-        elif re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
-            steps = [int(number) for number in which.split(",")]
-        else:
-            raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
+        best = which == "best"
+        steps = steps_named(which, checkpoints, config, workdir)
         for step in steps:
-            checkpoints.check_vocabulary(step, vocabularies.hash)
-            check_config(checkpoints.metadata(step), config, workdir, step)
-        params = checkpoints.params(steps, like, ema=ema and which == "average")
+            checkpoints.check_vocabulary(step, vocabularies.hash, best)
+            check_config(checkpoints.metadata(step, best), config, workdir, step)
+        averaged = config.train.ema_decay > 0 and which in ("average", "best")
+        item = "ema" if averaged else "params"
+        params = checkpoints.params(steps, abstract_params(model), item, best)
     return Restored(config, vocabularies, model, params, steps[-1])
+
+
+def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
+    """Return the steps of the checkpoints to average."""
+    if which == "best":
+        step = checkpoints.best_step()
+        if step is None:
+            raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
+        return [step]
+    saved = checkpoints.steps()
+    if not saved:
+        raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
+    # The last moving average is a mean of many steps already.
+    if which == "last" or (which == "average" and config.train.ema_decay > 0):
+        return saved[-1:]
+    if which == "average":
+        return checkpoints.steps_to_average(config.train)
+    if re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
+        return [int(number) for number in which.split(",")]
+    raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
 
 
 @contextlib.contextmanager
