@@ -109,8 +109,7 @@ class Checkpoints:
     def steps_to_average(self, train: TrainConfig) -> list[int]:
         """Return the steps to average for translation and scoring; there must be a checkpoint."""
         steps = self.steps()
-        newest = steps[-1]
-        ended = newest >= train.steps or self.position(newest).get("ended", False)
+        ended = steps[-1] >= train.steps or self.position(steps[-1]).get("ended", False)
         return averaged(steps, ended, train)
 
     def best_step(self) -> int | None:

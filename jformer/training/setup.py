@@ -54,7 +54,6 @@ class TrainSetup:
     model: Transformer
     rate: Callable[[int], Any]
     create: Callable[[jax.Array], TrainState]
-    shardings: TrainState
     train_step: Callable
     params_key: jax.Array
     dropout_key: jax.Array
@@ -70,12 +69,13 @@ def prepare(
     config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
 ) -> TrainSetup:
     """Tokenize the text and build the train step, without writing to the run directory yet."""
-    begins = newest_step(workdir) is None
+    begins = not Checkpoints(workdir).steps()
     if begins and config.train.init_from:
         rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
     hashes = content_hashes(corpora)
     content = " ".join(each for _, each in hashes)
-    text = hashes + content_hashes([in_memory(name_of_validation(config), validation)])
+    name = f"the validation split {config.data.validation}".rstrip()
+    text = hashes + content_hashes([in_memory(name, validation)])
     if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)
     else:
@@ -105,7 +105,6 @@ def prepare(
         likelihood=likelihood(model, vocabularies, validation, config, mesh),
         model=model,
         rate=rate,
-        shardings=shardings,
         create=jax.jit(create, out_shardings=shardings),
         train_step=parallel.compile_train_step(step, mesh, shardings, backend),
         params_key=params_key,
@@ -113,20 +112,10 @@ def prepare(
     )
 
 
-def name_of_validation(config: Config) -> str:
-    """Return the name of the validation text for error messages."""
-    return f"the validation split {config.data.validation}".rstrip()
-
-
 def restore_or_init(setup: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
     """Return the state and the position of the newest checkpoint, or initial ones."""
-    shapes = jax.eval_shape(setup.create, setup.params_key)
-    like = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        shapes,
-        setup.shardings,
-    )
     if checkpoints.steps():
+        like = jax.eval_shape(setup.create, setup.params_key)  # with the shardings of its results
         state, position = checkpoints.restore_newest(like, setup.vocabularies.hash)
         step = int(state.step)
         metadata = checkpoints.metadata(step)
@@ -149,11 +138,6 @@ def write_run_files(config: Config, vocabularies: Vocabularies, workdir: Path) -
         workdir.mkdir(exist_ok=True)
         write_config(config, workdir / rundir.CONFIG)
         vocabularies.save(workdir)
-
-
-def newest_step(workdir: Path) -> int | None:
-    """Return the step of the newest checkpoint; None if there is none."""
-    return max(Checkpoints(workdir).steps(), default=None)
 
 
 def is_complete(config: Config, workdir: Path) -> bool:
