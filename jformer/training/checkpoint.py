@@ -142,7 +142,8 @@ class Checkpoints:
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict]:
         """Return the state, shaped and placed as `like`, and the position."""
         trees = {item: getattr(like, item) for item in ARRAYS}
-        items = self._read(self._all, step, trees, ["position"], whole=True)
+        # The metadata is not used: it is verified with the rest.
+        items = self._read(self._all, step, trees, ["position", "metadata"])
         number = jax.device_put(np.int32(step), like.step.sharding)
         state = TrainState(number, *(items.get(item) for item in ARRAYS))
         return state, items["position"]
@@ -229,18 +230,17 @@ class Checkpoints:
         step: int,
         trees: dict[str, Any],
         texts: Collection[str] = (),
-        whole: bool = False,
     ) -> dict[str, Any]:
         """Return items by name: arrays shaped and placed as in `trees`, and the JSON of `texts`.
 
-        With `whole`, the checksums of all items are verified, not only of these. Whatever prevents
-        reading is raised as a `UserError` of one line.
+        Their checksums are verified. Whatever prevents reading is raised as a `UserError` of one
+        line.
         """
         directory, steps = folder.path / str(step), folder.steps()
         if step not in steps:
             raise UserError(f"{folder.path}: no checkpoint of step {step}; there are {steps}")
-        wanted = None if whole else [*trees, *texts]
         # In a job one process reads all files, and the others fall back to the same step.
+        wanted = [*trees, *texts]
         if found := of_first(lambda: verify_checksums(directory, wanted), self._together):
             raise CorruptCheckpointError(f"{directory}: damaged: {found}")
         try:

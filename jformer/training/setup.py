@@ -147,13 +147,10 @@ def is_complete(config: Config, workdir: Path) -> bool:
     """
     checkpoints = Checkpoints(workdir)
     newest = max(checkpoints.steps(), default=0)
-    if not newest:
-        return False
     if newest < config.train.steps:
         position = checkpoints.newest_position()
-        if not position.get("ended", False):
-            return False
-        if not 0 < config.train.patience <= position["best"]["worse"]:
+        ended = position.get("ended", False)
+        if not ended or not 0 < config.train.patience <= position["best"]["worse"]:
             return False
     # Last, as it reads the whole checkpoint; a run with steps to go does so when it resumes.
     return checkpoints.is_whole(newest)
