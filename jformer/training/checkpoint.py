@@ -33,7 +33,7 @@ from jformer.errors import UserError
 from jformer.rundir import BEST, CHECKPOINTS, VOCABULARY
 from jformer.training.processes import of_first
 from jformer.training.provenance import describe
-from jformer.training.retention import averaged, kept
+from jformer.training.retention import kept
 from jformer.training.step import TrainState
 from jformer.training.storage import (
     CheckpointDirectory,
@@ -105,12 +105,6 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """Finish a save in progress, as every read does, and return the saved steps, ascending."""
         return self._all.steps()
-
-    def steps_to_average(self, train: TrainConfig) -> list[int]:
-        """Return the steps to average for translation and scoring; there must be a checkpoint."""
-        steps = self.steps()
-        ended = steps[-1] >= train.steps or self.position(steps[-1]).get("ended", False)
-        return averaged(steps, ended, train)
 
     def best_step(self) -> int | None:
         return max(self._best.steps(), default=None)

@@ -6,6 +6,7 @@ config and the text that it began with. Other versions, which may round differen
 
 import dataclasses
 import importlib.metadata
+import itertools
 import platform
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,7 @@ def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: 
 
 def changed_file(before: Hashes, now: Hashes) -> str:
     """Return the first file that was changed, added or removed; empty if there is none."""
-    known = [content for _, content in before]
-    for number, (name, content) in enumerate(now):
-        if known[number : number + 1] != [content]:
-            return name
-    return before[len(now)][0] if len(before) > len(now) else ""
+    for (old_name, old), (name, content) in itertools.zip_longest(before, now, fillvalue=("", "")):
+        if old != content:
+            return name or old_name
+    return ""

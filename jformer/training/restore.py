@@ -16,6 +16,7 @@ from jformer.model.transformer import Transformer
 from jformer.rundir import config_of
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
 from jformer.training.provenance import check_config
+from jformer.training.retention import averaged
 from jformer.training.step import abstract_params
 
 NAMES = "average, last, best, a step, or several steps with commas between"
@@ -51,8 +52,8 @@ def restore(workdir: Path, which: str = "average") -> Restored:
         for step in steps:
             checkpoints.check_vocabulary(step, vocabularies.hash, best)
             check_config(checkpoints.metadata(step, best), config, workdir, step)
-        averaged = config.train.ema_decay > 0 and which in ("average", "best")
-        item = "ema" if averaged else "params"
+        moving = config.train.ema_decay > 0 and which in ("average", "best")
+        item = "ema" if moving else "params"
         params = checkpoints.params(steps, abstract_params(model), item, best)
     except CorruptCheckpointError as error:
         others = ", ".join(map(str, checkpoints.steps()))
@@ -76,7 +77,9 @@ def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: P
     if which == "last" or (which == "average" and config.train.ema_decay > 0):
         return saved[-1:]
     if which == "average":
-        return checkpoints.steps_to_average(config.train)
+        newest = saved[-1]
+        ended = newest >= config.train.steps or checkpoints.position(newest).get("ended", False)
+        return averaged(saved, ended, config.train)
     if re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
         return [int(number) for number in which.split(",")]
     raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
