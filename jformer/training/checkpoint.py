@@ -19,7 +19,7 @@ single process may read alone.
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from jformer.errors import UserError
 from jformer.rundir import BEST, CHECKPOINTS, VOCABULARY
 from jformer.training.processes import of_first
 from jformer.training.provenance import describe
-from jformer.training.retention import averaged, kept
+from jformer.training.retention import kept
 from jformer.training.step import TrainState
 from jformer.training.storage import (
     CheckpointDirectory,
@@ -66,8 +66,10 @@ class Checkpoints:
         self._all = CheckpointDirectory(workdir / CHECKPOINTS)
         self._best = CheckpointDirectory(workdir / BEST)
         if train is not None:
-            self._all.open(lambda steps, last: kept(steps, last, train))
-            self._best.open(lambda _, last: {last})
+            # Several processes must stop: the others wait for this one to finish the save.
+            may_fail = train.failed_save == "go_on" and not self._together
+            self._all.open(lambda steps, last: kept(steps, last, train), may_fail)
+            self._best.open(lambda _, last: {last}, may_fail)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -82,17 +84,17 @@ class Checkpoints:
 
     def close(self) -> None:
         """Finish a save in progress and close; raises `SaveError` if the save fails."""
-        with contextlib.ExitStack() as stack:  # closes both, even if one of them fails
-            for folder in (self._all, self._best):
-                stack.callback(folder.close)
-                stack.callback(self._unless_it_may_fail, folder.wait)
+        try:
+            self._best.close()
+        finally:
+            self._all.close()
 
     def finish(self, step: int) -> None:
         """Wait for the checkpoint of the last step, which holds the result of the run.
 
         Raises `SaveError` if it could not be written, whatever `failed_save` says.
         """
-        self._unless_it_may_fail(self._best.wait)
+        self._best.steps()
         if step not in self.steps() and jax.process_index() == 0:
             raise SaveError(
                 f"{self._all.path / str(step)}: the last checkpoint could not be written, so there "
@@ -102,18 +104,9 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Finish a save in progress, as every read does, and return the saved steps, ascending."""
-        self._unless_it_may_fail(self._all.wait)
         return self._all.steps()
 
-    def steps_to_average(self, train: TrainConfig) -> list[int]:
-        """Return the steps to average for translation and scoring; there must be a checkpoint."""
-        steps = self.steps()
-        newest = steps[-1]
-        ended = newest >= train.steps or self.position(newest).get("ended", False)
-        return averaged(steps, ended, train)
-
     def best_step(self) -> int | None:
-        self._unless_it_may_fail(self._best.wait)
         return max(self._best.steps(), default=None)
 
     def save(self, state: TrainState, position: dict, config: Config, vocabulary_hash: str) -> None:
@@ -125,7 +118,7 @@ class Checkpoints:
             "position": position,
             "metadata": describe(config, vocabulary_hash),
         }
-        self._save(self._all, int(state.step), items)
+        self._all.save(int(state.step), items)
 
     def save_best(
         self, state: TrainState, score: float, config: Config, vocabulary_hash: str
@@ -133,30 +126,18 @@ class Checkpoints:
         """Replace the best checkpoint; saves neither the optimizer state nor the position."""
         metadata = {**describe(config, vocabulary_hash), "score": score}
         items = {"params": state.params, "ema": state.ema, "metadata": metadata}
-        self._save(self._best, int(state.step), items)
-
-    def _save(self, folder: CheckpointDirectory, step: int, items: dict[str, Any]) -> None:
-        self._unless_it_may_fail(folder.wait)  # apart: if the last save failed, this one still runs
-        self._unless_it_may_fail(lambda: folder.save(step, items))
+        self._best.save(int(state.step), items)
 
     def check_errors(self) -> None:
         """Raise the `SaveError` of a save that has failed in the background, or log it."""
-        for folder in (self._all, self._best):
-            self._unless_it_may_fail(folder.check)
-
-    def _unless_it_may_fail(self, save: Callable[[], None]) -> None:
-        try:
-            save()
-        except SaveError as error:
-            # Several processes must stop: the others wait for this one to finish the save.
-            if self._together or self._train is None or self._train.failed_save == "stop":
-                raise
-            log.warning("%s. Training goes on without it", error)
+        self._all.check()
+        self._best.check()
 
     def restore(self, step: int, like: TrainState) -> tuple[TrainState, dict]:
         """Return the state, shaped and placed as `like`, and the position."""
         trees = {item: getattr(like, item) for item in ARRAYS}
-        items = self._read(self._all, step, trees, ["position"], whole=True)
+        # The metadata is not used: it is verified with the rest.
+        items = self._read(self._all, step, trees, ["position", "metadata"])
         number = jax.device_put(np.int32(step), like.step.sharding)
         state = TrainState(number, *(items.get(item) for item in ARRAYS))
         return state, items["position"]
@@ -227,36 +208,15 @@ class Checkpoints:
         if jax.process_index() == 0:
             shutil.rmtree(self._best.path, ignore_errors=True)
 
-    def params(self, steps: list[int], like: Any, ema: bool = False) -> Any:
-        """Return the mean parameters of these steps (Section 6.1), shaped and placed as `like`.
-
-        With `ema`, return the moving average at the last step, which is such a mean already.
-        """
-        steps, item = (steps[-1:], "ema") if ema else (steps, "params")
+    def params(self, steps: list[int], like: Any, item: str = "params", best: bool = False) -> Any:
+        """Return the mean of an item at these steps (Section 6.1), shaped and placed as `like`."""
+        folder = self._best if best else self._all
         total = None
         for step in steps:
-            params = self._finite(self._all, step, item, like)
-            total = params if total is None else jax.tree.map(lambda a, b: a + b, total, params)
+            params = self._read(folder, step, {item: like})[item]
+            check_finite(params, f"{folder.path / str(step)}: {item}")
+            total = params if total is None else jax.tree.map(jnp.add, total, params)
         return jax.tree.map(lambda x: x / len(steps), total)
-
-    def best_params(self, like: Any) -> Any:
-        """Return the parameters of the best checkpoint, or their moving average if it has one."""
-        step = self.best_step()
-        if step is None:
-            raise UserError(f"{self._best.path}: no best checkpoint yet; train first")
-        averaged = (self._best.path / str(step) / "ema").is_dir()
-        return self._finite(self._best, step, "ema" if averaged else "params", like)
-
-    def _finite(self, folder: CheckpointDirectory, step: int, item: str, like: Any) -> Any:
-        params = self._read(folder, step, {item: like})[item]
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-            if not jnp.isfinite(leaf).all():
-                name = jax.tree_util.keystr(path, simple=True, separator=".")
-                raise UserError(
-                    f"{folder.path / str(step)}: {item}.{name} is not finite; its training had "
-                    f"diverged, take an earlier checkpoint"
-                )
-        return params
 
     def _read(
         self,
@@ -264,21 +224,17 @@ class Checkpoints:
         step: int,
         trees: dict[str, Any],
         texts: Collection[str] = (),
-        whole: bool = False,
     ) -> dict[str, Any]:
         """Return items by name: arrays shaped and placed as in `trees`, and the JSON of `texts`.
 
-        With `whole`, the checksums of all items are verified, not only of these. Whatever prevents
-        reading is raised as a `UserError` of one line.
+        Their checksums are verified. Whatever prevents reading is raised as a `UserError` of one
+        line.
         """
-        self._unless_it_may_fail(folder.wait)
-        directory = folder.path / str(step)
-        if not directory.is_dir():
-            raise UserError(
-                f"{folder.path}: no checkpoint of step {step}; there are {folder.steps()}"
-            )
-        wanted = None if whole else [*trees, *texts]
+        directory, steps = folder.path / str(step), folder.steps()
+        if step not in steps:
+            raise UserError(f"{folder.path}: no checkpoint of step {step}; there are {steps}")
         # In a job one process reads all files, and the others fall back to the same step.
+        wanted = [*trees, *texts]
         if found := of_first(lambda: verify_checksums(directory, wanted), self._together):
             raise CorruptCheckpointError(f"{directory}: damaged: {found}")
         try:
@@ -296,3 +252,13 @@ class Checkpoints:
                 f"Give the config that it was trained with, or choose another --workdir"
             )
         return items
+
+
+def check_finite(params: Any, where: str) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.isfinite(leaf).all():
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise UserError(
+                f"{where}.{name} is not finite; its training had diverged, take an earlier "
+                f"checkpoint"
+            )

@@ -15,46 +15,45 @@ import numpy as np
 
 from jformer.config import Config
 
-NVIDIA, GOOGLE = "NVIDIA data sheet", "Google Cloud documentation"
-
-# 10^12 operations per second of dense bfloat16 matrix products; half the number of data sheets that
-# give it "with sparsity". The whole name has to match: a part of a GPU (MIG) or a laptop variant is
-# slower than the GPU it is named after, and is measured instead.
+# 10^12 operations per second of dense bfloat16 matrix products, by NVIDIA's data sheets and Google
+# Cloud's documentation; half the number of sheets that give it "with sparsity". The whole name has
+# to match: a part of a GPU (MIG) or a laptop variant is slower than the GPU it is named after, and
+# is measured instead.
 BFLOAT16_PEAKS = (
-    (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312, NVIDIA),
-    (r"NVIDIA H100 80GB HBM3", 989, NVIDIA),
-    (r"NVIDIA H100 PCIe", 756, NVIDIA),
-    (r"NVIDIA H100 NVL|NVIDIA H200 NVL", 835, NVIDIA),
-    (r"NVIDIA H200", 989, NVIDIA),
-    (r"NVIDIA GH200 .*", 989, NVIDIA),
-    (r"NVIDIA A10", 125, NVIDIA),
-    (r"NVIDIA A10G", 70, NVIDIA),
-    (r"NVIDIA A40", 149.7, NVIDIA),
-    (r"NVIDIA L4", 121, NVIDIA),
-    (r"NVIDIA L40S", 362, NVIDIA),
-    (r"NVIDIA GeForce RTX 3090", 71, NVIDIA),
-    (r"NVIDIA GeForce RTX 4090", 165, NVIDIA),
+    (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312),
+    (r"NVIDIA H100 80GB HBM3", 989),
+    (r"NVIDIA H100 PCIe", 756),
+    (r"NVIDIA H100 NVL|NVIDIA H200 NVL", 835),
+    (r"NVIDIA H200", 989),
+    (r"NVIDIA GH200 .*", 989),
+    (r"NVIDIA A10", 125),
+    (r"NVIDIA A10G", 70),
+    (r"NVIDIA A40", 149.7),
+    (r"NVIDIA L4", 121),
+    (r"NVIDIA L40S", 362),
+    (r"NVIDIA GeForce RTX 3090", 71),
+    (r"NVIDIA GeForce RTX 4090", 165),
     # JAX's device is one of a chip's two cores.
-    (r"TPU v2", 45 / 2, GOOGLE),
-    (r"TPU v3", 123 / 2, GOOGLE),
+    (r"TPU v2", 45 / 2),
+    (r"TPU v3", 123 / 2),
     # JAX's device is a chip.
-    (r"TPU v4", 275, GOOGLE),
-    (r"TPU v5 lite|TPU v5e", 197, GOOGLE),
-    (r"TPU v5|TPU v5p", 459, GOOGLE),
-    (r"TPU v6 lite|TPU v6e", 918, GOOGLE),
+    (r"TPU v4", 275),
+    (r"TPU v5 lite|TPU v5e", 197),
+    (r"TPU v5|TPU v5p", 459),
+    (r"TPU v6 lite|TPU v6e", 918),
 )
 
 
-def peak_flops(device: jax.Device, dtype: str) -> tuple[float, str]:
-    """Return one device's peak operations per second of matrix products, and the figure's source.
+def peak_flops(device: jax.Device, dtype: str) -> float:
+    """Return the peak operations per second of one device's matrix products.
 
     Where no data sheet gives it, it is measured once, which needs a device of this process.
     """
     if dtype == "bfloat16":
-        for kind, tera, source in BFLOAT16_PEAKS:
+        for kind, tera in BFLOAT16_PEAKS:
             if re.fullmatch(kind, device.device_kind):
-                return tera * 1e12, source
-    return measured_flops(device, dtype), "measured"
+                return tera * 1e12
+    return measured_flops(device, dtype)
 
 
 @functools.cache

@@ -69,7 +69,7 @@ class Monitor:
         self._progress = Progress("step", config.train.steps, done=first, lines=False)
         self._steps_here = 0
         self._shapes: set[tuple] = set()
-        self._peak = mesh.size * peak_flops(mesh.local_devices[0], config.model.compute_dtype)[0]
+        self._peak = mesh.size * peak_flops(mesh.local_devices[0], config.model.compute_dtype)
         self._busy_before = 0.0
         self.writes = jax.process_index() == 0
         if self.writes:

@@ -11,6 +11,7 @@ the `data` axis only.
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -80,9 +81,9 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
 
 def mesh_sizes(parallel: ParallelConfig, devices: int) -> dict[str, int]:
     sizes = {"data": parallel.data, "fsdp": parallel.fsdp, "model": parallel.model}
-    fixed = int(np.prod([size for size in sizes.values() if size != -1]))
+    fixed = math.prod(size for size in sizes.values() if size != -1)
     sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
-    if int(np.prod(list(sizes.values()))) != devices:
+    if math.prod(sizes.values()) != devices:
         asked = ", ".join(f"{name}={getattr(parallel, name)}" for name in sizes)
         raise UserError(
             f"config.parallel: {asked} do not make up the {devices} devices there are; "
@@ -153,15 +154,6 @@ def place_request(request: int, mesh: Mesh) -> jax.Array:
 
 def row_shares(mesh: Mesh) -> int:
     return mesh.shape["data"] * mesh.shape["fsdp"]
-
-
-def to_host(tree: Any) -> Any:
-    """Return the whole arrays on the host, even if several processes hold shards of them."""
-    if jax.process_count() == 1:
-        return jax.device_get(tree)
-    from jax.experimental import multihost_utils
-
-    return multihost_utils.process_allgather(tree, tiled=True)
 
 
 def sum_devices(backend: str) -> Callable[[Any], Any]:

@@ -57,10 +57,8 @@ def check_same(config: Config, **facts: Any) -> None:
         return
     own = {f"config.{name}": value for name, value in flatten(config).items()}
     del own["config.parallel.process"]
-    mine = json.dumps({"the version of JAX": jax.__version__, **own, **facts}).encode()
-    length = multihost_utils.broadcast_one_to_all(np.int32(len(mine)))
-    padded = np.frombuffer(mine.ljust(int(length))[: int(length)], np.uint8)
-    first = json.loads(bytes(multihost_utils.broadcast_one_to_all(padded)))
+    mine = json.dumps({"the version of JAX": jax.__version__, **own, **facts})
+    first = json.loads(text_of_first(mine))
     differing = [
         f"{name} is {value!r}, and {first.get(name)!r} in process 0"
         for name, value in json.loads(mine).items()
@@ -80,13 +78,18 @@ def is_first() -> bool:
 
 
 def of_first(find: Callable[[], str], together: bool) -> str:
-    """Call `find` in the first process alone, and return its result, up to 1,000 bytes, in all.
+    """Call `find` in the first process alone, and return its result in all.
 
     Where the processes are not `together`, each calls it for itself.
     """
     if not together:
         return find()
-    found = find() if is_first() else ""
-    padded = np.frombuffer(found.encode()[:1000].ljust(1000), np.uint8)
-    shared = np.asarray(multihost_utils.broadcast_one_to_all(padded), np.uint8)
-    return shared.tobytes().decode(errors="replace").rstrip()
+    return text_of_first(find() if is_first() else "")
+
+
+def text_of_first(text: str) -> str:
+    """Return the first process's `text` in all of them."""
+    content = text.encode()
+    length = int(multihost_utils.broadcast_one_to_all(np.int32(len(content))))
+    padded = np.frombuffer(content[:length].ljust(length), np.uint8)
+    return bytes(multihost_utils.broadcast_one_to_all(padded)).decode() if length else ""

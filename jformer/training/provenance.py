@@ -6,11 +6,13 @@ config and the text that it began with. Other versions, which may round differen
 
 import dataclasses
 import importlib.metadata
+import itertools
 import platform
 from pathlib import Path
 from typing import Any
 
 import jax
+from flax.traverse_util import flatten_dict
 
 from jformer.config import Config, with_current_names
 from jformer.errors import UserError
@@ -73,7 +75,7 @@ def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
     may_change: tuple[str, ...] = MAY_CHANGE
     if now.optimizer.schedule in ("linear", "cosine") and now.optimizer.decay_steps is None:
         may_change = MAY_CHANGE[1:]  # without train.steps, where the schedule ends
-    stored = {**flatten(Config()), **flat(with_current_names(before))}
+    stored = {**flatten(Config()), **flatten_dict(with_current_names(before), sep=".")}
     return [
         f"config.{key} was {stored[key]!r}, now {value!r}"
         for key, value in flatten(now).items()
@@ -99,19 +101,9 @@ def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: 
         )
 
 
-def flat(tree: dict[str, Any], path: str = "") -> dict[str, Any]:
-    """Flatten a stored config to `{"model.dropout": 0.1, ...}`."""
-    result: dict[str, Any] = {}
-    for name, value in tree.items():
-        nested = isinstance(value, dict)
-        result |= flat(value, f"{path}{name}.") if nested else {path + name: value}
-    return result
-
-
 def changed_file(before: Hashes, now: Hashes) -> str:
     """Return the first file that was changed, added or removed; empty if there is none."""
-    known = [content for _, content in before]
-    for number, (name, content) in enumerate(now):
-        if known[number : number + 1] != [content]:
-            return name
-    return before[len(now)][0] if len(before) > len(now) else ""
+    for (old_name, old), (name, content) in itertools.zip_longest(before, now, fillvalue=("", "")):
+        if old != content:
+            return name or old_name
+    return ""

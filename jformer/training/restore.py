@@ -1,14 +1,13 @@
 """Trained models restored from run directories, to translate, score or start another run."""
 
-import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jformer.config import Config
 from jformer.console import say
@@ -18,6 +17,7 @@ from jformer.model.transformer import Transformer
 from jformer.rundir import config_of
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
 from jformer.training.provenance import check_config
+from jformer.training.retention import averaged
 
 NAMES = "average, last, best, a step, or several steps with commas between"
 
@@ -64,45 +64,44 @@ def restore(workdir: Path, which: str = "average") -> Restored:
     config = config_of(workdir)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = make_model(config, vocabularies)
-    like = abstract_params(model)
-    with Checkpoints(workdir) as checkpoints, naming_other_checkpoints(checkpoints, which):
-        if which == "best":
-            step = checkpoints.best_step()
-            if step is None:
-                raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
-            checkpoints.check_vocabulary(step, vocabularies.hash, best=True)
-            check_config(checkpoints.metadata(step, best=True), config, workdir, step)
-            params = checkpoints.best_params(like)
-            return Restored(config, vocabularies, model, params, step)
-        saved = checkpoints.steps()
-        if not saved:
-            raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
-        ema = config.train.ema_decay > 0
-        if which == "average" and not ema:
-            steps = checkpoints.steps_to_average(config.train)
-        elif which in ("average", "last"):
-            steps = saved[-1:]
-        elif re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
-            steps = [int(number) for number in which.split(",")]
-        else:
-            raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
+    checkpoints = Checkpoints(workdir)
+    try:
+        best = which == "best"
+        steps = steps_named(which, checkpoints, config, workdir)
         for step in steps:
-            checkpoints.check_vocabulary(step, vocabularies.hash)
-            check_config(checkpoints.metadata(step), config, workdir, step)
-        params = checkpoints.params(steps, like, ema=ema and which == "average")
+            checkpoints.check_vocabulary(step, vocabularies.hash, best)
+            check_config(checkpoints.metadata(step, best), config, workdir, step)
+        moving = config.train.ema_decay > 0 and which in ("average", "best")
+        item = "ema" if moving else "params"
+        params = checkpoints.params(steps, abstract_params(model), item, best)
+    except CorruptCheckpointError as error:
+        others = ", ".join(map(str, checkpoints.steps()))
+        raise CorruptCheckpointError(
+            f"{error}; --checkpoint={which} needs it, and takes another step, too, of {others}"
+        ) from error
     return Restored(config, vocabularies, model, params, steps[-1])
 
 
-@contextlib.contextmanager
-def naming_other_checkpoints(checkpoints: Checkpoints, which: str) -> Iterator[None]:
-    """Add the steps of all checkpoints to the error that the requested one is damaged."""
-    try:
-        yield
-    except CorruptCheckpointError as error:
-        steps = ", ".join(map(str, checkpoints.steps()))
-        raise CorruptCheckpointError(
-            f"{error}; --checkpoint={which} needs it, and takes another step, too, of {steps}"
-        ) from error
+def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
+    """Return the steps of the checkpoints to average."""
+    if which == "best":
+        step = checkpoints.best_step()
+        if step is None:
+            raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
+        return [step]
+    saved = checkpoints.steps()
+    if not saved:
+        raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
+    # The last moving average is a mean of many steps already.
+    if which == "last" or (which == "average" and config.train.ema_decay > 0):
+        return saved[-1:]
+    if which == "average":
+        newest = saved[-1]
+        ended = newest >= config.train.steps or checkpoints.position(newest).get("ended", False)
+        return averaged(saved, ended, config.train)
+    if re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
+        return [int(number) for number in which.split(",")]
+    raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
 
 
 def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
@@ -119,29 +118,23 @@ def initial_params(init_from: str, params: Any, vocabularies: Vocabularies) -> A
     """
     workdir, which = run_and_checkpoint(init_from)
     other = restore(workdir, which)
-    theirs = {
-        jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(other.params)
-    }
+    theirs = flatten_dict(other.params, sep="/")
     same_words = other.vocabularies.hash == vocabularies.hash
-    new = []
-
-    def take(path: tuple, own: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        leaf = theirs.get(jax.tree_util.keystr(path))
+    taken, new = flatten_dict(params, sep="/"), []
+    for name, own in taken.items():
         words = name in ("embedding", "source_embedding", "output")
-        if leaf is None or leaf.shape != own.shape or (words and not same_words):
+        same_shape = name in theirs and theirs[name].shape == own.shape
+        if same_shape and (same_words or not words):
+            taken[name] = jax.device_put(jax.device_get(theirs[name]), own.sharding)
+        else:
             new.append(name)
-            return own
-        return jax.device_put(jax.device_get(leaf), own.sharding)
-
-    taken = jax.tree_util.tree_map_with_path(take, params)
-    leaves = len(jax.tree.leaves(params))
-    if len(new) == leaves:
+    if len(new) == len(taken):
         raise UserError(
             f"config.train.init_from={init_from}: has no parameter that fits this model"
         )
-    say(f"parameters  {leaves - len(new)} of {leaves} are those of {workdir}, step {other.step}")
+    fit = f"{len(taken) - len(new)} of {len(taken)}"
+    say(f"parameters  {fit} are those of {workdir}, step {other.step}")
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
         say(f"            new, as they have other shapes or words: {', '.join(new[:5])}{more}")
-    return taken
+    return unflatten_dict(taken, sep="/")

@@ -55,7 +55,6 @@ class TrainSetup:
     model: Transformer
     rate: Callable[[int], Any]
     create: Callable[[jax.Array], TrainState]
-    shardings: TrainState
     train_step: Callable
     params_key: jax.Array
     dropout_key: jax.Array
@@ -71,12 +70,13 @@ def prepare(
     config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
 ) -> TrainSetup:
     """Tokenize the text and build the train step, without writing to the run directory yet."""
-    begins = newest_step(workdir) is None
+    begins = not Checkpoints(workdir).steps()
     if begins and config.train.init_from:
         rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
     hashes = content_hashes(corpora)
     content = " ".join(each for _, each in hashes)
-    text = hashes + content_hashes([in_memory(name_of_validation(config), validation)])
+    name = f"the validation split {config.data.validation}".rstrip()
+    text = hashes + content_hashes([in_memory(name, validation)])
     if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)
     else:
@@ -106,7 +106,6 @@ def prepare(
         likelihood=likelihood(model, vocabularies, validation, config, mesh),
         model=model,
         rate=rate,
-        shardings=shardings,
         create=jax.jit(create, out_shardings=shardings),
         train_step=parallel.compile_train_step(step, mesh, shardings, backend),
         params_key=params_key,
@@ -123,20 +122,10 @@ def from_config(
     return rate, optimizer, make_train_step(model, optimizer, config.train, sum_devices)
 
 
-def name_of_validation(config: Config) -> str:
-    """Return the name of the validation text for error messages."""
-    return f"the validation split {config.data.validation}".rstrip()
-
-
 def restore_or_init(setup: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
     """Return the state and the position of the newest checkpoint, or initial ones."""
-    shapes = jax.eval_shape(setup.create, setup.params_key)
-    like = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        shapes,
-        setup.shardings,
-    )
     if checkpoints.steps():
+        like = jax.eval_shape(setup.create, setup.params_key)  # with the shardings of its results
         state, position = checkpoints.restore_newest(like, setup.vocabularies.hash)
         step = int(state.step)
         metadata = checkpoints.metadata(step)
@@ -161,11 +150,6 @@ def write_run_files(config: Config, vocabularies: Vocabularies, workdir: Path) -
         vocabularies.save(workdir)
 
 
-def newest_step(workdir: Path) -> int | None:
-    """Return the step of the newest checkpoint; None if there is none."""
-    return max(Checkpoints(workdir).steps(), default=None)
-
-
 def is_complete(config: Config, workdir: Path) -> bool:
     """Return whether a run has done all its steps or has been ended by early stopping.
 
@@ -173,13 +157,10 @@ def is_complete(config: Config, workdir: Path) -> bool:
     """
     checkpoints = Checkpoints(workdir)
     newest = max(checkpoints.steps(), default=0)
-    if not newest:
-        return False
     if newest < config.train.steps:
         position = checkpoints.newest_position()
-        if not position.get("ended", False):
-            return False
-        if not 0 < config.train.patience <= position["best"]["worse"]:
+        ended = position.get("ended", False)
+        if not ended or not 0 < config.train.patience <= position["best"]["worse"]:
             return False
     # Last, as it reads the whole checkpoint; a run with steps to go does so when it resumes.
     return checkpoints.is_whole(newest)

@@ -7,7 +7,6 @@ them, unless another program made it. Nothing is pickled, and reading executes n
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import logging
@@ -15,8 +14,9 @@ import os
 import re
 import shutil
 import sys
-import threading
 from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from errno import EACCES, EDQUOT, EFBIG, EIO, ENOSPC, ENOTDIR, EPERM, EROFS, ESTALE
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +29,9 @@ SUMS = "SHA256SUMS"  # in the format of `sha256sum -c`
 WRITING, DELETING = ".orbax-checkpoint-tmp", ".deleting"
 TEXTS = ("position", "metadata")
 # The system's messages for disk errors, to be found in the long messages of orbax's libraries.
-DISK_ERRORS = [
-    os.strerror(code)
-    for code in (
-        errno.ENOSPC,
-        errno.EDQUOT,
-        errno.EFBIG,
-        errno.EROFS,
-        errno.EACCES,
-        errno.EPERM,
-        errno.ENOTDIR,
-        errno.ESTALE,
-        errno.EIO,
-    )
-]
+ERRNOS = (ENOSPC, EDQUOT, EFBIG, EROFS, EACCES, EPERM, ENOTDIR, ESTALE, EIO)
+DISK_ERRORS = [os.strerror(number) for number in ERRNOS]
+log = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -61,24 +50,24 @@ class SaveError(RunError):
 
 
 class CheckpointDirectory:
-    """Checkpoints in a directory per step; writing them raises nothing but `SaveError`."""
+    """Checkpoints in a directory per step; once it is open, they can be written."""
 
     def __init__(self, path: Path):
         self.path = path.absolute()
         self._writer: Any = None
         self._last = -1  # the step last passed to `save`
-        self._deletion: threading.Thread | None = None
+        self._deleter = ThreadPoolExecutor(max_workers=1)
 
-    def open(self, kept: Callable[[list[int], int], set[int]]) -> None:
+    def open(self, kept: Callable[[list[int], int], set[int]], may_fail: bool) -> None:
         """Prepare for writing; delete what interrupted saves and deletions have left.
 
         Whenever the save of step `last` is complete, the steps not in `kept(steps, last)` are
-        deleted.
+        deleted. A save that fails raises `SaveError`, or is a warning if it `may_fail`.
         """
         silence_orbax()
-        self._kept = kept
-        for suffix in (WRITING, DELETING):
-            self._remove(suffix)
+        self._kept, self._may_fail = kept, may_fail
+        self._remove(WRITING)
+        self._remove(DELETING)
         self._writer = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(),
             async_options=ocp.AsyncOptions(
@@ -92,7 +81,17 @@ class CheckpointDirectory:
         )
 
     def steps(self) -> list[int]:
-        """Return the complete steps, ascending; unfinished saves have longer names."""
+        """Finish a save in progress, as every read does, and return the steps, ascending."""
+        if self._writer:
+            with self._failing():
+                self._writer.wait_until_finished()
+            complete = self._complete()
+            if self._last in complete:
+                self._delete(set(complete) - self._kept(complete, self._last))
+        return self._complete()
+
+    def _complete(self) -> list[int]:
+        """Return the complete steps; unfinished saves have longer names."""
         paths = self.path.iterdir() if self.path.is_dir() else ()
         # Files, and names such as 0400, were made by others.
         named = (path for path in paths if re.fullmatch("0|[1-9][0-9]*", path.name))
@@ -100,8 +99,9 @@ class CheckpointDirectory:
 
     def save(self, step: int, items: dict[str, Any]) -> None:
         """Start to save the items that are not None; an existing step is not rewritten."""
+        exists = step in self.steps()
         self._last = step
-        if step in self.steps():
+        if exists:
             return
         args = {
             name: (ocp.args.JsonSave if name in TEXTS else ocp.args.StandardSave)(item)
@@ -112,36 +112,17 @@ class CheckpointDirectory:
             self._writer.save(self.path / str(step), ocp.args.Composite(**args))
 
     def check(self) -> None:
-        if self._writer is not None:
-            with self._failing():
-                self._writer.check_for_errors()
-
-    def wait(self) -> None:
-        """Wait for the save in progress, then delete old steps in a thread."""
-        if self._writer is None:
-            return
+        """Report a save that has failed in the background."""
         with self._failing():
-            self._writer.wait_until_finished()
-        steps = self.steps()
-        gone = set(steps) - self._kept(steps, self._last) if self._last in steps else ()
-        if gone and jax.process_index() == 0:
-            self._join()
-            for step in gone:
-                # Renamed first, so that a kill leaves no half-deleted step among the others.
-                with contextlib.suppress(OSError):  # a step too many does no harm
-                    (self.path / str(step)).rename(self.path / f"{step}{DELETING}")
-            # Deleting a large one takes a third of a second, for which no update needs to wait.
-            self._deletion = threading.Thread(target=self._remove, args=(DELETING,))
-            self._deletion.start()
+            self._writer.check_for_errors()
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._join()
-
-    def _join(self) -> None:
-        if self._deletion:
-            self._deletion.join()
+        if self._writer:
+            try:
+                self.steps()
+            finally:
+                self._writer.close()
+                self._deleter.shutdown()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -149,17 +130,29 @@ class CheckpointDirectory:
             yield
         except Exception as error:
             self._remove(WRITING)  # to free space on a full disk
-            raise SaveError(
+            message = (
                 f"{self.path / str(self._last)}: this checkpoint could not be written "
                 f"({one_line(error)}). Make room, or lift what forbids it; the checkpoints before "
                 f"it are whole"
-            ) from error
+            )
+            if not self._may_fail:
+                raise SaveError(message) from error
+            log.warning("%s. Training goes on without it", message)
+
+    def _delete(self, steps: set[int]) -> None:
+        """Delete steps in a thread: a large one takes a third of a second."""
+        if not steps or jax.process_index() > 0:
+            return
+        for step in steps:
+            # Renamed first, so that a kill leaves no half-deleted step among the others.
+            with contextlib.suppress(OSError):  # a step too many does no harm
+                (self.path / str(step)).rename(self.path / f"{step}{DELETING}")
+        self._deleter.submit(self._remove, DELETING)
 
     def _remove(self, suffix: str) -> None:
-        if jax.process_index() == 0 and self.path.is_dir():
-            for path in self.path.iterdir():
-                if re.match(f"[0-9]+{re.escape(suffix)}", path.name):
-                    shutil.rmtree(path, ignore_errors=True)
+        if jax.process_index() == 0:
+            for path in self.path.glob(f"[0-9]*{suffix}*"):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def write_sums(directory: Path) -> None:
@@ -218,28 +211,26 @@ def differences(directory: Path, trees: dict[str, Any]) -> list[str]:
     """
     found = []
     for item, tree in trees.items():
-        wanted = shapes(tree)
         stored = directory / item
         leaves = ocp.StandardCheckpointHandler().metadata(stored).tree if stored.is_dir() else {}
-        saved = shapes(leaves)
-        for path in sorted({*saved, *wanted}):
-            name = ".".join((item, *path))
-            if path not in saved:
-                found.append(f"{name}, {wanted[path]}, is not in it")
-            elif path not in wanted:
-                found.append(f"{name}, {saved[path]}, is in it only")
-            elif saved[path] != wanted[path]:
-                found.append(f"{name} is {saved[path]}, not {wanted[path]}")
-        for path, leaf in ocp.tree.to_flat_dict(leaves or {}).items():
+        saved, wanted = shapes({item: leaves}), shapes({item: tree})
+        for name in sorted({*saved, *wanted}):
+            if name not in saved:
+                found.append(f"{name}, {wanted[name]}, is not in it")
+            elif name not in wanted:
+                found.append(f"{name}, {saved[name]}, is in it only")
+            elif saved[name] != wanted[name]:
+                found.append(f"{name} is {saved[name]}, not {wanted[name]}")
+        for name, leaf in ocp.tree.to_flat_dict({item: leaves}, sep=".").items():
             piece = tuple(leaf.storage.chunk_shape or ()) if leaf.storage else ()
-            if any(length > whole for length, whole in zip(piece, saved[path], strict=True)):
-                name = ".".join((item, *path))
-                raise ValueError(f"{name}, {saved[path]}, is in pieces of {piece}")
+            if any(length > whole for length, whole in zip(piece, saved[name], strict=True)):
+                raise ValueError(f"{name}, {saved[name]}, is in pieces of {piece}")
     return found
 
 
-def shapes(tree: Any) -> dict[tuple[str, ...], tuple[int, ...]]:
-    return {path: tuple(leaf.shape) for path, leaf in ocp.tree.to_flat_dict(tree or {}).items()}
+def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+    leaves = ocp.tree.to_flat_dict(tree, sep=".")
+    return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
 
 
 def read_items(
@@ -255,19 +246,13 @@ def read_items(
         options = ocp.options.MultiprocessingOptions(
             primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"alone_{this}"
         )
-    args = {
-        **{i: ocp.args.StandardRestore(abstract(tree)) for i, tree in trees.items() if tree},
-        **{item: ocp.args.JsonRestore() for item in texts},
-    }
+    args = {item: ocp.args.StandardRestore(tree) for item, tree in trees.items() if tree}
+    args |= {item: ocp.args.JsonRestore() for item in texts}
     handler = ocp.CompositeCheckpointHandler(
         composite_options=ocp.CompositeOptions(multiprocessing_options=options)
     )
     with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
         return dict(reader.restore(directory, ocp.args.Composite(**args)).items())
-
-
-def abstract(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
 
 
 def one_line(error: BaseException) -> str:

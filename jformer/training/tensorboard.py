@@ -63,17 +63,10 @@ class TensorBoardWriter:
         White is a weight of 1. Rows are queries, columns are positions of the memory, and the
         heads are side by side. A table lists the tokens.
         """
-        images = []
-        for name, weights_HQM in weights.items():
-            pixels = picture(weights_HQM)
-            height, width = pixels.shape
-            image = {
-                "height": height,
-                "width": width,
-                "colorspace": 1,
-                "encoded_image_string": png(pixels),
-            }
-            images.append({"tag": f"attention/{name}", "image": image})
+        images = [
+            {"tag": f"attention/{name}", "image": image(picture(weights_HQM))}
+            for name, weights_HQM in weights.items()
+        ]
         self._summary(step, images)
         tokens = itertools.zip_longest(source_tokens, target_tokens, fillvalue="")
         rows = [(str(position), *pair) for position, pair in enumerate(tokens)]
@@ -137,20 +130,14 @@ def picture(weights_HQM: np.ndarray) -> np.ndarray:
     return np.concatenate([part for head in heads for part in (gap, head)][1:], axis=1)
 
 
-def png(pixels: np.ndarray) -> bytes:
-    """Encode gray pixels as PNG, without the library that tensorboardX would need for it."""
+def image(pixels: np.ndarray) -> dict[str, Any]:
+    """Return gray pixels as TensorBoard's image, encoded as PNG by `zlib` alone."""
     height, width = pixels.shape
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
     header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)  # 8 bits, gray
     unfiltered = np.pad(pixels, ((0, 0), (1, 0))).tobytes()  # filter type 0 before each row
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(unfiltered))
-        + chunk(b"IEND", b"")
-    )
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(unfiltered)), (b"IEND", b"")]
+    png = b"\x89PNG\r\n\x1a\n"
+    for kind, data in chunks:
+        checksum = zlib.crc32(kind + data)
+        png += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum)
+    return {"height": height, "width": width, "colorspace": 1, "encoded_image_string": png}

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 
 from jformer.data.tokenize import tokenize
 from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
 from jformer.evaluation.scores import bleu
-from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import has_room
 from jformer.training.monitor import Monitor
@@ -72,7 +72,8 @@ def bleu_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) -
     config, split, vocabularies = setup.config, setup.validation, setup.vocabularies
     number = config.train.bleu_pairs
     sources, targets = split.sources[:number], split.targets[:number]
-    params = jax.device_put(parallel.to_host(params), jax.local_devices()[0])
+    whole = multihost_utils.process_allgather(params, tiled=True)  # several may hold shards
+    params = jax.device_put(whole, jax.local_devices()[0])
     outputs = translate(
         setup.model, params, vocabularies, sources, config.decode, config.data.max_length
     )

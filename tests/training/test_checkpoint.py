@@ -118,7 +118,7 @@ def test_the_last_best_checkpoint_is_kept_apart(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         assert checkpoints.steps() == [6]
         assert checkpoints.best_step() == 4
-        best = checkpoints.best_params(UNTRAINED.params)
+        best = checkpoints.params([4], UNTRAINED.params, best=True)
     jax.tree.map(np.testing.assert_array_equal, best, state_at(4).params)
     assert os.listdir(tmp_path / "best") == ["4"]
 
@@ -135,13 +135,13 @@ def test_a_resumed_run_may_save_the_same_best_again_and_an_earlier_one(tmp_path)
 def test_the_best_parameters_are_the_moving_average_where_there_is_one(tmp_path):
     with Checkpoints(tmp_path, KEEP_3) as checkpoints:
         checkpoints.save_best(state_at(4, ema=True), 0.5, CONFIG, "hash")
-    best = Checkpoints(tmp_path).best_params(UNTRAINED.params)
+    best = Checkpoints(tmp_path).params([4], UNTRAINED.params, "ema", best=True)
     jax.tree.map(np.testing.assert_array_equal, best, state_at(4, ema=True).ema)
 
 
 def test_the_best_of_a_run_without_one_is_refused(saved):
-    with pytest.raises(UserError, match="no best checkpoint yet"):
-        Checkpoints(saved).best_params(UNTRAINED.params)
+    with pytest.raises(UserError, match=r"best: no checkpoint of step 8; there are \[\]"):
+        Checkpoints(saved).params([8], UNTRAINED.params, best=True)
 
 
 # ---- reading
@@ -152,10 +152,10 @@ def test_the_average_is_the_mean_of_the_parameters(saved):
     jax.tree.map(np.testing.assert_array_equal, average, state_at(6).params)
 
 
-def test_of_moving_averages_the_last_is_taken(tmp_path):
+def test_a_moving_average_is_read_in_place_of_the_parameters(tmp_path):
     with Checkpoints(tmp_path, KEEP_3) as checkpoints:
         save(checkpoints, 2, 4, ema=True)
-        params = checkpoints.params([2, 4], UNTRAINED.params, ema=True)
+        params = checkpoints.params([4], UNTRAINED.params, "ema")
     jax.tree.map(np.testing.assert_array_equal, params, state_at(4, ema=True).ema)
 
 
@@ -208,7 +208,7 @@ def test_parameters_that_are_not_finite_are_not_used(tmp_path, value):
         with pytest.raises(UserError, match=r"checkpoints/4: params\.b\.c is not finite"):
             checkpoints.params([2, 4], UNTRAINED.params)
         with pytest.raises(UserError, match=r"best/4: params\.b\.c is not finite"):
-            checkpoints.best_params(UNTRAINED.params)
+            checkpoints.params([4], UNTRAINED.params, best=True)
 
 
 # ---- another model
