@@ -7,9 +7,10 @@ taken), so a resumed run sees the batches of an uninterrupted one, on any number
 
 import dataclasses
 import functools
-from typing import Any
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
-import grain
 import numpy as np
 
 from jformer.config import BOS, PAD
@@ -18,8 +19,10 @@ from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
+Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
 
 READ = 2**23  # positions of a group of batches, whose pairs are read together in file order
+PREFETCHED = 8  # batches made ahead of the one in use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,49 +155,32 @@ def shift_right(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return before
 
 
-class Stream(grain.IterDataset):
-    """The first `stop` batches over all epochs, in order, reduced to one of `parts` parts each."""
+def iterate(
+    batches: Batches, stop: int, position: Position | None = None, part: int = 0, parts: int = 1
+) -> Iterator[tuple[Batch, Position]]:
+    """Yield the batches from `position`, or the first, to the `stop`-th, prefetched by a thread.
 
-    def __init__(self, batches: Batches, stop: int, part: int = 0, parts: int = 1):
-        super().__init__()
-        self.take = functools.partial(batches.batch, part=part, parts=parts)
-        self.batches, self.stop = batches, stop
-
-    def __iter__(self) -> "StreamIterator":
-        return StreamIterator(self)
-
-
-class StreamIterator(grain.DatasetIterator):
-    def __init__(self, stream: Stream):
-        super().__init__()
-        self._stream = stream
-        self._state = {"epoch": 0, "batch": 0, "taken": 0}
-
-    def __next__(self) -> Batch:
-        state = self._state
-        if state["taken"] == self._stream.stop:
-            raise StopIteration
-        if state["batch"] == len(self._stream.batches.epoch(state["epoch"])):
-            state = {**state, "epoch": state["epoch"] + 1, "batch": 0}
-        batch = self._stream.take(state["epoch"], state["batch"])
-        self._state = {**state, "batch": state["batch"] + 1, "taken": state["taken"] + 1}
-        return batch
-
-    def get_state(self) -> dict[str, int]:
-        return dict(self._state)
-
-    def set_state(self, state: dict[str, int]) -> None:
-        self._state = dict(state)
-
-
-def iterate(batches: Batches, stop: int, position: dict | None = None, **part: int) -> Any:
-    """Return an iterator over batches, from `position` or the first to the `stop`-th.
-
-    A thread prefetches them. `get_state()` returns the position, which checkpoints store as JSON
-    and which is the same in every process.
+    With each batch comes the position after it, which checkpoints store as JSON and which is the
+    same in every process.
     """
-    stream = Stream(batches, stop, **part)
-    iterator = iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=8))
-    if position is not None:
-        iterator.set_state(position)
-    return iterator
+    made = make(batches, stop, position or {"epoch": 0, "batch": 0, "taken": 0}, part, parts)
+    thread = ThreadPoolExecutor(1)
+    try:
+        coming = deque(thread.submit(next, made, None) for _ in range(PREFETCHED))
+        while item := coming.popleft().result():
+            coming.append(thread.submit(next, made, None))
+            yield item
+    finally:
+        thread.shutdown(cancel_futures=True)
+
+
+def make(
+    batches: Batches, stop: int, position: Position, part: int, parts: int
+) -> Iterator[tuple[Batch, Position]]:
+    epoch, number = position["epoch"], position["batch"]
+    for taken in range(position["taken"] + 1, stop + 1):
+        if number == len(batches.epoch(epoch)):
+            epoch, number = epoch + 1, 0
+        batch = batches.batch(epoch, number, part, parts)
+        number += 1
+        yield batch, {"epoch": epoch, "batch": number, "taken": taken}
