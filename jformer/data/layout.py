@@ -79,38 +79,21 @@ def bucket_lengths(S: np.ndarray, T: np.ndarray, number: int) -> list[tuple[int,
 
     chosen = [(int(row_S[-1]), int(row_T[-1]))]
     taken_ST = np.full_like(size_ST, size_ST[-1, -1])  # positions that a pair takes so far
-    saved_ST = (taken_ST - size_ST) * pairs_within(pairs_ST)  # if the cell's lengths are added
-    while len(chosen) < number and saved_ST.max() > 0:
-        s, t = best_cell(saved_ST)
-        size = size_ST[s, t]
-        # Pairs that fit these lengths and took more positions take `size` from now on. Adding the
-        # lengths of any other cell saves less by what is saved already.
-        inside = slice(s + 1), slice(t + 1)
-        for before in sorted({sum(lengths) for lengths in chosen if sum(lengths) > size}):
-            moving_ST = np.zeros_like(pairs_ST)
-            moving_ST[inside] = pairs_ST[inside] * (taken_ST[inside] == before)
-            if not moving_ST.any():
-                continue
-            gain_ST = (before - size_ST).clip(min=0) - (size - size_ST).clip(min=0)
-            saved_ST -= gain_ST * pairs_within(moving_ST)
-        taken_ST[inside] = np.minimum(taken_ST[inside], size)
+    while len(chosen) < number:
+        # What the lengths of each cell would save, from pairs that take the same so far.
+        saved_ST = np.zeros_like(size_ST)
+        for taken in {sum(lengths) for lengths in chosen}:
+            within_ST = (pairs_ST * (taken_ST == taken)).cumsum(axis=0).cumsum(axis=1)
+            saved_ST += within_ST * (taken - size_ST).clip(min=0)
+        if not saved_ST.any():
+            break
+        # Of equals the longest source, then the shortest target. The choice must not change: a
+        # resumed run must get the same batches.
+        cells_N2 = np.argwhere(saved_ST == saved_ST.max())
+        s, t = min(cells_N2.tolist(), key=lambda cell: (-cell[0], cell[1]))
+        taken_ST[: s + 1, : t + 1] = taken_ST[: s + 1, : t + 1].clip(max=size_ST[s, t])
         chosen.append((int(row_S[s]), int(row_T[t])))
     return chosen
-
-
-def pairs_within(pairs_ST: np.ndarray) -> np.ndarray:
-    """Return for each cell the number of pairs that fit a row of its lengths."""
-    return pairs_ST.cumsum(axis=0).cumsum(axis=1)
-
-
-def best_cell(saved_ST: np.ndarray) -> tuple[int, int]:
-    """Return the cell that saves the most; of equals, the longest source, then shortest target.
-
-    The choice among equals must not change: a resumed run must get the same batches.
-    """
-    cells_N2 = np.argwhere(saved_ST == saved_ST.max())
-    s = int(cells_N2[:, 0].max())
-    return s, int(cells_N2[cells_N2[:, 0] == s, 1].min())
 
 
 class Packing:
