@@ -132,17 +132,18 @@ class Packing:
         that fits it and that no emptier row has taken, or exchanges it for a similar one.
         """
         area = self.S * self.T
-        unit = 1 + area // 65535  # sizes and free space are areas, scaled to fit `in_order`
+        # Sizes and free space are areas, scaled to 16 bits: numpy sorts those ten times as fast.
+        unit = 1 + area // 65535
         size = (np.maximum(S * self.T, T * self.S) // unit).astype(np.uint16)
         row_of, rows = np.empty(len(S), np.int32), 0
-        pool = in_order(size)
+        pool = np.argsort(size, kind="stable")
         size, S, T = size[pool], S[pool], T[pool]
         while len(pool):
             new = -(-max(S.sum() * self.T, T.sum() * self.S) // area)
             free_S, free_T = np.full(new, self.S, np.int32), np.full(new, self.T, np.int32)
             while len(pool):
                 room = (np.minimum(free_S * self.T, free_T * self.S) // unit).astype(np.uint16)
-                emptiest = in_order(room)[::-1]
+                emptiest = np.argsort(room, kind="stable")[::-1]
                 largest = np.searchsorted(size, room[emptiest], side="right") - 1
                 # Strictly decreasing indices, so that no two rows take the same pair.
                 ranks = np.arange(new)
@@ -162,12 +163,10 @@ class Packing:
                 left[taken] = False
                 pool, size, S, T = pool[left], size[left], S[left], T[left]
             rows += new
-        first = np.empty(rows, np.int32)
-        first[row_of[::-1]] = np.arange(len(row_of), dtype=np.int32)[::-1]  # the last write wins
-        rank = np.empty(rows, np.int32)
-        rank[np.argsort(first)] = np.arange(rows, dtype=np.int32)
+        _, first = np.unique(row_of, return_index=True)  # the first pair of each row
+        rank = np.argsort(np.argsort(first))
         row_of = rank[row_of]
-        return in_order(row_of & 0xFFFF, row_of >> 16), np.bincount(row_of).astype(np.int32)
+        return np.argsort(row_of, kind="stable"), np.bincount(row_of).astype(np.int32)
 
     def exchange(
         self,
@@ -184,15 +183,9 @@ class Packing:
         """
         area = self.S * self.T
         unit = 1 + 2 * area // 65535
-        by_row = in_order((free_S * self.T - free_T * self.S + area) // unit, group)
-        by_pair = in_order((S * self.T - T * self.S + area) // unit, group)
+        spare_source = (free_S * self.T - free_T * self.S + area) // unit
+        long_source = (S * self.T - T * self.S + area) // unit
+        by_row = np.lexsort((spare_source.astype(np.uint16), group))
+        by_pair = np.lexsort((long_source.astype(np.uint16), group))
         fits = (S[by_pair] <= free_S[by_row]) & (T[by_pair] <= free_T[by_row])
         return by_row[fits], by_pair[fits]
-
-
-def in_order(*keys: np.ndarray) -> np.ndarray:
-    """Return `np.lexsort` of 16-bit keys, last one primary; numpy sorts those ten times as fast."""
-    order = np.argsort(keys[0].astype(np.uint16), kind="stable").astype(np.int32)
-    for key in keys[1:]:
-        order = order[np.argsort(key.astype(np.uint16)[order], kind="stable")]
-    return order
