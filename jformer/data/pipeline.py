@@ -28,21 +28,16 @@ def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[s
     added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
     if data.name == "files":
         scored = {"validation": data.validation, "test": data.test}
-        splits = {"train": added} if with_train else {}
-        splits |= {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
-        return splits
-    if data.name == "phrases":
+        splits = {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
+    elif data.name == "phrases":
         made = phrases.make_splits(*languages, data.phrases, seed)
         splits = {name: [in_memory(name, Split(*texts))] for name, texts in made.items()}
-        if not with_train:
-            del splits["train"]
     elif data.directory:
         splits = open_folder(data, with_train)
     else:
         splits = open_hub(data, with_train)
-    if with_train:
-        splits["train"] += added
-    return splits
+    training = splits.pop("train", []) + added
+    return {"train": training, **splits} if with_train else splits
 
 
 def read_split(corpora: list[Corpus], data: DataConfig) -> Split:

@@ -14,9 +14,10 @@ import dataclasses
 import functools
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice, pairwise, takewhile
+from itertools import accumulate, chain, count, islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -64,15 +65,6 @@ CUTS = {
 }
 # All of these split before a space, so the words of a text can be encoded separately.
 BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
-NO_IDS = Ragged.from_rows([])
-
-
-class Numbers(dict[str, int]):
-    """Numbers words in the order of their first look-up."""
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self)
-        return number
 
 
 class Vocabulary:
@@ -86,8 +78,12 @@ class Vocabulary:
             tokenizer.model.dropout = None  # some published files set it, which makes ids random
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
-        # A cache of words or whole texts: their numbers, their ids, and which ids begin a word.
-        self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
+        self._forget()
+
+    def _forget(self) -> None:
+        """Empty the cache of words or whole texts: their ids, and which ids begin a word."""
+        self._numbers: dict[str, int] = defaultdict(count().__next__)  # in order of first look-up
+        self._ids = self._starts = Ragged.from_rows([])
 
     def __reduce__(self) -> tuple:
         return Vocabulary, (self._tokenizer,)  # the settings above are not pickled
@@ -197,7 +193,7 @@ class Vocabulary:
         word_starts, _ = self._starts.tokens(numbers)
         unit_ends, text_ends = (np.cumsum([0, *parts]) for parts in (lengths, map(len, units)))
         if len(self._numbers) > WORDS_KEPT or not self._by_words:
-            self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
+            self._forget()
         lengths = np.diff(unit_ends[text_ends]).astype(np.int32)
         return ids + np.int32(FIRST), lengths, word_starts.astype(bool)
 
