@@ -8,7 +8,7 @@ taken), so a resumed run sees the batches of an uninterrupted one, on any number
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -57,7 +57,7 @@ class Batches:
         rows: np.ndarray,
         layout: Buckets | Packing,
         seed: int,
-        redraw: tuple[BpeDropout, BpeDropout] | None = None,
+        redraw: Sequence[BpeDropout] | None = None,
     ):
         self.pairs, self.rows, self.layout = pairs, rows, layout
         self._seed, self._redraw = seed, redraw
@@ -71,11 +71,8 @@ class Batches:
         pairs = self.pairs
         if self._redraw is not None:
             drawn = resegment(pairs, self._redraw, rng)
-            fits = self.layout.fits(drawn.sources.lengths, drawn.targets.lengths)
-            pairs = TokenPairs(
-                choose(fits, drawn.sources, pairs.sources),
-                choose(fits, drawn.targets, pairs.targets),
-            )
+            fits = self.layout.fits(*(side.lengths for side in drawn))
+            pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
         by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))
         offsets = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
@@ -126,7 +123,7 @@ class Batches:
         numbers = range(first, min(first + self._group_size, len(plan)))
         members = [plan.members_of(number)[0] for number in numbers]
         rows, ranks = np.unique(np.concatenate(members), return_inverse=True)
-        pairs = TokenPairs(plan.pairs.sources.read(rows), plan.pairs.targets.read(rows))
+        pairs = TokenPairs(*(side.read(rows) for side in plan.pairs))
         return pairs, np.split(ranks, np.cumsum([len(part) for part in members])[:-1])
 
     def token_utilization(self) -> float:
@@ -138,11 +135,11 @@ class Batches:
 
 
 def resegment(
-    pairs: TokenPairs, redraw: tuple[BpeDropout, BpeDropout], rng: np.random.Generator
+    pairs: TokenPairs, redraw: Sequence[BpeDropout], rng: np.random.Generator
 ) -> TokenPairs:
     """Return new random segmentations of all pairs, by BPE dropout."""
     sides = []
-    for drop, side in zip(redraw, (pairs.sources, pairs.targets), strict=True):
+    for drop, side in zip(redraw, pairs, strict=True):
         assert side.word_starts is not None, "tokenized without data.bpe_dropout"
         sides.append(Ragged.from_lengths(*drop(side.flat, side.lengths, side.word_starts, rng)))
     return TokenPairs(*sides)

@@ -164,9 +164,8 @@ class Packing:
                 pool, size, S, T = pool[left], size[left], S[left], T[left]
             rows += new
         _, first = np.unique(row_of, return_index=True)  # the first pair of each row
-        rank = np.argsort(np.argsort(first))
-        row_of = rank[row_of]
-        return np.argsort(row_of, kind="stable"), np.bincount(row_of).astype(np.int32)
+        rank_of = np.argsort(np.argsort(first))[row_of]
+        return np.argsort(rank_of, kind="stable"), np.bincount(rank_of).astype(np.int32)
 
     def exchange(
         self,

@@ -85,11 +85,13 @@ def make_batches(
     return Batches(pairs, rows, layout, config.seed, redraw)
 
 
-def droppers(vocabularies: Vocabularies, data: DataConfig) -> tuple[BpeDropout, BpeDropout]:
+def droppers(vocabularies: Vocabularies, data: DataConfig) -> list[BpeDropout]:
     """Return BPE dropout for the source and the target; raise `UserError` if either is no BPE."""
-    merges = vocabularies.source.merges, vocabularies.target.merges
-    if merges[0] is None or merges[1] is None:
-        raise UserError(
-            f"config.data.bpe_dropout={data.bpe_dropout}: the vocabulary is no BPE; set it to 0"
-        )
-    return BpeDropout(merges[0], data.bpe_dropout), BpeDropout(merges[1], data.bpe_dropout)
+    drops = []
+    for vocabulary in vocabularies:
+        if vocabulary.merges is None:
+            raise UserError(
+                f"config.data.bpe_dropout={data.bpe_dropout}: the vocabulary is no BPE; set it to 0"
+            )
+        drops.append(BpeDropout(vocabulary.merges, data.bpe_dropout))
+    return drops

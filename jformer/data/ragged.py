@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import mmap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,8 +61,7 @@ class Ragged:
         return Ragged(np.concatenate([self.flat, other.flat]), offsets)
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenPairs:
+class TokenPairs(NamedTuple):
     """Pairs of token ids. Both sides end in EOS, as labels do; a batch adds the target's BOS."""
 
     sources: Ragged

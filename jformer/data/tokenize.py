@@ -136,8 +136,7 @@ def write_tokens(
     log.info("tokenizing  %s pairs ...", f"{total:,}")
     report, pairs = Report(), [0] * len(corpora)
     lines: list[np.ndarray] = []
-    sizes = vocabularies.source.size, vocabularies.target.size
-    dtypes = ["uint16" if size <= 2**16 else "int32" for size in sizes]
+    dtypes = ["uint16" if vocabulary.size <= 2**16 else "int32" for vocabulary in vocabularies]
     lengths: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((folder / f"{side}.ids").open("wb")) for side in SIDES]
@@ -212,7 +211,7 @@ def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
 
 def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:
     """Return the pairs to train on, repeated by `data.weights`; report those that are too long."""
-    S, T = (side.lengths for side in (tokenized.pairs.sources, tokenized.pairs.targets))
+    S, T = (side.lengths for side in tokenized.pairs)
     short = (data.max_length >= S) & (data.max_length >= T)
     for pair in np.flatnonzero(~short):
         tokenized.report.add("too_long", tokenized.place(int(pair)))

@@ -10,7 +10,6 @@ entries "<0x00>" to "<0xFF>". Text never matches these, since digits are split o
 length are thus copied digit by digit, too. Vocabularies loaded from other files may be lossy.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain, count, islice, pairwise, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -252,8 +251,7 @@ def settle(vocab: list[list]) -> list[list]:
     return vocab[: len(FALLBACK)] + sorted(settled, key=lambda entry: (-entry[1], entry[0]))
 
 
-@dataclasses.dataclass(frozen=True)
-class Vocabularies:
+class Vocabularies(NamedTuple):
     """The vocabularies of source and target; the same object if they are joint."""
 
     source: Vocabulary
@@ -289,7 +287,7 @@ class Vocabularies:
         if self.source is not self.target:
             self.source.save(workdir / SOURCE_VOCABULARY)
 
-    @functools.cached_property  # every checkpoint needs it
+    @property
     def hash(self) -> str:
-        both = dict.fromkeys((self.source, self.target))  # one entry if they are joint
+        both = dict.fromkeys(self)  # one entry if they are joint
         return " ".join(vocabulary.hash for vocabulary in both)
