@@ -21,7 +21,6 @@ from jformer.data.ragged import Ragged, TokenPairs, choose
 Batch = dict[str, np.ndarray]
 Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
 
-READ = 2**23  # positions of a group of batches, whose pairs are read together in file order
 PREFETCHED = 8  # batches made ahead of the one in use
 
 
@@ -62,8 +61,6 @@ class Batches:
         self.pairs, self.rows, self.layout = pairs, rows, layout
         self._seed, self._redraw = seed, redraw
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
-        self._group = functools.lru_cache(maxsize=1)(self._read_group)
-        self._group_size = max(1, READ // max(B * (S + T) for B, S, T in layout.shapes))
 
     def _plan(self, number: int) -> Epoch:
         rng = np.random.default_rng((self._seed, number))
@@ -91,10 +88,7 @@ class Batches:
         fill the batch or its rows do not divide among the parts.
         """
         plan = self.epoch(epoch)
-        _, counts = plan.members_of(number)
-        group, within = divmod(number, self._group_size)
-        pairs, ranks = self._group(epoch, group)
-        members = ranks[within]
+        members, counts = plan.members_of(number)
         height, S, T = self.layout.shapes[plan.batches[number][0]]
         height = -(-height // parts)
         row = np.repeat(np.arange(len(counts)), counts) - part * height
@@ -103,7 +97,7 @@ class Batches:
         segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
-            tokens, lengths = getattr(pairs, f"{side}s").tokens(members)
+            tokens, lengths = getattr(plan.pairs, f"{side}s").tokens(members)
             # The texts of a row are concatenated, from its first position on.
             filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
             texts = {f"{side}_{axes}": tokens}
@@ -115,16 +109,6 @@ class Batches:
                 batch[name] = np.full(filled.shape, PAD, np.int32)
                 batch[name][filled] = values
         return batch
-
-    def _read_group(self, epoch: int, group: int) -> tuple[TokenPairs, list[np.ndarray]]:
-        """Return the pairs of a group of batches, and for each batch the indices into them."""
-        plan = self.epoch(epoch)
-        first = group * self._group_size
-        numbers = range(first, min(first + self._group_size, len(plan)))
-        members = [plan.members_of(number)[0] for number in numbers]
-        rows, ranks = np.unique(np.concatenate(members), return_inverse=True)
-        pairs = TokenPairs(*(side.read(rows) for side in plan.pairs))
-        return pairs, np.split(ranks, np.cumsum([len(part) for part in members])[:-1])
 
     def token_utilization(self) -> float:
         """Return the fraction of the first epoch's positions, on both sides, that hold a token."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-SPAN = 2**18  # rows of a memory-mapped file that are in memory at a time
-
 
 @dataclasses.dataclass(frozen=True)
 class Ragged:
@@ -34,27 +32,17 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        lengths = np.empty(len(self), np.int32)
-        for start in range(0, len(lengths), SPAN):
-            part = self.offsets[start : start + SPAN + 1]
-            lengths[start : start + SPAN] = np.diff(part)
-            release(self.offsets)
+        lengths = np.diff(self.offsets).astype(np.int32)
+        release(self.offsets)
         return lengths
 
     def tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the given rows concatenated, and their lengths."""
         begins = self.offsets[rows]
         lengths = self.offsets[rows + 1] - begins
-        return self.flat.take(ranges(begins, lengths)), lengths
-
-    def read(self, rows: np.ndarray) -> "Ragged":
-        """Copy the given rows, in ascending order, into memory; files are read front to back."""
-        parts = []
-        for part in np.split(rows, np.searchsorted(rows, np.arange(SPAN, len(self), SPAN))):
-            parts.append(self.tokens(part))
-            release(self.flat, self.offsets)
-        tokens, lengths = zip(*parts, strict=True)
-        return Ragged.from_lengths(np.concatenate(tokens), np.concatenate(lengths))
+        tokens = self.flat.take(ranges(begins, lengths))
+        release(self.flat, self.offsets)
+        return tokens, lengths
 
     def followed_by(self, other: "Ragged") -> "Ragged":
         offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
@@ -89,7 +77,10 @@ def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
 
 
 def release(*arrays: np.ndarray) -> None:
-    """Release the pages of memory-mapped files from this process; ignore other arrays."""
+    """Release the pages of memory-mapped files from this process; ignore other arrays.
+
+    Otherwise a large corpus would soon count as memory that this process uses.
+    """
     for array in arrays:
         if isinstance(array.base, mmap.mmap):
             array.base.madvise(mmap.MADV_DONTNEED)

@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-import jformer.data.batches as module
 from jformer.config import BOS, EOS, PAD, DataConfig
-from jformer.data import pipeline, ragged
+from jformer.data import pipeline
 from jformer.data.batches import Batches, iterate, resegment
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Split
@@ -96,11 +95,7 @@ def test_epochs_differ_in_order_and_seeds_do_too(batches):
 
 
 @pytest.mark.parametrize("kind", ["buckets", "packed"])
-@pytest.mark.parametrize(("read", "span"), [(2**23, 2**18), (1, 50), (3 * 2 * BATCH_TOKENS, 237)])
-def test_texts_come_whole_with_their_marks_in_one_of_the_shapes(kind, read, span, monkeypatch):
-    """Whether many batches are read together or each alone, at once or in spans of the file."""
-    monkeypatch.setattr(module, "READ", read)
-    monkeypatch.setattr(ragged, "SPAN", span)
+def test_texts_come_whole_with_their_marks_in_one_of_the_shapes(kind):
     batches = make_batches(kind)
     epoch, shapes = batches.epoch(0), set()
     for number in range(len(epoch)):
