@@ -70,10 +70,8 @@ def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
     """Return row i of `a` where `first[i]` is true, and of `b` elsewhere."""
     if first.all():
         return a
-    begins = np.where(first, a.offsets[:-1], len(a.flat) + b.offsets[:-1])
-    lengths = np.where(first, a.lengths, b.lengths)
-    flat = np.concatenate([a.flat, b.flat])[ranges(begins, lengths)]
-    return Ragged.from_lengths(flat, lengths)
+    rows = np.arange(len(first))
+    return Ragged.from_lengths(*a.followed_by(b).tokens(np.where(first, rows, len(a) + rows)))
 
 
 def release(*arrays: np.ndarray) -> None:
