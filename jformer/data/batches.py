@@ -144,7 +144,8 @@ def iterate(
     With each batch comes the position after it, which checkpoints store as JSON and which is the
     same in every process.
     """
-    made = make(batches, stop, position or {"epoch": 0, "batch": 0, "taken": 0}, part, parts)
+    first = {"epoch": 0, "batch": 0, "taken": 0}
+    made = batches_from(batches, stop, position or first, part, parts)
     thread = ThreadPoolExecutor(1)
     try:
         coming = deque(thread.submit(next, made, None) for _ in range(PREFETCHED))
@@ -155,9 +156,10 @@ def iterate(
         thread.shutdown(cancel_futures=True)
 
 
-def make(
+def batches_from(
     batches: Batches, stop: int, position: Position, part: int, parts: int
 ) -> Iterator[tuple[Batch, Position]]:
+    """Yield the batches through the epochs in turn, each with the position after it."""
     epoch, number = position["epoch"], position["batch"]
     for taken in range(position["taken"] + 1, stop + 1):
         if number == len(batches.epoch(epoch)):
