@@ -110,8 +110,7 @@ class Packing:
         self.shapes = [(rows_that_fit(batch_tokens, length), self.S, self.T)]
 
     def fits(self, S: np.ndarray, T: np.ndarray) -> np.ndarray:
-        _, row_S, row_T = self.shapes[0]
-        return (row_S >= S) & (row_T >= T)
+        return (self.S >= S) & (self.T >= T)
 
     def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
         """Pack the pairs into rows, ordered by the first pair of each row."""
