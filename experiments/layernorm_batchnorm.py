@@ -90,7 +90,7 @@ def train(task: TrainSetup, model: Any) -> tuple[dict[str, Any], float]:
     variables = model.init(keys[0], tokens_11, tokens_11)
     params, stats = variables.pop("params"), variables
     state, seen = optimizer.init(params), []
-    for number, batch in enumerate(iterate(task.batches, config.train.steps)):
+    for number, (batch, _) in enumerate(iterate(task.batches, config.train.steps)):
         params, stats, state, sums = step(params, stats, state, dict(batch), number)
         seen.append(sums)
     nll, tokens = np.sum(jax.device_get(seen[-(config.train.steps // 10) :]), axis=0)

@@ -5,6 +5,7 @@ link, which is kept while its target is replaced.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -32,6 +33,12 @@ def replace_file(path: Path, content: bytes) -> None:
 def partial_of(path: Path) -> Path:
     """Return the path that holds the content of a file until it is complete."""
     return path.with_name(path.name + ".partial")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file, read in small parts: if mapped, it would stay in memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def open_partial(path: Path) -> int:

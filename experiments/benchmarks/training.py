@@ -40,7 +40,7 @@ def steps_alone(task: TrainSetup, steps: int) -> float:
     state = task.create(task.params_key)
     metrics: list = []
     began = time.perf_counter()
-    for batch in iterate(task.batches, steps):
+    for batch, _ in iterate(task.batches, steps):
         placed, request_X = task.place(batch, 0)
         state, new = task.train_step(state, placed, task.dropout_key, request_X)
         metrics.append(new)

@@ -7,9 +7,10 @@ taken), so a resumed run sees the batches of an uninterrupted one, on any number
 
 import dataclasses
 import functools
-from typing import Any
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-import grain
 import numpy as np
 
 from jformer.config import BOS, PAD
@@ -18,8 +19,9 @@ from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
+Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
 
-READ = 2**23  # positions of a group of batches, whose pairs are read together in file order
+PREFETCHED = 8  # batches made ahead of the one in use
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +56,11 @@ class Batches:
         rows: np.ndarray,
         layout: Buckets | Packing,
         seed: int,
-        redraw: tuple[BpeDropout, BpeDropout] | None = None,
+        redraw: Sequence[BpeDropout] | None = None,
     ):
         self.pairs, self.rows, self.layout = pairs, rows, layout
         self._seed, self._redraw = seed, redraw
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
-        self._group = functools.lru_cache(maxsize=1)(self._read_group)
-        self._group_size = max(1, READ // max(B * (S + T) for B, S, T in layout.shapes))
 
     def _plan(self, number: int) -> Epoch:
         rng = np.random.default_rng((self._seed, number))
@@ -68,11 +68,8 @@ class Batches:
         pairs = self.pairs
         if self._redraw is not None:
             drawn = resegment(pairs, self._redraw, rng)
-            fits = self.layout.fits(drawn.sources.lengths, drawn.targets.lengths)
-            pairs = TokenPairs(
-                choose(fits, drawn.sources, pairs.sources),
-                choose(fits, drawn.targets, pairs.targets),
-            )
+            fits = self.layout.fits(*(side.lengths for side in drawn))
+            pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
         by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))
         offsets = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=offsets[1:])
@@ -91,10 +88,7 @@ class Batches:
         fill the batch or its rows do not divide among the parts.
         """
         plan = self.epoch(epoch)
-        _, counts = plan.members_of(number)
-        group, within = divmod(number, self._group_size)
-        pairs, ranks = self._group(epoch, group)
-        members = ranks[within]
+        members, counts = plan.members_of(number)
         height, S, T = self.layout.shapes[plan.batches[number][0]]
         height = -(-height // parts)
         row = np.repeat(np.arange(len(counts)), counts) - part * height
@@ -103,7 +97,7 @@ class Batches:
         segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
-            tokens, lengths = getattr(pairs, f"{side}s").tokens(members)
+            tokens, lengths = getattr(plan.pairs, f"{side}s").tokens(members)
             # The texts of a row are concatenated, from its first position on.
             filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
             texts = {f"{side}_{axes}": tokens}
@@ -116,16 +110,6 @@ class Batches:
                 batch[name][filled] = values
         return batch
 
-    def _read_group(self, epoch: int, group: int) -> tuple[TokenPairs, list[np.ndarray]]:
-        """Return the pairs of a group of batches, and for each batch the indices into them."""
-        plan = self.epoch(epoch)
-        first = group * self._group_size
-        numbers = range(first, min(first + self._group_size, len(plan)))
-        members = [plan.members_of(number)[0] for number in numbers]
-        rows, ranks = np.unique(np.concatenate(members), return_inverse=True)
-        pairs = TokenPairs(plan.pairs.sources.read(rows), plan.pairs.targets.read(rows))
-        return pairs, np.split(ranks, np.cumsum([len(part) for part in members])[:-1])
-
     def token_utilization(self) -> float:
         """Return the fraction of the first epoch's positions, on both sides, that hold a token."""
         plan = self.epoch(0)
@@ -135,11 +119,11 @@ class Batches:
 
 
 def resegment(
-    pairs: TokenPairs, redraw: tuple[BpeDropout, BpeDropout], rng: np.random.Generator
+    pairs: TokenPairs, redraw: Sequence[BpeDropout], rng: np.random.Generator
 ) -> TokenPairs:
     """Return new random segmentations of all pairs, by BPE dropout."""
     sides = []
-    for drop, side in zip(redraw, (pairs.sources, pairs.targets), strict=True):
+    for drop, side in zip(redraw, pairs, strict=True):
         assert side.word_starts is not None, "tokenized without data.bpe_dropout"
         sides.append(Ragged.from_lengths(*drop(side.flat, side.lengths, side.word_starts, rng)))
     return TokenPairs(*sides)
@@ -152,49 +136,34 @@ def shift_right(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return before
 
 
-class Stream(grain.IterDataset):
-    """The first `stop` batches over all epochs, in order, reduced to one of `parts` parts each."""
+def iterate(
+    batches: Batches, stop: int, position: Position | None = None, part: int = 0, parts: int = 1
+) -> Iterator[tuple[Batch, Position]]:
+    """Yield the batches from `position`, or the first, to the `stop`-th, prefetched by a thread.
 
-    def __init__(self, batches: Batches, stop: int, part: int = 0, parts: int = 1):
-        super().__init__()
-        self.take = functools.partial(batches.batch, part=part, parts=parts)
-        self.batches, self.stop = batches, stop
-
-    def __iter__(self) -> "StreamIterator":
-        return StreamIterator(self)
-
-
-class StreamIterator(grain.DatasetIterator):
-    def __init__(self, stream: Stream):
-        super().__init__()
-        self._stream = stream
-        self._state = {"epoch": 0, "batch": 0, "taken": 0}
-
-    def __next__(self) -> Batch:
-        state = self._state
-        if state["taken"] == self._stream.stop:
-            raise StopIteration
-        if state["batch"] == len(self._stream.batches.epoch(state["epoch"])):
-            state = {**state, "epoch": state["epoch"] + 1, "batch": 0}
-        batch = self._stream.take(state["epoch"], state["batch"])
-        self._state = {**state, "batch": state["batch"] + 1, "taken": state["taken"] + 1}
-        return batch
-
-    def get_state(self) -> dict[str, int]:
-        return dict(self._state)
-
-    def set_state(self, state: dict[str, int]) -> None:
-        self._state = dict(state)
-
-
-def iterate(batches: Batches, stop: int, position: dict | None = None, **part: int) -> Any:
-    """Return an iterator over batches, from `position` or the first to the `stop`-th.
-
-    A thread prefetches them. `get_state()` returns the position, which checkpoints store as JSON
-    and which is the same in every process.
+    With each batch comes the position after it, which checkpoints store as JSON and which is the
+    same in every process.
     """
-    stream = Stream(batches, stop, **part)
-    iterator = iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=8))
-    if position is not None:
-        iterator.set_state(position)
-    return iterator
+    first = {"epoch": 0, "batch": 0, "taken": 0}
+    made = batches_from(batches, stop, position or first, part, parts)
+    thread = ThreadPoolExecutor(1)
+    try:
+        coming = deque(thread.submit(next, made, None) for _ in range(PREFETCHED))
+        while item := coming.popleft().result():
+            coming.append(thread.submit(next, made, None))
+            yield item
+    finally:
+        thread.shutdown(cancel_futures=True)
+
+
+def batches_from(
+    batches: Batches, stop: int, position: Position, part: int, parts: int
+) -> Iterator[tuple[Batch, Position]]:
+    """Yield the batches through the epochs in turn, each with the position after it."""
+    epoch, number = position["epoch"], position["batch"]
+    for taken in range(position["taken"] + 1, stop + 1):
+        if number == len(batches.epoch(epoch)):
+            epoch, number = epoch + 1, 0
+        batch = batches.batch(epoch, number, part, parts)
+        number += 1
+        yield batch, {"epoch": epoch, "batch": number, "taken": taken}

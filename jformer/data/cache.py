@@ -6,22 +6,22 @@ a lock: a killed run leaves no partial entry, and of two concurrent runs the sec
 sizes and checksums of an entry's files are verified whenever it is read.
 """
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from jformer.config import DataConfig
 from jformer.data.corpora import Corpus
 from jformer.errors import UserError
+from jformer.files import sha256_of
 
 log = logging.getLogger(__name__)
 
@@ -73,26 +73,20 @@ def hash_of_rows(corpus: Corpus) -> str:
     return digest.hexdigest()
 
 
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, read in small parts: if mapped, it would stay in memory."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], None]) -> Path:
     """Return the folder of an entry, built if it is missing or any of its files is damaged."""
     key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
     folder = cache_folder(data)
     final, partial = folder / f"{kind}-{key}", folder / f"{kind}-{key}.partial"
-    if os.path.lexists(final) and not damage_of(final):
+    if not damage_of(final):
         return final
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with lock(folder / f"{kind}-{key}.lock"):
-            if os.path.lexists(final):  # damaged, or built by another run in the meantime
-                damage = damage_of(final)
-                if not damage:
-                    return final
+        with acquire(folder / f"{kind}-{key}.lock"):
+            damage = damage_of(final)
+            if not damage:  # built by another run in the meantime
+                return final
+            if os.path.lexists(final):
                 log.warning(f"{final}: damaged ({damage}); it is built again")
                 remove(final)
             remove(partial)  # left by a run that was killed
@@ -125,27 +119,25 @@ def seal(folder: Path) -> None:
 
 def damage_of(folder: Path) -> str:
     """Return the first fault of an entry, or an empty string if it is as `seal` recorded it."""
+    name = SUMS
     try:
-        sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
-        found = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != SUMS}
-        sizes = {name: size for name, (size, _) in sums.items()}
-    except OSError as error:
-        return f"{SUMS}: {error.strerror}"
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return f"{SUMS}: is no list of sizes and sums"
-    for name in sorted(sizes.keys() | found.keys()):
-        if name not in found:
-            return f"{name}: is missing"
-        if name not in sizes:
-            return f"{name}: does not belong there"
-        if found[name] != sizes[name]:
-            return f"{name}: has {found[name]:,} bytes, not {sizes[name]:,}"
-    for name, (_, sha256) in sums.items():
-        try:
+        text = (folder / SUMS).read_text(encoding="utf-8")
+        sums = {name: (size, sha256) for name, (size, sha256) in json.loads(text).items()}
+        found = {path.name for path in folder.iterdir()} - {SUMS}
+        for name in sorted(sums.keys() | found):
+            if name not in found:
+                return f"{name}: is missing"
+            if name not in sums:
+                return f"{name}: does not belong there"
+            size, sha256 = (folder / name).stat().st_size, sums[name][1]
+            if size != sums[name][0]:
+                return f"{name}: has {size:,} bytes, not {sums[name][0]:,}"
             if sha256_of(folder / name) != sha256:
                 return f"{name}: another content than was written"
-        except OSError as error:
-            return f"{name}: {error.strerror}"
+    except OSError as error:
+        return f"{name}: {error.strerror}"
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return f"{SUMS}: is no list of sizes and sums"
     return ""
 
 
@@ -165,15 +157,11 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-@contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
-    waiting = FileLock(path)
+def acquire(path: Path) -> AcquireReturnProxy:
+    """Return the context in which this process alone holds a lock."""
+    lock = FileLock(path)
     try:
-        waiting.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         log.info("waiting for another run that prepares the same data (%s)", path)
-        waiting.acquire()
-    try:
-        yield
-    finally:
-        waiting.release()
+        return lock.acquire()

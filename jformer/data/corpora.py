@@ -150,30 +150,31 @@ def open_parquet(path: Path, source_language: str, target_language: str) -> Corp
     except ImportError as error:
         raise UserError(f"{path}: needs the package pyarrow: pip install 'jformer[hub]'") from error
 
-    def cannot(error: Exception) -> UserError:
-        return UserError(f"{path}: no Parquet file with text ({' '.join(str(error).split())})")
+    @contextlib.contextmanager
+    def reading() -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pyarrow.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{path}: no Parquet file with text ({reason})") from error
 
-    faults = (OSError, pyarrow.ArrowException)
-    languages = [source_language, target_language]
-    nested = [f"translation.{language}" for language in languages]
-    try:
+    columns = [source_language, target_language]
+    with reading():
         empty = pyarrow.parquet.read_schema(path).empty_table().flatten()
-        columns = nested if {*nested} <= {*empty.column_names} else languages
+        nested = [f"translation.{language}" for language in columns]
+        if {*nested} <= {*empty.column_names}:
+            columns = nested
         if not {*columns} <= {*empty.column_names}:
-            raise UserError(f"{path}: has the columns {empty.column_names}; needs {languages}")
+            raise UserError(f"{path}: has the columns {empty.column_names}; needs {columns}")
         # Read as bytes, so that invalid UTF-8 is handled by the bad-line policy.
         as_bytes = pyarrow.schema([(column, pyarrow.large_binary()) for column in columns])
         empty.select(columns).cast(as_bytes)
-    except faults as error:
-        raise cannot(error) from error
 
     def rows() -> Iterator[Row]:
-        try:
+        with reading():
             for batch in pyarrow.parquet.ParquetFile(path).iter_batches(columns=columns):
                 table = pyarrow.Table.from_batches([batch]).flatten().select(columns)
                 yield from zip(*(side.to_pylist() for side in table.cast(as_bytes)), strict=True)
-        except faults as error:
-            raise cannot(error) from error
 
     return Corpus((str(path), str(path)), (path,), rows)
 

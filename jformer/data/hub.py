@@ -133,17 +133,14 @@ def load(hub: Hub, data: DataConfig) -> Any:
             return load(dataclasses.replace(hub, configurations=tuple(others)), data)
         place = f"config.data.hub={data.hub}" if data.hub else f"{hub.repository} of the hub"
         reason = " ".join(str(error).split())
-        way_out = parquet_files(hub, data) if data.hub else wanted(data)
+        files = ", ".join(f"{split}.parquet" for split in hub.splits.values())
+        way_out = (
+            f"put {files} with columns {data.source_language} and {data.target_language} "
+            f"into a folder, and set --config.data.hub=FOLDER"
+        )
+        if not data.hub:
+            way_out = wanted(data)
         raise UserError(f"{place}: cannot be loaded ({reason}); or {way_out}") from error
-
-
-def parquet_files(hub: Hub, data: DataConfig) -> str:
-    """Return the advice on which files to put into a folder for `config.data.hub`."""
-    files = ", ".join(f"{split}.parquet" for split in hub.splits.values())
-    return (
-        f"put {files} with columns {data.source_language} and {data.target_language} "
-        f"into a folder, and set --config.data.hub=FOLDER"
-    )
 
 
 def open_split(dataset: Any, place: str, data: DataConfig) -> Corpus:

@@ -28,21 +28,16 @@ def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[s
     added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
     if data.name == "files":
         scored = {"validation": data.validation, "test": data.test}
-        splits = {"train": added} if with_train else {}
-        splits |= {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
-        return splits
-    if data.name == "phrases":
+        splits = {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
+    elif data.name == "phrases":
         made = phrases.make_splits(*languages, data.phrases, seed)
         splits = {name: [in_memory(name, Split(*texts))] for name, texts in made.items()}
-        if not with_train:
-            del splits["train"]
     elif data.directory:
         splits = open_folder(data, with_train)
     else:
         splits = open_hub(data, with_train)
-    if with_train:
-        splits["train"] += added
-    return splits
+    training = splits.pop("train", []) + added
+    return {"train": training, **splits} if with_train else splits
 
 
 def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
@@ -90,11 +85,13 @@ def make_batches(
     return Batches(pairs, rows, layout, config.seed, redraw)
 
 
-def droppers(vocabularies: Vocabularies, data: DataConfig) -> tuple[BpeDropout, BpeDropout]:
+def droppers(vocabularies: Vocabularies, data: DataConfig) -> list[BpeDropout]:
     """Return BPE dropout for the source and the target; raise `UserError` if either is no BPE."""
-    merges = vocabularies.source.merges, vocabularies.target.merges
-    if merges[0] is None or merges[1] is None:
-        raise UserError(
-            f"config.data.bpe_dropout={data.bpe_dropout}: the vocabulary is no BPE; set it to 0"
-        )
-    return BpeDropout(merges[0], data.bpe_dropout), BpeDropout(merges[1], data.bpe_dropout)
+    drops = []
+    for vocabulary in vocabularies:
+        if vocabulary.merges is None:
+            raise UserError(
+                f"config.data.bpe_dropout={data.bpe_dropout}: the vocabulary is no BPE; set it to 0"
+            )
+        drops.append(BpeDropout(vocabulary.merges, data.bpe_dropout))
+    return drops

@@ -4,10 +4,9 @@ import dataclasses
 import itertools
 import mmap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-
-SPAN = 2**18  # rows of a memory-mapped file that are in memory at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,35 +32,24 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        lengths = np.empty(len(self), np.int32)
-        for start in range(0, len(lengths), SPAN):
-            part = self.offsets[start : start + SPAN + 1]
-            lengths[start : start + SPAN] = np.diff(part)
-            release(self.offsets)
+        lengths = np.diff(self.offsets).astype(np.int32)
+        release(self.offsets)
         return lengths
 
     def tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the given rows concatenated, and their lengths."""
         begins = self.offsets[rows]
         lengths = self.offsets[rows + 1] - begins
-        return self.flat.take(ranges(begins, lengths)), lengths
-
-    def read(self, rows: np.ndarray) -> "Ragged":
-        """Copy the given rows, in ascending order, into memory; files are read front to back."""
-        parts = []
-        for part in np.split(rows, np.searchsorted(rows, np.arange(SPAN, len(self), SPAN))):
-            parts.append(self.tokens(part))
-            release(self.flat, self.offsets)
-        tokens, lengths = zip(*parts, strict=True)
-        return Ragged.from_lengths(np.concatenate(tokens), np.concatenate(lengths))
+        tokens = self.flat.take(ranges(begins, lengths))
+        release(self.flat, self.offsets)
+        return tokens, lengths
 
     def followed_by(self, other: "Ragged") -> "Ragged":
         offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
         return Ragged(np.concatenate([self.flat, other.flat]), offsets)
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenPairs:
+class TokenPairs(NamedTuple):
     """Pairs of token ids. Both sides end in EOS, as labels do; a batch adds the target's BOS."""
 
     sources: Ragged
@@ -82,14 +70,15 @@ def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
     """Return row i of `a` where `first[i]` is true, and of `b` elsewhere."""
     if first.all():
         return a
-    begins = np.where(first, a.offsets[:-1], len(a.flat) + b.offsets[:-1])
-    lengths = np.where(first, a.lengths, b.lengths)
-    flat = np.concatenate([a.flat, b.flat])[ranges(begins, lengths)]
-    return Ragged.from_lengths(flat, lengths)
+    rows = np.arange(len(first))
+    return Ragged.from_lengths(*a.followed_by(b).tokens(np.where(first, rows, len(a) + rows)))
 
 
 def release(*arrays: np.ndarray) -> None:
-    """Release the pages of memory-mapped files from this process; ignore other arrays."""
+    """Release the pages of memory-mapped files from this process; ignore other arrays.
+
+    Otherwise a large corpus would soon count as memory that this process uses.
+    """
     for array in arrays:
         if isinstance(array.base, mmap.mmap):
             array.base.madvise(mmap.MADV_DONTNEED)

@@ -47,8 +47,7 @@ def corpus_statistics(
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
     rows = trainable(tokenized, config.data)
     languages = (config.data.source_language, config.data.target_language)
-    both = (vocabularies.source, vocabularies.target)
-    sides = (tokenized.pairs.sources, tokenized.pairs.targets)
+    numbers = np.diff(tokenized.ends, prepend=0).tolist()
     batchings = {}
     for batching in ("buckets", "packed"):
         data = dataclasses.replace(config.data, batching=batching)
@@ -60,23 +59,21 @@ def corpus_statistics(
             "batches": len(batches.epoch(0)),
         }
     return {
-        "corpora": dict(
-            zip(tokenized.places, np.diff(tokenized.ends, prepend=0).tolist(), strict=True)
-        ),
+        "corpora": dict(zip(tokenized.places, numbers, strict=True)),
         "pairs": len(rows),
         "skipped": tokenized.report.skipped(),
         "decisions": tokenized.report.decisions,
         "scored": {name: len(split) for name, split in scored.items()},
         "lengths": {
             language: length_statistics(side.lengths[rows])
-            for language, side in zip(languages, sides, strict=True)
+            for language, side in zip(languages, tokenized.pairs, strict=True)
         },
         "vocabulary": coverage(vocabularies, tokenized, scored),
         "odd_characters": odd_characters(corpora, config.data.bad_lines, tokenized.ends[-1]),
         "token_utilization": {name: b["token_utilization"] for name, b in batchings.items()},
         "batchings": batchings,
         "examples": [
-            [pieces(v, side, row) for v, side in zip(both, sides, strict=True)]
+            [pieces(*side, row) for side in zip(vocabularies, tokenized.pairs, strict=True)]
             for row in rows[:: -(-len(rows) // EXAMPLES)].tolist()
         ],
     }
@@ -102,18 +99,16 @@ def coverage(
 
     A text is changed if decoding its ids gives another text.
     """
-    both = (vocabularies.source, vocabularies.target)
-    sides = (tokenized.pairs.sources, tokenized.pairs.targets)
-    uses = [count_ids(side.flat, v.size) for side, v in zip(sides, both, strict=True)]
-    facts: dict[str, Any] = {}
-    for name, vocabulary, used in zip(SIDES, both, uses, strict=True):
-        facts[name] = {"entries": vocabulary.size, "used": int(np.sum(used[FIRST_ID:] > 0))}
-    if both[0] is both[1]:
+    uses, facts = [], {}
+    for name, v, side in zip(SIDES, vocabularies, tokenized.pairs, strict=True):
+        uses.append(count_ids(side.flat, v.size))
+        facts[name] = {"entries": v.size, "used": int(np.sum(uses[-1][FIRST_ID:] > 0))}
+    if vocabularies.source is vocabularies.target:
         uses = [uses[0] + uses[1]] * 2
     for split, text in scored.items():
         facts[split] = {}
         for name, v, used, texts in zip(
-            SIDES, both, uses, (text.sources, text.targets), strict=True
+            SIDES, vocabularies, uses, (text.sources, text.targets), strict=True
         ):
             ids = v.encode(texts)
             unseen = sum(int(np.sum(used[text_ids] == 0)) for text_ids in ids)

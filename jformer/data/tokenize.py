@@ -93,17 +93,13 @@ def tokenize_corpora(
 ) -> Tokenized:
     """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` says so."""
     limit = data.max_length if data.long_pairs == "truncate" else None
-
     words = data.bpe_dropout > 0  # only BPE dropout needs word starts
-
-    def build(folder: Path) -> None:
-        began, total = time.monotonic(), count_rows(corpora)
-        log.info("tokenizing  %s pairs ...", f"{total:,}")
-        write_tokens(folder, corpora, vocabularies, data.bad_lines, limit, total, words)
-        log.info("tokenizing  took %.0f s; kept in %s", time.monotonic() - began, folder.parent)
-
     how = how_read(corpora, data)
     depends_on = [content, how, vocabularies.hash, data.bad_lines, limit, words]
+
+    def build(folder: Path) -> None:
+        write_tokens(folder, corpora, vocabularies, data.bad_lines, limit, words)
+
     folder = entry(data, "tokens", depends_on, build)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     sides = []
@@ -133,14 +129,14 @@ def write_tokens(
     vocabularies: Vocabularies,
     policy: str,
     limit: int | None,
-    total: int,
     words: bool,
 ) -> None:
     """Write all files of a cache entry; with `words` also which ids begin a word."""
+    began, total = time.monotonic(), count_rows(corpora)
+    log.info("tokenizing  %s pairs ...", f"{total:,}")
     report, pairs = Report(), [0] * len(corpora)
     lines: list[np.ndarray] = []
-    sizes = vocabularies.source.size, vocabularies.target.size
-    dtypes = ["uint16" if size <= 2**16 else "int32" for size in sizes]
+    dtypes = ["uint16" if vocabulary.size <= 2**16 else "int32" for vocabulary in vocabularies]
     lengths: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context((folder / f"{side}.ids").open("wb")) for side in SIDES]
@@ -177,6 +173,7 @@ def write_tokens(
         "decisions": report.decisions,
     }
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    log.info("tokenizing  took %.0f s; kept in %s", time.monotonic() - began, folder.parent)
 
 
 def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk]:
@@ -184,11 +181,12 @@ def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk
     for which, corpus in enumerate(corpora):
         pairs = read(corpus, policy, report)
         while part := list(itertools.islice(pairs, CHUNK)):
-            kept = [pair for pair in part if pair[1].strip() and pair[2].strip()]
-            if len(kept) < len(part):
-                for number, source, target in part:
-                    if not (source.strip() and target.strip()):
-                        report.add("empty", f"{corpus.places[0]}:{number}")
+            kept = []
+            for pair in part:
+                if pair[1].strip() and pair[2].strip():
+                    kept.append(pair)
+                else:
+                    report.add("empty", f"{corpus.places[0]}:{pair[0]}")
             if kept:
                 yield Chunk(which, *map(list, zip(*kept, strict=True)))
 
@@ -213,15 +211,13 @@ def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
 
 def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:
     """Return the pairs to train on, repeated by `data.weights`; report those that are too long."""
-    S, T = (side.lengths for side in (tokenized.pairs.sources, tokenized.pairs.targets))
+    S, T = (side.lengths for side in tokenized.pairs)
     short = (data.max_length >= S) & (data.max_length >= T)
     for pair in np.flatnonzero(~short):
         tokenized.report.add("too_long", tokenized.place(int(pair)))
     if not short.any():
         told = "; ".join(tokenized.report.lines())
         raise UserError(f"{tokenized.places[0]}: no pair to train on; {told}")
-    rows = np.split(np.arange(len(short), dtype=np.int32), tokenized.ends[:-1])
-    kept = np.split(short, tokenized.ends[:-1])
-    weights = data.corpus_weights(len(rows))
-    parts = zip(rows, kept, weights, strict=True)
-    return np.concatenate([np.repeat(row[keep], weight) for row, keep, weight in parts])
+    pairs_of_corpora = np.diff(tokenized.ends, prepend=0)
+    weights = np.repeat(data.corpus_weights(len(pairs_of_corpora)), pairs_of_corpora)
+    return np.repeat(np.arange(len(short), dtype=np.int32), weights * short)

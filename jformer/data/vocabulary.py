@@ -10,15 +10,15 @@ entries "<0x00>" to "<0xFF>". Text never matches these, since digits are split o
 length are thus copied digit by digit, too. Vocabularies loaded from other files may be lossy.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice, pairwise, takewhile
+from itertools import accumulate, chain, count, islice, pairwise, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -64,15 +64,6 @@ CUTS = {
 }
 # All of these split before a space, so the words of a text can be encoded separately.
 BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
-NO_IDS = Ragged.from_rows([])
-
-
-class Numbers(dict[str, int]):
-    """Numbers words in the order of their first look-up."""
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self)
-        return number
 
 
 class Vocabulary:
@@ -86,8 +77,12 @@ class Vocabulary:
             tokenizer.model.dropout = None  # some published files set it, which makes ids random
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
-        # A cache of words or whole texts: their numbers, their ids, and which ids begin a word.
-        self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
+        self._forget()
+
+    def _forget(self) -> None:
+        """Empty the cache of words or whole texts: their ids, and which ids begin a word."""
+        self._numbers: dict[str, int] = defaultdict(count().__next__)  # in order of first look-up
+        self._ids = self._starts = Ragged.from_rows([])
 
     def __reduce__(self) -> tuple:
         return Vocabulary, (self._tokenizer,)  # the settings above are not pickled
@@ -197,7 +192,7 @@ class Vocabulary:
         word_starts, _ = self._starts.tokens(numbers)
         unit_ends, text_ends = (np.cumsum([0, *parts]) for parts in (lengths, map(len, units)))
         if len(self._numbers) > WORDS_KEPT or not self._by_words:
-            self._numbers, self._ids, self._starts = Numbers(), NO_IDS, NO_IDS
+            self._forget()
         lengths = np.diff(unit_ends[text_ends]).astype(np.int32)
         return ids + np.int32(FIRST), lengths, word_starts.astype(bool)
 
@@ -256,8 +251,7 @@ def settle(vocab: list[list]) -> list[list]:
     return vocab[: len(FALLBACK)] + sorted(settled, key=lambda entry: (-entry[1], entry[0]))
 
 
-@dataclasses.dataclass(frozen=True)
-class Vocabularies:
+class Vocabularies(NamedTuple):
     """The vocabularies of source and target; the same object if they are joint."""
 
     source: Vocabulary
@@ -293,7 +287,7 @@ class Vocabularies:
         if self.source is not self.target:
             self.source.save(workdir / SOURCE_VOCABULARY)
 
-    @functools.cached_property  # every checkpoint needs it
+    @property
     def hash(self) -> str:
-        both = dict.fromkeys((self.source, self.target))  # one entry if they are joint
+        both = dict.fromkeys(self)  # one entry if they are joint
         return " ".join(vocabulary.hash for vocabulary in both)

@@ -49,7 +49,7 @@ def loop(
         due = functools.partial(is_due, step, last)
         profiler.step_begins(step)
         with clock("input"):
-            batch, where = next(batches), batches.get_state()
+            batch, where = next(batches)
             placed, request_X = setup.place(batch, stop.request)
         with monitor.step(batch):
             state, on_device = setup.train_step(state, placed, setup.dropout_key, request_X)

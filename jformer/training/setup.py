@@ -196,7 +196,7 @@ def describe(setup: TrainSetup, state: TrainState) -> str:
     leaves = jax.tree.leaves(state.params)
     parameters = sum(leaf.size for leaf in leaves)
     split = sum(leaf.size for leaf in leaves if not leaf.sharding.is_fully_replicated)
-    both = dict.fromkeys((setup.vocabularies.source, setup.vocabularies.target))  # one if joint
+    both = dict.fromkeys(setup.vocabularies)  # one if joint
     sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
     shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in batches.layout.shapes)
     per_epoch = len(batches.epoch(0))

@@ -8,7 +8,6 @@ them, unless another program made it. Nothing is pickled, and reading executes n
 
 import contextlib
 import functools
-import hashlib
 import logging
 import os
 import re
@@ -24,6 +23,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from jformer.errors import RunError
+from jformer.files import sha256_of
 
 SUMS = "SHA256SUMS"  # in the format of `sha256sum -c`
 WRITING, DELETING = ".orbax-checkpoint-tmp", ".deleting"
@@ -158,7 +158,7 @@ class CheckpointDirectory:
 def write_sums(directory: Path) -> None:
     """Write the checksums of the items' files; orbax still changes those outside the items."""
     files = [path for path in sorted(directory.glob("*/**/*")) if path.is_file()]
-    lines = [f"{digest(path)}  {path.relative_to(directory)}\n" for path in files]
+    lines = [f"{sha256_of(path)}  {path.relative_to(directory)}\n" for path in files]
     (directory / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
@@ -191,16 +191,11 @@ def verify_checksums(directory: Path, items: Collection[str] | None = None) -> s
                     return f"{name} is missing"
                 if name not in sums:
                     return f"{name!r} is not in {SUMS}"
-                if digest(files[name]) != sums[name]:
+                if sha256_of(files[name]) != sums[name]:
                     return f"{name} is not as it was written"
             except OSError as error:
                 return f"{name} cannot be read ({one_line(error)})"
     return ""
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def differences(directory: Path, trees: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ def everything(data: DataConfig, steps: int) -> str:
     tokenized = tokenize_corpora(corpora, content, vocabularies, data)
     rows = trainable(tokenized, data)
     result = hashlib.sha256(vocabularies.hash.encode())
-    for batch in iterate(make_batches(config, tokenized.pairs, rows, vocabularies), steps):
+    for batch, _ in iterate(make_batches(config, tokenized.pairs, rows, vocabularies), steps):
         for name in sorted(batch):
             result.update(batch[name].tobytes())
     result.update(repr(tokenized.report.lines()).encode())

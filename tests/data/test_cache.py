@@ -45,7 +45,7 @@ def batches_of(data: DataConfig) -> str:
     config = Config(data=data, train=TrainConfig(batch_tokens=256))
     batches = make_batches(config, tokenized.pairs, trainable(tokenized, data), vocabularies)
     result = hashlib.sha256(vocabularies.hash.encode())
-    for batch in iterate(batches, 12):
+    for batch, _ in iterate(batches, 12):
         for name in sorted(batch):
             result.update(batch[name].tobytes())
     return result.hexdigest()

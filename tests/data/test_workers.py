@@ -60,7 +60,7 @@ def test_several_processes_write_the_files_that_one_writes(
         monkeypatch.setattr(workers, "cpus", lambda number=number: number)
         folder = tmp_path / str(number)
         folder.mkdir()
-        write_tokens(folder, corpora, vocabularies, "error", 9, 108, words=True)
+        write_tokens(folder, corpora, vocabularies, "error", 9, words=True)
         written.append({path.name: path.read_bytes() for path in folder.iterdir()})
     assert written[0] == written[1]
     assert len(written[0]) == 8
@@ -92,7 +92,7 @@ def test_a_fault_of_the_text_ends_the_processes(vocabularies, two_workers, tmp_p
     with pytest.raises(UserError, match=r"bad\.de:6: not UTF-8"):
         write_tokens(
             tmp_path / "made", [open_corpus(str(tmp_path / "bad"), "en", "de")],
-            vocabularies, "error", None, 6, words=False,
+            vocabularies, "error", None, words=False,
         )  # fmt: skip
     assert children() == before
 
