@@ -122,7 +122,7 @@ def small_flags(directory, workdir) -> list[str]:
     ]
 
 
-def sweep_flags(directory, steps=300) -> list[str]:
+def sweep_flags(directory, steps=200) -> list[str]:
     """The keys of such runs as points of a sweep: often saved, long enough to be stopped."""
     keys = [flag for flag in small_flags(directory, "") if flag.startswith("--config.")]
     every = [f"--config.train.{name}_every=20" for name in ("log", "evaluate", "checkpoint")]

@@ -77,7 +77,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     assert "resuming from step" in log
     logs = [last_metrics(point.workdir) for point in (preempted, undisturbed)]
     assert logs[0] == logs[1]
-    assert logs[0]["step"] == 300
+    assert logs[0]["step"] == 200
 
 
 def test_a_cluster_that_takes_no_jobs_is_one_line(corpus_directory, tmp_path, monkeypatch):

@@ -81,7 +81,7 @@ def test_each_point_is_a_whole_run_and_the_table_has_all(undisturbed):
         scores = json.loads((folder / name / "scores.json").read_text())
         assert list(scores) == ["validation"]
         assert json.loads((folder / name / "results.json").read_text()) == scores
-        assert "step 300/300" in (folder / name / "log.txt").read_text()
+        assert "step 200/200" in (folder / name / "log.txt").read_text()
     assert "2/2" in ended.stderr.splitlines()[-1]
 
 
@@ -169,7 +169,7 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(
     assert (folder / "model.dropout=0.4" / "scores.json").exists()
     heading, _, *rows = table_of(ended.stdout)
     states = [row[heading.index("state")] for row in rows]
-    assert re.fullmatch(r"step \d+ of 300", states[0])
+    assert re.fullmatch(r"step \d+ of 200", states[0])
     assert states[1] == "complete"
 
 

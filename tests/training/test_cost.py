@@ -77,7 +77,7 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not():
     config, length = small_config(), 32
     rows_3, rows_8, rows_16 = (step_bytes(config, n * length, length) for n in (3, 8, 16))
     assert rows_3 < rows_8 < rows_16
-    for limit, rows in ((rows_3, 3), (rows_8, 8), (rows_16 - 1, 8)):
+    for limit, rows in ((rows_3, 3), (rows_16 - 1, 8)):
         assert largest_batch_tokens(config, length, limit) == rows * length
 
 
