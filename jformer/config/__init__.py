@@ -19,7 +19,7 @@ from jformer.config.model import ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, replace_file
-from jformer.schema import check_section, key, nearest, replaced, thaw
+from jformer.schema import Section, key, nearest, replaced, thaw
 
 # The token ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
@@ -35,7 +35,9 @@ RENAMED = {("train", "consistency"): "r_drop_alpha"}  # keys in the files of run
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Section):
+    path = "config"
+
     name: str = key("base", "name of the config, and of its default run directory")
     seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
@@ -54,28 +56,24 @@ class Config:
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work, alone or with others."""
         model, data, train = self.model, self.data, self.train
-        check_section(self, "config")
-        model.check()
+        self.check_keys()
         data.check()
         train.check()
         self.optimizer.check(train.steps)
         self.parallel.check()
         self.decode.check(model.decoder_layers)
         if train.batch_tokens < data.max_length:
-            raise UserError(
-                f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
-                f"data.max_length={data.max_length}; raise the one or lower the other"
+            reason = (
+                f"one pair may be as long as data.max_length={data.max_length}; raise the one or "
+                f"lower the other"
             )
+            raise train.wrong("batch_tokens", reason)
         if model.positions == "learned" and model.max_positions < self.longest:
-            raise UserError(
-                f"config.model.max_positions={model.max_positions}: must be >= {self.longest}, for "
-                f"data.max_length, decode.max_extra_length and decode.min_length"
-            )
+            keys = "data.max_length, decode.max_extra_length and decode.min_length"
+            raise model.wrong("max_positions", f"must be >= {self.longest}, for {keys}")
         if model.tying == "all" and not data.joint_vocabulary:
-            raise UserError(
-                "config.data.joint_vocabulary=False: two vocabularies cannot share a matrix; "
-                "set config.model.tying=output or none"
-            )
+            reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"
+            raise data.wrong("joint_vocabulary", reason)
 
 
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
