@@ -85,7 +85,7 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     if value is None and field.default is None:
         return ""
     wanted = int if field.default is None else type(field.default)
-    accepted = (int, float) if wanted is float else wanted
+    accepted: Any = (int, float) if wanted is float else wanted
     if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
         return f"must be {wanted.__name__}, not {type(value).__name__}"
     # `math.isfinite` would fail for an integer of hundreds of digits.
