@@ -17,14 +17,16 @@ from jformer.errors import UserError
 from jformer.evaluation.compare import compare
 from jformer.evaluation.lengths import by_length
 from jformer.evaluation.named_sets import open_test_set
-from jformer.evaluation.scores import score
+from jformer.evaluation.scores import REPORTED, score
+from jformer.files import read_object, replace_file
 from jformer.run import Run
-from jformer.rundir import RESULTS, read_results, write_result
+from jformer.rundir import RESULTS
 from jformer.training.loss import perplexity
 from jformer.training.provenance import versions
 
 log = logging.getLogger(__name__)
 
+NUMBERS = (*REPORTED, "seconds")  # of results.json that others read
 SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 
 
@@ -95,11 +97,25 @@ def score_test_set(
     return scores, outputs
 
 
+def read_results(workdir: Path) -> dict[str, Any]:
+    """Return `{test set: scores}` of what has been scored; `UserError` where it is damaged."""
+    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
+    if not path.exists():
+        return {}
+    results = read_object(path, way_out)
+    for name, scores in results.items():
+        known = [scores.get(key, 0) for key in NUMBERS] if isinstance(scores, dict) else [None]
+        if not all(isinstance(number, int | float) for number in known):
+            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
+    return results
+
+
 def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
-    """Store the scores of a test set in results.json; a failure to do so is only a warning."""
+    """Put the scores of a test set into results.json; a failure to do so is only a warning."""
     path = run.workdir / RESULTS
     try:
-        write_result(run.workdir, name, scores)
+        results = {**read_results(run.workdir), name: scores}
+        replace_file(path, json.dumps(results, indent=2).encode() + b"\n")
     except (OSError, UserError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the scores of %s are not kept there (%s)", path, name, reason)

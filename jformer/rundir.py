@@ -1,4 +1,4 @@
-"""The run directory: the names of its files, its lock, metrics.jsonl and results.json.
+"""The run directory: the names of its files, its lock and metrics.jsonl.
 
 A run directory is self-contained: config, vocabularies, metrics, scores and checkpoints. Whatever
 reads or writes one takes the names from here.
@@ -15,7 +15,7 @@ from typing import Any
 from jformer.config import Config, read_config
 from jformer.console import say
 from jformer.errors import UserError
-from jformer.files import read_object, replace_file
+from jformer.files import replace_file
 
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.json"
@@ -28,7 +28,6 @@ TENSORBOARD = "tensorboard"
 PROFILE = "profile"
 NONFINITE = "nonfinite"  # a run directory with the state before the loss was not finite
 LOCK = "lock"
-NUMBERS_OF_SCORES = ("bleu", "chrf", "perplexity", "seconds")
 
 
 def config_of(workdir: Path) -> Config:
@@ -162,23 +161,3 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     split = numbers.pop("split", None)
     whole = isinstance(split, str) and all(isinstance(n, int | float) for n in numbers.values())
     return content if whole else None
-
-
-def read_results(workdir: Path) -> dict[str, Any]:
-    """Return `{test set: scores}` of what has been scored; `UserError` where it is damaged."""
-    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
-    if not path.exists():
-        return {}
-    results = read_object(path, way_out)
-    for name, scores in results.items():
-        known = scores if isinstance(scores, dict) else dict.fromkeys(NUMBERS_OF_SCORES)
-        numbers = [known.get(key, 0) for key in NUMBERS_OF_SCORES]
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
-    return results
-
-
-def write_result(workdir: Path, name: str, scores: dict[str, Any]) -> None:
-    """Put the scores of a test set into results.json."""
-    results = {**read_results(workdir), name: scores}
-    replace_file(workdir / RESULTS, json.dumps(results, indent=2).encode() + b"\n")

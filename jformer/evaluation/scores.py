@@ -6,6 +6,7 @@ for the paper's Table 2, in lower case for the Multi30k literature. References a
 list per translator, each as long as the hypotheses.
 """
 
+import dataclasses
 import importlib.metadata
 import json
 import re
@@ -16,16 +17,29 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from jformer.errors import UserError
 
-# The scores in the order of a report, and the keys of their signatures.
-SIGNATURES = {
-    "bleu": "signature",
-    "bleu_lowercase": "signature_lowercase",
-    "bleu_moses": "signature_moses",
-    "bleu_moses_lowercase": "signature_moses_lowercase",
-    "bleu_moses_compounds": "signature_moses_compounds",
-    "chrf": "signature_chrf",
-    "ter": "signature_ter",
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    label: str  # of its row in the table of scores
+    signature: str = ""  # key of its signature, if it has one
+    short: str = ""  # name in a report of runs and in experiments/LOG.md
+    digits: int = 2  # after the decimal point, there
+
+
+# Every score, in the order of a table.
+METRICS = {
+    "bleu": Metric("BLEU", "signature", "BLEU"),
+    "bleu_interval": Metric("  95 % interval"),
+    "bleu_lowercase": Metric("BLEU, without case", "signature_lowercase", "lc"),
+    "bleu_moses": Metric("BLEU, Moses' words", "signature_moses"),
+    "bleu_moses_lowercase": Metric("BLEU, Moses' words, lowercase", "signature_moses_lowercase"),
+    "bleu_moses_compounds": Metric("BLEU, and compounds split", "signature_moses_compounds"),
+    "chrf": Metric("chrF", "signature_chrf", "chrF"),
+    "ter": Metric("TER", "signature_ter"),
+    "perplexity": Metric("perplexity", short="PPL", digits=3),
 }
+SIGNATURES = {name: metric.signature for name, metric in METRICS.items() if metric.signature}
+REPORTED = ("bleu", "chrf", "perplexity")  # in a report of runs
 SAMPLES = 1000  # of the bootstrap
 MOST_PAIRS = 20_000  # for the bootstrap: sacreBLEU holds all samples at once, 50 to 90 kB per pair
 COMPOUND = re.compile(r"(\S)-(\S)")

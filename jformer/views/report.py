@@ -17,11 +17,13 @@ from jformer.config import Config
 from jformer.console import as_duration
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.model.transformer import Transformer
+from jformer.evaluation.scores import METRICS, REPORTED
 from jformer.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
-from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics, read_results
+from jformer.results import read_results
+from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics
 from jformer.schema import flatten
 from jformer.training.cost import parameters
+from jformer.training.restore import make_model
 from jformer.training.step import parameter_shapes
 
 log = logging.getLogger(__name__)
@@ -120,8 +122,7 @@ def read_run(workdir: Path) -> RunSummary:
     count = None
     if (workdir / VOCABULARY).exists():
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-        sizes = vocabularies.target.size, vocabularies.source.size
-        count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
+        count = sum(parameters(parameter_shapes(make_model(config, vocabularies))).values())
     lines = read_metrics(workdir)
     return RunSummary(workdir, config, count, lines, read_results(workdir))
 
@@ -178,7 +179,8 @@ def table(rows: list[Row]) -> list[list[str]]:
     several = any(len(row.runs) > 1 for row in rows)
     printed = any(row.paper for row in rows)
     heading = ["changed", *(["seeds"] if several else []), "state", "validation NLL"]
-    heading += [f"{split} {name}" for split in splits for name in ("BLEU", "chrF", "PPL")]
+    names = [METRICS[name].short for name in REPORTED]
+    heading += [f"{split} {name}" for split in splits for name in names]
     heading += ["parameters", "FLOPs", "time"]
     heading += [f"paper's {name}" for name in ("row", "BLEU", "PPL", "parameters") if printed]
     cells = [heading]
@@ -190,8 +192,8 @@ def table(rows: list[Row]) -> list[list[str]]:
         for split in splits:
             scores = [run.scores[split] for run in row.runs if split in run.scores]
             line += [
-                spread([score[name] for score in scores if name in score], digits)
-                for name, digits in (("bleu", 2), ("chrf", 2), ("perplexity", 3))
+                spread([score[name] for score in scores if name in score], METRICS[name].digits)
+                for name in REPORTED
             ]
         line += [number(row.runs[0].parameters), exponent(mean_spent(row, "flops"))]
         line.append(duration(mean_spent(row, "seconds")))
