@@ -178,15 +178,13 @@ def naming_failures_in(path: str) -> Iterator[None]:
 
 def line_of(path: str, error: BaseException) -> int:
     """Return the line of the file where the error was raised; 0 if it was raised elsewhere."""
-    if isinstance(error, SyntaxError) and error.filename and same_file(error.filename, path):
-        return error.lineno or 0
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in frames if same_file(frame.f_code.co_filename, path)]
-    return lines[-1] if lines else 0
-
-
-def same_file(one: str, other: str) -> bool:
-    return os.path.abspath(one) == os.path.abspath(other)
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    for name, line in reversed(places):
+        if os.path.abspath(name) == os.path.abspath(path):
+            return line or 0
+    return 0
 
 
 def parse(
