@@ -43,8 +43,7 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
     except (UserError, flags.Error) as error:
         if debug:
             traceback.print_exc()
-        print(f"{program}: {one_line(error)}", file=sys.stderr)
-        return 2
+        told, status = one_line(error), 2
     except BrokenPipeError:
         drop_output()  # the reader has closed the pipe, as `head` does
         return 128 + signal.SIGPIPE
@@ -52,14 +51,13 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         if debug:
             traceback.print_exc()
         drop_output()
-        print(f"{program}: {error}", file=sys.stderr)
-        return 1
+        told, status = str(error), 1
     except Stopped as stopped:
-        print(f"{program}: {stopped}", file=sys.stderr)
-        return 128 + stopped.number
+        told, status = str(stopped), 128 + stopped.number
     except KeyboardInterrupt:
-        print(f"{program}: interrupted; the same command goes on", file=sys.stderr)
-        return 130
+        told, status = "interrupted; the same command goes on", 130
+    print(f"{program}: {told}", file=sys.stderr)
+    return status
 
 
 def use_utf8() -> None:

@@ -47,8 +47,7 @@ class TestSet:
 def own_test_sets(config: Config) -> dict[str, TestSet]:
     """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config.data, config.seed, with_train=False)
-    splits = {name: read_split(corpus, config.data) for name, corpus in corpora.items()}
-    return {name: as_test_set(split) for name, split in splits.items()}
+    return {name: as_test_set(read_split(files, config.data)) for name, files in corpora.items()}
 
 
 def as_test_set(split: Split) -> TestSet:
@@ -65,15 +64,16 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
         found = TestSet(*open_test_set(name.removeprefix(SACREBLEU), source, target))
     else:
         found = as_test_set(read_split([open_corpus(name, source, target)], config.data))
-    more = [path for path in more_references.split(",") if path]
-    streams = [read_text(texts(existing(Path(p))), p, config.data.bad_lines) for p in more]
-    for path, stream in zip(more, streams, strict=True):
+    references = [*found.references]
+    for path in filter(None, more_references.split(",")):
+        stream = read_text(texts(existing(Path(path))), path, config.data.bad_lines)
         if len(stream) != len(found.sources):
             raise UserError(
                 f"{path} has {len(stream)} lines, and {name} has {len(found.sources)}: each line "
                 f"must be a reference for the same line"
             )
-    return TestSet(found.sources, [*found.references, *streams])
+        references.append(stream)
+    return TestSet(found.sources, references)
 
 
 def score_test_set(
@@ -104,8 +104,9 @@ def read_results(workdir: Path) -> dict[str, Any]:
         return {}
     results = read_object(path, way_out)
     for name, scores in results.items():
-        known = [scores.get(key, 0) for key in NUMBERS] if isinstance(scores, dict) else [None]
-        if not all(isinstance(number, int | float) for number in known):
+        if not isinstance(scores, dict) or not all(
+            isinstance(scores.get(key, 0), int | float) for key in NUMBERS
+        ):
             raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
     return results
 

@@ -100,18 +100,17 @@ class MetricsFile:
         Damaged lines are moved to a file beside this one.
         """
         self._path = workdir / METRICS
-        lines = read_lines(self._path)
-        kept, damaged = [], []
-        for number, line in enumerate(lines, start=1):
+        kept, damaged = [], {}
+        for number, line in enumerate(read_lines(self._path), start=1):
             content = parse_line(line)
             if content is None:
-                damaged.append(number)
+                damaged[number] = line
             elif content["step"] <= resume_step:
                 kept.append(line)
         if damaged:
             aside = self._path.with_name(METRICS + ".damaged")
             with aside.open("ab") as file:
-                file.write(b"".join(lines[number - 1] + b"\n" for number in damaged))
+                file.writelines(line + b"\n" for line in damaged.values())
             numbers = ", ".join(map(str, damaged))
             say(f"{self._path}: damaged, and put aside into {aside.name}: line {numbers}")
         replace_file(self._path, b"".join(line + b"\n" for line in kept))

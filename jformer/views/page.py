@@ -15,18 +15,7 @@ CURVES = (
 )
 LEGEND_WIDTH = 60  # characters; longer labels are shortened
 # Ten colours that differ on white and on black, also for most people with colour blindness.
-COLOURS = (
-    "#4477aa",
-    "#ee6677",
-    "#228833",
-    "#b8a22e",
-    "#66ccee",
-    "#aa3377",
-    "#999999",
-    "#ee7733",
-    "#009988",
-    "#8a6fd1",
-)
+COLOURS = ("#47a", "#e67", "#283", "#b8a22e", "#6ce", "#a37", "#999", "#e73", "#098", "#8a6fd1")
 LINE = "rgba(136, 136, 136, 0.4)"  # of the table and the grids: is seen on white and on black
 # The page follows the browser's light or dark colour scheme, and so does the text of the plots,
 # to which plotly gives one colour.

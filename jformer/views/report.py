@@ -3,7 +3,6 @@
 Run directories are only read, never written to; their runs may still be in training.
 """
 
-import collections
 import dataclasses
 import logging
 import re
@@ -146,8 +145,9 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
         return []
     flat = [flat_with_widths(run.config) for run in runs]
     given = [flat_as_given(run.config) for run in runs]
-    common = {key: most_common([values[key] for values in given]) for key in given[0]}
-    base = {key: most_common([values[key] for values in flat]) for key in flat[0]}
+    # The most frequent value of each key; of equally frequent ones, the first.
+    common = {key: statistics.mode(values[key] for values in given) for key in given[0]}
+    base = {key: statistics.mode(values[key] for values in flat) for key in flat[0]}
     together: dict[tuple[tuple[str, Any], ...], list[RunSummary]] = {}
     for run, values in zip(runs, given, strict=True):
         changes = tuple((key, value) for key, value in values.items() if value != common[key])
@@ -166,11 +166,6 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
 
 def flat_as_given(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config).items() if key not in UNSEEN}
-
-
-def most_common(values: list[Any]) -> Any:
-    """Return the most frequent value; of equally frequent ones, the first."""
-    return collections.Counter(values).most_common(1)[0][0]
 
 
 def table(rows: list[Row]) -> list[list[str]]:
