@@ -15,9 +15,8 @@ from jformer.data.corpora import Split, existing, open_corpus, read_text, texts
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.evaluation.compare import compare
-from jformer.evaluation.lengths import by_length
 from jformer.evaluation.named_sets import open_test_set
-from jformer.evaluation.scores import REPORTED, score
+from jformer.evaluation.scores import REPORTED, by_length, score
 from jformer.files import read_object, replace_file
 from jformer.run import Run
 from jformer.rundir import RESULTS

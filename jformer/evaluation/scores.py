@@ -8,7 +8,9 @@ list per translator, each as long as the hypotheses.
 
 import dataclasses
 import importlib.metadata
+import itertools
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -42,6 +44,8 @@ SIGNATURES = {name: metric.signature for name, metric in METRICS.items() if metr
 REPORTED = ("bleu", "chrf", "perplexity")  # in a report of runs
 SAMPLES = 1000  # of the bootstrap
 MOST_PAIRS = 20_000  # for the bootstrap: sacreBLEU holds all samples at once, 50 to 90 kB per pair
+# Upper bounds of the groups that are scored apart, in words of the source.
+LONGEST = (10, 20, 30, 40, 60, math.inf)
 COMPOUND = re.compile(r"(\S)-(\S)")
 
 
@@ -80,6 +84,40 @@ def bleu(hypotheses: Sequence[str], targets: Sequence[str]) -> float:
     """Return only the `bleu` of `score`, against one reference: cheap enough during training."""
     check_streams(hypotheses, [targets])
     return BLEU(force=True).corpus_score(hypotheses, [targets]).score
+
+
+def by_length(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return `words`, `pairs`, `bleu`, `chrf` and `length_ratio` of each group that has pairs.
+
+    They show whether a model fails on long sentences. Words are separated by whitespace, so a
+    language written without spaces falls into one group.
+
+    `words` is a range such as "11-20" or "61+". The ratio is BLEU's own, of the hypotheses' words
+    to those of the references closest in length; below 1 the brevity penalty applies.
+    """
+    check_streams(hypotheses, [sources, *references])
+    words = [max(1, len(source.split())) for source in sources]
+    groups = []
+    for above, longest in itertools.pairwise((0, *LONGEST)):
+        lines = [i for i, number in enumerate(words) if above < number <= longest]
+        if not lines:
+            continue
+        hypotheses_here, *references_here = (
+            [stream[i] for i in lines] for stream in (hypotheses, *references)
+        )
+        bleu = BLEU(force=True).corpus_score(hypotheses_here, references_here)
+        groups.append(
+            {
+                "words": f"{above + 1}+" if longest == math.inf else f"{above + 1}-{longest}",
+                "pairs": len(lines),
+                "bleu": bleu.score,
+                "chrf": CHRF().corpus_score(hypotheses_here, references_here).score,
+                "length_ratio": bleu.ratio,
+            }
+        )
+    return groups
 
 
 def check_streams(hypotheses: Sequence[str], others: Sequence[Sequence[str]]) -> None:
