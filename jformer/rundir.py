@@ -123,24 +123,20 @@ class MetricsFile:
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl; `UserError` names one that is damaged."""
     path = workdir / METRICS
-    contents = []
-    for number, line in enumerate(read_lines(path), start=1):
-        content = parse_line(line)
-        if content is None:
-            raise UserError(
-                f"{path}:{number}: is damaged; remove the line, or go on with the training, which "
-                f"puts it aside"
-            )
-        contents.append(content)
+    contents: list[Any] = [parse_line(line) for line in read_lines(path)]
+    if None in contents:
+        number = contents.index(None) + 1
+        raise UserError(
+            f"{path}:{number}: is damaged; remove the line, or go on with the training, which puts "
+            f"it aside"
+        )
     return contents
 
 
 def last_metrics(workdir: Path) -> dict[str, Any]:
     """Return the last undamaged line of metrics.jsonl; empty where there is none."""
-    for line in reversed(read_lines(workdir / METRICS)):
-        if content := parse_line(line):
-            return content
-    return {}
+    contents = map(parse_line, reversed(read_lines(workdir / METRICS)))
+    return next(filter(None, contents), {})
 
 
 def read_lines(path: Path) -> list[bytes]:

@@ -31,7 +31,7 @@ VOCABULARY_SIZES = {
     "iwslt14": 10_000,
     "iwslt17": 16_000,
 }
-RENAMED = {("train", "consistency"): "r_drop_alpha"}  # keys in the files of runs made before 0.2
+RENAMED = {"consistency": "r_drop_alpha"}  # keys of config.train in runs made before 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +107,6 @@ def read_config(path: Path) -> Config:
 
 def with_current_names(values: dict[str, Any]) -> dict[str, Any]:
     """Return a stored config with today's names of its keys."""
-    values = dict(values)
-    for (section, old), new in RENAMED.items():
-        if isinstance(values.get(section), dict) and old in values[section]:
-            kept = {name: value for name, value in values[section].items() if name != old}
-            values[section] = {**kept, new: values[section][old]}
-    return values
+    if not isinstance(train := values.get("train"), dict):
+        return values
+    return {**values, "train": {RENAMED.get(name, name): train[name] for name in train}}
