@@ -173,37 +173,41 @@ def table(rows: list[Row]) -> list[list[str]]:
     splits = list(dict.fromkeys(split for row in rows for run in row.runs for split in run.scores))
     several = any(len(row.runs) > 1 for row in rows)
     printed = any(row.paper for row in rows)
-    lines = []
+    heading = ["changed", *(["seeds"] if several else []), "state", "validation NLL"]
+    names = [METRICS[name].short for name in REPORTED]
+    heading += [f"{split} {name}" for split in splits for name in names]
+    heading += ["parameters", "FLOPs", "time"]
+    heading += [f"paper's {name}" for name in ("row", "BLEU", "PPL", "parameters") if printed]
+    cells = [heading]
     for row in rows:
-        cells = {"changed": row.label}
-        if several:
-            cells["seeds"] = str(len({run.config.seed for run in row.runs}))
-        cells["state"] = ", ".join(dict.fromkeys(run.state for run in row.runs))
+        seeds = [str(len({run.config.seed for run in row.runs}))] if several else []
+        line = [row.label, *seeds, state_of(row)]
         curves = [run.curve("validation", "nll") for run in row.runs]
-        cells["validation NLL"] = spread([curve[-1][1] for curve in curves if curve], 3)
+        line.append(spread([curve[-1][1] for curve in curves if curve], 3))
         for split in splits:
             scores = [run.scores[split] for run in row.runs if split in run.scores]
-            for name in REPORTED:
-                metric, values = METRICS[name], [score[name] for score in scores if name in score]
-                cells[f"{split} {metric.short}"] = spread(values, metric.digits)
-        count = row.runs[0].parameters
-        cells["parameters"] = "-" if count is None else f"{count:,}"
-        cells["FLOPs"] = exponent(mean_spent(row, "flops"))
-        cells["time"] = duration(mean_spent(row, "seconds"))
+            line += [
+                spread([score[name] for score in scores if name in score], METRICS[name].digits)
+                for name in REPORTED
+            ]
+        line += [number(row.runs[0].parameters), exponent(mean_spent(row, "flops"))]
+        line.append(duration(mean_spent(row, "seconds")))
         if printed:
-            cells |= of_paper(row.paper)
-        lines.append(cells)
-    return [[*lines[0]], *([*cells.values()] for cells in lines)]
+            line += of_paper(row.paper)
+        cells.append(line)
+    return cells
 
 
-def of_paper(row: PaperRow | None) -> dict[str, str]:
-    millions = f"{row.millions} M" if row and row.millions else ""
-    return {
-        "paper's row": row.name if row else "",
-        "paper's BLEU": f"{row.bleu:.1f}" if row else "",
-        "paper's PPL": f"{row.perplexity:.2f}" if row else "",
-        "paper's parameters": millions,
-    }
+def of_paper(row: PaperRow | None) -> list[str]:
+    if row is None:
+        return ["", "", "", ""]
+    millions = f"{row.millions} M" if row.millions else ""
+    return [row.name, f"{row.bleu:.1f}", f"{row.perplexity:.2f}", millions]
+
+
+def state_of(row: Row) -> str:
+    """Return the distinct states of a row's runs, separated by commas."""
+    return ", ".join(dict.fromkeys(run.state for run in row.runs))
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -219,6 +223,10 @@ def spread(values: list[float], digits: int) -> str:
 def mean_spent(row: Row, name: str) -> float | None:
     spent = [spent for run in row.runs if (spent := run.spent(name)) is not None]
     return statistics.mean(spent) if spent else None
+
+
+def number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def exponent(value: float | None) -> str:
