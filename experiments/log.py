@@ -19,13 +19,11 @@ from pathlib import Path
 from jformer.command_line import own_flags, program_status
 from jformer.console import aligned
 from jformer.errors import UserError
+from jformer.evaluation.scores import METRICS
 from jformer.views.report import RunSummary, duration, read_run
 
 LOG = Path(__file__).with_name("LOG.md")
-# Scores in a cell of LOG.md: label, name in results.json, decimals.
-SCORES = {
-    "BLEU": ("bleu", 2), "lc": ("bleu_lowercase", 2), "chrF": ("chrf", 2), "PPL": ("perplexity", 3),
-}  # fmt: skip
+LOGGED = ("bleu", "bleu_lowercase", "chrf", "perplexity")  # scores in a cell of LOG.md
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +62,8 @@ def scores_of(run: RunSummary) -> str:
     parts = []
     for split, scores in run.scores.items():
         numbers = [
-            f"{words} {scores[name]:.{digits}f}"
-            for words, (name, digits) in SCORES.items()
+            f"{METRICS[name].short} {scores[name]:.{METRICS[name].digits}f}"
+            for name in LOGGED
             if name in scores
         ]
         parts.append(f"{split} {', '.join(numbers)}")

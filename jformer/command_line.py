@@ -43,8 +43,7 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
     except (UserError, flags.Error) as error:
         if debug:
             traceback.print_exc()
-        print(f"{program}: {one_line(error)}", file=sys.stderr)
-        return 2
+        told, status = one_line(error), 2
     except BrokenPipeError:
         drop_output()  # the reader has closed the pipe, as `head` does
         return 128 + signal.SIGPIPE
@@ -52,14 +51,13 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         if debug:
             traceback.print_exc()
         drop_output()
-        print(f"{program}: {error}", file=sys.stderr)
-        return 1
+        told, status = str(error), 1
     except Stopped as stopped:
-        print(f"{program}: {stopped}", file=sys.stderr)
-        return 128 + stopped.number
+        told, status = str(stopped), 128 + stopped.number
     except KeyboardInterrupt:
-        print(f"{program}: interrupted; the same command goes on", file=sys.stderr)
-        return 130
+        told, status = "interrupted; the same command goes on", 130
+    print(f"{program}: {told}", file=sys.stderr)
+    return status
 
 
 def use_utf8() -> None:
@@ -178,15 +176,13 @@ def naming_failures_in(path: str) -> Iterator[None]:
 
 def line_of(path: str, error: BaseException) -> int:
     """Return the line of the file where the error was raised; 0 if it was raised elsewhere."""
-    if isinstance(error, SyntaxError) and error.filename and same_file(error.filename, path):
-        return error.lineno or 0
-    frames = traceback.walk_tb(error.__traceback__)
-    lines = [line for frame, line in frames if same_file(frame.f_code.co_filename, path)]
-    return lines[-1] if lines else 0
-
-
-def same_file(one: str, other: str) -> bool:
-    return os.path.abspath(one) == os.path.abspath(other)
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((error.filename, error.lineno))
+    for name, line in reversed(places):
+        if os.path.abspath(name) == os.path.abspath(path):
+            return line or 0
+    return 0
 
 
 def parse(

@@ -67,7 +67,6 @@ from jformer.config import Config
 from jformer.console import say
 from jformer.errors import UserError
 from jformer.files import check_writable, write_file
-from jformer.rundir import read_results
 from jformer.schema import help_text, nearest
 
 EXAMPLES_SHOWN = 5
@@ -117,7 +116,7 @@ def help_command(arguments: list[str]) -> int:
 def train_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.results import as_test_set, known_scores
+    from jformer.results import as_test_set, known_scores, read_results
     from jformer.run import load
     from jformer.training.processes import is_first, join
     from jformer.training.setup import check_same_config
@@ -155,7 +154,7 @@ def evaluate_command(arguments: list[str]) -> int:
         raise UserError(f"--references={flag.references}: is for --data=PREFIX")
 
     from jformer.evaluation.table import table
-    from jformer.results import named_test_set, own_test_sets
+    from jformer.results import named_test_set, own_test_sets, read_results
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
 

@@ -16,20 +16,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from jformer import files
 from jformer.data.corpora import Report, clean, existing, without_ends
 from jformer.errors import Stopped, UserError
-from jformer.files import (
-    check_partial,
-    check_writable,
-    final_path,
-    is_special,
-    open_partial,
-    open_special,
-    partial_of,
-    read_object,
-    replace_file,
-    writing,
-)
 
 
 def standard_input() -> Iterator[bytes]:
@@ -53,13 +42,17 @@ def drop_output() -> None:
 
 
 class Output:
-    """An open file, pipe or terminal that already holds the outputs of `done` input lines."""
+    """An open file, pipe or terminal that already holds the outputs of `done` input lines.
 
-    goes_on = False  # whether the same command resumes what a stopped one has written
+    A file at `path` gets its name when it is complete; if the output `goes_on`, the same command
+    resumes what a stopped one has written.
+    """
 
-    def __init__(self, descriptor: int, done: int = 0):
-        self.done = done
-        self._descriptor = descriptor
+    def __init__(
+        self, descriptor: int, done: int = 0, path: Path | None = None, goes_on: bool = False
+    ):
+        self.done, self.goes_on = done, goes_on
+        self._descriptor, self._path = descriptor, path
 
     def write(self, text: str) -> None:
         """Write whole lines; if the disk is full, an incomplete one is cut off a regular file."""
@@ -76,6 +69,9 @@ class Output:
 
     def complete(self) -> None:
         """Finish the output after its last line."""
+        if self._path:
+            files.partial_of(self._path).rename(self._path)
+            note_of(self._path).unlink()
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -84,61 +80,6 @@ class Output:
 def note_of(path: Path) -> Path:
     """Return the path of the file that describes the job that writes `path`."""
     return path.with_name(path.name + ".job")
-
-
-class OutputFile(Output):
-    """A file that gets its name when it is complete."""
-
-    def __init__(self, path: Path, job: dict[str, Any], format: str):
-        """Open FILE.partial; `job` holds all that the lines depend on, and {} never resumes.
-
-        Raises `UserError` for the lines of another job, which are neither resumed nor discarded.
-        """
-        self.goes_on = bool(job)
-        self._path = path
-        self._partial = partial_of(path)
-        self._note = note_of(path)
-        super().__init__(open_partial(self._partial))
-        try:
-            self._begin(job, format)
-        except (UserError, OSError):
-            self.close()
-            raise
-
-    def _begin(self, job: dict[str, Any], format: str) -> None:
-        """Resume after the last whole line, or start anew."""
-        self._lock()
-        size = 0
-        if self._note.exists():
-            self.done, size = whole_lines(self._partial, format)
-        if not (self.done and self._goes_on(job)):
-            self.done = size = 0
-            replace_file(self._note, json.dumps(job, indent=2).encode())
-        os.ftruncate(self._descriptor, size)
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{self._partial}: another command is writing it; wait for it, or choose another "
-                f"--output"
-            ) from None
-
-    def _goes_on(self, job: dict[str, Any]) -> bool:
-        before = read_object(self._note, f"remove it and {self._partial} to begin anew")
-        if before and before != job:
-            names = [name for name in {**before, **job} if job.get(name) != before.get(name)]
-            names = names if job else ["input"]
-            raise UserError(
-                f"{self._partial}: was begun by another command, with another {', '.join(names)}; "
-                f"remove it to begin anew, or choose another --output"
-            )
-        return bool(before)
-
-    def complete(self) -> None:
-        self._partial.rename(self._path)
-        self._note.unlink()
 
 
 def check_output(name: str, read: Iterable[str]) -> None:
@@ -152,20 +93,61 @@ def check_output(name: str, read: Iterable[str]) -> None:
         if name and os.path.isfile(path) and os.path.realpath(path) == os.path.realpath(name):
             raise UserError(f"--output={name}: is read by this command, too; choose another file")
     if name:
-        check_writable("output", name)
-        final = final_path(name)
-        check_partial(partial_of(final))
-        check_partial(note_of(final))
+        files.check_writable("output", name)
+        final = files.final_path(name)
+        files.check_partial(files.partial_of(final))
+        files.check_partial(note_of(final))
 
 
 def open_output(name: str, job: dict[str, Any], format: str) -> Output:
-    """Open a file, or standard output without a name; devices and pipes are written directly."""
+    """Open a file, or standard output without a name; devices and pipes are written directly.
+
+    `job` holds all that the lines of a file depend on, and {} never resumes. Raises `UserError` for
+    the lines of another job, which are neither resumed nor discarded.
+    """
     if not name:
         return Output(os.dup(sys.stdout.fileno()))
-    if is_special(name):
-        return Output(open_special("output", name))
-    with writing("output", name):
-        return OutputFile(final_path(name), job, format)
+    if files.is_special(name):
+        return Output(files.open_special("output", name))
+    path = files.final_path(name)
+    with files.writing("output", name):
+        descriptor = files.open_partial(files.partial_of(path))
+        try:
+            done = resume(descriptor, path, job, format)
+        except (UserError, OSError):
+            os.close(descriptor)
+            raise
+    return Output(descriptor, done, path, goes_on=bool(job))
+
+
+def resume(descriptor: int, path: Path, job: dict[str, Any], format: str) -> int:
+    """Lock the file and keep the whole lines of the same job; return the number of input lines."""
+    partial, note = files.partial_of(path), note_of(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"{partial}: another command is writing it; wait for it, or choose another --output"
+        ) from None
+    done, size = whole_lines(partial, format) if note.exists() else (0, 0)
+    if not (done and is_begun(partial, note, job)):
+        done = size = 0
+        files.replace_file(note, json.dumps(job, indent=2).encode())
+    os.ftruncate(descriptor, size)
+    return done
+
+
+def is_begun(partial: Path, note: Path, job: dict[str, Any]) -> bool:
+    """Return whether the same job has begun the file; `UserError` where another one has."""
+    before = files.read_object(note, f"remove it and {partial} to begin anew")
+    if before and before != job:
+        names = [name for name in {**before, **job} if job.get(name) != before.get(name)]
+        names = names if job else ["input"]
+        raise UserError(
+            f"{partial}: was begun by another command, with another {', '.join(names)}; "
+            f"remove it to begin anew, or choose another --output"
+        )
+    return bool(before)
 
 
 def whole_lines(path: Path, format: str) -> tuple[int, int]:
@@ -197,7 +179,7 @@ def fingerprints(names: dict[str, str], bad_lines: str) -> dict[str, dict[str, A
     for key, name in names.items():
         if not name:
             continue
-        if is_special(name):
+        if files.is_special(name):
             result[key] = {"lines": None, "sha256": None}
             continue
         path, digest, number = existing(Path(name)), hashlib.sha256(), 0

@@ -9,14 +9,7 @@ from jformer.config import Config
 from jformer.schema import flatten
 
 # Keys that scale with a model: for a smaller base they match a row by the same ratio.
-SIZES = (
-    "model.num_layers",
-    "model.d_model",
-    "model.d_ff",
-    "model.d_k",
-    "model.d_v",
-    "train.steps",
-)
+SIZES = ("model.num_layers", "model.d_model", "model.d_ff", "model.d_k", "model.d_v", "train.steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +21,13 @@ class PaperRow:
     millions: int | None = None  # of parameters, where the table prints them
 
 
+BIG = {
+    "model.d_model": 1024,
+    "model.d_ff": 4096,
+    "model.num_heads": 16,
+    "model.dropout": 0.3,
+    "train.steps": 300_000,
+}
 TABLE_3 = (
     PaperRow("base", {}, 4.92, 25.8, 65),
     PaperRow("A1", {"model.num_heads": 1}, 5.29, 24.9),
@@ -48,19 +48,7 @@ TABLE_3 = (
     PaperRow("Dls00", {"train.label_smoothing": 0.0}, 4.67, 25.3),
     PaperRow("Dls02", {"train.label_smoothing": 0.2}, 5.47, 25.7),
     PaperRow("E", {"model.positions": "learned"}, 4.92, 25.7),
-    PaperRow(
-        "big",
-        {
-            "model.d_model": 1024,
-            "model.d_ff": 4096,
-            "model.num_heads": 16,
-            "model.dropout": 0.3,
-            "train.steps": 300_000,
-        },
-        4.33,
-        26.4,
-        213,
-    ),
+    PaperRow("big", BIG, 4.33, 26.4, 213),
 )
 
 
@@ -76,15 +64,12 @@ def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow |
             return Fraction(value, base[key]) == Fraction(printed, PAPER_BASE[key])
         return (base[key], value) == (PAPER_BASE[key], printed)
 
-    return next(
-        (
-            row
-            for row in TABLE_3
-            if row.changes.keys() == changes.keys()
-            and all(same(key, changes[key], printed) for key, printed in row.changes.items())
-        ),
-        None,
-    )
+    for row in TABLE_3:
+        if row.changes.keys() == changes.keys() and all(
+            same(key, changes[key], printed) for key, printed in row.changes.items()
+        ):
+            return row
+    return None
 
 
 def flat_with_widths(config: Config) -> dict[str, Any]:

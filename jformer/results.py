@@ -15,16 +15,17 @@ from jformer.data.corpora import Split, existing, open_corpus, read_text, texts
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.evaluation.compare import compare
-from jformer.evaluation.lengths import by_length
 from jformer.evaluation.named_sets import open_test_set
-from jformer.evaluation.scores import score
+from jformer.evaluation.scores import REPORTED, by_length, score
+from jformer.files import read_object, replace_file
 from jformer.run import Run
-from jformer.rundir import RESULTS, read_results, write_result
+from jformer.rundir import RESULTS
 from jformer.training.loss import perplexity
 from jformer.training.provenance import versions
 
 log = logging.getLogger(__name__)
 
+NUMBERS = (*REPORTED, "seconds")  # of results.json that others read
 SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 
 
@@ -45,8 +46,7 @@ class TestSet:
 def own_test_sets(config: Config) -> dict[str, TestSet]:
     """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config.data, config.seed, with_train=False)
-    splits = {name: read_split(corpus, config.data) for name, corpus in corpora.items()}
-    return {name: as_test_set(split) for name, split in splits.items()}
+    return {name: as_test_set(read_split(files, config.data)) for name, files in corpora.items()}
 
 
 def as_test_set(split: Split) -> TestSet:
@@ -63,15 +63,16 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
         found = TestSet(*open_test_set(name.removeprefix(SACREBLEU), source, target))
     else:
         found = as_test_set(read_split([open_corpus(name, source, target)], config.data))
-    more = [path for path in more_references.split(",") if path]
-    streams = [read_text(texts(existing(Path(p))), p, config.data.bad_lines) for p in more]
-    for path, stream in zip(more, streams, strict=True):
+    references = [*found.references]
+    for path in filter(None, more_references.split(",")):
+        stream = read_text(texts(existing(Path(path))), path, config.data.bad_lines)
         if len(stream) != len(found.sources):
             raise UserError(
                 f"{path} has {len(stream)} lines, and {name} has {len(found.sources)}: each line "
                 f"must be a reference for the same line"
             )
-    return TestSet(found.sources, [*found.references, *streams])
+        references.append(stream)
+    return TestSet(found.sources, references)
 
 
 def score_test_set(
@@ -95,11 +96,26 @@ def score_test_set(
     return scores, outputs
 
 
+def read_results(workdir: Path) -> dict[str, Any]:
+    """Return `{test set: scores}` of what has been scored; `UserError` where it is damaged."""
+    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
+    if not path.exists():
+        return {}
+    results = read_object(path, way_out)
+    for name, scores in results.items():
+        if not isinstance(scores, dict) or not all(
+            isinstance(scores.get(key, 0), int | float) for key in NUMBERS
+        ):
+            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
+    return results
+
+
 def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
-    """Store the scores of a test set in results.json; a failure to do so is only a warning."""
+    """Put the scores of a test set into results.json; a failure to do so is only a warning."""
     path = run.workdir / RESULTS
     try:
-        write_result(run.workdir, name, scores)
+        results = {**read_results(run.workdir), name: scores}
+        replace_file(path, json.dumps(results, indent=2).encode() + b"\n")
     except (OSError, UserError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the scores of %s are not kept there (%s)", path, name, reason)

@@ -253,13 +253,4 @@ def load(
     for name, other in zip(ensemble, others, strict=True):
         if other.vocabularies.hash != restored.vocabularies.hash:
             raise UserError(f"{name}: has another vocabulary than {workdir}; train both with one")
-    return Run(
-        Path(workdir),
-        restored.config,
-        restored.model,
-        restored.params,
-        restored.vocabularies,
-        restored.step,
-        str(checkpoint),
-        others,
-    )
+    return Run(workdir=Path(workdir), checkpoint=str(checkpoint), others=others, **vars(restored))

@@ -1,4 +1,4 @@
-"""The run directory: the names of its files, its lock, metrics.jsonl and results.json.
+"""The run directory: the names of its files, its lock and metrics.jsonl.
 
 A run directory is self-contained: config, vocabularies, metrics, scores and checkpoints. Whatever
 reads or writes one takes the names from here.
@@ -15,7 +15,7 @@ from typing import Any
 from jformer.config import Config, read_config
 from jformer.console import say
 from jformer.errors import UserError
-from jformer.files import read_object, replace_file
+from jformer.files import replace_file
 
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.json"
@@ -28,7 +28,6 @@ TENSORBOARD = "tensorboard"
 PROFILE = "profile"
 NONFINITE = "nonfinite"  # a run directory with the state before the loss was not finite
 LOCK = "lock"
-NUMBERS_OF_SCORES = ("bleu", "chrf", "perplexity", "seconds")
 
 
 def config_of(workdir: Path) -> Config:
@@ -101,18 +100,17 @@ class MetricsFile:
         Damaged lines are moved to a file beside this one.
         """
         self._path = workdir / METRICS
-        lines = read_lines(self._path)
-        kept, damaged = [], []
-        for number, line in enumerate(lines, start=1):
+        kept, damaged = [], {}
+        for number, line in enumerate(read_lines(self._path), start=1):
             content = parse_line(line)
             if content is None:
-                damaged.append(number)
+                damaged[number] = line
             elif content["step"] <= resume_step:
                 kept.append(line)
         if damaged:
             aside = self._path.with_name(METRICS + ".damaged")
             with aside.open("ab") as file:
-                file.write(b"".join(lines[number - 1] + b"\n" for number in damaged))
+                file.writelines(line + b"\n" for line in damaged.values())
             numbers = ", ".join(map(str, damaged))
             say(f"{self._path}: damaged, and put aside into {aside.name}: line {numbers}")
         replace_file(self._path, b"".join(line + b"\n" for line in kept))
@@ -125,24 +123,20 @@ class MetricsFile:
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl; `UserError` names one that is damaged."""
     path = workdir / METRICS
-    contents = []
-    for number, line in enumerate(read_lines(path), start=1):
-        content = parse_line(line)
-        if content is None:
-            raise UserError(
-                f"{path}:{number}: is damaged; remove the line, or go on with the training, which "
-                f"puts it aside"
-            )
-        contents.append(content)
+    contents: list[Any] = [parse_line(line) for line in read_lines(path)]
+    if None in contents:
+        number = contents.index(None) + 1
+        raise UserError(
+            f"{path}:{number}: is damaged; remove the line, or go on with the training, which puts "
+            f"it aside"
+        )
     return contents
 
 
 def last_metrics(workdir: Path) -> dict[str, Any]:
     """Return the last undamaged line of metrics.jsonl; empty where there is none."""
-    for line in reversed(read_lines(workdir / METRICS)):
-        if content := parse_line(line):
-            return content
-    return {}
+    contents = map(parse_line, reversed(read_lines(workdir / METRICS)))
+    return next(filter(None, contents), {})
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -162,23 +156,3 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
     split = numbers.pop("split", None)
     whole = isinstance(split, str) and all(isinstance(n, int | float) for n in numbers.values())
     return content if whole else None
-
-
-def read_results(workdir: Path) -> dict[str, Any]:
-    """Return `{test set: scores}` of what has been scored; `UserError` where it is damaged."""
-    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
-    if not path.exists():
-        return {}
-    results = read_object(path, way_out)
-    for name, scores in results.items():
-        known = scores if isinstance(scores, dict) else dict.fromkeys(NUMBERS_OF_SCORES)
-        numbers = [known.get(key, 0) for key in NUMBERS_OF_SCORES]
-        if not all(isinstance(number, int | float) for number in numbers):
-            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
-    return results
-
-
-def write_result(workdir: Path, name: str, scores: dict[str, Any]) -> None:
-    """Put the scores of a test set into results.json."""
-    results = {**read_results(workdir), name: scores}
-    replace_file(workdir / RESULTS, json.dumps(results, indent=2).encode() + b"\n")

@@ -5,29 +5,28 @@ The keys themselves are declared in `jformer.config`.
 
 import dataclasses
 import difflib
-import math
 import operator
 import re
+import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from ml_collections import config_dict
 
 from jformer.errors import UserError
 
 LARGEST = 2**31 - 1  # that fits JAX's int32
+RATE = (">= 0", "< 1")  # bounds of a probability, as of dropout
 COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
 def key(default: Any, doc: str, *bounds: str, only_if: tuple[str, ...] | None = None) -> Any:
     """Declare a config key.
 
-    `bounds` are conditions on the value, as ">= 1", or the words to choose from. `only_if` is a key
-    of the same section and the values with which this one is used: `("search", "sampling")`. An
-    integer without an upper bound is at most `LARGEST`.
+    `bounds` are conditions on the value, as ">= 1"; an integer without an upper bound is at most
+    `LARGEST`. `only_if` is a key of the same section and the values with which this one is used:
+    `("search", "sampling")`.
     """
-    if isinstance(default, str) and bounds:
-        doc += f": {', '.join(bounds)}"
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
     is_integer = default is None or type(default) is int
@@ -37,19 +36,39 @@ def key(default: Any, doc: str, *bounds: str, only_if: tuple[str, ...] | None = 
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def check_section(section: Any, path: str) -> None:
-    """Raise `UserError` for a key out of its bounds, or set though another one leaves it unused."""
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        if dataclasses.is_dataclass(value):
-            continue
-        name = f"{path}.{field.name}={shown(value)}"
-        if wrong := violation(field, value):
-            raise UserError(f"{name}: {wrong}")
-        if value != field.default and (only_if := field.metadata["only_if"]):
-            other, *values = only_if
-            if str(getattr(section, other)) not in values:
-                raise UserError(f"{name}: is only for {path}.{other}={' or '.join(values)}")
+def choice(doc: str, *words: str) -> Any:
+    """Declare a config key whose value is one of `words`, by default the first."""
+    return key(words[0], f"{doc}: {', '.join(words)}", *words)
+
+
+class Section:
+    """A frozen dataclass of keys, at `path` of the config."""
+
+    path: ClassVar[str]
+
+    def assignment(self, name: str) -> str:
+        """Return a key and its value for a message, as `config.train.steps=3`."""
+        return f"{self.path}.{name}={shown(getattr(self, name))}"
+
+    def wrong(self, name: str, reason: str) -> UserError:
+        return UserError(f"{self.assignment(name)}: {reason}")
+
+    def check_keys(self: Any) -> None:
+        """Raise `UserError` for a key out of its bounds, or set though another one makes it unused.
+
+        Sections within this one are not checked.
+        """
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if dataclasses.is_dataclass(value):
+                continue
+            if reason := violation(field, value):
+                raise self.wrong(field.name, reason)
+            if value != field.default and (only_if := field.metadata["only_if"]):
+                other, *values = only_if
+                if str(getattr(self, other)) not in values:
+                    reason = f"is only for {self.path}.{other}={' or '.join(values)}"
+                    raise self.wrong(field.name, reason)
 
 
 def shown(value: Any) -> str:
@@ -66,10 +85,11 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     if value is None and field.default is None:
         return ""
     wanted = int if field.default is None else type(field.default)
-    accepted = (int, float) if wanted is float else wanted
+    accepted: Any = (int, float) if wanted is float else wanted
     if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
         return f"must be {wanted.__name__}, not {type(value).__name__}"
-    if wanted is float and not is_finite(value):
+    # `math.isfinite` would fail for an integer of hundreds of digits.
+    if wanted is float and not abs(value) <= sys.float_info.max:
         return "must be a finite number"
     bounds = field.metadata["bounds"]
     if isinstance(value, str) and bounds and value not in bounds:
@@ -79,14 +99,6 @@ def violation(field: dataclasses.Field, value: Any) -> str:
         if not COMPARISONS[comparison](value, float(limit)):
             return f"must be {bound}"
     return ""
-
-
-def is_finite(number: Any) -> bool:
-    """Return whether a number is finite as a float; integers of hundreds of digits overflow."""
-    try:
-        return math.isfinite(number)
-    except OverflowError:
-        return False
 
 
 def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:

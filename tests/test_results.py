@@ -13,9 +13,8 @@ import pytest
 
 from jformer.main import main
 from jformer.results import TestSet as Pairs
-from jformer.results import identity, known_scores, own_test_sets
+from jformer.results import identity, known_scores, own_test_sets, read_results
 from jformer.run import load
-from jformer.rundir import read_results
 from tests.conftest import number_words, small_flags, write_split
 from tests.test_stream import as_file, learnt
 

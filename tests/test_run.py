@@ -14,8 +14,8 @@ from jformer.errors import UserError
 from jformer.evaluation.scores import SIGNATURES
 from jformer.main import main
 from jformer.model.transformer import Transformer
+from jformer.results import read_results
 from jformer.run import Translation
-from jformer.rundir import read_results
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.evaluate import likelihood

@@ -19,7 +19,7 @@ from jformer.config.model import ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, replace_file
-from jformer.schema import check_section, key, nearest, replaced, thaw
+from jformer.schema import Section, key, nearest, replaced, thaw
 
 # The token ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
@@ -31,11 +31,13 @@ VOCABULARY_SIZES = {
     "iwslt14": 10_000,
     "iwslt17": 16_000,
 }
-RENAMED = {("train", "consistency"): "r_drop_alpha"}  # keys in the files of runs made before 0.2
+RENAMED = {"consistency": "r_drop_alpha"}  # keys of config.train in runs made before 0.2
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(Section):
+    path = "config"
+
     name: str = key("base", "name of the config, and of its default run directory")
     seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
@@ -54,28 +56,24 @@ class Config:
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work, alone or with others."""
         model, data, train = self.model, self.data, self.train
-        check_section(self, "config")
-        model.check()
+        self.check_keys()
         data.check()
         train.check()
         self.optimizer.check(train.steps)
         self.parallel.check()
         self.decode.check(model.decoder_layers)
         if train.batch_tokens < data.max_length:
-            raise UserError(
-                f"config.train.batch_tokens={train.batch_tokens}: one pair may be as long as "
-                f"data.max_length={data.max_length}; raise the one or lower the other"
+            reason = (
+                f"one pair may be as long as data.max_length={data.max_length}; raise the one or "
+                f"lower the other"
             )
+            raise train.wrong("batch_tokens", reason)
         if model.positions == "learned" and model.max_positions < self.longest:
-            raise UserError(
-                f"config.model.max_positions={model.max_positions}: must be >= {self.longest}, for "
-                f"data.max_length, decode.max_extra_length and decode.min_length"
-            )
+            keys = "data.max_length, decode.max_extra_length and decode.min_length"
+            raise model.wrong("max_positions", f"must be >= {self.longest}, for {keys}")
         if model.tying == "all" and not data.joint_vocabulary:
-            raise UserError(
-                "config.data.joint_vocabulary=False: two vocabularies cannot share a matrix; "
-                "set config.model.tying=output or none"
-            )
+            reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"
+            raise data.wrong("joint_vocabulary", reason)
 
 
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
@@ -109,9 +107,6 @@ def read_config(path: Path) -> Config:
 
 def with_current_names(values: dict[str, Any]) -> dict[str, Any]:
     """Return a stored config with today's names of its keys."""
-    values = dict(values)
-    for (section, old), new in RENAMED.items():
-        if isinstance(values.get(section), dict) and old in values[section]:
-            kept = {name: value for name, value in values[section].items() if name != old}
-            values[section] = {**kept, new: values[section][old]}
-    return values
+    if not isinstance(train := values.get("train"), dict):
+        return values
+    return {**values, "train": {RENAMED.get(name, name): train[name] for name in train}}

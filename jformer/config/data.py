@@ -4,16 +4,19 @@ import dataclasses
 import re
 
 from jformer.errors import UserError
-from jformer.schema import check_section, key
+from jformer.schema import RATE, Section, choice, key
 
 NAMED = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
 DATASETS = ("phrases", *NAMED, "hub", "files")
+NORMALIZATIONS = ("none", "nfc", "nfkc", "lower")
 TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram")
 
 
 @dataclasses.dataclass(frozen=True)
-class DataConfig:
-    name: str = key("phrases", "corpus", *DATASETS)
+class DataConfig(Section):
+    path = "config.data"
+
+    name: str = choice("corpus", *DATASETS)
     source_language: str = key("en", "suffix of the source files; for phrases a CLDR locale")
     target_language: str = key("de", "suffix of the target files; for phrases a CLDR locale")
     directory: str = key(
@@ -35,16 +38,14 @@ class DataConfig:
     phrases: int = key(
         40_000, "number of pairs made for the corpus phrases", ">= 1000", "<= 10000000"
     )
-    bad_lines: str = key(
-        "error", "lines with invalid UTF-8 or a wrong number of columns", "error", "replace", "skip"
+    bad_lines: str = choice(
+        "lines with invalid UTF-8 or a wrong number of columns", "error", "replace", "skip"
     )
-    long_pairs: str = key(
-        "skip", "training pairs with more than max_length tokens", "skip", "truncate"
-    )
+    long_pairs: str = choice("training pairs with more than max_length tokens", "skip", "truncate")
     max_length: int = key(
         256, "maximum number of tokens of a source, a target and a packed row", ">= 2", "<= 32768"
     )
-    tokenizer: str = key("byte_bpe", "sub-word algorithm; Section 5.1", *TOKENIZERS)
+    tokenizer: str = choice("sub-word algorithm; Section 5.1", *TOKENIZERS)
     vocabulary_size: int = key(
         37_000, "maximum number of entries; Section 5.1", ">= 260", "<= 10000000"
     )
@@ -58,26 +59,17 @@ class DataConfig:
     source_vocabulary: str = key(
         "", "the same for the source language", only_if=("joint_vocabulary", "False")
     )
-    normalization: str = key(
-        "none",
-        "Unicode normalization of all text; lower: NFC and lower case",
-        "none",
-        "nfc",
-        "nfkc",
-        "lower",
+    normalization: str = choice(
+        "Unicode normalization of all text; lower: NFC and lower case", *NORMALIZATIONS
     )
     bpe_dropout: float = key(
         0.0,
         "probability of skipping a merge in training (Provilkov et al. 2020)",
-        ">= 0",
-        "< 1",
+        *RATE,
         only_if=("tokenizer", "byte_bpe", "bpe"),
     )
-    batching: str = key(
-        "buckets",
-        "one pair a row by length, or several pairs packed into a row",
-        "buckets",
-        "packed",
+    batching: str = choice(
+        "one pair a row by length, or several pairs packed into a row", "buckets", "packed"
     )
     num_buckets: int = key(
         10, "maximum number of batch shapes, each compiled once", ">= 1", "<= 255"
@@ -88,33 +80,28 @@ class DataConfig:
         """Return how often an epoch repeats each of `number` training corpora."""
         weights = [int(weight) for weight in self.weights.split(",") if self.weights]
         if weights and len(weights) != number:
-            raise UserError(
-                f"config.data.weights={self.weights}: has {len(weights)} numbers, and the training "
-                f"corpora are {number}"
-            )
+            reason = f"has {len(weights)} numbers, and the training corpora are {number}"
+            raise self.wrong("weights", reason)
         return weights or [1] * number
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        check_section(self, "config.data")
+        self.check_keys()
         needed = {"files": ("train", "validation"), "hub": ("hub",)}
         for name in needed.get(self.name, ()):
             if not getattr(self, name):
                 raise UserError(f"config.data.{name} is empty: set --config.data.{name}=PATH")
         if self.directory and self.hub:
-            raise UserError(
-                f"config.data.hub={self.hub}: config.data.directory={self.directory} is set too, "
-                f"and the text can come from one of them; leave one empty"
+            raise self.wrong(
+                "hub",
+                f"{self.assignment('directory')} is set too, and the text can come from one of "
+                f"them; leave one empty",
             )
         if not (self.source_language and self.target_language):
             which = "target" if self.source_language else "source"
             raise UserError(f"config.data.{which}_language is empty: set it to a language as in de")
         if self.source_language == self.target_language:
-            raise UserError(
-                f"config.data.target_language={self.target_language}: is "
-                f"config.data.source_language, too; the two sides must differ in name"
-            )
+            reason = "is config.data.source_language, too; the two sides must differ in name"
+            raise self.wrong("target_language", reason)
         if not re.fullmatch(r"([1-9]\d{0,5}(,[1-9]\d{0,5})*)?", self.weights):
-            raise UserError(
-                f"config.data.weights={self.weights}: must be numbers from 1 to 999999 as in 1,4"
-            )
+            raise self.wrong("weights", "must be numbers from 1 to 999999 as in 1,4")

@@ -2,17 +2,19 @@
 
 import dataclasses
 
-from jformer.errors import UserError
-from jformer.schema import check_section, key
+from jformer.schema import Section, choice, key
 
 SEEDS = (">= 0", "<= 4294967295")  # JAX takes seeds modulo 2^32
 SIZES = (">= 1", "<= 4096")
+SHARE = ("> 0", "<= 1")
 BEAM, SAMPLING = ("search", "beam"), ("search", "sampling")
 
 
 @dataclasses.dataclass(frozen=True)
-class DecodeConfig:
-    search: str = key("beam", "decoding strategy", "beam", "sampling")
+class DecodeConfig(Section):
+    path = "config.decode"
+
+    search: str = choice("decoding strategy", "beam", "sampling")
     beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", *SIZES)
     n_best: int = key(1, "outputs per sentence; with a beam at most beam_size", *SIZES)
     length_penalty: float = key(
@@ -30,15 +32,10 @@ class DecodeConfig:
     temperature: float = key(1.0, "divides the logits", "> 0", only_if=SAMPLING)
     top_k: int = key(0, "sample from the k likeliest tokens; 0: all", ">= 0", only_if=SAMPLING)
     top_p: float = key(
-        1.0,
-        "sample from the fewest tokens that hold this probability",
-        "> 0",
-        "<= 1",
-        only_if=SAMPLING,
+        1.0, "sample from the fewest tokens that hold this probability", *SHARE, only_if=SAMPLING
     )
     seed: int = key(0, "seed of the samples", *SEEDS, only_if=SAMPLING)
-    long_texts: str = key(
-        "cut",
+    long_texts: str = choice(
         "sources with more tokens than data.max_length: cut them, or split at sentences",
         "cut",
         "split",
@@ -55,26 +52,17 @@ class DecodeConfig:
 
     def check(self, decoder_layers: int) -> None:
         """Raise `UserError` for the first value that cannot work with `decoder_layers` layers."""
-        check_section(self, "config.decode")
+        self.check_keys()
         if self.search == "beam" and self.n_best > self.beam_size:
-            raise UserError(
-                f"config.decode.n_best={self.n_best}: must be <= "
-                f"config.decode.beam_size={self.beam_size}"
-            )
+            raise self.wrong("n_best", f"must be <= {self.assignment('beam_size')}")
         if self.max_length is not None and self.min_length >= self.max_length:
-            raise UserError(
-                f"config.decode.min_length={self.min_length}: must be below "
-                f"config.decode.max_length={self.max_length}"
-            )
+            raise self.wrong("min_length", f"must be below {self.assignment('max_length')}")
         self.layer_to_align(decoder_layers)
 
     def layer_to_align(self, decoder_layers: int) -> int:
         """Return the layer whose attention gives alignments; `UserError` if there is none such."""
+        if self.alignment_layer and self.alignment_layer > decoder_layers:
+            reason = f"must be <= {decoder_layers}, the layers of the decoder"
+            raise self.wrong("alignment_layer", reason)
         # The last layer but one aligns best (Garg et al. 2019).
-        layer = self.alignment_layer or max(1, decoder_layers - 1)
-        if layer > decoder_layers:
-            raise UserError(
-                f"config.decode.alignment_layer={layer}: must be <= {decoder_layers}, the layers "
-                f"of the decoder"
-            )
-        return layer
+        return self.alignment_layer or max(1, decoder_layers - 1)

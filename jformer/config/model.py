@@ -6,70 +6,85 @@ import math
 import jax
 
 from jformer.errors import UserError
-from jformer.schema import check_section, key
+from jformer.schema import RATE, Section, choice, key
 
 POSITIONS = ("sinusoidal", "halves", "learned", "relative", "rotary", "alibi", "none")
 TYINGS = ("all", "output", "none")
 INITIALIZERS = ("scaled_xavier", "xavier", "normal")
+REMATS = ("none", "layer", "dots")
+DTYPES = ("auto", "float32", "bfloat16")
 # No machine holds a model of larger sizes.
 DEPTH, WIDTH, ROWS = (">= 1", "<= 1024"), (">= 1", "<= 65536"), (">= 1", "<= 1048576")
+EVEN_WIDTH = (">= 2", "<= 65536")
 MOST_PARAMETERS = 10**12  # the largest models have about one trillion
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Section):
+    path = "config.model"
+
     num_layers: int = key(6, "layers of the encoder and of the decoder, N; Section 3.1", *DEPTH)
     num_decoder_layers: int | None = key(
         None, "layers of the decoder, where it has its own depth; unset: num_layers", *DEPTH
     )
     d_model: int = key(
-        512,
-        "width of the embeddings and of every sub-layer's output; Section 3.1",
-        ">= 2",
-        "<= 65536",
+        512, "width of the embeddings and of every sub-layer's output; Section 3.1", *EVEN_WIDTH
     )
     d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", *ROWS)
     num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1", "<= 4096")
     d_k: int | None = key(None, "width of queries and keys per head; unset: d_model / h", *WIDTH)
     d_v: int | None = key(None, "width of values per head; unset: d_model / h", *WIDTH)
-    dropout: float = key(0.1, "dropout rate, P_drop; Section 5.4", ">= 0", "< 1")
+    dropout: float = key(0.1, "dropout rate, P_drop; Section 5.4", *RATE)
     attention_dropout: float = key(
-        0.0, "dropout rate of the attention weights; the paper has none", ">= 0", "< 1"
+        0.0, "dropout rate of the attention weights; the paper has none", *RATE
     )
     activation_dropout: float = key(
-        0.0, "dropout rate inside the feed-forward network; the paper has none", ">= 0", "< 1"
+        0.0, "dropout rate inside the feed-forward network; the paper has none", *RATE
     )
-    activation: str = key("relu", "activation of the feed-forward network", "relu", "gelu")
+    activation: str = choice("activation of the feed-forward network", "relu", "gelu")
     scaled_attention: bool = key(True, "divide the logits by sqrt(d_k), Equation 1")
-    norm_position: str = key(
-        "post", "LayerNorm after each residual sum, or before each sub-layer", "post", "pre"
+    norm_position: str = choice(
+        "LayerNorm after each residual sum, or before each sub-layer", "post", "pre"
     )
-    positions: str = key("sinusoidal", "position encoding; Section 3.5", *POSITIONS)
+    positions: str = choice("position encoding; Section 3.5", *POSITIONS)
     max_positions: int = key(512, "size of the table of learned positions; Table 3 (E)", *ROWS)
     max_distance: int = key(16, "distance at which relative positions are clipped", *ROWS)
-    tying: str = key(
-        "all", "which of the two embeddings and the output share one matrix; Section 3.4", *TYINGS
+    tying: str = choice(
+        "which of the two embeddings and the output share one matrix; Section 3.4", *TYINGS
     )
-    initializer: str = key("scaled_xavier", "initial values of the kernels", *INITIALIZERS)
-    dtype: str = key(
-        "auto",
-        "compute dtype of activations; auto: bfloat16 on GPU and TPU, float32 on CPU",
-        "auto",
-        "float32",
-        "bfloat16",
+    initializer: str = choice("initial values of the kernels", *INITIALIZERS)
+    dtype: str = choice(
+        "compute dtype of activations; auto: bfloat16 on GPU and TPU, float32 on CPU", *DTYPES
     )
-    remat: str = key(
-        "none",
+    remat: str = choice(
         "recompute in the backward pass to save memory: all of a layer, or all but its "
         "matrix products (dots)",
-        "none",
-        "layer",
-        "dots",
+        *REMATS,
     )
     scan_layers: bool = key(False, "compile one layer and loop over it: compiles faster")
 
     def __post_init__(self):
-        self.check()
+        """Raise `UserError` for the first value that cannot work."""
+        self.check_keys()
+        if self.d_model % 2:
+            raise self.wrong("d_model", "must be even (sines and cosines)")
+        if self.d_model % self.num_heads and None in (self.d_k, self.d_v):
+            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
+            close = min(divisors, key=lambda h: abs(h - self.num_heads))
+            raise self.wrong(
+                "num_heads",
+                f"does not divide d_model={self.d_model}; "
+                f"the nearest that does is {close}, or set model.d_k and model.d_v",
+            )
+        if self.positions == "rotary" and self.key_width % 2:
+            raise UserError(
+                f"config.model.d_k={self.key_width}: must be even, for rotary positions"
+            )
+        if (count := self._parameters_of_layers()) > MOST_PARAMETERS:
+            raise UserError(
+                f"config.model: would have {count:,} parameters beside embeddings, and "
+                f"{MOST_PARAMETERS:,} is the most; lower d_model, d_ff, num_heads or num_layers"
+            )
 
     @property
     def decoder_layers(self) -> int:
@@ -94,30 +109,6 @@ class ModelConfig:
     def most_positions(self) -> float:
         """The number of tokens that a text may have, EOS included: a learned table has an end."""
         return self.max_positions if self.positions == "learned" else math.inf
-
-    def check(self) -> None:
-        """Raise `UserError` for the first value that cannot work."""
-        check_section(self, "config.model")
-        if self.d_model % 2:
-            raise UserError(
-                f"config.model.d_model={self.d_model}: must be even (sines and cosines)"
-            )
-        if self.d_model % self.num_heads and None in (self.d_k, self.d_v):
-            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
-            close = min(divisors, key=lambda h: abs(h - self.num_heads))
-            raise UserError(
-                f"config.model.num_heads={self.num_heads}: does not divide d_model={self.d_model}; "
-                f"the nearest that does is {close}, or set model.d_k and model.d_v"
-            )
-        if self.positions == "rotary" and self.key_width % 2:
-            raise UserError(
-                f"config.model.d_k={self.key_width}: must be even, for rotary positions"
-            )
-        if (count := self._parameters_of_layers()) > MOST_PARAMETERS:
-            raise UserError(
-                f"config.model: would have {count:,} parameters beside embeddings, and "
-                f"{MOST_PARAMETERS:,} is the most; lower d_model, d_ff, num_heads or num_layers"
-            )
 
     def _parameters_of_layers(self) -> int:
         """The number of parameters without embeddings, biases and norms."""

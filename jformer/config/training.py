@@ -3,8 +3,7 @@
 import dataclasses
 import re
 
-from jformer.errors import UserError
-from jformer.schema import check_section, key
+from jformer.schema import RATE, Section, choice, key
 
 SMOOTHINGS = ("all", "others", "others_but_padding")
 SCHEDULES = ("equation_3", "inverse_sqrt", "linear", "cosine", "constant")
@@ -13,14 +12,16 @@ DECAYING = ("schedule", "linear", "cosine")
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Section):
+    path = "config.train"
+
     steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1")
     batch_tokens: int = key(
         25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
     )
     accumulate: int = key(1, "parts that a batch is computed in, to save memory", ">= 1")
-    label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", ">= 0", "< 1")
-    smoothing_over: str = key("all", "vocabulary entries that share epsilon_ls", *SMOOTHINGS)
+    label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", *RATE)
+    smoothing_over: str = choice("vocabulary entries that share epsilon_ls", *SMOOTHINGS)
     r_drop_alpha: float = key(
         0.0,
         "weight of the divergence between two passes (R-Drop, Wu et al. 2021); 0: one pass",
@@ -41,51 +42,46 @@ class TrainConfig:
         None, "last checkpoints kept; unset: average_checkpoints", ">= 1"
     )
     keep_every: int = key(0, "keep every checkpoint whose step is a multiple; 0: none", ">= 0")
-    best_by: str = key("nll", "validation score that chooses the best checkpoint", "nll", "bleu")
+    best_by: str = choice("validation score that chooses the best checkpoint", "nll", "bleu")
     patience: int = key(
         0, "end the run after so many validations without a better score; 0: never", ">= 0"
     )
-    scored: str = key("test", "splits scored after the last step", "test", "validation", "all")
+    scored: str = choice("splits scored after the last step", "test", "validation", "all")
     ema_decay: float = key(
-        0.0, "decay of an exponential moving average of the parameters; 0: none", ">= 0", "< 1"
+        0.0, "decay of an exponential moving average of the parameters; 0: none", *RATE
     )
     init_from: str = key("", "RUN[@CHECKPOINT] to take the initial parameters from")
     max_skipped: int = key(
         10, "end the run after so many non-finite updates in a row, which are skipped", ">= 1"
     )
-    damaged: str = key(
-        "fall_back",
-        "resume from the checkpoint before a damaged one, or fail",
-        "fall_back",
-        "error",
+    damaged: str = choice(
+        "resume from the checkpoint before a damaged one, or fail", "fall_back", "error"
     )
-    failed_save: str = key(
-        "stop", "what to do when a checkpoint cannot be written", "stop", "go_on"
-    )
+    failed_save: str = choice("what to do when a checkpoint cannot be written", "stop", "go_on")
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        check_section(self, "config.train")
+        self.check_keys()
         if self.best_by == "bleu" and not self.bleu_every:
-            raise UserError("config.train.best_by=bleu: is for a run with config.train.bleu_every")
+            raise self.wrong("best_by", "is for a run with config.train.bleu_every")
         if self.keep_checkpoints and self.keep_checkpoints < self.average_checkpoints:
-            raise UserError(
-                f"config.train.keep_checkpoints={self.keep_checkpoints}: must be >= "
-                f"config.train.average_checkpoints={self.average_checkpoints}"
-            )
+            at_least = self.assignment("average_checkpoints")
+            raise self.wrong("keep_checkpoints", f"must be >= {at_least}")
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    name: str = key("adam", "optimizer; Section 5.3", "adam", "adamw")
-    beta1: float = key(0.9, "of Adam; Section 5.3", ">= 0", "< 1")
-    beta2: float = key(0.98, "of Adam; Section 5.3", ">= 0", "< 1")
+class OptimizerConfig(Section):
+    path = "config.optimizer"
+
+    name: str = choice("optimizer; Section 5.3", "adam", "adamw")
+    beta1: float = key(0.9, "of Adam; Section 5.3", *RATE)
+    beta2: float = key(0.98, "of Adam; Section 5.3", *RATE)
     epsilon: float = key(1e-9, "of Adam; Section 5.3", "> 0")
     weight_decay: float = key(
         0.0, "decay of all matrices, times the learning rate", ">= 0", only_if=("name", "adamw")
     )
     clip_norm: float = key(0.0, "maximum norm of the gradient; 0: no clipping", ">= 0")
-    schedule: str = key("equation_3", "learning-rate schedule; Section 5.3", *SCHEDULES)
+    schedule: str = choice("learning-rate schedule; Section 5.3", *SCHEDULES)
     warmup_steps: int = key(4000, "steps of linear warm-up; Section 5.3", ">= 1")
     learning_rate_factor: float = key(1.0, "multiplies the schedule; the paper has 1", "> 0")
     learning_rate: float = key(5e-4, "peak learning rate", "> 0", only_if=WITH_RATE)
@@ -101,24 +97,21 @@ class OptimizerConfig:
 
     def check(self, train_steps: int) -> None:
         """Raise `UserError` for the first value that cannot work in a run of `train_steps`."""
-        check_section(self, "config.optimizer")
+        self.check_keys()
         for name in ("start_learning_rate", "end_learning_rate"):
-            if (value := getattr(self, name)) > self.learning_rate:
-                raise UserError(
-                    f"config.optimizer.{name}={value}: must be <= "
-                    f"config.optimizer.learning_rate={self.learning_rate}"
-                )
+            if getattr(self, name) > self.learning_rate:
+                raise self.wrong(name, f"must be <= {self.assignment('learning_rate')}")
         end = self.decay_steps or train_steps
         if self.schedule in DECAYING and end <= self.warmup_steps:
-            raise UserError(
-                f"config.optimizer.warmup_steps={self.warmup_steps}: must be below {end}, the "
-                f"step at which the decay ends (decay_steps, or train.steps)"
-            )
+            what = "the step at which the decay ends (decay_steps, or train.steps)"
+            raise self.wrong("warmup_steps", f"must be below {end}, {what}")
 
 
 @dataclasses.dataclass(frozen=True)
-class ParallelConfig:
-    backend: str = key("jit", "jit over a mesh of devices, or pmap", "jit", "pmap")
+class ParallelConfig(Section):
+    path = "config.parallel"
+
+    backend: str = choice("jit over a mesh of devices, or pmap", "jit", "pmap")
     data: int = key(-1, "devices for data parallelism; -1: the rest", ">= -1")
     fsdp: int = key(
         1,
@@ -137,7 +130,7 @@ class ParallelConfig:
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        check_section(self, "config.parallel")
+        self.check_keys()
         self._check_mesh()
         self._check_processes()
 
@@ -145,35 +138,24 @@ class ParallelConfig:
         sizes = {name: getattr(self, name) for name in ("data", "fsdp", "model")}
         for name, size in sizes.items():
             if size == 0:
-                raise UserError(f"config.parallel.{name}=0: must be a number of devices, or -1")
+                raise self.wrong(name, "must be a number of devices, or -1")
         if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
-            raise UserError(
-                f"config.parallel.{rest[1]}=-1: only one axis can be the rest, and "
-                f"config.parallel.{rest[0]} is -1, too; set config.parallel.{rest[0]}=1"
-            )
+            other = f"config.parallel.{rest[0]}"
+            reason = f"only one axis can be the rest, and {other} is -1, too; set {other}=1"
+            raise self.wrong(rest[1], reason)
         if self.backend == "pmap" and (self.fsdp, self.model) != (1, 1):
             name = "fsdp" if self.fsdp != 1 else "model"
-            raise UserError(
-                f"config.parallel.{name}={sizes[name]}: pmap has the whole state on each device; "
-                f"set config.parallel.backend=jit"
-            )
+            reason = "pmap has the whole state on each device; set config.parallel.backend=jit"
+            raise self.wrong(name, reason)
 
     def _check_processes(self) -> None:
         by_hand = self.coordinator not in ("", "auto")
         port = re.fullmatch(r".+:(\d{1,5})", self.coordinator)
         if by_hand and not (port and 0 < int(port[1]) < 2**16):
-            raise UserError(
-                f"config.parallel.coordinator={self.coordinator}: must be HOST:PORT, or auto"
-            )
+            raise self.wrong("coordinator", "must be HOST:PORT, or auto")
+        needed = "must be set with" if by_hand else "is only for"
         for name in ("processes", "process"):
-            value, needed = getattr(self, name), "must be set with" if by_hand else "is only for"
-            if by_hand != (value is not None):
-                raise UserError(
-                    f"config.parallel.{name}={value}: {needed} "
-                    f"config.parallel.coordinator=HOST:PORT"
-                )
+            if by_hand != (getattr(self, name) is not None):
+                raise self.wrong(name, f"{needed} config.parallel.coordinator=HOST:PORT")
         if by_hand and self.process >= self.processes:  # type: ignore[operator]
-            raise UserError(
-                f"config.parallel.process={self.process}: must be below "
-                f"config.parallel.processes={self.processes}"
-            )
+            raise self.wrong("process", f"must be below {self.assignment('processes')}")

@@ -6,8 +6,11 @@ for the paper's Table 2, in lower case for the Multi30k literature. References a
 list per translator, each as long as the hypotheses.
 """
 
+import dataclasses
 import importlib.metadata
+import itertools
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -16,18 +19,33 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from jformer.errors import UserError
 
-# The scores in the order of a report, and the keys of their signatures.
-SIGNATURES = {
-    "bleu": "signature",
-    "bleu_lowercase": "signature_lowercase",
-    "bleu_moses": "signature_moses",
-    "bleu_moses_lowercase": "signature_moses_lowercase",
-    "bleu_moses_compounds": "signature_moses_compounds",
-    "chrf": "signature_chrf",
-    "ter": "signature_ter",
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    label: str  # of its row in the table of scores
+    signature: str = ""  # key of its signature, if it has one
+    short: str = ""  # name in a report of runs and in experiments/LOG.md
+    digits: int = 2  # after the decimal point, there
+
+
+# Every score, in the order of a table.
+METRICS = {
+    "bleu": Metric("BLEU", "signature", "BLEU"),
+    "bleu_interval": Metric("  95 % interval"),
+    "bleu_lowercase": Metric("BLEU, without case", "signature_lowercase", "lc"),
+    "bleu_moses": Metric("BLEU, Moses' words", "signature_moses"),
+    "bleu_moses_lowercase": Metric("BLEU, Moses' words, lowercase", "signature_moses_lowercase"),
+    "bleu_moses_compounds": Metric("BLEU, and compounds split", "signature_moses_compounds"),
+    "chrf": Metric("chrF", "signature_chrf", "chrF"),
+    "ter": Metric("TER", "signature_ter"),
+    "perplexity": Metric("perplexity", short="PPL", digits=3),
 }
+SIGNATURES = {name: metric.signature for name, metric in METRICS.items() if metric.signature}
+REPORTED = ("bleu", "chrf", "perplexity")  # in a report of runs
 SAMPLES = 1000  # of the bootstrap
 MOST_PAIRS = 20_000  # for the bootstrap: sacreBLEU holds all samples at once, 50 to 90 kB per pair
+# Upper bounds of the groups that are scored apart, in words of the source.
+LONGEST = (10, 20, 30, 40, 60, math.inf)
 COMPOUND = re.compile(r"(\S)-(\S)")
 
 
@@ -66,6 +84,40 @@ def bleu(hypotheses: Sequence[str], targets: Sequence[str]) -> float:
     """Return only the `bleu` of `score`, against one reference: cheap enough during training."""
     check_streams(hypotheses, [targets])
     return BLEU(force=True).corpus_score(hypotheses, [targets]).score
+
+
+def by_length(
+    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return `words`, `pairs`, `bleu`, `chrf` and `length_ratio` of each group that has pairs.
+
+    They show whether a model fails on long sentences. Words are separated by whitespace, so a
+    language written without spaces falls into one group.
+
+    `words` is a range such as "11-20" or "61+". The ratio is BLEU's own, of the hypotheses' words
+    to those of the references closest in length; below 1 the brevity penalty applies.
+    """
+    check_streams(hypotheses, [sources, *references])
+    words = [max(1, len(source.split())) for source in sources]
+    groups = []
+    for above, longest in itertools.pairwise((0, *LONGEST)):
+        lines = [i for i, number in enumerate(words) if above < number <= longest]
+        if not lines:
+            continue
+        hypotheses_here, *references_here = (
+            [stream[i] for i in lines] for stream in (hypotheses, *references)
+        )
+        bleu = BLEU(force=True).corpus_score(hypotheses_here, references_here)
+        groups.append(
+            {
+                "words": f"{above + 1}+" if longest == math.inf else f"{above + 1}-{longest}",
+                "pairs": len(lines),
+                "bleu": bleu.score,
+                "chrf": CHRF().corpus_score(hypotheses_here, references_here).score,
+                "length_ratio": bleu.ratio,
+            }
+        )
+    return groups
 
 
 def check_streams(hypotheses: Sequence[str], others: Sequence[Sequence[str]]) -> None:

@@ -3,20 +3,7 @@
 from typing import Any
 
 from jformer.console import aligned
-from jformer.evaluation.scores import SIGNATURES
-
-METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-ROWS = {
-    "bleu": METRICS["bleu"],
-    "bleu_interval": "  95 % interval",
-    "bleu_lowercase": "BLEU, without case",
-    "bleu_moses": "BLEU, Moses' words",
-    "bleu_moses_lowercase": "BLEU, Moses' words, lowercase",
-    "bleu_moses_compounds": "BLEU, and compounds split",
-    "chrf": METRICS["chrf"],
-    "ter": METRICS["ter"],
-    "perplexity": "perplexity",
-}
+from jformer.evaluation.scores import METRICS, SIGNATURES
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -37,8 +24,8 @@ def table(results: dict[str, dict[str, Any]]) -> str:
 def score_rows(results: dict[str, dict[str, Any]]) -> list[list[str]]:
     heading = ["", *results]
     rows = [
-        [label, *(cell(scores.get(name)) for scores in results.values())]
-        for name, label in ROWS.items()
+        [metric.label, *(cell(scores.get(name)) for scores in results.values())]
+        for name, metric in METRICS.items()
         if any(name in scores for scores in results.values())
     ]
     return [heading, *rows]
@@ -49,7 +36,7 @@ def signatures(results: dict[str, dict[str, Any]]) -> list[str]:
     lines = []
     for name, key in SIGNATURES.items():
         found = (scores[key] for scores in results.values() if key in scores)
-        lines += [f"{ROWS[name]}: {signature}" for signature in dict.fromkeys(found)]
+        lines += [f"{METRICS[name].label}: {signature}" for signature in dict.fromkeys(found)]
     return lines
 
 
@@ -71,7 +58,7 @@ def comparison_rows(split: str, against: dict[str, dict[str, Any]]) -> list[list
         names = [system["name"] for system in told["systems"]]
         scores = [f"{cell(s['score'])} ({cell(s['interval'])})" for s in told["systems"]]
         better = told["better"] if told["significant"] else "neither"
-        rows.append([METRICS[metric], *scores, f"{told['p_value']:.3f}", better])
+        rows.append([METRICS[metric].label, *scores, f"{told['p_value']:.3f}", better])
     return [[f"{split}, paired bootstrap", *names, "p", "better, p < 0.05"], *rows]
 
 

@@ -14,37 +14,32 @@ CURVES = (
     ("train", "nll", "Training likelihood", "NLL, nats a token"),
 )
 LEGEND_WIDTH = 60  # characters; longer labels are shortened
-# The page follows the browser's light or dark colour scheme; SCRIPT does so for the plots.
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1e21; --paper: #ffffff; --line: #d5d8dc; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e6e9; --paper: #16181b; --line: #3a3f45; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       margin: 0 auto; max-width: 96rem; padding: 1rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
-th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem; text-align: right; }
-th { white-space: normal; vertical-align: bottom; }
-th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
-                                 background: var(--paper); white-space: normal;
-                                 min-width: 11rem; max-width: 24rem; overflow-wrap: anywhere; }
+# Ten colours that differ on white and on black, also for most people with colour blindness.
+COLOURS = ("#47a", "#e67", "#283", "#b8a22e", "#6ce", "#a37", "#999", "#e73", "#098", "#8a6fd1")
+LINE = "rgba(136, 136, 136, 0.4)"  # of the table and the grids: is seen on white and on black
+# The page follows the browser's light or dark colour scheme, and so does the text of the plots,
+# to which plotly gives one colour.
+STYLE = f"""
+:root {{ color-scheme: light dark; }}
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 96rem; padding: 1rem; }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }}
+th, td {{ border-bottom: 1px solid {LINE}; padding: .25rem .6rem; text-align: right; }}
+th {{ white-space: normal; vertical-align: bottom; }}
+th:first-child, td:first-child {{ text-align: left; position: sticky; left: 0;
+                                 background: Canvas; white-space: normal;
+                                 min-width: 11rem; max-width: 24rem; overflow-wrap: anywhere; }}
+.js-plotly-plot text:not(.hoverlayer *) {{ fill: CanvasText !important; }}
 """
-SCRIPT = """
-const dark = matchMedia("(prefers-color-scheme: dark)");
-function paint() {
-  const style = getComputedStyle(document.documentElement);
-  const ink = style.getPropertyValue("--ink"), line = style.getPropertyValue("--line");
-  for (const figure of document.querySelectorAll(".plotly-graph-div")) {
-    Plotly.relayout(figure, {
-      "font.color": ink, "xaxis.gridcolor": line, "yaxis.gridcolor": line,
-      "hoverlabel.bgcolor": style.getPropertyValue("--paper"), "hoverlabel.font.color": ink,
-    });
-  }
+LAYOUT = {
+    "xaxis": {"title": "step (updates of the parameters)", "zeroline": False, "gridcolor": LINE},
+    "yaxis": {"gridcolor": LINE},
+    "paper_bgcolor": "rgba(0, 0, 0, 0)",
+    "plot_bgcolor": "rgba(0, 0, 0, 0)",
+    "showlegend": True,
+    "legend": {"orientation": "h", "y": -0.25},
+    "margin": {"l": 60, "r": 20, "t": 50, "b": 40},
 }
-dark.addEventListener("change", paint);
-paint();
-"""
 
 
 def page(rows: list[Row]) -> str:
@@ -70,7 +65,6 @@ def page(rows: list[Row]) -> str:
 {body}</tbody></table></div>
 <p>{html.escape(base_line(rows))}</p>
 {curves(rows)}
-<script>{SCRIPT}</script>
 </body>
 </html>
 """
@@ -79,74 +73,45 @@ def page(rows: list[Row]) -> str:
 def curves(rows: list[Row]) -> str:
     """Return the HTML of one plot for each kind of curve that any run has."""
     try:
-        from plotly.graph_objects import Figure, Scatter
-        from plotly.offline import get_plotlyjs
+        from plotly.graph_objects import Figure
     except ImportError as error:
         raise UserError(
             "--output needs the package plotly: pip install 'jformer[report]'"
         ) from error
-    parts = [f"<script>{get_plotlyjs()}</script>"]
+    parts: list[str] = []
     for split, name, title, unit in CURVES:
-        figure = Figure(layout=layout(title, unit))
-        for number, row in enumerate(rows):
-            for symbol, run in enumerate(row.runs):
-                points: list[Any] = run.curve(split, name)
-                if not points:
-                    continue
-                steps, values = zip(*points, strict=True)
-                label = textwrap.shorten(row.label, LEGEND_WIDTH, placeholder=" ...")
-                if len(row.runs) > 1:
-                    label += f", seed {run.config.seed}"
-                figure.add_trace(
-                    Scatter(
-                        x=steps,
-                        y=values,
-                        name=label,
-                        mode="lines+markers",
-                        marker_size=5,
-                        marker_symbol=symbol,
-                        line_color=COLOURS[number % len(COLOURS)],
-                        line_dash="solid" if number < len(COLOURS) else "dash",
-                        hovertemplate=f"%{{fullData.name}}<br>step %{{x:,}}: %{{y:.4g}} {unit}"
-                        "<extra></extra>",
-                    )
-                )
+        figure = Figure(lines(rows, split, name), {**LAYOUT, "title": title, "yaxis_title": unit})
+        figure.update_traces(
+            mode="lines+markers",
+            marker_size=5,
+            hovertemplate=f"%{{fullData.name}}<br>step %{{x:,}}: %{{y:.4g}} {unit}<extra></extra>",
+        )
         if figure.data:
-            parts.append(
-                figure.to_html(
-                    full_html=False,
-                    include_plotlyjs=False,
-                    default_height="30rem",
-                    config={"responsive": True, "displayModeBar": False},
-                )
+            part = figure.to_html(
+                full_html=False,
+                include_plotlyjs=not parts,  # with the first plot, for all of them
+                default_height="30rem",
+                config={"responsive": True, "displayModeBar": False},
             )
+            parts.append(part)
     return "\n".join(parts)
 
 
-# Ten colours that differ on white and on black, also for most people with colour blindness.
-COLOURS = (
-    "#4477aa",
-    "#ee6677",
-    "#228833",
-    "#b8a22e",
-    "#66ccee",
-    "#aa3377",
-    "#999999",
-    "#ee7733",
-    "#009988",
-    "#8a6fd1",
-)
-
-
-def layout(title: str, unit: str) -> dict[str, Any]:
-    return {
-        "title": title,
-        "yaxis_title": unit,
-        "xaxis": {"title": "step (updates of the parameters)", "zeroline": False},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "hovermode": "closest",
-        "showlegend": True,
-        "legend": {"orientation": "h", "y": -0.25},
-        "margin": {"l": 60, "r": 20, "t": 50, "b": 40},
-    }
+def lines(rows: list[Row], split: str, name: str) -> list[dict[str, Any]]:
+    """Return the curves for plotly: a colour per row, a symbol per run of a row."""
+    found = []
+    for number, row in enumerate(rows):
+        label = textwrap.shorten(row.label, LEGEND_WIDTH, placeholder=" ...")
+        for symbol, run in enumerate(row.runs):
+            if not (points := run.curve(split, name)):
+                continue
+            line = {
+                "x": [step for step, _ in points],
+                "y": [value for _, value in points],
+                "name": f"{label}, seed {run.config.seed}" if len(row.runs) > 1 else label,
+                "marker_symbol": symbol,
+                "line_color": COLOURS[number % len(COLOURS)],
+                "line_dash": "solid" if number < len(COLOURS) else "dash",
+            }
+            found.append(line)
+    return found

@@ -3,7 +3,6 @@
 Run directories are only read, never written to; their runs may still be in training.
 """
 
-import collections
 import dataclasses
 import logging
 import re
@@ -17,12 +16,13 @@ from jformer.config import Config
 from jformer.console import as_duration
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.model.transformer import Transformer
+from jformer.evaluation.scores import METRICS, REPORTED
 from jformer.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
-from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics, read_results
+from jformer.results import read_results
+from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics
 from jformer.schema import flatten
 from jformer.training.cost import parameters
-from jformer.training.restore import parameter_shapes
+from jformer.training.restore import make_model, parameter_shapes
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +120,7 @@ def read_run(workdir: Path) -> RunSummary:
     count = None
     if (workdir / VOCABULARY).exists():
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-        sizes = vocabularies.target.size, vocabularies.source.size
-        count = sum(parameters(parameter_shapes(Transformer(config.model, *sizes))).values())
+        count = sum(parameters(parameter_shapes(make_model(config, vocabularies))).values())
     lines = read_metrics(workdir)
     return RunSummary(workdir, config, count, lines, read_results(workdir))
 
@@ -145,8 +144,9 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
         return []
     flat = [flat_with_widths(run.config) for run in runs]
     given = [flat_as_given(run.config) for run in runs]
-    common = {key: most_common([values[key] for values in given]) for key in given[0]}
-    base = {key: most_common([values[key] for values in flat]) for key in flat[0]}
+    # The most frequent value of each key; of equally frequent ones, the first.
+    common = {key: statistics.mode(values[key] for values in given) for key in given[0]}
+    base = {key: statistics.mode(values[key] for values in flat) for key in flat[0]}
     together: dict[tuple[tuple[str, Any], ...], list[RunSummary]] = {}
     for run, values in zip(runs, given, strict=True):
         changes = tuple((key, value) for key, value in values.items() if value != common[key])
@@ -167,18 +167,14 @@ def flat_as_given(config: Config) -> dict[str, Any]:
     return {key: value for key, value in flatten(config).items() if key not in UNSEEN}
 
 
-def most_common(values: list[Any]) -> Any:
-    """Return the most frequent value; of equally frequent ones, the first."""
-    return collections.Counter(values).most_common(1)[0][0]
-
-
 def table(rows: list[Row]) -> list[list[str]]:
     """Return the heading, then the cells of every row."""
     splits = list(dict.fromkeys(split for row in rows for run in row.runs for split in run.scores))
     several = any(len(row.runs) > 1 for row in rows)
     printed = any(row.paper for row in rows)
     heading = ["changed", *(["seeds"] if several else []), "state", "validation NLL"]
-    heading += [f"{split} {name}" for split in splits for name in ("BLEU", "chrF", "PPL")]
+    names = [METRICS[name].short for name in REPORTED]
+    heading += [f"{split} {name}" for split in splits for name in names]
     heading += ["parameters", "FLOPs", "time"]
     heading += [f"paper's {name}" for name in ("row", "BLEU", "PPL", "parameters") if printed]
     cells = [heading]
@@ -190,8 +186,8 @@ def table(rows: list[Row]) -> list[list[str]]:
         for split in splits:
             scores = [run.scores[split] for run in row.runs if split in run.scores]
             line += [
-                spread([score[name] for score in scores if name in score], digits)
-                for name, digits in (("bleu", 2), ("chrf", 2), ("perplexity", 3))
+                spread([score[name] for score in scores if name in score], METRICS[name].digits)
+                for name in REPORTED
             ]
         line += [number(row.runs[0].parameters), exponent(mean_spent(row, "flops"))]
         line.append(duration(mean_spent(row, "seconds")))

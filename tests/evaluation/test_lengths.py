@@ -3,8 +3,7 @@
 import pytest
 
 from jformer.errors import UserError
-from jformer.evaluation.lengths import by_length
-from jformer.evaluation.scores import score
+from jformer.evaluation.scores import by_length, score
 from tests.evaluation.noise import sentences, worsened
 
 REFERENCE = sentences(83, longest=70)

@@ -3,8 +3,7 @@
 import math
 
 from jformer.evaluation.compare import compare
-from jformer.evaluation.lengths import by_length
-from jformer.evaluation.scores import SIGNATURES, score
+from jformer.evaluation.scores import SIGNATURES, by_length, score
 from jformer.evaluation.table import table
 from tests.evaluation.noise import sentences, worsened
 
