@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from jformer.config import read_config, write_config
+from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.main import main
 from jformer.rundir import locked
@@ -262,7 +263,7 @@ def test_devices_and_how_they_share_the_work_are_described():
         mesh=types.SimpleNamespace(
             size=8, shape={"data": 2, "fsdp": 4, "model": 1}, devices=np.full((2, 4, 1), device)
         ),
-        vocabularies=types.SimpleNamespace(source=Sized(1300), target=Sized(2000)),
+        vocabularies=Vocabularies(Sized(1300), Sized(2000)),
         batches=types.SimpleNamespace(
             layout=types.SimpleNamespace(shapes=[(8, 16, 20), (4, 32, 40)]), rows=range(5000),
             epoch=lambda number: range(8), token_utilization=lambda: 0.875,
