@@ -7,6 +7,7 @@ Shapes stand in names: `q_BHQK` is an array with four axes. The letters, everywh
     T target positions   H heads              L positions of either side
     Q queries            K key width, d_k     1 an axis of size one
     M memory, the keys   U value width, d_v   X all positions of all hypotheses in a cache
+    C continuations of a beam                 R new sentences of a search
 
 Q and M are different letters because they are different axes: in cross-attention the queries are
 target positions and the memory is the source. A mask is True where a query may attend.

@@ -1,4 +1,4 @@
-"""The three ways in which a command ends early, each told in one line."""
+"""The exceptions that end a command early with one line; `command_line.exit_status` prints them."""
 
 import contextlib
 import signal

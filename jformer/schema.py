@@ -21,7 +21,7 @@ COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<":
 
 
 def key(default: Any, doc: str, *bounds: str, only_if: tuple[str, ...] | None = None) -> Any:
-    """Declare a config key.
+    """Declare a config key; a default of None stands for an integer that may be unset.
 
     `bounds` are conditions on the value, as ">= 1"; an integer without an upper bound is at most
     `LARGEST`. `only_if` is a key of the same section and the values with which this one is used:

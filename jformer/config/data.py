@@ -43,7 +43,10 @@ class DataConfig(Section):
     )
     long_pairs: str = choice("training pairs with more than max_length tokens", "skip", "truncate")
     max_length: int = key(
-        256, "maximum number of tokens of a source, a target and a packed row", ">= 2", "<= 32768"
+        256,
+        "maximum number of tokens of a source, a target (EOS counted) and a packed row",
+        ">= 2",
+        "<= 32768",
     )
     tokenizer: str = choice("sub-word algorithm; Section 5.1", *TOKENIZERS)
     vocabulary_size: int = key(

@@ -95,6 +95,11 @@ class OptimizerConfig(Section):
         None, "step at which the decay ends; unset: train.steps", ">= 1", only_if=DECAYING
     )
 
+    @property
+    def depends_on_train_steps(self) -> bool:
+        """Whether another `train.steps` would be another schedule."""
+        return self.schedule in DECAYING and self.decay_steps is None
+
     def check(self, train_steps: int) -> None:
         """Raise `UserError` for the first value that cannot work in a run of `train_steps`."""
         self.check_keys()

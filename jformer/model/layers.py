@@ -1,7 +1,7 @@
 """Residuals and norms (5.4), feed-forward network (3.3), encoder and decoder layers (3.1).
 
-Two parts can be replaced without editing the package: `make_attend` makes a function or module
-with the arguments of `attend`, and `make_norm` a module in place of LayerNorm.
+Two parts can be replaced: `make_attend()` returns a function or module for `attend`, as
+`lambda: my_attend` does, and `make_norm()` a module for LayerNorm, as `nn.RMSNorm` does.
 """
 
 import functools

@@ -101,7 +101,7 @@ def position_after(
         "best": dataclasses.asdict(best),
         "skipped": guard.row,
         "seconds": monitor.seconds,
-        "text": setup.text,
+        "text": setup.text_hashes,
         "ended": ended,
     }
 

@@ -53,7 +53,7 @@ class NonFiniteGuard:
         write_run_files(setup.config, setup.vocabularies, folder)
         before = dataclasses.replace(state, step=state.step * 0 + (first["step"] - 1))
         with Checkpoints(folder, setup.config.train) as checkpoints:
-            position = {**NEW, "data": data, "text": setup.text}
+            position = {**NEW, "data": data, "text": setup.text_hashes}
             checkpoints.save(before, position, setup.config, setup.vocabularies.hash)
         batches = ", ".join(f"{at['epoch']}:{at['batch']}" for at in self.row)
         return RunError(

@@ -1,8 +1,8 @@
 """Adam (Section 5.3) and the learning rate, as an optax chain.
 
-The learning rate is a function of the number of train steps done before, which the caller passes
-as `step` to `optimizer.update`: a skipped update does not shift the schedule. The paper's step_num,
-which the config keys count, is one more.
+Updates are counted from 0, the paper's step_num from 1: step_num = updates + 1. Config keys count
+in step_num. The caller passes the number of train steps done before as `step` to
+`optimizer.update`, so a skipped update does not shift the schedule.
 """
 
 from typing import Any
@@ -53,7 +53,7 @@ def warm_up_and_decay(config: OptimizerConfig, decay_steps: int) -> optax.Schedu
         case "cosine":
             steps = decay_steps - warmup_steps
             decay = optax.schedules.cosine_decay_schedule(peak, steps, alpha=end / peak)
-        case _:
+        case "constant":
             decay = optax.schedules.constant_schedule(peak)
     warm_up = optax.schedules.linear_schedule(start, peak, warmup_steps)
     return optax.schedules.join_schedules([warm_up, decay], [warmup_steps])

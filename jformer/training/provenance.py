@@ -72,14 +72,12 @@ def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
 
     Each comes with both values. A key missing in `before` was added later: it had its default.
     """
-    may_change: tuple[str, ...] = MAY_CHANGE
-    if now.optimizer.schedule in ("linear", "cosine") and now.optimizer.decay_steps is None:
-        may_change = MAY_CHANGE[1:]  # without train.steps, where the schedule ends
+    fixed = "train.steps" if now.optimizer.depends_on_train_steps else ""
     stored = {**flatten(Config()), **flatten_dict(with_current_names(before), sep=".")}
     return [
         f"config.{key} was {stored[key]!r}, now {value!r}"
         for key, value in flatten(now).items()
-        if stored[key] != value and not key.startswith(may_change)
+        if stored[key] != value and (key == fixed or not key.startswith(MAY_CHANGE))
     ]
 
 

@@ -12,7 +12,8 @@ from jformer.config import TrainConfig
 def kept(steps: list[int], last: int, train: TrainConfig) -> set[int]:
     """Return the steps to keep: `last`, the last few regular ones, and multiples of `keep_every`.
 
-    `last` is the step written last. Step `train.steps` is regular until the run is extended.
+    `last` is the step written last. Step `train.steps` is regular as long as it is the last: 1,500
+    in a run of 1,500 steps with a checkpoint every 1,000, and no more once `train.steps` is raised.
     """
     regular = [s for s in steps if s % train.checkpoint_every == 0 or s == train.steps]
     few = regular[-(train.keep_checkpoints or train.average_checkpoints) :]

@@ -49,7 +49,7 @@ class TrainSetup:
     vocabularies: Vocabularies
     batches: Batches
     report: Report
-    text: Hashes  # hashes of the training and validation text
+    text_hashes: Hashes  # of the training and validation text
     validation: Split
     likelihood: Callable[[Any], dict[str, float]]  # scores of parameters on `validation`
     model: Transformer
@@ -101,7 +101,7 @@ def prepare(
         vocabularies=vocabularies,
         batches=batches,
         report=tokenized.report,
-        text=text,
+        text_hashes=text,
         validation=validation,
         likelihood=likelihood(model, vocabularies, validation, config, mesh),
         model=model,
