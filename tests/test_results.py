@@ -319,3 +319,17 @@ def test_training_again_prints_the_scores_of_its_own_search(
     assert {**again, "seconds": 0} == {**own, "seconds": 0}
     assert own["decode"]["beam_size"] == 2
     assert other["decode"]["beam_size"] == 1
+
+
+def test_a_complete_run_whose_schedule_ends_with_it_is_not_told_to_take_more_steps(
+    corpus_directory, tmp_path, capfd
+):
+    schedule = ["--config.optimizer.schedule=linear", "--config.optimizer.warmup_steps=2"]
+    flags = [*small_flags(corpus_directory, tmp_path / "run"), *schedule]
+    assert main(["jformer", *flags]) == 0
+    capfd.readouterr()
+    assert main(["jformer", *flags]) == 0
+    told = capfd.readouterr().err
+    assert f"--workdir=ANOTHER --config.train.init_from={tmp_path / 'run'}" in told
+    assert "steps=MORE" not in told
+    assert main(["jformer", *flags, "--config.train.steps=24"]) == 2
