@@ -138,15 +138,12 @@ def train_command(arguments: list[str]) -> int:
     tests = {name: as_test_set(split) for name, split in splits.items()}
     known = known_scores(run, tests)
     if tests.keys() <= known.keys():
+        way_on = "steps=MORE goes on"
         if run.step < config.train.steps:
-            way_on = "; --config.train.patience=0 goes on"
+            way_on = "patience=0 goes on"
         elif config.optimizer.depends_on_train_steps:
-            way_on = (
-                f"; --workdir=ANOTHER --config.train.init_from={workdir} begins with what it has"
-            )
-        else:
-            way_on = "; --config.train.steps=MORE goes on"
-        say(f"the run is complete at step {run.step}{way_on}")
+            way_on = f"init_from={workdir} begins another one, with another --workdir"
+        say(f"the run is complete at step {run.step}; --config.train.{way_on}")
         scores = known
     else:
         scores = score_all(run, tests)
