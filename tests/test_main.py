@@ -8,6 +8,7 @@ import resource
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,7 @@ def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd, body, 
     assert told.out == ""
 
 
+@pytest.mark.process
 def test_a_config_that_is_no_config_file_is_named(tmp_path, capfd):
     (tmp_path / "own.py").write_text("")
     for path, message in (
@@ -277,8 +279,8 @@ def test_debug_shows_where_a_mistake_was_found():
             "--format=text: has one output a line; take jsonl or tsv for n_best",
         ),
         (
-            ["translate", "--format=tsv", "--config.decode.n_best=3"],
-            "config.decode.n_best=3",
+            ["translate", "--format=tsv", "--config.decode.n_best=30"],
+            "config.decode.n_best=30",
         ),
         (["translate", "--prefixes=x"], "did you mean prefix?"),
         (["translate", "--ensembel=x"], "did you mean ensemble?"),
@@ -296,12 +298,10 @@ def test_debug_shows_where_a_mistake_was_found():
         (["evaluate", "--format=tsv"], "--format is no flag of this command"),
     ],
 )
-def test_a_mistake_about_a_run_is_one_line_too(
-    trained_workdir, tmp_path, capfd, arguments, message
-):
+def test_a_mistake_about_a_run_is_one_line_too(tmp_path, capfd, arguments, message):
     command, *flags = (argument.replace("{}", str(tmp_path)) for argument in arguments)
-    capfd.readouterr()
-    assert main(["jformer", command, f"--workdir={trained_workdir}", *flags]) == 2
+    run = Path(__file__).with_name("stored_run") / "run"
+    assert main(["jformer", command, f"--workdir={run}", *flags]) == 2
     told = capfd.readouterr()
     assert message in told.err
     assert told.err.startswith("jformer: ")
@@ -389,6 +389,7 @@ def test_training_whose_reader_has_gone_goes_on_from_its_last_checkpoint(
     assert "141: who reads the output has gone, as head does; nothing more is saved" in told
 
 
+@pytest.mark.process
 def test_the_console_script_is_the_same_program():
     script = os.path.join(os.path.dirname(sys.executable), "jformer")
     output = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout

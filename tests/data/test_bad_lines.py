@@ -154,6 +154,7 @@ def test_columns_are_skipped_by_request_and_never_in_a_split_to_be_scored(corpus
         assert refused.startswith("train.tsv:3: not two columns")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("policy", ["error", "skip"])
 def test_a_prefix_to_be_scored_is_refused_with_file_and_line(
     trained_workdir, corpus, capfd, policy
@@ -175,6 +176,7 @@ def standard_input(monkeypatch):
     return put
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("policy", [[], ["--config.data.bad_lines=skip"]])
 def test_standard_input_that_is_not_utf8_is_refused_with_its_line(
     trained_workdir, tmp_path, standard_input, capfd, policy
@@ -187,6 +189,7 @@ def test_standard_input_that_is_not_utf8_is_refused_with_its_line(
     assert not output.exists()
 
 
+@pytest.mark.process
 def test_a_file_to_translate_that_is_not_utf8_is_refused_with_its_line(
     trained_workdir, tmp_path, capfd
 ):
@@ -306,6 +309,7 @@ def test_emoji_and_rare_scripts_are_training_text_like_any_other(corpus, capfd):
     assert (facts["pairs"], facts["decisions"]) == (len(ODD_LINES), {})
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("line", [*ODD_LINES, "x\x00y" + ODD])
 def test_text_that_training_never_saw_comes_back_from_its_tokens(trained_workdir, line):
     vocabulary = load(trained_workdir).vocabulary
@@ -348,15 +352,18 @@ def translated(trained_workdir, tmp_path_factory):
     return lines, outputs, said.getvalue()
 
 
+@pytest.mark.process
 def test_each_line_to_translate_has_its_line_whatever_is_in_it(translated):
     lines, outputs, _ = translated
     assert len(outputs) == len(lines)
 
 
+@pytest.mark.process
 def test_empty_and_blank_lines_to_translate_stay_empty(translated):
     assert translated[1][1:3] == ["", ""]
 
 
+@pytest.mark.process
 def test_a_long_line_to_translate_is_cut_and_named(translated):
     (line,) = translated[2].splitlines()
     assert line == (
@@ -365,6 +372,7 @@ def test_a_long_line_to_translate_is_cut_and_named(translated):
     )
 
 
+@pytest.mark.process
 def test_bytes_replaced_in_a_line_to_translate_are_u_fffd(trained_workdir, translated):
     lines, outputs, _ = translated
     texts = [lines[i].decode("utf-8", "replace").removesuffix("\r") for i in (0, 4, 5)]
@@ -432,6 +440,7 @@ def test_packed_files_are_read_like_plain_ones(corpus, capfd):
     assert packed == json.loads(json.dumps(plain).replace("train.en", "train.en.gz"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
@@ -449,6 +458,7 @@ def test_a_file_to_translate_that_is_none_is_refused_by_name(
     assert refused.startswith(message.format(tmp_path))
 
 
+@pytest.mark.process
 def test_a_prefix_to_be_scored_that_is_none_is_refused_by_name(trained_workdir, tmp_path, capfd):
     flags = [f"--workdir={trained_workdir}", f"--data={tmp_path / 'none'}"]
     refused = refusal(capfd, ["jformer", "evaluate", *flags])

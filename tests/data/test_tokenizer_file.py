@@ -82,6 +82,7 @@ def test_a_malformed_tokenizer_to_bring_along_is_one_line(name, train, tmp_path,
     assert told in error
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", ["an id of 2^31", "more holes than entries", "deep nesting"])
 def test_a_damaged_vocabulary_of_a_run_is_one_line(name, trained_workdir, tmp_path, capsys):
     content, told = TEXTS[name]
@@ -94,6 +95,7 @@ def test_a_damaged_vocabulary_of_a_run_is_one_line(name, trained_workdir, tmp_pa
     assert error.endswith("; restore the file")
 
 
+@pytest.mark.process
 def test_a_resume_with_a_damaged_vocabulary_is_one_line(
     trained_workdir, corpus_directory, tmp_path, capsys
 ):

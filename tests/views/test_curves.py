@@ -10,6 +10,7 @@ from jformer.views.report import read_run
 pytest.importorskip("matplotlib", reason="needs the extra plot")
 
 
+@pytest.mark.process
 def test_a_line_a_split_goes_through_what_the_log_has(trained_workdir):
     (axes,) = draw_curves(read_run(trained_workdir)).axes
     lines = (trained_workdir / "metrics.jsonl").read_text().splitlines()
