@@ -1,20 +1,21 @@
-"""Run a row of LOG.md again and compare the scores.
+"""The log of results: run a row of rows.jsonl again and compare, or render the rows in LOG.md.
 
     python -m experiments.log ID [--workdir=runs/log-ID] [--config.data.directory=DIR ...]
+    python -m experiments.log render
 
-Trains with the row's command and the current code, shows the old and the new scores side by side,
-and prints the new run as a row. A key on the command line overrides that of the row, which is how
-DIR is replaced. The same command again resumes a run that was stopped.
+The first trains with the row's command and the current code, shows the old and the new scores side
+by side, and prints the new run as a row. A key on the command line overrides that of the row, which
+is how DIR is replaced. The same command again resumes a run that was stopped.
 """
 
-import dataclasses
 import datetime
+import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from jformer.command_line import own_flags, program_status
 from jformer.console import aligned
@@ -22,63 +23,76 @@ from jformer.errors import UserError
 from jformer.evaluation.scores import METRICS
 from jformer.views.report import RunSummary, duration, read_run
 
-LOG = Path(__file__).with_name("LOG.md")
-LOGGED = ("bleu", "bleu_lowercase", "chrf", "perplexity")  # scores in a cell of LOG.md
+ROWS, LOG = (Path(__file__).with_name(name) for name in ("rows.jsonl", "LOG.md"))
+LOGGED = ("bleu", "bleu_lowercase", "chrf", "perplexity")
+COLUMNS = ("id", "date", "command", "commit", "seed", "hardware", "time", "scores", "remark")
+
+# A row has the keys of COLUMNS that apply: `command` has the flags of jformer.main, and `changes`
+# tells what they lack; `scores` are strings by split and name, and `outcome` stands for them.
+Row = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class LogRow:
-    id: str
-    command: list[str]  # flags of jformer.main
-    scores: dict[str, float]  # by split and name, as `test BLEU`
+def read_rows(path: Path) -> dict[str, Row]:
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {str(row["id"]): row for row in rows}
 
 
-def read_log(text: str) -> dict[str, LogRow]:
-    """Return the rows whose command is complete; incomplete ones have words after it."""
-    rows = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in line.split(" | ")]
-        if not re.fullmatch(r"\| \d+", cells[0]) or len(cells) != 9:
-            continue
-        command = re.fullmatch(r"`(--config=[^`]*)`", cells[2])
-        if command:
-            number = cells[0].removeprefix("| ")
-            rows[number] = LogRow(number, shlex.split(command[1]), read_scores(cells[7]))
-    return rows
+def render(rows: dict[str, Row]) -> str:
+    """Return the table of all rows in Markdown."""
+    lines = [COLUMNS, ["---"] * len(COLUMNS)]
+    for row in rows.values():
+        command = [f"`{row['command']}`"] if row.get("command") else []
+        cells = {
+            **row,
+            "command": ", ".join([*command, *filter(None, [row.get("changes")])]),
+            "scores": row.get("outcome") or shown(row["scores"]),
+        }
+        lines.append([str(cells.get(name, "")) for name in COLUMNS])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def read_scores(cell: str) -> dict[str, float]:
-    """Parse `test BLEU 96.98, chrF 98.58; validation NLL 0.111`; other text is ignored."""
-    found = {}
-    for part in cell.split(";"):
-        split, _, numbers = part.strip().partition(" ")
-        for name, number in re.findall(r"(\w+) \**(\d+\.\d+)", numbers):
-            found[f"{split} {name}"] = float(number)
-    return found
+def shown(scores: dict[str, str]) -> str:
+    """Format scores as `test BLEU 96.98, chrF 98.58; validation NLL 0.111`."""
+    by_split: dict[str, list[str]] = {}
+    for key, number in scores.items():
+        split, name = key.split()
+        by_split.setdefault(split, []).append(f"{name} {number}")
+    return "; ".join(f"{split} {', '.join(numbers)}" for split, numbers in by_split.items())
 
 
-def scores_of(run: RunSummary) -> str:
-    """Format the scores of a run as in LOG.md."""
-    parts = []
-    for split, scores in run.scores.items():
-        numbers = [
-            f"{METRICS[name].short} {scores[name]:.{METRICS[name].digits}f}"
-            for name in LOGGED
-            if name in scores
-        ]
-        parts.append(f"{split} {', '.join(numbers)}")
-    curve = run.curve("validation", "nll")
-    return "; ".join([*parts, *(f"validation NLL {nll:.3f}" for _, nll in curve[-1:])])
+def render_log() -> int:
+    """Replace the first table of LOG.md with the rows."""
+    text = LOG.read_text(encoding="utf-8")
+    table = next(part for part in text.split("\n\n") if part.startswith("|"))
+    LOG.write_text(text.replace(table, render(read_rows(ROWS)), 1), encoding="utf-8")
+    return 0
 
 
-def as_row(run: RunSummary, command: list[str]) -> str:
-    """Format a run as a line of LOG.md, without its id and remark."""
+def scores_of(run: RunSummary) -> dict[str, str]:
+    """Return the scores of a run by split and name, as `test BLEU`."""
+    scores = {
+        f"{split} {METRICS[name].short}": f"{values[name]:.{METRICS[name].digits}f}"
+        for split, values in run.scores.items()
+        for name in LOGGED
+        if name in values
+    }
+    if curve := run.curve("validation", "nll"):
+        scores["validation NLL"] = f"{curve[-1][1]:.3f}"
+    return scores
+
+
+def as_row(run: RunSummary, command: list[str]) -> Row:
+    """Return a run as a row, without its id and remark."""
     seconds = (run.spent("seconds") or 0.0) + sum(s["seconds"] for s in run.scores.values())
-    cells = [
-        "", f"{datetime.date.today()}", f"`{shlex.join(command)}`", commit(), f"{run.config.seed}",
-        hardware(), f"{duration(seconds)}, scoring included", scores_of(run), "",
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+    return {
+        "date": f"{datetime.date.today()}",
+        "command": shlex.join(command),
+        "commit": commit(),
+        "seed": run.config.seed,
+        "hardware": hardware(),
+        "time": f"{duration(seconds)}, scoring included",
+        "scores": scores_of(run),
+    }
 
 
 def commit() -> str:
@@ -110,33 +124,39 @@ def with_flags(command: list[str], flags: list[str]) -> list[str]:
     return [*kept, *flags]
 
 
-def run_again(arguments: list[str]) -> int:
+def run(arguments: list[str]) -> int:
     number, *rest = arguments
-    rows = read_log(LOG.read_text(encoding="utf-8"))
+    if number == "render":
+        return render_log()
+    rows = {i: row for i, row in read_rows(ROWS).items() if is_whole(row)}
     if number not in rows:
-        raise UserError(
-            f"{number}: is no row of {LOG.name} with a whole command; {', '.join(rows)}"
-        )
+        known = ", ".join(rows)
+        raise UserError(f"{number}: is no row of {ROWS.name} with a whole command; {known}")
     flag, flags = own_flags(rest, {"workdir": f"runs/log-{number}"})
     row = rows[number]
-    command = with_flags(row.command, flags)
+    command = with_flags(shlex.split(row["command"]), flags)
     ended = subprocess.run(
         [sys.executable, "-m", "jformer.main", *command, f"--workdir={flag.workdir}"],
         stdout=subprocess.DEVNULL,
     )
     if ended.returncode:
         return ended.returncode  # the process has printed why
-    run = read_run(Path(flag.workdir))
-    now = read_scores(scores_of(run))
+    again = as_row(read_run(Path(flag.workdir)), command)
+    then, now = row["scores"], again["scores"]
     lines = [["", "then", "now", "difference"]]
-    for name in dict.fromkeys((*row.scores, *now)):
-        both = row.scores.get(name), now.get(name)
-        apart = "-" if None in both else f"{both[1] - both[0]:+.3f}"  # type: ignore[operator]
-        lines.append([name, *("-" if n is None else f"{n}" for n in both), apart])
+    for name in dict.fromkeys((*then, *now)):
+        both = name in then and name in now
+        apart = f"{float(now[name]) - float(then[name]):+.3f}" if both else "-"
+        lines.append([name, then.get(name, "-"), now.get(name, "-"), apart])
     print(aligned(lines))
-    print(as_row(run, command))
+    print(json.dumps(again, ensure_ascii=False))
     return 0
 
 
+def is_whole(row: Row) -> bool:
+    """Return whether a row's command holds all that its run was given."""
+    return "command" in row and "changes" not in row
+
+
 if __name__ == "__main__":
-    sys.exit(program_status("experiments.log", __doc__, run_again))
+    sys.exit(program_status("experiments.log", __doc__, run))

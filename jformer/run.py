@@ -18,7 +18,7 @@ import numpy as np
 from jformer.config import Config, DecodeConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
-from jformer.decoding.attention import attention_of
+from jformer.decoding.attention import Attention, attention_of
 from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
@@ -50,15 +50,6 @@ class Scored:
     perplexity: float  # per token, EOS counted
     tokens: list[str]
     token_log_probs: list[float]  # one more than tokens: the last is that of EOS
-
-
-@dataclasses.dataclass(frozen=True)
-class Attention:
-    """Cross-attention weights (H, T, S) by layer; source with EOS at its end, target with BOS."""
-
-    weights: dict[str, np.ndarray]
-    source_tokens: list[str]
-    target_tokens: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +134,7 @@ class Run:
 
         In an ensemble, only this run's attention is returned.
         """
-        return Attention(*attention_of(self.model, self.params, self.vocabularies, source, target))
+        return attention_of(self.model, self.params, self.vocabularies, source, target)
 
     @functools.cached_property
     def params_sha256(self) -> str:

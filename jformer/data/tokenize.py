@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from jformer.data.cache import entry
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.ragged import Ragged, TokenPairs
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.data.workers import Chunk, encode, encode_all
 from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,15 @@ class Tokenized:
 
     def place(self, pair: int) -> str:
         return f"{self.places[bisect.bisect_right(self.ends, pair)]}:{self.lines[pair]}"
+
+
+class Chunk(NamedTuple):
+    """Pairs of one corpus that are tokenized together."""
+
+    corpus: int  # its index
+    lines: list[int]
+    sources: list[str]
+    targets: list[str]
 
 
 def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> Vocabularies:
@@ -144,8 +153,8 @@ def write_tokens(
             stack.enter_context((folder / f"{side}.words").open("wb")) for side in SIDES if words
         ]
         progress = stack.enter_context(contextlib.closing(Progress("pair", total)))
-        encoded = encode_all(vocabularies, chunks(corpora, policy, report), total)
-        for chunk, sides in stack.enter_context(contextlib.closing(encoded)):
+        for chunk in chunks(corpora, policy, report):
+            sides = encode(vocabularies, chunk)
             lines.append(np.array(chunk.lines, np.uint32))
             longest = np.maximum(sides[0][1], sides[1][1])
             for row in np.flatnonzero(longest >= limit) if limit else ():
@@ -189,6 +198,14 @@ def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk
                     report.add("empty", f"{corpus.places[0]}:{pair[0]}")
             if kept:
                 yield Chunk(which, *map(list, zip(*kept, strict=True)))
+
+
+def encode(
+    vocabularies: Vocabularies, texts: Chunk | Split
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return ids, lengths and word starts of the sources, and the same of the targets."""
+    sources = vocabularies.source.encode_flat(texts.sources)
+    return [sources, vocabularies.target.encode_flat(texts.targets)]
 
 
 def append_eos(

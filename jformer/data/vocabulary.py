@@ -84,9 +84,6 @@ class Vocabulary:
         self._numbers: dict[str, int] = defaultdict(count().__next__)  # in order of first look-up
         self._ids = self._starts = Ragged.from_rows([])
 
-    def __reduce__(self) -> tuple:
-        return Vocabulary, (self._tokenizer,)  # the settings above are not pickled
-
     @classmethod
     def train(
         cls, texts: Iterable[str], size: int, kind: str = "byte_bpe", normalization: str = "none"

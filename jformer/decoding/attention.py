@@ -13,6 +13,15 @@ from jformer.data.vocabulary import Vocabularies
 from jformer.model.transformer import Transformer
 
 
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """Cross-attention weights (H, T, S) by layer; source with EOS at its end, target with BOS."""
+
+    weights: dict[str, np.ndarray]
+    source_tokens: list[str]
+    target_tokens: list[str]
+
+
 def attention_weights(
     model: Transformer, params: Any, source_BS: Array, target_BT: Array
 ) -> dict[str, Array]:
@@ -29,12 +38,13 @@ def attention_weights(
 
 def attention_of(
     model: Transformer, params: Any, vocabularies: Vocabularies, source: str, target: str
-) -> tuple[dict[str, np.ndarray], list[str], list[str]]:
-    """Return the weights (H, T, S) of each cross-attention for one pair, and both sides' tokens."""
+) -> Attention:
+    """Return what each position of the target attends to while the next token is predicted."""
     (source_ids,) = vocabularies.source.encode([source])
     (target_ids,) = vocabularies.target.encode([target])
     source_ids, target_ids = [*source_ids, EOS], [BOS, *target_ids]
     source_BS, target_BT = jnp.array([source_ids]), jnp.array([target_ids])
     weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
     cross = {name: np.asarray(w[0]) for name, w in weights.items() if "cross" in name}
-    return cross, vocabularies.source.tokens(source_ids), vocabularies.target.tokens(target_ids)
+    sides = vocabularies.source.tokens(source_ids), vocabularies.target.tokens(target_ids)
+    return Attention(cross, *sides)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from jformer.config import Config
+from jformer.decoding.attention import Attention
 from jformer.rundir import TENSORBOARD
 from jformer.schema import flatten
 
@@ -51,24 +52,18 @@ class TensorBoardWriter:
         """Write a table of `(source, reference, output)`."""
         self._text(step, "validation/translations", ("source", "reference", "output"), rows)
 
-    def attention(
-        self,
-        step: int,
-        weights: dict[str, np.ndarray],
-        source_tokens: list[str],
-        target_tokens: list[str],
-    ) -> None:
-        """Write a picture for each of `{"decoder_0/cross_attention": (H, Q, M), ...}`, one pair's.
+    def attention(self, step: int, seen: Attention) -> None:
+        """Write a picture of each layer's weights for one pair.
 
         White is a weight of 1. Rows are queries, columns are positions of the memory, and the
         heads are side by side. A table lists the tokens.
         """
         images = [
             {"tag": f"attention/{name}", "image": image(picture(weights_HQM))}
-            for name, weights_HQM in weights.items()
+            for name, weights_HQM in seen.weights.items()
         ]
         self._summary(step, images)
-        tokens = itertools.zip_longest(source_tokens, target_tokens, fillvalue="")
+        tokens = itertools.zip_longest(seen.source_tokens, seen.target_tokens, fillvalue="")
         rows = [(str(position), *pair) for position, pair in enumerate(tokens)]
         self._text(step, "attention/tokens", ("position", "source", "target"), rows)
 

@@ -83,6 +83,6 @@ def bleu_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) -
         # The first pair that fits.
         shown = has_room(tokenize(split, vocabularies), config.model).argmax()
         pair = split.sources[shown], split.targets[shown]
-        first = attention_of(setup.model, params, vocabularies, *pair)
-        monitor.board.attention(step, *first)
+        seen = attention_of(setup.model, params, vocabularies, *pair)
+        monitor.board.attention(step, seen)
     return bleu(outputs, targets)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from jformer.decoding.attention import Attention
 from jformer.errors import UserError
-from jformer.run import Attention
 from jformer.views.figure import new_figure
 
 PANEL = 0.22  # inches per token

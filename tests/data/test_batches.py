@@ -13,9 +13,8 @@ from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
-from jformer.data.tokenize import append_eos
+from jformer.data.tokenize import append_eos, encode
 from jformer.data.vocabulary import Vocabularies
-from jformer.data.workers import encode
 from tests.conftest import number_words, small_config
 
 BATCH_TOKENS, PAIRS = 512, 237

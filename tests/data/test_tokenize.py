@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jformer.config import EOS, DataConfig
+from jformer.data import tokenize as tokenize_module
 from jformer.data.cache import content_hash
 from jformer.data.pipeline import open_corpora
 from jformer.data.tokenize import (
@@ -50,6 +51,22 @@ def data(tmp_path):
 
 def entries(data):
     return sorted(path.name for path in Path(data.cache).iterdir() if path.is_dir())
+
+
+def test_the_parts_in_which_text_is_read_do_not_show_in_the_ids(data, monkeypatch, tmp_path):
+    write_split(tmp_path / "more", number_words(300, 353))
+    data = dataclasses.replace(
+        data, train=f"{data.train},{tmp_path / 'more'}", long_pairs="truncate", max_length=9
+    )
+    (whole, _), folder = prepared(data), str(tmp_path / "again")
+    monkeypatch.setattr(tokenize_module, "CHUNK", 7)
+    parts, _ = prepared(dataclasses.replace(data, cache=folder))
+    for one, other in zip(whole.pairs, parts.pairs, strict=True):
+        assert one.flat.tolist() == other.flat.tolist()
+        assert one.offsets.tolist() == other.offsets.tolist()
+    assert whole.lines.tolist() == parts.lines.tolist()
+    assert whole.report.lines() == parts.report.lines()
+    assert whole.ends == parts.ends == [60, 113]
 
 
 def test_the_ids_are_those_of_the_text_with_its_end(data):

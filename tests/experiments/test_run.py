@@ -1,23 +1,27 @@
-"""A sweep as a program: real processes, killed and failing ones among them."""
+"""Sweeps: two of real runs, one of them killed; the others of a small program instead of a run."""
 
+import dataclasses
 import fcntl
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from experiments import run
+from experiments.sweep import Point
+from jformer.errors import RunError, Stopped
 from tests.conftest import sweep_flags
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
 SWEEP = "tests/experiments/sweep_of_two.py"
+PROGRAM = str(Path(__file__).with_name("small_program.py"))
 
 
 @pytest.fixture(autouse=True)
@@ -58,12 +62,10 @@ def undisturbed(corpus_directory, tmp_path_factory):
     return folder, ended
 
 
-def children(process):
+def children(pid):
     """The processes that a process has started and that are alive."""
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True
-    )
-    return [int(pid) for pid in listed.stdout.split()]
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in listed.split()]
 
 
 def wait_for(condition, process):
@@ -72,6 +74,7 @@ def wait_for(condition, process):
         time.sleep(0.01)
 
 
+@pytest.mark.process
 def test_each_point_is_a_whole_run_and_the_table_has_all(undisturbed):
     folder, ended = undisturbed
     heading, _, *rows = table_of(ended.stdout)
@@ -85,6 +88,7 @@ def test_each_point_is_a_whole_run_and_the_table_has_all(undisturbed):
     assert "2/2" in ended.stderr.splitlines()[-1]
 
 
+@pytest.mark.process
 def test_complete_points_are_not_run_again(undisturbed, corpus_directory):
     folder, ended = undisturbed
     log = (folder / "base" / "log.txt").read_text()
@@ -97,6 +101,7 @@ def test_complete_points_are_not_run_again(undisturbed, corpus_directory):
     assert (folder / "base" / "log.txt").read_text() == log
 
 
+@pytest.mark.process
 def test_a_sweep_killed_half_way_ends_with_the_table_of_one_that_was_not(
     undisturbed, corpus_directory, tmp_path
 ):
@@ -104,7 +109,7 @@ def test_a_sweep_killed_half_way_ends_with_the_table_of_one_that_was_not(
     flags = sweep_flags(corpus_directory)
     process = subprocess.Popen(command(tmp_path, flags, "--jobs=2"), stderr=subprocess.DEVNULL)
     wait_for(lambda: begun(tmp_path) == 2, process)
-    first, second = children(process)
+    first, second = children(process.pid)
     process.kill()
     os.kill(first, signal.SIGKILL)
     process.wait()
@@ -115,79 +120,130 @@ def test_a_sweep_killed_half_way_ends_with_the_table_of_one_that_was_not(
     assert any("resuming from step" in log.read_text() for log in tmp_path.glob("*/log.txt"))
 
 
-def test_a_stopped_sweep_stops_its_processes_with_all_saved(corpus_directory, tmp_path):
-    process = subprocess.Popen(
-        command(tmp_path, sweep_flags(corpus_directory, 100_000), "--jobs=2"),
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    wait_for(lambda: begun(tmp_path) == 2, process)
-    at_work = children(process)
-    process.send_signal(signal.SIGTERM)
-    errors = process.communicate()[1]
-    assert process.returncode == 128 + signal.SIGTERM
-    assert errors.splitlines()[-1].endswith("all is saved; the same command goes on")
-    assert not any(Path(f"/proc/{pid}").exists() for pid in at_work)
+@pytest.fixture
+def sweep(monkeypatch, tmp_path):
+    """Run the sweep in this process, with a small program in the place of each run."""
+
+    def command(point):
+        config = json.dumps(dataclasses.asdict(point.config))
+        return [sys.executable, PROGRAM, str(point.workdir), str(point.config.train.steps), config]
+
+    monkeypatch.setattr(Point, "command", property(command))
+    monkeypatch.setattr(Point, "scored_files", [])
+    monkeypatch.setattr(run, "PAUSE", 0.01)
+
+    def run_it(steps, *flags):
+        files = [f"--config.data.{split}=none" for split in ("train", "validation")]
+        of_sweep = [f"--workdir={tmp_path / 'sweep'}", f"--config.train.steps={steps}"]
+        return run.run_sweep([SWEEP, *of_sweep, *files, *flags])
+
+    run_it.folder = tmp_path / "sweep"
+    return run_it
+
+
+def signal_when(condition, number, pid=None):
+    """Send a signal to a process, by default this one, as soon as the condition holds."""
+
+    def wait():
+        while not condition():
+            time.sleep(0.005)
+        os.kill(pid() if pid else os.getpid(), number)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def log_of(folder, name):
+    return (folder / name / "log.txt").read_text()
+
+
+def test_the_points_of_a_sweep_are_run_and_a_row_each_is_printed(sweep, capsys):
+    assert sweep(5, "--jobs=2") == 0
+    out, err = capsys.readouterr()
+    heading, _, *rows = table_of(out)
+    assert [row[0] for row in rows] == ["base", "dropout=0.4"]
+    assert {row[heading.index("state")] for row in rows} == {"complete"}
+    assert {row[heading.index("validation BLEU")] for row in rows} == {"5.00"}
+    assert err.splitlines()[0] == "sweep       2 points, 0 complete"
+    assert sorted(line.split("  ")[-1] for line in err.splitlines()[1:]) == [
+        "base: begins", "base: complete",
+        "model.dropout=0.4: begins", "model.dropout=0.4: complete",
+    ]  # fmt: skip
+
+
+def test_a_stopped_sweep_stops_its_processes_with_all_saved(sweep, capsys):
+    signal_when(lambda: begun(sweep.folder) == 2, signal.SIGTERM)
+    with pytest.raises(Stopped, match="stopped by SIGTERM; all is saved; the same command goes on"):
+        sweep(10_000, "--jobs=2")
+    assert children(os.getpid()) == []
     for name in ("base", "model.dropout=0.4"):
-        assert "stopped by SIGTERM; all is saved" in (tmp_path / name / "log.txt").read_text()
+        assert log_of(sweep.folder, name).splitlines()[-1].endswith("stopped, all is saved")
+        assert not (sweep.folder / name / "scores.json").exists()
 
 
-def test_a_point_with_another_process_at_work_waits_for_that_and_says_so(
-    corpus_directory, tmp_path
-):
-    folder = tmp_path / "runs"
-    (folder / "base").mkdir(parents=True)
-    flags = [*sweep_flags(corpus_directory, 100_000), "--only=base"]
-    with (folder / "base" / "sweep.lock").open("wb") as lock:
+def test_the_same_command_goes_on_with_a_stopped_sweep(sweep, capsys):
+    signal_when(lambda: begun(sweep.folder) == 1, signal.SIGTERM)
+    with pytest.raises(Stopped):
+        sweep(100, "--only=base")
+    saved = len([*(sweep.folder / "base" / "checkpoints").iterdir()])
+    assert sweep(100, "--only=base") == 0
+    assert f"from step {saved}\n" in log_of(sweep.folder, "base")
+    out, err = capsys.readouterr()
+    assert "base: goes on" in err
+    assert len(table_of(out)) == 3
+
+
+def test_a_point_with_another_process_at_work_waits_for_that_and_says_so(sweep, capsys):
+    (sweep.folder / "base").mkdir(parents=True)
+    with (sweep.folder / "base" / "sweep.lock").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        process = subprocess.Popen(command(folder, flags), stderr=subprocess.PIPE, text=True)
-        told = [process.stderr.readline() for _ in range(2)]
-        assert told[1].endswith("base: another process is at work on it; waiting for that\n")
-    assert process.stderr.readline().endswith("base: begins\n")
-    wait_for(lambda: begun(folder) == 1, process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
-    process = subprocess.Popen(command(folder, flags), stderr=subprocess.PIPE, text=True)
-    assert [process.stderr.readline() for _ in range(2)][1].endswith("base: goes on\n")
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
+        release = threading.Timer(0.5, lock.close)
+        release.start()
+        assert sweep(3, "--only=base") == 0
+        release.join()
+    told = [line.split("  ")[-1] for line in capsys.readouterr().err.splitlines()[1:]]
+    assert told == [
+        "base: another process is at work on it; waiting for that",
+        "base: begins", "base: complete",
+    ]  # fmt: skip
 
 
-def test_a_point_that_fails_is_reported_and_the_others_go_on(
-    undisturbed, corpus_directory, tmp_path
-):
-    folder = shutil.copytree(undisturbed[0], tmp_path / "sweep")
-    shutil.rmtree(folder / "base")
-    (folder / "base").mkdir()
-    (folder / "base" / "checkpoints").write_text("in the way")
-    (folder / "model.dropout=0.4" / "scores.json").unlink()
-    ended = subprocess.run(
-        command(folder, sweep_flags(corpus_directory)), capture_output=True, text=True
-    )
-    assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1] == "experiments.run: 1 of 2 points failed: base"
-    assert "base: failed: status " in ended.stderr
-    assert (folder / "model.dropout=0.4" / "scores.json").exists()
-    heading, _, *rows = table_of(ended.stdout)
+def test_a_point_that_another_process_completes_is_not_run_again(sweep, monkeypatch, capsys):
+    assert sweep(3, "--only=base") == 0
+    scores = (sweep.folder / "base" / "scores.json").rename(sweep.folder / "base" / "kept")
+    with (sweep.folder / "base" / "sweep.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        complete = threading.Timer(0.5, scores.rename, [scores.with_name("scores.json")])
+        complete.start()
+        assert sweep(3, "--only=base") == 0
+        complete.join()
+    assert capsys.readouterr().err.splitlines()[-1].endswith("complete, by another process")
+
+
+def test_a_point_that_fails_is_reported_and_the_others_go_on(sweep, capsys):
+    (sweep.folder / "base").mkdir(parents=True)
+    (sweep.folder / "base" / "fails").touch()
+    with pytest.raises(RunError, match="1 of 2 points failed: base"):
+        sweep(3)
+    out, err = capsys.readouterr()
+    assert "base: failed: status 1: small_program: it was told to fail (all of it in " in err
+    heading, _, *rows = table_of(out)
     states = [row[heading.index("state")] for row in rows]
-    assert re.fullmatch(r"step \d+ of 200", states[0])
-    assert states[1] == "complete"
+    assert states == ["step 0 of 3", "complete"]
+    (sweep.folder / "base" / "fails").unlink()
+    assert sweep(3) == 0  # tried again
 
 
+def test_a_process_that_is_killed_fails_its_point_alone(sweep, capsys):
+    signal_when(lambda: begun(sweep.folder) == 1, signal.SIGKILL, lambda: children(os.getpid())[0])
+    with pytest.raises(RunError, match="1 of 1 points failed: base"):
+        sweep(10_000, "--only=base")
+    assert "base: failed: killed by SIGKILL" in capsys.readouterr().err
+
+
+@pytest.mark.process
 def test_a_sweep_of_which_nothing_begins_ends_with_an_empty_table(corpus_directory, tmp_path):
     flags = [*sweep_flags(corpus_directory), "--config.data.train=none", "--only=base"]
     ended = subprocess.run(command(tmp_path, flags), capture_output=True, text=True)
     assert ended.returncode == 1
     assert "base: failed: status 2: jformer: none.en: no such file" in ended.stderr
     assert len(ended.stdout.splitlines()) == 2  # the heading
-
-
-def test_a_process_that_is_killed_fails_its_point_alone(corpus_directory, tmp_path):
-    flags = [*sweep_flags(corpus_directory, 100_000), "--only=base"]
-    process = subprocess.Popen(
-        command(tmp_path, flags), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    wait_for(lambda: begun(tmp_path) == 1, process)
-    os.kill(children(process)[0], signal.SIGKILL)
-    errors = process.communicate()[1]
-    assert process.returncode == 1
-    assert "base: failed: killed by SIGKILL" in errors

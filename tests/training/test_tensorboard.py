@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jformer.config import Config
+from jformer.decoding.attention import Attention
 from jformer.schema import flatten
 from jformer.training.tensorboard import TensorBoardWriter, cell, import_tensorboardx
 
@@ -114,7 +115,7 @@ def test_text_without_markup_stays_as_it_is():
 def test_heads_are_side_by_side_and_white_is_a_weight_of_1(board, tmp_path):
     weights_HQM = np.random.default_rng(0).dirichlet(np.ones(5), (3, 7)).astype(np.float32)
     weights_HQM[0, 0] = [0, 0, 1.004, 0, 0]  # more than 1, as rounding to bfloat16 gives it
-    board.attention(40, {"decoder_0/cross_attention": weights_HQM}, ["a"] * 5, ["b"] * 7)
+    board.attention(40, Attention({"decoder_0/cross_attention": weights_HQM}, ["a"] * 5, ["b"] * 7))
     ((step, value),) = values_in(tmp_path, "attention/decoder_0/cross_attention")
     pixels = pixels_in(value.image)
     assert step == 40
@@ -130,13 +131,13 @@ def test_heads_are_side_by_side_and_white_is_a_weight_of_1(board, tmp_path):
 
 def test_long_sentences_have_smaller_squares(board, tmp_path):
     weights_HQM = np.zeros((8, 61, 59), np.float32)
-    board.attention(40, {"decoder_1/cross_attention": weights_HQM}, [], [])
+    board.attention(40, Attention({"decoder_1/cross_attention": weights_HQM}, [], []))
     ((_, value),) = values_in(tmp_path, "attention/decoder_1/cross_attention")
     assert pixels_in(value.image).shape == (61 * 4, 8 * 59 * 4 + 7)  # 4 = 2048 // (8 * 59)
 
 
 def test_tokens_stand_beside_the_pictures(board, tmp_path):
-    board.attention(40, {}, ["Ein", "Hund"], ["<s>", "a", "|"])
+    board.attention(40, Attention({}, ["Ein", "Hund"], ["<s>", "a", "|"]))
     assert text_in(tmp_path, "attention/tokens").splitlines()[2:] == [
         "| 0 | Ein | &lt;s> |",
         "| 1 | Hund | a |",

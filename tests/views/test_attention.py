@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from jformer.decoding.attention import Attention
 from jformer.errors import UserError
-from jformer.run import Attention
 from jformer.views.attention import draw_attention
 
 pytest.importorskip("matplotlib", reason="needs the extra plot")
