@@ -90,6 +90,7 @@ def typed(tmp_path_factory):
     return result, (folder / "reads").read_text().splitlines()
 
 
+@pytest.mark.process  # mypy, ten seconds without its cache
 def test_types_hold(typed):
     result, _ = typed
     assert result.returncode == 0, result.stdout
@@ -110,6 +111,7 @@ def methods_of_config():
                     yield section.name, node.name, {(f"config/{path.name}", n) for n in lines}
 
 
+@pytest.mark.process
 def test_every_key_is_read_by_the_package(typed):
     """And not only checked or shown. A method of a section counts where something calls it."""
     used, own = set(), []
