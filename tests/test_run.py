@@ -18,7 +18,7 @@ from jformer.results import read_results
 from jformer.run import Translation
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.evaluate import likelihood
+from jformer.training.likelihood import likelihood
 from jformer.training.restore import abstract_params
 from tests.conftest import number_words, small_flags
 

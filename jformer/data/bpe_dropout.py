@@ -93,21 +93,38 @@ class BpeDropout:
         ids, numbers = zip(*(self._segment(*texts, rng) for texts in slices), strict=True)
         return np.concatenate(ids), np.concatenate(numbers).astype(lengths.dtype)
 
-    def _segment(self, flat, lengths, word_starts, rng):
+    def _segment(
+        self,
+        flat: np.ndarray,
+        lengths: np.ndarray,
+        word_starts: np.ndarray,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `__call__` does, for texts that fit into the memory in all their symbols."""
         ids = flat.astype(np.int64)
         symbols, sizes = self._base.tokens(np.minimum(ids, self._last))
-        bounds = np.append(0, np.cumsum(sizes))  # id i has symbols[bounds[i] : bounds[i + 1]]
+        ends = np.cumsum(sizes)
+        begins = ends - sizes  # id i has symbols[begins[i] : ends[i]]
+        # Ids in no merge have all been looked up as one; they are their own symbol.
         is_base = sizes == 1
-        symbols[bounds[:-1][is_base]] = ids[is_base]
+        symbols[begins[is_base]] = ids[is_base]
 
-        starts = bounds[:-1][word_starts]
-        drawn = self._merge(symbols, starts, np.diff(starts, append=len(symbols)), rng)
+        words = begins[word_starts]
+        symbols_of_words = np.diff(words, append=len(symbols))
+        drawn = self._merge(symbols, words, symbols_of_words, rng)
 
-        kept = np.flatnonzero(drawn != HOLE)
-        kept_before = np.searchsorted(kept, bounds[np.cumsum(lengths)])  # by each text's end
-        return drawn[kept].astype(flat.dtype), np.diff(kept_before, prepend=0)
+        is_id = drawn != HOLE
+        ids_up_to = np.append(0, np.cumsum(is_id))  # a number of symbols
+        text_ends = np.append(0, ends)[np.cumsum(lengths)]
+        return drawn[is_id].astype(flat.dtype), np.diff(ids_up_to[text_ends], prepend=0)
 
-    def _merge(self, symbols, starts, lengths, rng):
+    def _merge(
+        self,
+        symbols: np.ndarray,
+        starts: np.ndarray,
+        lengths: np.ndarray,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
         """Run Algorithm 1 on the words at `starts`; return each word's ids at its start, then HOLE.
 
         A step makes a word one id shorter or finishes it. So words of one length are processed

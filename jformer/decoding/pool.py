@@ -129,20 +129,27 @@ class Pool:
 
     def fit(self, bucket: int, last: bool) -> None:
         """Choose shapes for sources of this bucket and for the searches in the pool."""
-        config, occupied = self._decoder.config, self.occupied()
+        config = self._decoder.config
         long_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
         short_T = min(bucket * 3 // 2, long_T)
-        # Searches that fill a short T wait until they are a quarter of the pool, or alone.
+        self._long = self._always_long or self._needs_long(short_T, last)
+        T = long_T if self._long else short_T
+        shape = (min(bucket, self._decoder.max_length), T)
+        if shape == self._shape:
+            return
+        self._shape = shape
+        empty = empty_state(*self._static, self._decoder.params, self._rows, *shape)
+        self._state = empty if self._state is None else resize(self._state, empty)
+
+    def _needs_long(self, short_T: int, last: bool) -> bool:
+        """Return whether searches that fill a short T go on in a long one, or still wait for it."""
+        occupied = self.occupied()
         full = occupied & (self._t >= short_T - 1)
-        enough = full.sum() >= max(1, self._rows // 4)
-        alone = last and full.sum() == occupied.sum()
-        go_on = self._long and full.any()
-        self._long = bool(self._always_long or enough or alone or go_on)
-        shape = (min(bucket, self._decoder.max_length), long_T if self._long else short_T)
-        if shape != self._shape:
-            empty = empty_state(*self._static, self._decoder.params, self._rows, *shape)
-            self._state = empty if self._state is None else resize(self._state, empty)
-            self._shape = shape
+        if full.sum() >= max(1, self._rows // 4):
+            return True
+        if last and full.sum() == occupied.sum():
+            return True  # no other search is left to wait for
+        return self._long and bool(full.any())  # those that have begun to go on
 
     def insert(self, requests: dict[int, Request]) -> None:
         """Begin searches for at most `part` requests, in free places."""

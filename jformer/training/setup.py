@@ -22,7 +22,7 @@ from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.evaluate import likelihood
+from jformer.training.likelihood import likelihood
 from jformer.training.optimizer import learning_rate, make_optimizer
 from jformer.training.processes import check_same
 from jformer.training.provenance import (

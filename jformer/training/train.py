@@ -13,7 +13,7 @@ from jformer.rundir import create, locked
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
-from jformer.training.evaluate import pairs_beyond
+from jformer.training.likelihood import pairs_beyond
 from jformer.training.loop import loop
 from jformer.training.monitor import Monitor, Profile
 from jformer.training.processes import is_first

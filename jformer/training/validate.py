@@ -13,7 +13,7 @@ from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
 from jformer.evaluation.scores import bleu
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.evaluate import has_room
+from jformer.training.likelihood import has_room
 from jformer.training.monitor import Monitor
 from jformer.training.setup import TrainSetup
 from jformer.training.step import TrainState
