@@ -3,7 +3,7 @@
 An entry is a folder, named by a hash of everything its content depends on: the bytes of the files,
 the vocabulary, the settings. It is written under a temporary name and renamed when complete, under
 a lock: a killed run leaves no partial entry, and of two concurrent runs the second waits. The
-sizes and checksums of an entry's files are verified whenever it is read.
+checksums of an entry's files are verified whenever it is read.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from typing import Any
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
+from jformer.checksums import first_damage, write_sums
 from jformer.config import DataConfig
 from jformer.data.corpora import Corpus
 from jformer.errors import UserError
@@ -25,8 +26,7 @@ from jformer.files import sha256_of
 
 log = logging.getLogger(__name__)
 
-VERSION = 2  # of the entry format; changing it makes new entries
-SUMS = "sums.json"  # {name: [size, sha256]} of all other files of an entry
+VERSION = 3  # of the entry format; changing it makes new entries
 
 
 def cache_folder(data: DataConfig) -> Path:
@@ -78,12 +78,12 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
     key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
     folder = cache_folder(data)
     final, partial = folder / f"{kind}-{key}", folder / f"{kind}-{key}.partial"
-    if not damage_of(final):
+    if not first_damage(final):
         return final
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with acquire(folder / f"{kind}-{key}.lock"):
-            damage = damage_of(final)
+            damage = first_damage(final)
             if not damage:  # built by another run in the meantime
                 return final
             if os.path.lexists(final):
@@ -104,41 +104,14 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
 
 
 def seal(folder: Path) -> None:
-    """Flush all files to the disk, and write their sizes and checksums beside them.
+    """Write the checksums of all files, and flush all to the disk.
 
     Otherwise a power cut could leave an entry with its final name but without its content.
     """
-    sums = {}
-    for path in sorted(folder.iterdir()):
+    write_sums(folder)
+    for path in folder.iterdir():
         sync(path)
-        sums[path.name] = [path.stat().st_size, sha256_of(path)]
-    (folder / SUMS).write_text(json.dumps(sums), encoding="utf-8")
-    sync(folder / SUMS)
     sync(folder)
-
-
-def damage_of(folder: Path) -> str:
-    """Return the first fault of an entry, or an empty string if it is as `seal` recorded it."""
-    name = SUMS
-    try:
-        text = (folder / SUMS).read_text(encoding="utf-8")
-        sums = {name: (size, sha256) for name, (size, sha256) in json.loads(text).items()}
-        found = {path.name for path in folder.iterdir()} - {SUMS}
-        for name in sorted(sums.keys() | found):
-            if name not in found:
-                return f"{name}: is missing"
-            if name not in sums:
-                return f"{name}: does not belong there"
-            size, sha256 = (folder / name).stat().st_size, sums[name][1]
-            if size != sums[name][0]:
-                return f"{name}: has {size:,} bytes, not {sums[name][0]:,}"
-            if sha256_of(folder / name) != sha256:
-                return f"{name}: another content than was written"
-    except OSError as error:
-        return f"{name}: {error.strerror}"
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return f"{SUMS}: is no list of sizes and sums"
-    return ""
 
 
 def sync(path: Path) -> None:

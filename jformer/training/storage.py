@@ -22,10 +22,9 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from jformer.checksums import SUMS, first_damage, write_sums
 from jformer.errors import RunError
-from jformer.files import sha256_of
 
-SUMS = "SHA256SUMS"  # in the format of `sha256sum -c`
 WRITING, DELETING = ".orbax-checkpoint-tmp", ".deleting"
 TEXTS = ("position", "metadata")
 # The system's messages for disk errors, to be found in the long messages of orbax's libraries.
@@ -72,13 +71,17 @@ class CheckpointDirectory:
             ocp.CompositeCheckpointHandler(),
             async_options=ocp.AsyncOptions(
                 # Called in the background, by one process, after all writes, before the rename.
-                post_finalization_callback=lambda: write_sums(self.path / f"{self._last}{WRITING}"),
+                post_finalization_callback=self._write_sums,
                 create_directories_asynchronously=False,
             ),
             multiprocessing_options=ocp.options.MultiprocessingOptions(
                 barrier_sync_key_prefix=self.path.name  # two folders may be written at once
             ),
         )
+
+    def _write_sums(self) -> None:
+        """Write the checksums of the items' files; orbax still changes those outside the items."""
+        write_sums(self.path / f"{self._last}{WRITING}", "*/**/*")
 
     def steps(self) -> list[int]:
         """Finish a save in progress, as every read does, and return the steps, ascending."""
@@ -155,47 +158,18 @@ class CheckpointDirectory:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def write_sums(directory: Path) -> None:
-    """Write the checksums of the items' files; orbax still changes those outside the items."""
-    files = [path for path in sorted(directory.glob("*/**/*")) if path.is_file()]
-    lines = [f"{sha256_of(path)}  {path.relative_to(directory)}\n" for path in files]
-    (directory / SUMS).write_text("".join(lines), encoding="utf-8")
-
-
 def verify_checksums(directory: Path, items: Collection[str] | None = None) -> str:
     """Describe the first damaged file of these items (None: of all); empty if there is none.
 
-    A checkpoint without checksums passes. Only regular files in `directory` are opened: a path in
-    the checksum file may be a device or a pipe.
+    A checkpoint without checksums passes.
     """
-    files = {}
-    for path in sorted(directory.rglob("*")):
-        name = path.relative_to(directory).as_posix()
-        if path.is_file():
-            files[name] = path
-        elif path.is_symlink() or not path.is_dir():
-            return f"{name!r} is no regular file"
-    if SUMS not in files:
-        return ""
-    sums = {}
-    for number, line in enumerate(files[SUMS].read_text("utf-8", errors="replace").splitlines(), 1):
-        match = re.fullmatch("([0-9a-f]{64})  (?!/)(.+)", line)
-        if not match or ".." in match[2].split("/"):
-            return f"{SUMS}, line {number}: {line[:200]!r} is no sum of a file in it"
-        sums[match[2]] = match[1]
-    for name in sorted({*files, *sums}):
-        item, _, within = name.partition("/")
-        if within and (items is None or item in items):
-            try:
-                if name not in files:
-                    return f"{name} is missing"
-                if name not in sums:
-                    return f"{name!r} is not in {SUMS}"
-                if sha256_of(files[name]) != sums[name]:
-                    return f"{name} is not as it was written"
-            except OSError as error:
-                return f"{name} cannot be read ({one_line(error)})"
-    return ""
+
+    def has_sum(name: str) -> bool:
+        item, _, within = name.partition("/")  # orbax still changes files outside the items
+        return bool(within) and (items is None or item in items)
+
+    damage = first_damage(directory, has_sum)
+    return "" if damage == f"{SUMS} is missing" else damage
 
 
 def differences(directory: Path, trees: dict[str, Any]) -> list[str]:

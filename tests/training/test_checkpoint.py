@@ -18,10 +18,11 @@ import numpy as np
 import optax
 import pytest
 
+from jformer.checksums import SUMS
 from jformer.config import TrainConfig
 from jformer.errors import UserError
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.storage import SUMS, SaveError
+from jformer.training.storage import SaveError
 from tests.training.saving import CONFIG, assert_same, position_at, save, state_at
 
 # Every step is regular: those of a stop are in test_stops.py.
@@ -301,10 +302,12 @@ def test_a_damaged_step_is_named_and_put_aside_for_the_one_before(saved, caplog,
     assert_same(state, 6)
     assert position == position_at(6)
     name = path.relative_to(saved / "checkpoints" / "8")
+    told = f"{name} is not as it was written"
+    if harm is remove:
+        told = f"'{name}', which SHA256SUMS names, is missing"
     (record,) = caplog.records
     assert re.search(
-        rf"checkpoints/8: damaged: {name} is (not as it was written|missing); moved to "
-        rf".*/damaged/8, going on from step 6$",
+        rf"checkpoints/8: damaged: {told}; moved to .*/damaged/8, going on from step 6$",
         record.getMessage(),
     )
     assert os.listdir(saved / "damaged") == ["8"]
@@ -400,7 +403,7 @@ def test_orbax_writes_under_the_temporary_name_that_is_known_here(tmp_path, monk
     """The name is orbax's own: halves are removed by it, and the sums are put into it."""
     seen = []
 
-    def look(directory):
+    def look(directory, pattern):
         seen.append((directory.name, sorted(os.listdir(tmp_path / "checkpoints"))))
 
     monkeypatch.setattr("jformer.training.storage.write_sums", look)

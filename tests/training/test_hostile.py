@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import tensorstore
 
+from jformer.checksums import SUMS, write_sums
 from jformer.main import main
-from jformer.training.storage import SUMS, write_sums
 
 pytestmark = pytest.mark.process
 
@@ -88,7 +88,10 @@ HARMS = {
         r"SHA256SUMS, line \d+: '0+  params/\.\./\.\.",
     ),
     "no sum": (add_line("hello\n"), r"SHA256SUMS, line \d+: 'hello' is no"),
-    "a file that is not there": (add_line(f"{ZEROS}  params/x\n"), "params/x is missing"),
+    "a file that is not there": (
+        add_line(f"{ZEROS}  params/x\n"),
+        "'params/x', which SHA256SUMS names, is missing",
+    ),
     "a pipe in place of a file": (
         replace("params/_METADATA", os.mkfifo),
         "'params/_METADATA' is no regular file",
@@ -124,7 +127,7 @@ def claim(step, **changes):
     ).result()
     said = json.loads(arrays.read("embedding/.zarray").result().value)
     arrays.write("embedding/.zarray", json.dumps({**said, **changes})).result()
-    write_sums(step)
+    write_sums(step, "*/**/*")
 
 
 @pytest.mark.parametrize("command", [(), ("evaluate",)], ids=["translate", "evaluate"])
