@@ -51,7 +51,9 @@ def undisturbed(corpus_directory, tmp_path_factory):
     return point
 
 
-@pytest.mark.parametrize("first", [signal.SIGUSR2, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "first", [pytest.param(signal.SIGUSR2, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     first, undisturbed, corpus_directory, tmp_path
 ):

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import layernorm_batchnorm
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.slow
 
 
 def test_only_a_batch_norm_depends_on_what_stands_beside_a_sentence(monkeypatch, capsys):

@@ -1,7 +1,8 @@
-"""Sweeps: two of real runs, one of them killed; the others of a small program instead of a run."""
+"""Sweeps: one of real runs, the others of a small program in the place of each run."""
 
 import dataclasses
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -68,6 +69,12 @@ def children(pid):
     return [int(child) for child in listed.split()]
 
 
+def is_alive(pid):
+    """A process that has ended may still be listed, until it is waited for."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 def wait_for(condition, process):
     while not condition():
         assert process.poll() is None, "the sweep ended before it could be stopped"
@@ -101,44 +108,27 @@ def test_complete_points_are_not_run_again(undisturbed, corpus_directory):
     assert (folder / "base" / "log.txt").read_text() == log
 
 
-@pytest.mark.process
-def test_a_sweep_killed_half_way_ends_with_the_table_of_one_that_was_not(
-    undisturbed, corpus_directory, tmp_path
-):
-    """kill -9 for the sweep and one of its two processes; the other one goes on by itself."""
-    flags = sweep_flags(corpus_directory)
-    process = subprocess.Popen(command(tmp_path, flags, "--jobs=2"), stderr=subprocess.DEVNULL)
-    wait_for(lambda: begun(tmp_path) == 2, process)
-    first, second = children(process.pid)
-    process.kill()
-    os.kill(first, signal.SIGKILL)
-    process.wait()
-    again = subprocess.run(command(tmp_path, flags, "--jobs=2"), capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
-    assert not Path(f"/proc/{second}").exists()
-    assert table_of(again.stdout) == table_of(undisturbed[1].stdout)
-    assert any("resuming from step" in log.read_text() for log in tmp_path.glob("*/log.txt"))
-
-
-@pytest.fixture
-def sweep(monkeypatch, tmp_path):
+def run_small(folder, steps, *flags):
     """Run the sweep in this process, with a small program in the place of each run."""
 
     def command(point):
         config = json.dumps(dataclasses.asdict(point.config))
         return [sys.executable, PROGRAM, str(point.workdir), str(point.config.train.steps), config]
 
-    monkeypatch.setattr(Point, "command", property(command))
-    monkeypatch.setattr(Point, "scored_files", [])
-    monkeypatch.setattr(run, "PAUSE", 0.01)
-
-    def run_it(steps, *flags):
-        files = [f"--config.data.{split}=none" for split in ("train", "validation")]
-        of_sweep = [f"--workdir={tmp_path / 'sweep'}", f"--config.train.steps={steps}"]
+    files = [f"--config.data.{split}=none" for split in ("train", "validation")]
+    of_sweep = [f"--workdir={folder}", f"--config.train.steps={steps}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Point, "command", property(command))
+        patch.setattr(Point, "scored_files", [])
+        patch.setattr(run, "PAUSE", 0.01)
         return run.run_sweep([SWEEP, *of_sweep, *files, *flags])
 
-    run_it.folder = tmp_path / "sweep"
-    return run_it
+
+@pytest.fixture
+def sweep(tmp_path):
+    small = functools.partial(run_small, tmp_path / "sweep")
+    small.folder = tmp_path / "sweep"
+    return small
 
 
 def signal_when(condition, number, pid=None):
@@ -238,6 +228,43 @@ def test_a_process_that_is_killed_fails_its_point_alone(sweep, capsys):
     with pytest.raises(RunError, match="1 of 1 points failed: base"):
         sweep(10_000, "--only=base")
     assert "base: failed: killed by SIGKILL" in capsys.readouterr().err
+
+
+KILLED = """
+import sys
+from tests.experiments.test_run import run_small
+run_small(sys.argv[1], 400, "--jobs=2")
+"""
+
+
+@pytest.mark.process
+def test_a_sweep_killed_half_way_ends_with_a_whole_table(sweep, capsys):
+    """kill -9 for the sweep and one of its two processes; the other one goes on by itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(sweep.folder)], stderr=subprocess.DEVNULL
+    )
+    wait_for(lambda: begun(sweep.folder) == 2, process)
+    first, second = children(process.pid)
+    process.kill()
+    os.kill(first, signal.SIGKILL)
+    process.wait()
+    assert sweep(400, "--jobs=2") == 0
+    assert not is_alive(second)
+    out, err = capsys.readouterr()
+    assert "another process" in err
+    steps = [
+        int(line.split()[-1]) for log in logs_of(sweep.folder) for line in log if "from" in line
+    ]
+    assert steps[0] == 0 < steps[1]
+    heading, _, *rows = table_of(out)
+    for name, expected in (("state", "complete"), ("validation BLEU", "400.00")):
+        assert [row[heading.index(name)] for row in rows] == [expected] * 2
+
+
+def logs_of(folder):
+    """The lines of the points' logs, that of the point that was begun twice first."""
+    logs = [path.read_text().splitlines() for path in folder.glob("*/log.txt")]
+    return sorted(logs, key=len, reverse=True)
 
 
 @pytest.mark.process

@@ -107,6 +107,7 @@ def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_dire
     assert_served_alike(killed, undisturbed)
 
 
+@pytest.mark.slow  # test_stops has another such run, which is compared where it is served
 def test_a_run_stopped_by_sigterm_under_pmap_in_parts_goes_on_bit_equal(corpus_directory, tmp_path):
     undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
     devices = {**os.environ, "JAX_NUM_CPU_DEVICES": "2"}
