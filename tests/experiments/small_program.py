@@ -2,7 +2,7 @@
 
     python small_program.py WORKDIR STEPS CONFIG
 
-It fails where there is a file `fails` in its run directory.
+It fails where there is a file `fails` in its run directory, and waits while there is a file `hold`.
 """
 
 import json
@@ -29,6 +29,8 @@ for step in range(first + 1, steps + 1):
         sys.stderr.write("small_program: stopped, all is saved\n")
         sys.exit(128 + signal.SIGTERM)
     time.sleep(0.02)
+    while (workdir / "hold").exists():
+        time.sleep(0.01)
 scores = json.dumps({"validation": {"bleu": float(steps)}})
 (workdir / "results.json").write_text(scores)
 sys.stdout.write(scores)

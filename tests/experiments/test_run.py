@@ -233,38 +233,43 @@ def test_a_process_that_is_killed_fails_its_point_alone(sweep, capsys):
 KILLED = """
 import sys
 from tests.experiments.test_run import run_small
-run_small(sys.argv[1], 400, "--jobs=2")
+run_small(sys.argv[1], 5, "--jobs=2")
 """
 
 
 @pytest.mark.process
 def test_a_sweep_killed_half_way_ends_with_a_whole_table(sweep, capsys):
     """kill -9 for the sweep and one of its two processes; the other one goes on by itself."""
+    folders = [sweep.folder / name for name in ("base", "model.dropout=0.4")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "hold").touch()
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(sweep.folder)], stderr=subprocess.DEVNULL
     )
     wait_for(lambda: begun(sweep.folder) == 2, process)
-    first, second = children(process.pid)
+    of_base, of_other = children(process.pid)
     process.kill()
-    os.kill(first, signal.SIGKILL)
+    os.kill(of_base, signal.SIGKILL)
     process.wait()
-    assert sweep(400, "--jobs=2") == 0
-    assert not is_alive(second)
+    (folders[0] / "hold").unlink()
+
+    def release():
+        """Let the other one end only when the sweep has nothing to do but to wait for it."""
+        while not (folders[0] / "scores.json").exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+        (folders[1] / "hold").unlink()
+
+    threading.Thread(target=release, daemon=True).start()
+    assert sweep(5, "--jobs=2") == 0
+    assert not is_alive(of_other)
     out, err = capsys.readouterr()
-    assert "another process" in err
-    steps = [
-        int(line.split()[-1]) for log in logs_of(sweep.folder) for line in log if "from" in line
-    ]
-    assert steps[0] == 0 < steps[1]
+    assert "model.dropout=0.4: another process is at work on it; waiting for that" in err
+    assert log_of(sweep.folder, "base") == "from step 0\nfrom step 1\n"
     heading, _, *rows = table_of(out)
-    for name, expected in (("state", "complete"), ("validation BLEU", "400.00")):
+    for name, expected in (("state", "complete"), ("validation BLEU", "5.00")):
         assert [row[heading.index(name)] for row in rows] == [expected] * 2
-
-
-def logs_of(folder):
-    """The lines of the points' logs, that of the point that was begun twice first."""
-    logs = [path.read_text().splitlines() for path in folder.glob("*/log.txt")]
-    return sorted(logs, key=len, reverse=True)
 
 
 @pytest.mark.process
