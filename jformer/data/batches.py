@@ -16,7 +16,7 @@ import numpy as np
 from jformer.config import BOS, PAD
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import Ragged, TokenPairs, choose
+from jformer.data.ragged import TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
 Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
@@ -71,8 +71,7 @@ class Batches:
             fits = self.layout.fits(*(side.lengths for side in drawn))
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
         by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))
-        offsets = np.zeros(len(counts) + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
+        offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
         batches, first = [], 0
         for shape, (height, _, _) in enumerate(self.layout.shapes):
             end = first + int(rows[shape])
@@ -122,11 +121,8 @@ def resegment(
     pairs: TokenPairs, redraw: Sequence[BpeDropout], rng: np.random.Generator
 ) -> TokenPairs:
     """Return new random segmentations of all pairs, by BPE dropout."""
-    sides = []
-    for drop, side in zip(redraw, pairs, strict=True):
-        assert side.word_starts is not None, "tokenized without data.bpe_dropout"
-        sides.append(Ragged.from_lengths(*drop(side.flat, side.lengths, side.word_starts, rng)))
-    return TokenPairs(*sides)
+    drawn = (drop(side, rng) for drop, side in zip(redraw, pairs, strict=True))
+    return TokenPairs(*drawn)
 
 
 def shift_right(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:

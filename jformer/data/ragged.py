@@ -25,7 +25,7 @@ class Ragged:
 
     @classmethod
     def from_lengths(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray) -> "Ragged":
-        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+        return cls(flat, np.append(0, np.cumsum(lengths, dtype=np.int64)))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
