@@ -175,8 +175,8 @@ def table(rows: list[Row]) -> list[list[str]]:
     columns["validation NLL"] = [spread(last_likelihoods(row), 3) for row in rows]
     for split, name in itertools.product(splits, REPORTED):
         metric = METRICS[name]
-        cells = [spread(scores_of(row, split, name), metric.digits) for row in rows]
-        columns[f"{split} {metric.short}"] = cells
+        means = [spread(scores_of(row, split, name), metric.digits) for row in rows]
+        columns[f"{split} {metric.short}"] = means
     counts = [row.runs[0].parameters for row in rows]
     columns["parameters"] = ["-" if count is None else f"{count:,}" for count in counts]
     columns["FLOPs"] = [exponent(mean_spent(row, "flops")) for row in rows]
