@@ -11,7 +11,7 @@ from typing import Any
 from jformer.config import DataConfig
 from jformer.data.corpora import Corpus, Row
 from jformer.data.datasets import wanted
-from jformer.errors import UserError
+from jformer.errors import UserError, import_extra
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,14 +106,9 @@ def choose(data: DataConfig) -> Hub:
 
 def load(hub: Hub, data: DataConfig) -> Any:
     """Return a `datasets.DatasetDict`, of the first configuration that can be loaded."""
-    try:
-        import datasets
-    except ImportError as error:
-        way_out = f"; or {wanted(data)}" if data.name in HUB else ""
-        raise UserError(
-            f"config.data.name={data.name}: needs the package datasets to load {hub.repository}: "
-            f"pip install 'jformer[hub]'{way_out}"
-        ) from error
+    needed = f"config.data.name={data.name}: needs the package datasets to load {hub.repository}"
+    way_out = f"; or {wanted(data)}" if data.name in HUB else ""
+    datasets = import_extra("datasets", needed, "hub", way_out)
     configuration, *others = hub.configurations
     try:
         return datasets.load_dataset(

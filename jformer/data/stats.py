@@ -13,13 +13,7 @@ from jformer.data.cache import content_hash
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.pipeline import make_batches
 from jformer.data.ragged import Ragged
-from jformer.data.tokenize import (
-    SIDES,
-    Tokenized,
-    make_vocabularies,
-    tokenize_corpora,
-    trainable,
-)
+from jformer.data.tokenize import SIDES, Tokenized, make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 
 EXAMPLES = 10
