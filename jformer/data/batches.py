@@ -96,7 +96,8 @@ class Batches:
         segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
-            tokens, lengths = getattr(plan.pairs, f"{side}s").tokens(members)
+            texts_of_side = getattr(plan.pairs, f"{side}s").take(members)
+            tokens, lengths = texts_of_side.flat, texts_of_side.lengths
             # The texts of a row are concatenated, from its first position on.
             filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
             texts = {f"{side}_{axes}": tokens}

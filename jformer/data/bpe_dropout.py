@@ -90,17 +90,16 @@ class BpeDropout:
         flat = texts.flat[offsets[0] : offsets[-1]]
         word_starts = texts.word_starts[offsets[0] : offsets[-1]]
         ids = flat.astype(np.int64)
-        symbols, sizes = self._base.tokens(np.minimum(ids, self._last))
-        ends = np.cumsum(sizes)
-        begins = ends - sizes  # id i has symbols[begins[i] : ends[i]]
+        base = self._base.take(np.minimum(ids, self._last))
+        symbols, begins = base.flat, base.offsets[:-1]
         # Ids in no merge have all been looked up as one; they are their own symbol.
-        is_base = sizes == 1
+        is_base = base.lengths == 1
         symbols[begins[is_base]] = ids[is_base]
 
         drawn = self._merge(symbols, begins[word_starts], rng)
         is_id = drawn != HOLE
         ids_up_to = np.append(0, np.cumsum(is_id))  # a number of symbols
-        text_ends = np.append(0, ends)[offsets - offsets[0]]
+        text_ends = base.offsets[offsets - offsets[0]]
         return drawn[is_id].astype(flat.dtype), np.diff(ids_up_to[text_ends])
 
     def _merge(

@@ -144,8 +144,8 @@ def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
 
 def open_parquet(path: Path, source_language: str, target_language: str) -> Corpus:
     """Open the columns named by the languages, or those within a struct column `translation`."""
-    parquet = import_extra("pyarrow.parquet", f"{path}: needs the package pyarrow", "hub")
-    import pyarrow
+    pyarrow = import_extra("pyarrow", f"{path}: needs the package pyarrow", "hub")
+    from pyarrow import parquet
 
     @contextlib.contextmanager
     def reading() -> Iterator[None]:

@@ -144,7 +144,7 @@ def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, 
 
 def pieces(vocabulary: Vocabulary, side: Ragged, row: int) -> list[str]:
     """Return the text of each id of a row; a part of a character shows as U+FFFD."""
-    ids, _ = side.tokens(np.array([row]))
+    ids = side.take(np.array([row])).flat
     return [vocabulary.decode([i]) for i in ids[:-1].tolist()] + ["</s>"]
 
 

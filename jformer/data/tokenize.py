@@ -139,15 +139,15 @@ def write_tokens(
     with contextlib.closing(Progress("pair", total)) as progress:
         for which, numbers, split in chunks(corpora, data.bad_lines, report):
             sides = encode(vocabularies, split)
-            longest = np.maximum(sides[0][1], sides[1][1])
+            longest = np.maximum(sides.sources.lengths, sides.targets.lengths)
             for row in np.flatnonzero(longest >= limit) if limit else ():
                 report.add("truncated", f"{corpora[which].places[0]}:{numbers[row]}")
             for side, (name, encoded) in enumerate(zip(SIDES, sides, strict=True)):
-                ids, counts, starts = append_eos(*encoded, limit)
-                append(folder / f"{name}.ids", ids.astype(dtypes[side]))
-                if data.bpe_dropout > 0:
-                    append(folder / f"{name}.words", starts)
-                lengths[side].append(counts)
+                texts = append_eos(encoded, limit)
+                append(folder / f"{name}.ids", texts.flat.astype(dtypes[side]))
+                if data.bpe_dropout > 0 and texts.word_starts is not None:
+                    append(folder / f"{name}.words", texts.word_starts)
+                lengths[side].append(texts.lengths)
             lines.append(np.array(numbers, np.uint32))
             pairs[which] += len(numbers)
             progress.advance(len(numbers))
@@ -191,30 +191,27 @@ def chunks(
                 yield which, numbers, Split(sources, targets)
 
 
-def encode(
-    vocabularies: Vocabularies, texts: Split
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return ids, lengths and word starts of the sources, and the same of the targets."""
+def encode(vocabularies: Vocabularies, texts: Split) -> TokenPairs:
     sources = vocabularies.source.encode_flat(texts.sources)
-    return [sources, vocabularies.target.encode_flat(texts.targets)]
+    return TokenPairs(sources, vocabularies.target.encode_flat(texts.targets))
 
 
-def append_eos(
-    ids: np.ndarray, counts: np.ndarray, word_starts: np.ndarray, limit: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def append_eos(texts: Ragged, limit: int | None = None) -> Ragged:
     """Append EOS, as a separate word, to each text; cut each to at most `limit` ids with EOS."""
-    if limit and len(counts) and counts.max() >= limit:
-        within = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+    assert texts.word_starts is not None, "encoded texts have them"
+    ids, starts, lengths = texts.flat, texts.word_starts, texts.lengths
+    if limit and len(texts) and lengths.max() >= limit:
+        within = np.arange(len(ids)) - np.repeat(texts.offsets[:-1], lengths)
         kept = within < limit - 1
-        ids, word_starts, counts = ids[kept], word_starts[kept], np.minimum(counts, limit - 1)
-    ends = np.cumsum(counts)
-    return np.insert(ids, ends, EOS), counts + 1, np.insert(word_starts, ends, True)
+        ids, starts, lengths = ids[kept], starts[kept], np.minimum(lengths, limit - 1)
+    ends = np.cumsum(lengths)
+    with_eos = np.insert(ids, ends, EOS)
+    return Ragged.from_lengths(with_eos, lengths + 1, np.insert(starts, ends, True))
 
 
 def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
     """Return the token ids of a split to be scored, without skipping or cutting any text."""
-    sides = [append_eos(*side) for side in encode(vocabularies, split)]
-    return TokenPairs(*(Ragged.from_lengths(ids, counts) for ids, counts, _ in sides))
+    return TokenPairs(*map(append_eos, encode(vocabularies, split)))
 
 
 def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:

@@ -13,7 +13,7 @@ from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
-from jformer.data.tokenize import append_eos, encode
+from jformer.data.tokenize import tokenize
 from jformer.data.vocabulary import Vocabularies
 from tests.conftest import number_words, small_config
 
@@ -228,11 +228,7 @@ def redrawing(max_length):
     words = number_words(100, 160).targets
     split = Split([text.upper() for text in words], words)
     vocabularies = Vocabularies.train(lambda: zip(split.sources, split.targets, strict=True), data)
-    sides = []
-    for side in encode(vocabularies, split):
-        ids, lengths, word_starts = append_eos(*side)
-        sides.append(Ragged(ids, Ragged.from_lengths(ids, lengths).offsets, word_starts))
-    pairs, config = TokenPairs(*sides), dataclasses.replace(config, data=data)
+    pairs, config = tokenize(split, vocabularies), dataclasses.replace(config, data=data)
     made = pipeline.make_batches(config, pairs, np.arange(len(split)), vocabularies)
     return split, vocabularies, made
 
