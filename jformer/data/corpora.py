@@ -219,7 +219,7 @@ def texts(path: Path) -> Iterator[bytes]:
 
 def without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
     """Return the lines without their `\\n`, the only line end of a file opened in binary mode."""
-    return (line[:-1] if line.endswith(b"\n") else line for line in file)
+    return (line.removesuffix(b"\n") for line in file)
 
 
 def unescape(segment: bytes) -> bytes:

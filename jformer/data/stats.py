@@ -101,13 +101,12 @@ def coverage(
         uses = [uses[0] + uses[1]] * 2
     for split, text in scored.items():
         facts[split] = {}
-        for name, v, used, texts in zip(
-            SIDES, vocabularies, uses, (text.sources, text.targets), strict=True
-        ):
-            ids = v.encode(texts)
-            unseen = sum(int(np.sum(used[text_ids] == 0)) for text_ids in ids)
-            facts[split][f"unseen_{name}_tokens"] = unseen
-            changed = sum(v.decode(i) != text for i, text in zip(ids, texts, strict=True))
+        sides = zip(SIDES, vocabularies, uses, (text.sources, text.targets), strict=True)
+        for name, v, used, texts in sides:
+            encoded = v.encode_flat(texts)
+            facts[split][f"unseen_{name}_tokens"] = int(np.sum(used[encoded.flat] == 0))
+            decoded = map(v.decode, encoded.rows())
+            changed = sum(a != b for a, b in zip(decoded, texts, strict=True))
             facts[split][f"{name}_texts_changed"] = changed
     return facts
 
