@@ -43,6 +43,7 @@ class Epoch:
         return self.members[offsets[0] : offsets[-1]], np.diff(offsets)
 
 
+@dataclasses.dataclass(eq=False)
 class Batches:
     """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
@@ -50,24 +51,21 @@ class Batches:
     segmentation does not fit the layout keeps its plain one.
     """
 
-    def __init__(
-        self,
-        pairs: TokenPairs,
-        rows: np.ndarray,
-        layout: Buckets | Packing,
-        seed: int,
-        redraw: Sequence[BpeDropout] | None = None,
-    ):
-        self.pairs, self.rows, self.layout = pairs, rows, layout
-        self._seed, self._redraw = seed, redraw
+    pairs: TokenPairs
+    rows: np.ndarray
+    layout: Buckets | Packing
+    seed: int
+    redraw: Sequence[BpeDropout] | None = None
+
+    def __post_init__(self) -> None:
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
 
     def _plan(self, number: int) -> Epoch:
-        rng = np.random.default_rng((self._seed, number))
+        rng = np.random.default_rng((self.seed, number))
         order = rng.permutation(self.rows)
         pairs = self.pairs
-        if self._redraw is not None:
-            drawn = resegment(pairs, self._redraw, rng)
+        if self.redraw is not None:
+            drawn = resegment(pairs, self.redraw, rng)
             fits = self.layout.fits(*(side.lengths for side in drawn))
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
         by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))

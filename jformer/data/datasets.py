@@ -30,10 +30,6 @@ class Layout:
         splits["validation"] = (self.validation,)
         return splits | {name: (prefix,) for name, prefix in self.tests.items()}
 
-    def optional(self) -> list[str]:
-        """Return the names of the splits that a folder may lack."""
-        return [*self.tests][1:]
-
 
 def iwslt(number: int, years: Iterable[int]) -> list[Layout]:
     """Return the layouts of the TED talks of an IWSLT, with a test set for each year."""
@@ -83,19 +79,27 @@ def open_folder(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
     folders = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     missing = []
     for layout in LAYOUTS[data.name]:
-        splits, lacking = {}, []
-        for split, prefixes in layout.splits(data, with_train).items():
-            found = {p: pair for p in prefixes if (pair := find_pair(p, folders, data))}
-            if len(found) == len(prefixes):
-                splits[split] = [*found.values()]
-            elif split not in layout.optional():
-                lacking += [prefix for prefix in prefixes if prefix not in found]
+        splits, lacking = find_splits(layout, folders, data, with_train)
         if not lacking:
             return splits
         missing.append(lacking)
     raise UserError(
         f"config.data.directory={folder}: lacks the pairs {listed(missing, data)}; {ENDINGS}"
     )
+
+
+def find_splits(
+    layout: Layout, folders: list[Path], data: DataConfig, with_train: bool
+) -> tuple[dict[str, list[Corpus]], list[str]]:
+    """Return the corpora of each split that is there, and the required prefixes that are not."""
+    splits, lacking = {}, []
+    for split, prefixes in layout.splits(data, with_train).items():
+        found = {p: pair for p in prefixes if (pair := find_pair(p, folders, data))}
+        if len(found) == len(prefixes):
+            splits[split] = [*found.values()]
+        elif split not in [*layout.tests][1:]:
+            lacking += [prefix for prefix in prefixes if prefix not in found]
+    return splits, lacking
 
 
 def find_pair(prefix: str, folders: list[Path], data: DataConfig) -> Corpus | None:
@@ -117,13 +121,9 @@ def names(prefix: str, pair: list[str], data: DataConfig) -> list[str]:
 
 def wanted(data: DataConfig) -> str:
     """Return the advice on which files to put into `config.data.directory`."""
-    layouts = []
-    for layout in LAYOUTS[data.name]:
-        splits = layout.splits(data, with_train=True).items()
-        required = [prefixes for split, prefixes in splits if split not in layout.optional()]
-        layouts.append([*itertools.chain.from_iterable(required)])
+    needed = [find_splits(layout, [], data, with_train=True)[1] for layout in LAYOUTS[data.name]]
     return (
-        f"put {listed(layouts, data)} into a folder, {ENDINGS}, "
+        f"put {listed(needed, data)} into a folder, {ENDINGS}, "
         f"and set --config.data.directory=FOLDER"
     )
 
