@@ -36,12 +36,6 @@ class Epoch:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def members_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pairs of a batch, and the number of pairs in each of its rows."""
-        _, first, last = self.batches[number]
-        offsets = self.row_offsets[first : last + 1]
-        return self.members[offsets[0] : offsets[-1]], np.diff(offsets)
-
 
 @dataclasses.dataclass(eq=False)
 class Batches:
@@ -85,17 +79,19 @@ class Batches:
         fill the batch or its rows do not divide among the parts.
         """
         plan = self.epoch(epoch)
-        members, counts = plan.members_of(number)
-        height, S, T = self.layout.shapes[plan.batches[number][0]]
+        shape, first, last = plan.batches[number]
+        height, S, T = self.layout.shapes[shape]
         height = -(-height // parts)
-        row = np.repeat(np.arange(len(counts)), counts) - part * height
+        offsets = plan.row_offsets[first : last + 1]
+        members = plan.members[offsets[0] : offsets[-1]]
+        row = np.repeat(np.arange(last - first), np.diff(offsets)) - part * height
         mine = (row >= 0) & (row < height)
         members, row = members[mine], row[mine]
         segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
-            texts_of_side = getattr(plan.pairs, f"{side}s").take(members)
-            tokens, lengths = texts_of_side.flat, texts_of_side.lengths
+            taken = getattr(plan.pairs, f"{side}s").take(members)
+            tokens, lengths = taken.flat, taken.lengths
             # The texts of a row are concatenated, from its first position on.
             filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
             texts = {f"{side}_{axes}": tokens}

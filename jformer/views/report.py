@@ -155,8 +155,6 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     # The base comes first, then the rows of the paper's Table 3 in its order.
     printed = [*TABLE_3, None]
     rows.sort(key=lambda row: (bool(row.changes), printed.index(row.paper)))
-    if not any(row.paper for row in rows if row.changes):
-        rows = [dataclasses.replace(row, paper=None) for row in rows]
     return rows
 
 
@@ -181,7 +179,7 @@ def table(rows: list[Row]) -> list[list[str]]:
     columns["parameters"] = ["-" if count is None else f"{count:,}" for count in counts]
     columns["FLOPs"] = [exponent(mean_spent(row, "flops")) for row in rows]
     columns["time"] = [duration(mean_spent(row, "seconds")) for row in rows]
-    if any(row.paper for row in rows):
+    if any(row.paper for row in rows if row.changes):
         papers = zip(*(of_paper(row.paper) for row in rows), strict=True)
         for name, cells in zip(("row", "BLEU", "PPL", "parameters"), papers, strict=True):
             columns[f"paper's {name}"] = [*cells]

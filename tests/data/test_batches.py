@@ -53,7 +53,8 @@ def batches(request):
 
 
 def members_of(epoch):
-    return [epoch.members_of(number)[0].tolist() for number in range(len(epoch))]
+    starts = epoch.row_offsets
+    return [epoch.members[starts[first] : starts[end]].tolist() for _, first, end in epoch.batches]
 
 
 def rows_of(batch):
@@ -100,7 +101,7 @@ def test_texts_come_whole_with_their_marks_in_one_of_the_shapes(kind):
     for number in range(len(epoch)):
         batch = batches.batch(0, number)
         shapes.add((*batch["source_BS"].shape, batch["target_BT"].shape[1]))
-        members, _ = epoch.members_of(number)
+        members = members_of(epoch)[number]
         for pair, (source, target, labels) in zip(members, rows_of(batch), strict=True):
             expected = [
                 side.flat[side.offsets[pair] : side.offsets[pair + 1]].tolist()
@@ -131,7 +132,7 @@ def test_dropout_cuts_each_epoch_otherwise_and_never_changes_the_text(kind):
     batches, changed = make_batches(kind), 0
     for epoch in (0, 1):
         for number in range(len(batches.epoch(epoch))):
-            members, _ = batches.epoch(epoch).members_of(number)
+            members = members_of(batches.epoch(epoch))[number]
             for pair, (source, _, labels) in zip(
                 members, rows_of(batches.batch(epoch, number)), strict=True
             ):
