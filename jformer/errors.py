@@ -1,8 +1,10 @@
 """The exceptions that end a command early with one line; `command_line.exit_status` prints them."""
 
 import contextlib
+import importlib
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 
 class UserError(Exception):
@@ -19,6 +21,14 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command goes on 
     def __init__(self, number: int, state: str = "all is saved; the same command goes on"):
         super().__init__(f"stopped by {signal.Signals(number).name}; {state}")
         self.number = number
+
+
+def import_extra(module: str, needed: str, extra: str, way_out: str = "") -> Any:
+    """Import a module of an optional extra; `needed` says what needs which package if it lacks."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(f"{needed}: pip install 'jformer[{extra}]'{way_out}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -245,7 +245,7 @@ def summary_command(arguments: list[str]) -> int:
     from jformer.views.schedule import write_schedule
 
     if flag.plot:
-        write_schedule(config, "plot", flag.plot)
+        write_schedule(config, flag.plot)
     for line in summary(config, S, T, gigabytes):
         print(line)
     return 0

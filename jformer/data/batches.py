@@ -16,7 +16,7 @@ import numpy as np
 from jformer.config import BOS, PAD
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import Ragged, TokenPairs, choose
+from jformer.data.ragged import TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
 Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
@@ -36,13 +36,8 @@ class Epoch:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def members_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the pairs of a batch, and the number of pairs in each of its rows."""
-        _, first, last = self.batches[number]
-        offsets = self.row_offsets[first : last + 1]
-        return self.members[offsets[0] : offsets[-1]], np.diff(offsets)
 
-
+@dataclasses.dataclass(eq=False)
 class Batches:
     """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
@@ -50,29 +45,25 @@ class Batches:
     segmentation does not fit the layout keeps its plain one.
     """
 
-    def __init__(
-        self,
-        pairs: TokenPairs,
-        rows: np.ndarray,
-        layout: Buckets | Packing,
-        seed: int,
-        redraw: Sequence[BpeDropout] | None = None,
-    ):
-        self.pairs, self.rows, self.layout = pairs, rows, layout
-        self._seed, self._redraw = seed, redraw
+    pairs: TokenPairs
+    rows: np.ndarray
+    layout: Buckets | Packing
+    seed: int
+    redraw: Sequence[BpeDropout] | None = None
+
+    def __post_init__(self) -> None:
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
 
     def _plan(self, number: int) -> Epoch:
-        rng = np.random.default_rng((self._seed, number))
+        rng = np.random.default_rng((self.seed, number))
         order = rng.permutation(self.rows)
         pairs = self.pairs
-        if self._redraw is not None:
-            drawn = resegment(pairs, self._redraw, rng)
+        if self.redraw is not None:
+            drawn = resegment(pairs, self.redraw, rng)
             fits = self.layout.fits(*(side.lengths for side in drawn))
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
         by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))
-        offsets = np.zeros(len(counts) + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
+        offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
         batches, first = [], 0
         for shape, (height, _, _) in enumerate(self.layout.shapes):
             end = first + int(rows[shape])
@@ -88,16 +79,19 @@ class Batches:
         fill the batch or its rows do not divide among the parts.
         """
         plan = self.epoch(epoch)
-        members, counts = plan.members_of(number)
-        height, S, T = self.layout.shapes[plan.batches[number][0]]
+        shape, first, last = plan.batches[number]
+        height, S, T = self.layout.shapes[shape]
         height = -(-height // parts)
-        row = np.repeat(np.arange(len(counts)), counts) - part * height
+        offsets = plan.row_offsets[first : last + 1]
+        members = plan.members[offsets[0] : offsets[-1]]
+        row = np.repeat(np.arange(last - first), np.diff(offsets)) - part * height
         mine = (row >= 0) & (row < height)
         members, row = members[mine], row[mine]
         segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
-            tokens, lengths = getattr(plan.pairs, f"{side}s").tokens(members)
+            taken = getattr(plan.pairs, f"{side}s").take(members)
+            tokens, lengths = taken.flat, taken.lengths
             # The texts of a row are concatenated, from its first position on.
             filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
             texts = {f"{side}_{axes}": tokens}
@@ -122,11 +116,8 @@ def resegment(
     pairs: TokenPairs, redraw: Sequence[BpeDropout], rng: np.random.Generator
 ) -> TokenPairs:
     """Return new random segmentations of all pairs, by BPE dropout."""
-    sides = []
-    for drop, side in zip(redraw, pairs, strict=True):
-        assert side.word_starts is not None, "tokenized without data.bpe_dropout"
-        sides.append(Ragged.from_lengths(*drop(side.flat, side.lengths, side.word_starts, rng)))
-    return TokenPairs(*sides)
+    drawn = (drop(side, rng) for drop, side in zip(redraw, pairs, strict=True))
+    return TokenPairs(*drawn)
 
 
 def shift_right(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -71,65 +71,46 @@ class BpeDropout:
         self._base = Ragged.from_rows([base(symbol) for symbol in range(self._last + 1)])
         self._merges = PairTable(merges[:, :2].tolist(), self._last + 1)
 
-    def __call__(
-        self,
-        flat: np.ndarray,
-        lengths: np.ndarray,
-        word_starts: np.ndarray,
-        rng: np.random.Generator,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return new segmentations of the texts: all ids in one array, and the length of each text.
-
-        `word_starts` is true for each id that begins a word.
-        """
-        ends = np.cumsum(lengths)
+    def __call__(self, texts: Ragged, rng: np.random.Generator) -> Ragged:
+        """Return new segmentations of the texts, of which the starts of words are known."""
+        ends = texts.offsets[1:]
         cuts = np.flatnonzero(np.diff(ends // SLICE)) + 1
-        slices = zip(
-            np.split(flat, ends[cuts - 1]),
-            np.split(lengths, cuts),
-            np.split(word_starts, ends[cuts - 1]),
-            strict=True,
-        )
-        ids, numbers = zip(*(self._segment(*texts, rng) for texts in slices), strict=True)
-        return np.concatenate(ids), np.concatenate(numbers).astype(lengths.dtype)
+        flats, lengths = [], []
+        for first, last in itertools.pairwise([0, *cuts.tolist(), len(texts)]):
+            flat, numbers = self._segment(texts, texts.offsets[first : last + 1], rng)
+            flats.append(flat)
+            lengths.append(numbers)
+        return Ragged.from_lengths(np.concatenate(flats), np.concatenate(lengths))
 
     def _segment(
-        self,
-        flat: np.ndarray,
-        lengths: np.ndarray,
-        word_starts: np.ndarray,
-        rng: np.random.Generator,
+        self, texts: Ragged, offsets: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return what `__call__` does, for texts that fit into the memory in all their symbols."""
+        """Return all ids and the lengths of the new segmentations of the texts at `offsets`."""
+        assert texts.word_starts is not None, "tokenized without data.bpe_dropout"
+        flat = texts.flat[offsets[0] : offsets[-1]]
+        word_starts = texts.word_starts[offsets[0] : offsets[-1]]
         ids = flat.astype(np.int64)
-        symbols, sizes = self._base.tokens(np.minimum(ids, self._last))
-        ends = np.cumsum(sizes)
-        begins = ends - sizes  # id i has symbols[begins[i] : ends[i]]
+        base = self._base.take(np.minimum(ids, self._last))
+        symbols, begins = base.flat, base.offsets[:-1]
         # Ids in no merge have all been looked up as one; they are their own symbol.
-        is_base = sizes == 1
+        is_base = base.lengths == 1
         symbols[begins[is_base]] = ids[is_base]
 
-        words = begins[word_starts]
-        symbols_of_words = np.diff(words, append=len(symbols))
-        drawn = self._merge(symbols, words, symbols_of_words, rng)
-
+        drawn = self._merge(symbols, begins[word_starts], rng)
         is_id = drawn != HOLE
         ids_up_to = np.append(0, np.cumsum(is_id))  # a number of symbols
-        text_ends = np.append(0, ends)[np.cumsum(lengths)]
-        return drawn[is_id].astype(flat.dtype), np.diff(ids_up_to[text_ends], prepend=0)
+        text_ends = base.offsets[offsets - offsets[0]]
+        return drawn[is_id].astype(flat.dtype), np.diff(ids_up_to[text_ends])
 
     def _merge(
-        self,
-        symbols: np.ndarray,
-        starts: np.ndarray,
-        lengths: np.ndarray,
-        rng: np.random.Generator,
+        self, symbols: np.ndarray, starts: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """Run Algorithm 1 on the words at `starts`; return each word's ids at its start, then HOLE.
 
         A step makes a word one id shorter or finishes it. So words of one length are processed
         together as columns of an array, from the longest down; shorter words join at their length.
         """
+        lengths = np.diff(starts, append=len(symbols))
         result = np.full(len(symbols), HOLE)
         result[starts] = symbols[starts]  # words of one symbol have no merges
         longest = lengths.max(initial=1)

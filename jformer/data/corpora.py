@@ -18,7 +18,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from jformer.errors import UserError
+from jformer.errors import UserError, import_extra
 
 # Source and target; any other number of fields is a bad line, and None is markup or a header.
 Row = Sequence[bytes | str | None] | None
@@ -144,11 +144,8 @@ def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
 
 def open_parquet(path: Path, source_language: str, target_language: str) -> Corpus:
     """Open the columns named by the languages, or those within a struct column `translation`."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise UserError(f"{path}: needs the package pyarrow: pip install 'jformer[hub]'") from error
+    pyarrow = import_extra("pyarrow", f"{path}: needs the package pyarrow", "hub")
+    from pyarrow import parquet
 
     @contextlib.contextmanager
     def reading() -> Iterator[None]:
@@ -160,7 +157,7 @@ def open_parquet(path: Path, source_language: str, target_language: str) -> Corp
 
     columns = [source_language, target_language]
     with reading():
-        empty = pyarrow.parquet.read_schema(path).empty_table().flatten()
+        empty = parquet.read_schema(path).empty_table().flatten()
         nested = [f"translation.{language}" for language in columns]
         if {*nested} <= {*empty.column_names}:
             columns = nested
@@ -172,7 +169,7 @@ def open_parquet(path: Path, source_language: str, target_language: str) -> Corp
 
     def rows() -> Iterator[Row]:
         with reading():
-            for batch in pyarrow.parquet.ParquetFile(path).iter_batches(columns=columns):
+            for batch in parquet.ParquetFile(path).iter_batches(columns=columns):
                 table = pyarrow.Table.from_batches([batch]).flatten().select(columns)
                 yield from zip(*(side.to_pylist() for side in table.cast(as_bytes)), strict=True)
 
@@ -222,7 +219,7 @@ def texts(path: Path) -> Iterator[bytes]:
 
 def without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
     """Return the lines without their `\\n`, the only line end of a file opened in binary mode."""
-    return (line[:-1] if line.endswith(b"\n") else line for line in file)
+    return (line.removesuffix(b"\n") for line in file)
 
 
 def unescape(segment: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 
 from jformer.config import DataConfig
@@ -22,56 +23,34 @@ class Layout:
     tests: dict[str, str]  # by split; the first is required, the others are optional
     french: tuple[str, ...] = ()  # more training parts if French is one of the languages
 
-    def splits(self, data: DataConfig, with_train: bool = True) -> dict[str, tuple[str, ...]]:
+    def splits(self, data: DataConfig, with_train: bool) -> dict[str, tuple[str, ...]]:
         """Return the prefixes of each split."""
         french = self.french if "fr" in (data.source_language, data.target_language) else ()
         splits = {"train": self.train + french} if with_train else {}
         splits["validation"] = (self.validation,)
         return splits | {name: (prefix,) for name, prefix in self.tests.items()}
 
-    def needed(self, data: DataConfig, with_train: bool = True) -> list[str]:
-        """Return the required prefixes: all but those of the optional test splits."""
-        optional = [*self.tests.values()][1:]
-        prefixes = itertools.chain.from_iterable(self.splits(data, with_train).values())
-        return [prefix for prefix in prefixes if prefix not in optional]
+
+def iwslt(number: int, years: Iterable[int]) -> list[Layout]:
+    """Return the layouts of the TED talks of an IWSLT, with a test set for each year."""
+    tests = {f"tst{year}": f"IWSLT{number}.TED.tst{year}.{{pair}}" for year in years}
+    validation = f"IWSLT{number}.TED.dev2010.{{pair}}"
+    # fairseq's script puts words into its folder tmp, and sub-words into the folder above.
+    prepared = Layout(("train",), "valid", {"test": "test"})
+    return [Layout(("train.tags.{pair}",), validation, tests), prepared]
 
 
-# The output of fairseq's script: words in its folder tmp, and sub-words in the folder above.
-PREPARED = Layout(("train",), "valid", {"test": "test"})
+EUROPARL_CRAWL = ("europarl-v7.{pair}", "commoncrawl.{pair}")
+MULTI30K_TESTS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
 
 # The first layout of a corpus with all required files in the folder is used.
 LAYOUTS = {
-    "multi30k": [
-        Layout(
-            ("train",),
-            "val",
-            {
-                "test_2016_flickr": "test_2016_flickr",
-                "test_2017_flickr": "test_2017_flickr",
-                "test_2017_mscoco": "test_2017_mscoco",
-                "test_2018_flickr": "test_2018_flickr",
-            },
-        )
-    ],
-    "iwslt14": [
-        Layout(
-            ("train.tags.{pair}",),
-            "IWSLT14.TED.dev2010.{pair}",
-            {f"tst{year}": f"IWSLT14.TED.tst{year}.{{pair}}" for year in (2012, 2011, 2010)},
-        ),
-        PREPARED,
-    ],
-    "iwslt17": [
-        Layout(
-            ("train.tags.{pair}",),
-            "IWSLT17.TED.dev2010.{pair}",
-            {f"tst{year}": f"IWSLT17.TED.tst{year}.{{pair}}" for year in range(2015, 2009, -1)},
-        ),
-        PREPARED,
-    ],
+    "multi30k": [Layout(("train",), "val", {name: name for name in MULTI30K_TESTS})],
+    "iwslt14": iwslt(14, (2012, 2011, 2010)),
+    "iwslt17": iwslt(17, range(2015, 2009, -1)),
     "wmt14": [
         Layout(
-            ("europarl-v7.{pair}", "commoncrawl.{pair}", "news-commentary-v9.{pair}"),
+            (*EUROPARL_CRAWL, "news-commentary-v9.{pair}"),
             "newstest2013",
             {"newstest2014": "newstest2014-{joined}-{side}"},
             french=("undoc.2000.{pair}", "giga-{joined}.release2.fixed"),
@@ -80,7 +59,7 @@ LAYOUTS = {
     ],
     "wmt16": [
         Layout(
-            ("europarl-v7.{pair}", "commoncrawl.{pair}", "news-commentary-v11.{pair}"),
+            (*EUROPARL_CRAWL, "news-commentary-v11.{pair}"),
             "newstest2015-{direction}-{side}",
             {"newstest2016": "newstest2016-{direction}-{side}"},
         ),
@@ -100,16 +79,27 @@ def open_folder(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
     folders = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     missing = []
     for layout in LAYOUTS[data.name]:
-        splits = layout.splits(data, with_train)
-        prefixes = itertools.chain.from_iterable(splits.values())
-        found = {p: pair for p in prefixes if (pair := find_pair(p, folders, data))}
-        missing.append([p for p in layout.needed(data, with_train) if p not in found])
-        if not missing[-1]:
-            there = {name: ps for name, ps in splits.items() if found.keys() >= {*ps}}
-            return {name: [found[prefix] for prefix in ps] for name, ps in there.items()}
+        splits, lacking = find_splits(layout, folders, data, with_train)
+        if not lacking:
+            return splits
+        missing.append(lacking)
     raise UserError(
         f"config.data.directory={folder}: lacks the pairs {listed(missing, data)}; {ENDINGS}"
     )
+
+
+def find_splits(
+    layout: Layout, folders: list[Path], data: DataConfig, with_train: bool
+) -> tuple[dict[str, list[Corpus]], list[str]]:
+    """Return the corpora of each split that is there, and the required prefixes that are not."""
+    splits, lacking = {}, []
+    for split, prefixes in layout.splits(data, with_train).items():
+        found = {p: pair for p in prefixes if (pair := find_pair(p, folders, data))}
+        if len(found) == len(prefixes):
+            splits[split] = [*found.values()]
+        elif split not in [*layout.tests][1:]:
+            lacking += [prefix for prefix in prefixes if prefix not in found]
+    return splits, lacking
 
 
 def find_pair(prefix: str, folders: list[Path], data: DataConfig) -> Corpus | None:
@@ -131,9 +121,9 @@ def names(prefix: str, pair: list[str], data: DataConfig) -> list[str]:
 
 def wanted(data: DataConfig) -> str:
     """Return the advice on which files to put into `config.data.directory`."""
-    layouts = [layout.needed(data) for layout in LAYOUTS[data.name]]
+    needed = [find_splits(layout, [], data, with_train=True)[1] for layout in LAYOUTS[data.name]]
     return (
-        f"put {listed(layouts, data)} into a folder, {ENDINGS}, "
+        f"put {listed(needed, data)} into a folder, {ENDINGS}, "
         f"and set --config.data.directory=FOLDER"
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 from jformer.config import DataConfig
 from jformer.data.corpora import Corpus, Row
 from jformer.data.datasets import wanted
-from jformer.errors import UserError
+from jformer.errors import UserError, import_extra
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,52 +22,47 @@ class Hub:
     """
 
     repository: str
-    revision: str
-    splits: dict[str, str]  # our name of a split to the hub's
+    revision: str = ""
+    test: str = "test"  # our name of its split `test`; empty if it has none
     configurations: tuple[str, ...] = ("",)  # the first that exists; "" if it is unnamed
     folder: str = ""  # of a configuration, in a branch of Parquet files
+    validation: str = "validation"  # its name of this split
+
+    @property
+    def splits(self) -> dict[str, str]:
+        """Return our name of each split, with the data set's."""
+        splits = {"train": "train", "validation": self.validation, self.test: "test"}
+        return {ours: theirs for ours, theirs in splits.items() if ours}
 
 
-SEPARATE = {"train": "train", "validation": "validation", "test": "test"}
 # Other data sets may name a configuration by the pair, in either order, or not at all.
-ANY = Hub("", "", SEPARATE, ("{source}-{target}", "{target}-{source}", ""))
+ANY = Hub("", configurations=("{source}-{target}", "{target}-{source}", ""))
 
 HUB = {
     "multi30k": Hub(
-        "bentrevett/multi30k",
-        "37e118600232bb5298ca011a8a7e7a44e863c36a",
-        {"train": "train", "validation": "validation", "test_2016_flickr": "test"},
+        "bentrevett/multi30k", "37e118600232bb5298ca011a8a7e7a44e863c36a", "test_2016_flickr"
     ),
     "iwslt14": Hub(
-        "bbaaaa/iwslt14-de-en",
-        "5d811de19f17af7e20474f9017d946d34c8d9112",
-        SEPARATE,
-        folder="{other}-en",
+        "bbaaaa/iwslt14-de-en", "5d811de19f17af7e20474f9017d946d34c8d9112", folder="{other}-en"
     ),
     "iwslt17": Hub(
         "IWSLT/iwslt2017",
         "ada3f7e1378fe8ea9b0f4d70c5f8b973fd79ccf7",
-        SEPARATE,
         folder="iwslt2017-{source}-{target}",
     ),
     "wmt14": Hub(
-        "wmt/wmt14",
-        "b199e406369ec1b7634206d3ded5ba45de2fe696",
-        {"train": "train", "validation": "validation", "newstest2014": "test"},
-        ("{other}-en",),
+        "wmt/wmt14", "b199e406369ec1b7634206d3ded5ba45de2fe696", "newstest2014", ("{other}-en",)
     ),
     "wmt16": Hub(
-        "wmt/wmt16",
-        "41d8a4013aa1489f28fea60ec0932af246086482",
-        {"train": "train", "validation": "validation", "newstest2016": "test"},
-        ("{other}-en",),
+        "wmt/wmt16", "41d8a4013aa1489f28fea60ec0932af246086482", "newstest2016", ("{other}-en",)
     ),
     # It has no test split, so no test scores are computed.
     "tatoeba": Hub(
         "sentence-transformers/parallel-sentences-tatoeba",
         "9a586f5cf4b772046b0e77583ee361ff68681b9b",
-        {"train": "train", "validation": "dev"},
-        ("en-{other}",),
+        test="",
+        configurations=("en-{other}",),
+        validation="dev",
     ),
 }
 
@@ -101,7 +96,7 @@ def choose(data: DataConfig) -> Hub:
         folder = Path(data.hub).absolute()  # a relative "json" would be read as a file format
         pairs = (hub.folder or "{source}-{target}", *ANY.configurations)
         within = next(path for pair in pairs if (path := folder / fill(pair)).is_dir())
-        hub = dataclasses.replace(ANY, repository=str(within), splits=hub.splits)
+        hub = Hub(str(within), "", hub.test, ANY.configurations, validation=hub.validation)
     elif data.hub:
         repository, _, revision = data.hub.partition("@")
         hub = dataclasses.replace(hub, repository=repository, revision=revision)
@@ -111,14 +106,9 @@ def choose(data: DataConfig) -> Hub:
 
 def load(hub: Hub, data: DataConfig) -> Any:
     """Return a `datasets.DatasetDict`, of the first configuration that can be loaded."""
-    try:
-        import datasets
-    except ImportError as error:
-        way_out = f"; or {wanted(data)}" if data.name in HUB else ""
-        raise UserError(
-            f"config.data.name={data.name}: needs the package datasets to load {hub.repository}: "
-            f"pip install 'jformer[hub]'{way_out}"
-        ) from error
+    needed = f"config.data.name={data.name}: needs the package datasets to load {hub.repository}"
+    way_out = f"; or {wanted(data)}" if data.name in HUB else ""
+    datasets = import_extra("datasets", needed, "hub", way_out)
     configuration, *others = hub.configurations
     try:
         return datasets.load_dataset(

@@ -15,7 +15,7 @@ ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
 PART = 2**17  # pairs packed at a time, independently of the others
 GROUPS = 16  # of rows with similar free space, within which packing exchanges pairs
 
-Shape = tuple[int, int, int]
+Sides = tuple[np.ndarray, np.ndarray]
 # The pairs in row order, the number of pairs in each row, and the number of rows of each shape.
 # Rows of one shape are contiguous.
 Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -149,9 +149,8 @@ class Packing:
                 taken = np.minimum.accumulate(largest + ranks) - ranks
                 taken = taken[taken >= 0]
                 taking, group = emptiest[: len(taken)], ranks[: len(taken)] * GROUPS // new
-                by_row, by_pair = self.exchange(
-                    free_S[taking], free_T[taking], S[taken], T[taken], group
-                )
+                free, lengths = (free_S[taking], free_T[taking]), (S[taken], T[taken])
+                by_row, by_pair = self.exchange(free, lengths, group)
                 taking, taken = taking[by_row], taken[by_pair]
                 if not len(taken):
                     break
@@ -166,14 +165,7 @@ class Packing:
         rank_of = np.argsort(np.argsort(first))[row_of]
         return np.argsort(rank_of, kind="stable"), np.bincount(rank_of).astype(np.int32)
 
-    def exchange(
-        self,
-        free_S: np.ndarray,
-        free_T: np.ndarray,
-        S: np.ndarray,
-        T: np.ndarray,
-        group: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def exchange(self, free: Sides, lengths: Sides, group: np.ndarray) -> Sides:
         """Return indices of rows and of the pairs they take; before the exchange row i had pair i.
 
         In each group, rows with more free space on the source side take the pairs with longer
@@ -181,9 +173,15 @@ class Packing:
         """
         area = self.S * self.T
         unit = 1 + 2 * area // 65535
-        spare_source = (free_S * self.T - free_T * self.S + area) // unit
-        long_source = (S * self.T - T * self.S + area) // unit
-        by_row = np.lexsort((spare_source.astype(np.uint16), group))
-        by_pair = np.lexsort((long_source.astype(np.uint16), group))
-        fits = (S[by_pair] <= free_S[by_row]) & (T[by_pair] <= free_T[by_row])
+
+        def by_source(S: np.ndarray, T: np.ndarray) -> np.ndarray:
+            """Return the order by group, then by how much more the source side has."""
+            surplus = (S * self.T - T * self.S + area) // unit
+            return np.lexsort((surplus.astype(np.uint16), group))
+
+        by_row, by_pair = by_source(*free), by_source(*lengths)
+        fits_S, fits_T = (
+            length[by_pair] <= room[by_row] for length, room in zip(lengths, free, strict=True)
+        )
+        fits = fits_S & fits_T
         return by_row[fits], by_pair[fits]

@@ -13,6 +13,7 @@ import datetime
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import babel
@@ -23,7 +24,7 @@ import babel.units
 
 from jformer.errors import UserError
 
-Render = Callable[[babel.Locale], str]
+Render = Callable[..., str]  # words a value, given `locale=`
 Names = dict[str, list[str]]  # CLDR's codes of territories, languages, currencies and units
 
 NAMED = ("territories", "languages", "currencies")  # sorts with some names held out
@@ -52,7 +53,7 @@ def make_splits(
         # Bounded, because small inventories run out of new phrases.
         for _ in range(4 * wanted):
             phrase = draw_phrase(rng, names, kinds)
-            source_text, target_text = (tidy(phrase(locale)) for locale in locales)
+            source_text, target_text = (tidy(phrase(locale=locale)) for locale in locales)
             if accept(source_text) and source_text not in targets_of:
                 drawn.append(source_text)
             if targets_of.setdefault(source_text, target_text) != target_text:
@@ -139,7 +140,11 @@ def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
     if len(parts) == 1:
         return parts[0]
     style: Any = rng.choice(("standard", "or"))
-    return lambda locale: babel.lists.format_list([part(locale) for part in parts], style, locale)
+
+    def both(locale: babel.Locale) -> str:
+        return babel.lists.format_list([part(locale=locale) for part in parts], style, locale)
+
+    return both
 
 
 # Kinds: the value is drawn before the locale is known, so that both sides mean the same.
@@ -158,51 +163,45 @@ def draw_number(rng: random.Random) -> float:
 def date(rng: random.Random, names: Names) -> Render:
     # Not medium: in May one locale writes it like long while another does not.
     day, style = draw_moment(rng), rng.choice(("short", "long", "full"))
-    return lambda locale: babel.dates.format_date(day, style, locale)
+    return partial(babel.dates.format_date, day, style)
 
 
 def time(rng: random.Random, names: Names) -> Render:
     moment, style = draw_moment(rng), rng.choice(("short", "medium"))
     say = rng.choice((babel.dates.format_time, babel.dates.format_datetime))
-    return lambda locale: say(moment, style, locale=locale)
+    return partial(say, moment, style)
 
 
 def duration(rng: random.Random, names: Names) -> Render:
-    units: Any = babel.dates.TIMEDELTA_UNITS
-    unit, seconds = rng.choice(units)
+    unit, seconds = rng.choice(babel.dates.TIMEDELTA_UNITS)
     delta = datetime.timedelta(seconds=seconds * rng.choice((-1, 1)) * rng.randrange(1, 13))
-    return lambda locale: babel.dates.format_timedelta(
-        delta, unit, threshold=99, add_direction=True, locale=locale
-    )
+    say: Render = babel.dates.format_timedelta
+    return partial(say, delta, unit, threshold=99, add_direction=True)
 
 
 def quantity(rng: random.Random, names: Names) -> Render:
     number, unit = draw_number(rng), rng.choice(names["units"])
-    return lambda locale: babel.units.format_unit(number, unit, "long", locale=locale)
+    return partial(babel.units.format_unit, number, unit, "long")
 
 
 def money(rng: random.Random, names: Names) -> Render:
     number, currency = draw_number(rng), rng.choice(names["currencies"])
     style: Any = rng.choice(("standard", "name"))
-    return lambda locale: babel.numbers.format_currency(
-        number, currency, locale=locale, format_type=style
-    )
+    return partial(babel.numbers.format_currency, number, currency, format_type=style)
 
 
-def territory(rng: random.Random, names: Names) -> Render:
-    code = rng.choice(names["territories"])
-    return lambda locale: locale.territories[code]
+def name(sort: str, rng: random.Random, names: Names) -> Render:
+    code = rng.choice(names[sort])
+    return lambda locale: getattr(locale, sort)[code]
 
 
-def language(rng: random.Random, names: Names) -> Render:
-    code = rng.choice(names["languages"])
-    return lambda locale: locale.languages[code]
+territory, language = partial(name, "territories"), partial(name, "languages")
 
 
 def language_of_territory(rng: random.Random, names: Names) -> Render:
     """Draw a language with a territory, rendered as Babel writes the name of a locale."""
-    spoken, where = rng.choice(names["languages"]), rng.choice(names["territories"])
-    return lambda locale: f"{locale.languages[spoken]} ({locale.territories[where]})"
+    spoken, where = language(rng, names), territory(rng, names)
+    return lambda locale: f"{spoken(locale=locale)} ({where(locale=locale)})"
 
 
 NAMED_KINDS = [territory, language, language_of_territory, money]

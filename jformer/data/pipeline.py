@@ -68,8 +68,8 @@ def make_batches(
     config: Config, pairs: TokenPairs, rows: np.ndarray, vocabularies: Vocabularies
 ) -> Batches:
     """Return the batches of the training pairs `rows`, laid out as the config says."""
-    data, tokens = config.data, config.train.batch_tokens
-    (S, T), redraw = pairs.lengths(rows), None
+    data, tokens, redraw = config.data, config.train.batch_tokens, None
+    S, T = pairs.lengths(rows)
     if data.bpe_dropout:
         redraw = droppers(vocabularies, data)
         # The layout fits one random segmentation of each pair, as a sample of all epochs.

@@ -4,9 +4,12 @@ import dataclasses
 import itertools
 import mmap
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+Starts = np.ndarray | None  # whether each id begins a word, for BPE dropout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,17 +18,16 @@ class Ragged:
 
     flat: np.ndarray  # this and the arrays below may be memory-mapped files
     offsets: np.ndarray
-    word_starts: np.ndarray | None = None  # whether each id begins a word, for BPE dropout
+    word_starts: Starts = None
 
     @classmethod
-    def from_rows(cls, rows: Sequence[Sequence[int]]) -> "Ragged":
-        return cls.from_lengths(
-            np.fromiter(itertools.chain.from_iterable(rows), np.int32), [len(row) for row in rows]
-        )
+    def from_rows(cls, rows: Sequence[Sequence[int]], word_starts: Starts = None) -> Self:
+        flat = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+        return cls.from_lengths(flat, [len(row) for row in rows], word_starts)
 
     @classmethod
-    def from_lengths(cls, flat: np.ndarray, lengths: Sequence[int] | np.ndarray) -> "Ragged":
-        return cls(flat, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+    def from_lengths(cls, flat: np.ndarray, lengths: ArrayLike, word_starts: Starts = None) -> Self:
+        return cls(flat, np.append(0, np.cumsum(lengths, dtype=np.int64)), word_starts)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -36,17 +38,27 @@ class Ragged:
         release(self.offsets)
         return lengths
 
-    def tokens(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the given rows concatenated, and their lengths."""
+    def rows(self) -> list[list[int]]:
+        ids = self.flat.tolist()
+        return [ids[begin:end] for begin, end in itertools.pairwise(self.offsets.tolist())]
+
+    def take(self, rows: np.ndarray) -> "Ragged":
+        """Return the given rows, in memory."""
         begins = self.offsets[rows]
         lengths = self.offsets[rows + 1] - begins
-        tokens = self.flat.take(ranges(begins, lengths))
+        places = ranges(begins, lengths)
+        starts = None if self.word_starts is None else self.word_starts.take(places)
+        taken = Ragged.from_lengths(self.flat.take(places), lengths, starts)
         release(self.flat, self.offsets)
-        return tokens, lengths
+        return taken
 
     def followed_by(self, other: "Ragged") -> "Ragged":
-        offsets = np.concatenate([self.offsets, self.offsets[-1] + other.offsets[1:]])
-        return Ragged(np.concatenate([self.flat, other.flat]), offsets)
+        """Return the rows of both; starts of words are kept if both have them."""
+        offsets = np.append(self.offsets, self.offsets[-1] + other.offsets[1:])
+        starts = None
+        if self.word_starts is not None and other.word_starts is not None:
+            starts = np.append(self.word_starts, other.word_starts)
+        return Ragged(np.append(self.flat, other.flat), offsets, starts)
 
 
 class TokenPairs(NamedTuple):
@@ -71,7 +83,7 @@ def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
     if first.all():
         return a
     rows = np.arange(len(first))
-    return Ragged.from_lengths(*a.followed_by(b).tokens(np.where(first, rows, len(a) + rows)))
+    return a.followed_by(b).take(np.where(first, rows, len(a) + rows))
 
 
 def release(*arrays: np.ndarray) -> None:

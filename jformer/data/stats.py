@@ -13,13 +13,7 @@ from jformer.data.cache import content_hash
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.pipeline import make_batches
 from jformer.data.ragged import Ragged
-from jformer.data.tokenize import (
-    SIDES,
-    Tokenized,
-    make_vocabularies,
-    tokenize_corpora,
-    trainable,
-)
+from jformer.data.tokenize import SIDES, Tokenized, make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 
 EXAMPLES = 10
@@ -107,13 +101,12 @@ def coverage(
         uses = [uses[0] + uses[1]] * 2
     for split, text in scored.items():
         facts[split] = {}
-        for name, v, used, texts in zip(
-            SIDES, vocabularies, uses, (text.sources, text.targets), strict=True
-        ):
-            ids = v.encode(texts)
-            unseen = sum(int(np.sum(used[text_ids] == 0)) for text_ids in ids)
-            facts[split][f"unseen_{name}_tokens"] = unseen
-            changed = sum(v.decode(i) != text for i, text in zip(ids, texts, strict=True))
+        sides = zip(SIDES, vocabularies, uses, (text.sources, text.targets), strict=True)
+        for name, v, used, texts in sides:
+            encoded = v.encode_flat(texts)
+            facts[split][f"unseen_{name}_tokens"] = int(np.sum(used[encoded.flat] == 0))
+            decoded = map(v.decode, encoded.rows())
+            changed = sum(a != b for a, b in zip(decoded, texts, strict=True))
             facts[split][f"{name}_texts_changed"] = changed
     return facts
 
@@ -150,7 +143,7 @@ def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, 
 
 def pieces(vocabulary: Vocabulary, side: Ragged, row: int) -> list[str]:
     """Return the text of each id of a row; a part of a character shows as U+FFFD."""
-    ids, _ = side.tokens(np.array([row]))
+    ids = side.take(np.array([row])).flat
     return [vocabulary.decode([i]) for i in ids[:-1].tolist()] + ["</s>"]
 
 

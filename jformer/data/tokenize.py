@@ -13,7 +13,6 @@ import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -54,15 +53,6 @@ class Tokenized:
         return f"{self.places[bisect.bisect_right(self.ends, pair)]}:{self.lines[pair]}"
 
 
-class Chunk(NamedTuple):
-    """Pairs of one corpus that are tokenized together."""
-
-    corpus: int  # its index
-    lines: list[int]
-    sources: list[str]
-    targets: list[str]
-
-
 def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> Vocabularies:
     """Learn vocabularies from evenly spaced training pairs, or load the files that `data` names.
 
@@ -101,13 +91,12 @@ def tokenize_corpora(
     corpora: list[Corpus], content: str, vocabularies: Vocabularies, data: DataConfig
 ) -> Tokenized:
     """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` says so."""
-    limit = data.max_length if data.long_pairs == "truncate" else None
     words = data.bpe_dropout > 0  # only BPE dropout needs word starts
-    how = how_read(corpora, data)
+    how, limit = how_read(corpora, data), truncated_length(data)
     depends_on = [content, how, vocabularies.hash, data.bad_lines, limit, words]
 
     def build(folder: Path) -> None:
-        write_tokens(folder, corpora, vocabularies, data.bad_lines, limit, words)
+        write_tokens(folder, corpora, vocabularies, data)
 
     folder = entry(data, "tokens", depends_on, build)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -132,42 +121,36 @@ def count_rows(corpora: list[Corpus]) -> int:
     return sum(1 for corpus in corpora for _ in corpus.rows())
 
 
+def truncated_length(data: DataConfig) -> int | None:
+    """Return how many ids of a text are kept, with EOS; None if all of them are."""
+    return data.max_length if data.long_pairs == "truncate" else None
+
+
 def write_tokens(
-    folder: Path,
-    corpora: list[Corpus],
-    vocabularies: Vocabularies,
-    policy: str,
-    limit: int | None,
-    words: bool,
+    folder: Path, corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
 ) -> None:
-    """Write all files of a cache entry; with `words` also which ids begin a word."""
-    began, total = time.monotonic(), count_rows(corpora)
+    """Write all files of a cache entry; for BPE dropout also which ids begin a word."""
+    began, total, limit = time.monotonic(), count_rows(corpora), truncated_length(data)
     log.info("tokenizing  %s pairs ...", f"{total:,}")
     report, pairs = Report(), [0] * len(corpora)
     lines: list[np.ndarray] = []
+    lengths: list[list[np.ndarray]] = [[], []]
     dtypes = ["uint16" if vocabulary.size <= 2**16 else "int32" for vocabulary in vocabularies]
-    lengths: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context((folder / f"{side}.ids").open("wb")) for side in SIDES]
-        of_words = [
-            stack.enter_context((folder / f"{side}.words").open("wb")) for side in SIDES if words
-        ]
-        progress = stack.enter_context(contextlib.closing(Progress("pair", total)))
-        for chunk in chunks(corpora, policy, report):
-            sides = encode(vocabularies, chunk)
-            lines.append(np.array(chunk.lines, np.uint32))
-            longest = np.maximum(sides[0][1], sides[1][1])
+    with contextlib.closing(Progress("pair", total)) as progress:
+        for which, numbers, split in chunks(corpora, data.bad_lines, report):
+            sides = encode(vocabularies, split)
+            longest = np.maximum(sides.sources.lengths, sides.targets.lengths)
             for row in np.flatnonzero(longest >= limit) if limit else ():
-                place = corpora[chunk.corpus].places[0]
-                report.add("truncated", f"{place}:{chunk.lines[row]}")
-            for side, (ids, counts, starts) in enumerate(sides):
-                ids, counts, starts = append_eos(ids, counts, starts, limit)
-                ids.astype(dtypes[side]).tofile(files[side])
-                if words:
-                    starts.tofile(of_words[side])
-                lengths[side].append(counts)
-            progress.advance(len(chunk.lines))
-            pairs[chunk.corpus] += len(chunk.lines)
+                report.add("truncated", f"{corpora[which].places[0]}:{numbers[row]}")
+            for side, (name, encoded) in enumerate(zip(SIDES, sides, strict=True)):
+                texts = append_eos(encoded, limit)
+                append(folder / f"{name}.ids", texts.flat.astype(dtypes[side]))
+                if data.bpe_dropout > 0 and texts.word_starts is not None:
+                    append(folder / f"{name}.words", texts.word_starts)
+                lengths[side].append(texts.lengths)
+            lines.append(np.array(numbers, np.uint32))
+            pairs[which] += len(numbers)
+            progress.advance(len(numbers))
     ends = list(itertools.accumulate(pairs))
     if not ends[-1]:
         places = ", ".join(corpus.places[0] for corpus in corpora)
@@ -176,17 +159,24 @@ def write_tokens(
     for name, parts in zip(SIDES, lengths, strict=True):
         offsets = np.concatenate([[0], np.cumsum(np.concatenate(parts), dtype=np.int64)])
         np.save(folder / f"{name}_offsets.npy", offsets)
-    meta = {
-        "dtypes": dict(zip(SIDES, dtypes, strict=True)),
-        "ends": ends,
-        "decisions": report.decisions,
-    }
+    of_sides = dict(zip(SIDES, dtypes, strict=True))
+    meta = {"dtypes": of_sides, "ends": ends, "decisions": report.decisions}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     log.info("tokenizing  took %.0f s; kept in %s", time.monotonic() - began, folder.parent)
 
 
-def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk]:
-    """Yield the pairs without an empty side in chunks; report the others."""
+def append(path: Path, values: np.ndarray) -> None:
+    with path.open("ab") as file:
+        values.tofile(file)
+
+
+def chunks(
+    corpora: list[Corpus], policy: str, report: Report
+) -> Iterator[tuple[int, list[int], Split]]:
+    """Yield the index of a corpus with the line numbers and the texts of some of its pairs.
+
+    Pairs with an empty side are left out and reported.
+    """
     for which, corpus in enumerate(corpora):
         pairs = read(corpus, policy, report)
         while part := list(itertools.islice(pairs, CHUNK)):
@@ -197,33 +187,31 @@ def chunks(corpora: list[Corpus], policy: str, report: Report) -> Iterator[Chunk
                 else:
                     report.add("empty", f"{corpus.places[0]}:{pair[0]}")
             if kept:
-                yield Chunk(which, *map(list, zip(*kept, strict=True)))
+                numbers, sources, targets = map(list, zip(*kept, strict=True))
+                yield which, numbers, Split(sources, targets)
 
 
-def encode(
-    vocabularies: Vocabularies, texts: Chunk | Split
-) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return ids, lengths and word starts of the sources, and the same of the targets."""
+def encode(vocabularies: Vocabularies, texts: Split) -> TokenPairs:
     sources = vocabularies.source.encode_flat(texts.sources)
-    return [sources, vocabularies.target.encode_flat(texts.targets)]
+    return TokenPairs(sources, vocabularies.target.encode_flat(texts.targets))
 
 
-def append_eos(
-    ids: np.ndarray, counts: np.ndarray, word_starts: np.ndarray, limit: int | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def append_eos(texts: Ragged, limit: int | None = None) -> Ragged:
     """Append EOS, as a separate word, to each text; cut each to at most `limit` ids with EOS."""
-    if limit and len(counts) and counts.max() >= limit:
-        within = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+    assert texts.word_starts is not None, "encoded texts have them"
+    ids, starts, lengths = texts.flat, texts.word_starts, texts.lengths
+    if limit and len(texts) and lengths.max() >= limit:
+        within = np.arange(len(ids)) - np.repeat(texts.offsets[:-1], lengths)
         kept = within < limit - 1
-        ids, word_starts, counts = ids[kept], word_starts[kept], np.minimum(counts, limit - 1)
-    ends = np.cumsum(counts)
-    return np.insert(ids, ends, EOS), counts + 1, np.insert(word_starts, ends, True)
+        ids, starts, lengths = ids[kept], starts[kept], np.minimum(lengths, limit - 1)
+    ends = np.cumsum(lengths)
+    with_eos = np.insert(ids, ends, EOS)
+    return Ragged.from_lengths(with_eos, lengths + 1, np.insert(starts, ends, True))
 
 
 def tokenize(split: Split, vocabularies: Vocabularies) -> TokenPairs:
     """Return the token ids of a split to be scored, without skipping or cutting any text."""
-    sides = [append_eos(*side) for side in encode(vocabularies, split)]
-    return TokenPairs(*(Ragged.from_lengths(ids, counts) for ids, counts, _ in sides))
+    return TokenPairs(*map(append_eos, encode(vocabularies, split)))
 
 
 def trainable(tokenized: Tokenized, data: DataConfig) -> np.ndarray:

@@ -6,7 +6,6 @@ missing unknown entry only at the first text that needs it. SentencePiece models
 the library's format, in which a run saves its vocabulary.
 """
 
-import importlib
 import json
 import re
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from jformer.errors import UserError
+from jformer.errors import import_extra
 
 # Gaps allowed beyond the number of entries; each is a row of the embedding that nothing uses.
 MOST_GAPS = 1000
@@ -73,11 +72,8 @@ def from_sentencepiece(path: Path) -> Tokenizer:
     The two may differ where two segmentations have the same score, since sentencepiece's floats
     have 32 bits, and where the model's normaliser changes a character of a user-defined symbol.
     """
-    try:
-        proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto
-    except ImportError as error:
-        needed = "needs the package sentencepiece: pip install 'jformer[sentencepiece]'"
-        raise UserError(f"{path}: {needed}") from error
+    module, needed = "sentencepiece.sentencepiece_model_pb2", "needs the package sentencepiece"
+    proto = import_extra(module, f"{path}: {needed}", "sentencepiece").ModelProto
     model, types = proto.FromString(path.read_bytes()), proto.SentencePiece
     spec, is_bpe = model.trainer_spec, model.trainer_spec.model_type == model.trainer_spec.BPE
     of_type = {piece.type: i for i, piece in enumerate(model.pieces)}

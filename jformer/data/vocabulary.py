@@ -16,7 +16,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain, count, islice, pairwise, takewhile
+from itertools import chain, count, islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +82,7 @@ class Vocabulary:
     def _forget(self) -> None:
         """Empty the cache of words or whole texts: their ids, and which ids begin a word."""
         self._numbers: dict[str, int] = defaultdict(count().__next__)  # in order of first look-up
-        self._ids = self._starts = Ragged.from_rows([])
+        self._words = Ragged.from_rows([], np.array([], bool))
 
     @classmethod
     def train(
@@ -162,36 +162,32 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""
-        ids, lengths, _ = (array.tolist() for array in self.encode_flat(texts))
-        return [ids[end - n : end] for end, n in zip(accumulate(lengths), lengths, strict=True)]
+        return self.encode_flat(texts).rows()
 
-    def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return all ids of `encode`, each text's length, and starts of pre-tokenizer words."""
+    def encode_flat(self, texts: Sequence[str]) -> Ragged:
+        """Return the ids of `encode` in one array, with the starts of pre-tokenizer words."""
         if isinstance(texts, str):
             raise TypeError("encode takes a list of texts, got one string")
         starts = range(0, max(len(texts), 1), PART)
-        parts = [self._encode_part(texts[start : start + PART]) for start in starts]
-        ids, lengths, word_starts = map(np.concatenate, zip(*parts, strict=True))
-        return ids, lengths, word_starts
+        parts = (self._encode_part(texts[start : start + PART]) for start in starts)
+        return functools.reduce(Ragged.followed_by, parts)
 
-    def _encode_part(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _encode_part(self, texts: Sequence[str]) -> Ragged:
         units = [self._units(text) for text in texts]
         numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(units)), np.int64)
-        missing = list(islice(self._numbers, len(self._ids), None))
+        missing = list(islice(self._numbers, len(self._words), None))
         encodings = self._tokenizer.encode_batch(
             [unit[1:] if unit[0] == "\n" else f" {unit}" for unit in missing],
             add_special_tokens=False,
         )
-        self._ids = self._ids.followed_by(Ragged.from_rows([part.ids for part in encodings]))
-        starts = [[a != b for a, b in pairwise([None, *part.word_ids])] for part in encodings]
-        self._starts = self._starts.followed_by(Ragged.from_rows(starts))
-        ids, lengths = self._ids.tokens(numbers)
-        word_starts, _ = self._starts.tokens(numbers)
-        unit_ends, text_ends = (np.cumsum([0, *parts]) for parts in (lengths, map(len, units)))
+        starts = [a != b for part in encodings for a, b in pairwise([None, *part.word_ids])]
+        new = Ragged.from_rows([part.ids for part in encodings], np.array(starts, bool))
+        self._words = self._words.followed_by(new)
+        found = self._words.take(numbers)
         if len(self._numbers) > WORDS_KEPT or not self._by_words:
             self._forget()
-        lengths = np.diff(unit_ends[text_ends]).astype(np.int32)
-        return ids + np.int32(FIRST), lengths, word_starts.astype(bool)
+        text_ends = np.cumsum([0, *map(len, units)])
+        return Ragged(found.flat + np.int32(FIRST), found.offsets[text_ends], found.word_starts)
 
     def _units(self, text: str) -> list[str]:
         """Return the words, or the whole text, to encode once; the first begins with "\\n"."""

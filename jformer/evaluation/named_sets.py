@@ -10,14 +10,7 @@ import os
 import socket
 from pathlib import Path
 
-from sacrebleu import (
-    DATASETS,
-    SACREBLEU_DIR,
-    get_available_testsets,
-    get_langpairs_for_testset,
-    get_reference_files,
-    get_source_file,
-)
+import sacrebleu
 from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
 
 from jformer.data.corpora import read_text, texts, unescape
@@ -44,11 +37,11 @@ def open_test_set(
 
 def check_name(name: str, pair: str) -> None:
     """Raise `UserError` for a test set or a language pair that sacreBLEU does not have."""
-    if name not in (names := get_available_testsets()):
+    if name not in (names := sacrebleu.get_available_testsets()):
         close = difflib.get_close_matches(name, names, n=3)
         near = f"; did you mean {' or '.join(close)}?" if close else ""
         raise UserError(f"{name}: no test set of sacreBLEU{near} (`sacrebleu --list` has them all)")
-    if pair not in (pairs := get_langpairs_for_testset(name)):
+    if pair not in (pairs := sacrebleu.get_langpairs_for_testset(name)):
         raise UserError(f"{name}: not from and to {pair}; it has {', '.join(sorted(pairs))}")
 
 
@@ -64,7 +57,7 @@ def fetch(name: str, pair: str) -> list[str]:
     logger.addFilter(keep)
     socket.setdefaulttimeout(SECONDS)
     try:
-        return [get_source_file(name, pair), *get_reference_files(name, pair)]
+        return [sacrebleu.get_source_file(name, pair), *sacrebleu.get_reference_files(name, pair)]
     # Network, archive and parser raise errors of any type; or sacreBLEU logs the reason and exits.
     except (Exception, SystemExit) as error:
         reason = " ".join(" ".join(told or [f"{type(error).__name__}: {error}"]).split())
@@ -79,11 +72,11 @@ def fetch(name: str, pair: str) -> list[str]:
 
 
 def folder(name: str) -> str:
-    return os.path.join(SACREBLEU_DIR, name)
+    return os.path.join(sacrebleu.SACREBLEU_DIR, name)
 
 
 def read(name: str, path: Path) -> list[str]:
     """Return the lines of a file; the escapes that sacreBLEU leaves in SGML text are resolved."""
-    escaped = isinstance(DATASETS[name], FakeSGMLDataset)
+    escaped = isinstance(sacrebleu.DATASETS[name], FakeSGMLDataset)
     lines = texts(path)
     return read_text(map(unescape, lines) if escaped else lines, str(path), "error")

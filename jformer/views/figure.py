@@ -2,15 +2,10 @@
 
 from typing import Any
 
-from jformer.errors import UserError
+from jformer.errors import import_extra
 
 
 def new_figure(width: float, height: float, dpi: int) -> Any:
     """Return an empty `Figure` of `width` x `height` inches with the constrained layout."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError(
-            "a picture needs the package matplotlib: pip install 'jformer[plot]'"
-        ) from error
-    return Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+    matplotlib = import_extra("matplotlib.figure", "a picture needs the package matplotlib", "plot")
+    return matplotlib.Figure(figsize=(width, height), dpi=dpi, layout="constrained")

@@ -4,7 +4,7 @@ import html
 import textwrap
 from typing import Any
 
-from jformer.errors import UserError
+from jformer.errors import import_extra
 from jformer.views.report import Row, base_line, table
 
 # Split and name in metrics.jsonl, title of the plot, label of its y axis.
@@ -72,15 +72,12 @@ def page(rows: list[Row]) -> str:
 
 def curves(rows: list[Row]) -> str:
     """Return the HTML of one plot for each kind of curve that any run has."""
-    try:
-        from plotly.graph_objects import Figure
-    except ImportError as error:
-        raise UserError(
-            "--output needs the package plotly: pip install 'jformer[report]'"
-        ) from error
+    plotly = import_extra("plotly.graph_objects", "--output needs the package plotly", "report")
     parts: list[str] = []
     for split, name, title, unit in CURVES:
-        figure = Figure(lines(rows, split, name), {**LAYOUT, "title": title, "yaxis_title": unit})
+        figure = plotly.Figure(
+            lines(rows, split, name), {**LAYOUT, "title": title, "yaxis_title": unit}
+        )
         figure.update_traces(
             mode="lines+markers",
             marker_size=5,

@@ -4,6 +4,7 @@ Run directories are only read, never written to; their runs may still be in trai
 """
 
 import dataclasses
+import itertools
 import logging
 import re
 import statistics
@@ -125,21 +126,17 @@ def read_run(workdir: Path) -> RunSummary:
     return RunSummary(workdir, config, count, lines, read_results(workdir))
 
 
-def see_all(workdirs: Sequence[Path]) -> list[RunSummary]:
-    """Return summaries of the runs that have begun; damaged ones are left out with a warning."""
-    runs = []
-    for workdir in workdirs:
-        if has_run(workdir):
-            try:
-                runs.append(read_run(workdir))
-            except (UserError, OSError) as error:
-                log.warning("%s is left out: %s", workdir, error)
-    return runs
-
-
 def read_rows(workdirs: Sequence[Path]) -> list[Row]:
-    """Return a row per config from all readable runs; runs that differ in seed share a row."""
-    runs = see_all(workdirs)
+    """Return a row per config from all runs that have begun; runs that differ in seed share a row.
+
+    Damaged runs are left out with a warning.
+    """
+    runs = []
+    for workdir in filter(has_run, workdirs):
+        try:
+            runs.append(read_run(workdir))
+        except (UserError, OSError) as error:
+            log.warning("%s is left out: %s", workdir, error)
     if not runs:
         return []
     flat = [flat_with_widths(run.config) for run in runs]
@@ -158,8 +155,6 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     # The base comes first, then the rows of the paper's Table 3 in its order.
     printed = [*TABLE_3, None]
     rows.sort(key=lambda row: (bool(row.changes), printed.index(row.paper)))
-    if not any(row.paper for row in rows if row.changes):
-        rows = [dataclasses.replace(row, paper=None) for row in rows]
     return rows
 
 
@@ -171,30 +166,34 @@ def table(rows: list[Row]) -> list[list[str]]:
     """Return the heading, then the cells of every row."""
     splits = list(dict.fromkeys(split for row in rows for run in row.runs for split in run.scores))
     several = any(len(row.runs) > 1 for row in rows)
-    printed = any(row.paper for row in rows)
-    heading = ["changed", *(["seeds"] if several else []), "state", "validation NLL"]
-    names = [METRICS[name].short for name in REPORTED]
-    heading += [f"{split} {name}" for split in splits for name in names]
-    heading += ["parameters", "FLOPs", "time"]
-    heading += [f"paper's {name}" for name in ("row", "BLEU", "PPL", "parameters") if printed]
-    cells = [heading]
-    for row in rows:
-        seeds = [str(len({run.config.seed for run in row.runs}))] if several else []
-        line = [row.label, *seeds, state_of(row)]
-        curves = [run.curve("validation", "nll") for run in row.runs]
-        line.append(spread([curve[-1][1] for curve in curves if curve], 3))
-        for split in splits:
-            scores = [run.scores[split] for run in row.runs if split in run.scores]
-            line += [
-                spread([score[name] for score in scores if name in score], METRICS[name].digits)
-                for name in REPORTED
-            ]
-        line += [number(row.runs[0].parameters), exponent(mean_spent(row, "flops"))]
-        line.append(duration(mean_spent(row, "seconds")))
-        if printed:
-            line += of_paper(row.paper)
-        cells.append(line)
-    return cells
+    columns = {"changed": [row.label for row in rows]}
+    if several:
+        columns["seeds"] = [str(len({run.config.seed for run in row.runs})) for row in rows]
+    columns["state"] = [", ".join(dict.fromkeys(run.state for run in row.runs)) for row in rows]
+    columns["validation NLL"] = [spread(last_likelihoods(row), 3) for row in rows]
+    for split, name in itertools.product(splits, REPORTED):
+        metric = METRICS[name]
+        means = [spread(scores_of(row, split, name), metric.digits) for row in rows]
+        columns[f"{split} {metric.short}"] = means
+    counts = [row.runs[0].parameters for row in rows]
+    columns["parameters"] = ["-" if count is None else f"{count:,}" for count in counts]
+    columns["FLOPs"] = [exponent(mean_spent(row, "flops")) for row in rows]
+    columns["time"] = [duration(mean_spent(row, "seconds")) for row in rows]
+    if any(row.paper for row in rows if row.changes):
+        papers = zip(*(of_paper(row.paper) for row in rows), strict=True)
+        for name, cells in zip(("row", "BLEU", "PPL", "parameters"), papers, strict=True):
+            columns[f"paper's {name}"] = [*cells]
+    return [[*columns], *map(list, zip(*columns.values(), strict=True))]
+
+
+def last_likelihoods(row: Row) -> list[float]:
+    curves = [run.curve("validation", "nll") for run in row.runs]
+    return [curve[-1][1] for curve in curves if curve]
+
+
+def scores_of(row: Row, split: str, name: str) -> list[float]:
+    scores = [run.scores.get(split, {}) for run in row.runs]
+    return [score[name] for score in scores if name in score]
 
 
 def of_paper(row: PaperRow | None) -> list[str]:
@@ -202,11 +201,6 @@ def of_paper(row: PaperRow | None) -> list[str]:
         return ["", "", "", ""]
     millions = f"{row.millions} M" if row.millions else ""
     return [row.name, f"{row.bleu:.1f}", f"{row.perplexity:.2f}", millions]
-
-
-def state_of(row: Row) -> str:
-    """Return the distinct states of a row's runs, separated by commas."""
-    return ", ".join(dict.fromkeys(run.state for run in row.runs))
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -222,10 +216,6 @@ def spread(values: list[float], digits: int) -> str:
 def mean_spent(row: Row, name: str) -> float | None:
     spent = [spent for run in row.runs if (spent := run.spent(name)) is not None]
     return statistics.mean(spent) if spent else None
-
-
-def number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}"
 
 
 def exponent(value: float | None) -> str:

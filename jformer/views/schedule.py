@@ -15,15 +15,15 @@ from jformer.views.figure import new_figure
 POINTS = 2000  # points of the line; a run of fewer steps has one per step
 
 
-def write_schedule(config: Config, flag: str, name: str) -> None:
-    """Draw the learning rate into the file of --FLAG=NAME, a .png or a .svg."""
+def write_schedule(config: Config, name: str) -> None:
+    """Draw the learning rate into the file of --plot=NAME, a .png or a .svg."""
     format = Path(name).suffix
     if format not in (".png", ".svg"):
-        raise UserError(f"--{flag}={name}: a picture's name must end in .png or .svg")
-    check_writable(flag, name)
+        raise UserError(f"--plot={name}: a picture's name must end in .png or .svg")
+    check_writable("plot", name)
     picture = io.BytesIO()
     draw_schedule(config).savefig(picture, format=format.removeprefix("."))
-    write_file(flag, name, picture.getvalue())
+    write_file("plot", name, picture.getvalue())
 
 
 def draw_schedule(config: Config) -> Any:

@@ -13,7 +13,7 @@ from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
-from jformer.data.tokenize import append_eos, encode
+from jformer.data.tokenize import tokenize
 from jformer.data.vocabulary import Vocabularies
 from tests.conftest import number_words, small_config
 
@@ -53,7 +53,8 @@ def batches(request):
 
 
 def members_of(epoch):
-    return [epoch.members_of(number)[0].tolist() for number in range(len(epoch))]
+    starts = epoch.row_offsets
+    return [epoch.members[starts[first] : starts[end]].tolist() for _, first, end in epoch.batches]
 
 
 def rows_of(batch):
@@ -100,7 +101,7 @@ def test_texts_come_whole_with_their_marks_in_one_of_the_shapes(kind):
     for number in range(len(epoch)):
         batch = batches.batch(0, number)
         shapes.add((*batch["source_BS"].shape, batch["target_BT"].shape[1]))
-        members, _ = epoch.members_of(number)
+        members = members_of(epoch)[number]
         for pair, (source, target, labels) in zip(members, rows_of(batch), strict=True):
             expected = [
                 side.flat[side.offsets[pair] : side.offsets[pair + 1]].tolist()
@@ -131,7 +132,7 @@ def test_dropout_cuts_each_epoch_otherwise_and_never_changes_the_text(kind):
     batches, changed = make_batches(kind), 0
     for epoch in (0, 1):
         for number in range(len(batches.epoch(epoch))):
-            members, _ = batches.epoch(epoch).members_of(number)
+            members = members_of(batches.epoch(epoch))[number]
             for pair, (source, _, labels) in zip(
                 members, rows_of(batches.batch(epoch, number)), strict=True
             ):
@@ -228,11 +229,7 @@ def redrawing(max_length):
     words = number_words(100, 160).targets
     split = Split([text.upper() for text in words], words)
     vocabularies = Vocabularies.train(lambda: zip(split.sources, split.targets, strict=True), data)
-    sides = []
-    for side in encode(vocabularies, split):
-        ids, lengths, word_starts = append_eos(*side)
-        sides.append(Ragged(ids, Ragged.from_lengths(ids, lengths).offsets, word_starts))
-    pairs, config = TokenPairs(*sides), dataclasses.replace(config, data=data)
+    pairs, config = tokenize(split, vocabularies), dataclasses.replace(config, data=data)
     made = pipeline.make_batches(config, pairs, np.arange(len(split)), vocabularies)
     return split, vocabularies, made
 

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from jformer.config import BOS, EOS, PAD
 from jformer.data import bpe_dropout
 from jformer.data.bpe_dropout import NO_MERGE, PLACE_BITS, BpeDropout, PairTable
+from jformer.data.ragged import Ragged
 
 TEXTS = Path("README.md").read_text(encoding="utf-8").split("\n")  # with empty ones among them
 SMALL = st.text("aabbc' \u00e9", max_size=30)
@@ -55,8 +56,12 @@ def split(flat, lengths):
     return [row.tolist() for row in np.split(flat, np.cumsum(lengths)[:-1])]
 
 
-def rng(seed=0):
-    return np.random.default_rng(seed)
+def redrawn(merges, probability, encoded, seed=0):
+    """New ids of the texts in one array, and their lengths."""
+    flat, lengths, starts = encoded
+    texts = Ragged(flat, np.append(0, np.cumsum(lengths)), starts)
+    drawn = BpeDropout(merges, probability)(texts, np.random.default_rng(seed))
+    return drawn.flat, drawn.lengths
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +71,7 @@ def bpe():
 
 def test_without_dropout_the_ids_come_back(bpe):
     flat, lengths, starts = bpe.encode(TEXTS)
-    result = BpeDropout(bpe.merges, 0)(flat, lengths, starts, rng())
+    result = redrawn(bpe.merges, 0, (flat, lengths, starts))
     np.testing.assert_array_equal(result[0], flat)
     np.testing.assert_array_equal(result[1], lengths)
 
@@ -78,7 +83,7 @@ def test_the_text_of_each_sentence_stays_whatever_the_probability(learned, other
     texts = learned + others
     flat, lengths, starts = bpe.encode(texts)
     for probability in (0, 0.1, 0.6, 1):
-        drawn = BpeDropout(bpe.merges, probability)(flat, lengths, starts, rng())
+        drawn = redrawn(bpe.merges, probability, (flat, lengths, starts))
         assert bpe.letters(*drawn) == bpe.letters(flat, lengths)
         if probability == 0:
             np.testing.assert_array_equal(drawn[0], flat)
@@ -87,24 +92,23 @@ def test_the_text_of_each_sentence_stays_whatever_the_probability(learned, other
 
 
 def test_all_dropped_leaves_base_symbols(bpe):
-    drawn, numbers = BpeDropout(bpe.merges, 1)(*bpe.encode(TEXTS), rng())
+    drawn, numbers = redrawn(bpe.merges, 1, bpe.encode(TEXTS))
     assert not set(drawn.tolist()) & set(bpe.merges[:, 2].tolist())
     assert numbers.tolist() == [len(text.encode()) for text in TEXTS]
 
 
 def test_a_seed_gives_the_same_ids_again_and_another_gives_others(bpe):
-    encoded, drop = bpe.encode(TEXTS), BpeDropout(bpe.merges, 0.1)
-    first, again, other = (drop(*encoded, rng(seed))[0].tolist() for seed in (5, 5, 6))
+    encoded = bpe.encode(TEXTS)
+    drawn = (redrawn(bpe.merges, 0.1, encoded, seed)[0] for seed in (5, 5, 6))
+    first, again, other = (ids.tolist() for ids in drawn)
     assert first == again != other
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
 def test_ids_keep_their_type_and_lengths_theirs(bpe, dtype):
-    drawn, numbers = BpeDropout(bpe.merges, 0.3)(*bpe.encode(TEXTS, dtype), rng())
+    drawn, numbers = redrawn(bpe.merges, 0.3, bpe.encode(TEXTS, dtype))
     assert (drawn.dtype, numbers.dtype) == (dtype, np.int32)
-    np.testing.assert_array_equal(
-        drawn, BpeDropout(bpe.merges, 0.3)(*bpe.encode(TEXTS), rng())[0]
-    )  # fmt: skip
+    np.testing.assert_array_equal(drawn, redrawn(bpe.merges, 0.3, bpe.encode(TEXTS))[0])
 
 
 @pytest.mark.parametrize("probability", [0, 0.5, 1])
@@ -113,8 +117,8 @@ def test_ids_of_no_entry_pass_through(bpe, probability):
     framed = [[PAD, BOS, *row, EOS, 9999, PAD] for row in split(flat, lengths)]
     of_words = [[1, 1, *row, 1, 1, 1] for row in split(starts, lengths)]
     flat, starts = (np.array([*itertools.chain(*rows)]) for rows in (framed, of_words))
-    drop = BpeDropout(bpe.merges, probability)
-    for row in split(*drop(flat, lengths + 5, starts.astype(bool), rng())):
+    encoded = flat, lengths + 5, starts.astype(bool)
+    for row in split(*redrawn(bpe.merges, probability, encoded)):
         assert row[:2] + row[-3:] == [PAD, BOS, EOS, 9999, PAD]
         assert not {PAD, BOS, EOS, 9999} & set(row[2:-3])
 
@@ -123,26 +127,26 @@ def test_texts_are_drawn_in_slices_that_end_with_sentences(bpe, monkeypatch):
     monkeypatch.setattr(bpe_dropout, "SLICE", 7)  # less than most sentences, and empty ones between
     segment, sizes = BpeDropout._segment, []
 
-    def spy(self, flat, *others):
-        sizes.append(len(flat))
-        return segment(self, flat, *others)
+    def spy(self, texts, offsets, rng):
+        sizes.append(offsets[-1] - offsets[0])
+        return segment(self, texts, offsets, rng)
 
     monkeypatch.setattr(BpeDropout, "_segment", spy)
     flat, lengths, starts = bpe.encode(["", "", *TEXTS, "", ""])
-    assert BpeDropout(bpe.merges, 0)(flat, lengths, starts, rng())[0].tolist() == flat.tolist()
+    assert redrawn(bpe.merges, 0, (flat, lengths, starts))[0].tolist() == flat.tolist()
     assert max(sizes) < 7 + lengths.max()
-    drawn = BpeDropout(bpe.merges, 0.4)(flat, lengths, starts, rng())
+    drawn = redrawn(bpe.merges, 0.4, (flat, lengths, starts))
     assert bpe.letters(*drawn) == bpe.letters(flat, lengths)
 
 
 def test_no_text_and_no_merge_are_no_special_case(bpe):
     none = np.array([], np.int32)
     for lengths in (none, np.array([0, 0])):
-        drawn, numbers = BpeDropout(bpe.merges, 0.5)(none, lengths, none.astype(bool), rng())
+        drawn, numbers = redrawn(bpe.merges, 0.5, (none, lengths, none.astype(bool)))
         assert drawn.tolist() == []
         assert numbers.tolist() == lengths.tolist()
     flat, lengths, starts = bpe.encode(TEXTS)
-    drawn, numbers = BpeDropout(np.zeros((0, 3), np.int32), 0.5)(flat, lengths, starts, rng())
+    drawn, numbers = redrawn(np.zeros((0, 3), np.int32), 0.5, (flat, lengths, starts))
     assert drawn.tolist() == flat.tolist()
     assert numbers.tolist() == lengths.tolist()
 
@@ -151,8 +155,7 @@ def test_a_cut_of_the_pre_tokenizer_stays_also_where_merges_would_join_the_words
     bpe = Bpe(["sun it's", "sun he's", "sun"] * 9, 300)
     encoded = bpe.encode(["'sun"])
     assert parts(bpe, encoded[0]) == ["'s", "u", "n"]  # BPE alone would make it ' and sun
-    drop = BpeDropout(bpe.merges, 0.5)
-    drawn = {tuple(parts(bpe, drop(*encoded, rng(seed))[0])) for seed in range(50)}
+    drawn = {tuple(parts(bpe, redrawn(bpe.merges, 0.5, encoded, seed)[0])) for seed in range(50)}
     assert drawn == {("'s", "u", "n"), ("'", "s", "u", "n")}
 
 
@@ -194,7 +197,7 @@ def draw(words, p, draws=20_000):
     flat = np.array([*itertools.chain(*ids)] * draws)
     starts = np.array([i == 0 for word in ids for i in range(len(word))] * draws)
     lengths = np.full(draws, len(flat) // draws)
-    rows = split(*BpeDropout(np.array(MERGES, np.int32), p)(flat, lengths, starts, rng()))
+    rows = split(*redrawn(np.array(MERGES, np.int32), p, (flat, lengths, starts)))
     return collections.Counter(map(tuple, rows))
 
 

@@ -16,6 +16,7 @@ from jformer.config import EOS, DataConfig
 from jformer.data import tokenize as tokenize_module
 from jformer.data.cache import content_hash
 from jformer.data.pipeline import open_corpora
+from jformer.data.ragged import Ragged
 from jformer.data.tokenize import (
     append_eos,
     make_vocabularies,
@@ -178,12 +179,9 @@ def test_long_pairs_are_cut_where_the_config_says_so(data):
 
 def test_cutting_leaves_what_is_short_enough():
     starts = np.array([True, False, True, False, False])
-    ids, counts, starts = append_eos(
-        np.array([5, 6, 7, 8, 9]), np.array([2, 0, 3]), starts, limit=3
-    )  # fmt: skip
-    assert ids.tolist() == [5, 6, EOS, EOS, 7, 8, EOS]
-    assert counts.tolist() == [3, 1, 3]
-    assert starts.tolist() == [True, False, True, True, True, False, True]
+    texts = append_eos(Ragged.from_rows([[5, 6], [], [7, 8, 9]], starts), limit=3)
+    assert texts.rows() == [[5, 6, EOS], [EOS], [7, 8, EOS]]
+    assert texts.word_starts.tolist() == [True, False, True, True, True, False, True]
 
 
 def test_a_corpus_of_which_nothing_is_left_is_refused(data):

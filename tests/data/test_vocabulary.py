@@ -199,7 +199,8 @@ def test_flat_ids_are_the_ids_of_each_text_in_order(kind, monkeypatch):
     texts = ["der Hund", "", "  die  Katze ", "der Hund", "12\n3", "der Hund"]
     monkeypatch.setattr(module, "PART", 4)
     monkeypatch.setattr(module, "WORDS_KEPT", 2)
-    ids, lengths, _ = trained(kind).encode_flat(texts)
+    encoded = trained(kind).encode_flat(texts)
+    ids, lengths = encoded.flat, encoded.lengths
     assert ids.dtype == lengths.dtype == np.int32
     singly = [trained(kind).encode([text])[0] for text in texts]
     assert ids.tolist() == [*itertools.chain(*singly)]
@@ -208,10 +209,11 @@ def test_flat_ids_are_the_ids_of_each_text_in_order(kind, monkeypatch):
 
 
 def test_words_begin_where_the_pre_tokenizer_cuts():
-    ids, _, word_starts = trained().encode_flat(["der Hund's 12", "", "un!"])
-    entries = [trained().decode([token]) for token in ids]
+    encoded = trained().encode_flat(["der Hund's 12", "", "un!"])
+    entries = [trained().decode([token]) for token in encoded.flat]
     words = "".join(
-        f"|{text}" if first else text for text, first in zip(entries, word_starts, strict=True)
+        f"|{text}" if first else text
+        for text, first in zip(entries, encoded.word_starts, strict=True)
     )
     assert words == "|der| Hund|'s| |1|2|un|!"
 
@@ -227,7 +229,8 @@ def test_what_is_remembered_of_words_is_bounded(monkeypatch, tmp_path):
 
 
 def test_no_texts_have_no_ids():
-    ids, lengths, _ = trained().encode_flat([])
+    encoded = trained().encode_flat([])
+    ids, lengths = encoded.flat, encoded.lengths
     assert (ids.shape, lengths.shape, trained().encode([])) == ((0,), (0,), [])
     assert (ids.dtype, lengths.dtype) == (np.int32, np.int32)
 

@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import sacrebleu
 from sacrebleu import DATASETS
 
 from jformer.errors import UserError
@@ -35,7 +36,7 @@ def offer(monkeypatch, folder: Path, name: str, files: dict[str, str], url: str 
             (folder / path).write_text(text, encoding="utf-8")
             tar.add(folder / path, path)
     kept, dataset = folder / "kept", DATASETS[name]
-    monkeypatch.setattr(named_sets, "SACREBLEU_DIR", str(kept))
+    monkeypatch.setattr(sacrebleu, "SACREBLEU_DIR", str(kept))
     monkeypatch.setattr(dataset, "_outdir", str(kept / name))
     monkeypatch.setattr(dataset, "_rawdir", str(kept / name / "raw"))
     monkeypatch.setattr(dataset, "data", [url or archive.as_uri()])
