@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jformer.config import Config, DecodeConfig
+from jformer.config import DecodeConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
 from jformer.decoding.attention import Attention, attention_of
@@ -23,10 +23,9 @@ from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError
-from jformer.model.transformer import Transformer
 from jformer.schema import nearest
 from jformer.training.loss import perplexity
-from jformer.training.restore import restore, run_and_checkpoint
+from jformer.training.restore import Restored, restore, run_and_checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +52,10 @@ class Scored:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A run and its restored `params`: those of a checkpoint, or the mean of several."""
+class Run(Restored):
+    """A restored run, by itself or with the other members of an ensemble."""
 
-    workdir: Path
-    config: Config
-    model: Transformer
-    params: Any
-    vocabularies: Vocabularies
-    step: int
-    checkpoint: str  # the argument of `load`
-    others: tuple["Run", ...] = ()  # the other members of an ensemble
+    others: tuple["Run", ...] = ()
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -244,4 +236,4 @@ def load(
     for name, other in zip(ensemble, others, strict=True):
         if other.vocabularies.hash != restored.vocabularies.hash:
             raise UserError(f"{name}: has another vocabulary than {workdir}; train both with one")
-    return Run(workdir=Path(workdir), checkpoint=str(checkpoint), others=others, **vars(restored))
+    return Run(**vars(restored), others=others)

@@ -17,6 +17,7 @@ single process may read alone.
 """
 
 import contextlib
+import json
 import logging
 import shutil
 from collections.abc import Collection
@@ -40,13 +41,14 @@ from jformer.training.storage import (
     SaveError,
     differences,
     one_line,
-    read_items,
+    read_arrays,
     verify_checksums,
 )
 
 log = logging.getLogger(__name__)
 
 ARRAYS = ("params", "optimizer_state", "ema")
+TEXT = "metadata"  # orbax's name for the file of an item in JSON
 
 
 class CorruptCheckpointError(UserError):
@@ -239,7 +241,8 @@ class Checkpoints:
             raise CorruptCheckpointError(f"{directory}: damaged: {found}")
         try:
             differing = differences(directory, trees)
-            items = {} if differing else read_items(directory, trees, texts, self._together)
+            items = {} if differing else read_arrays(directory, trees, self._together)
+            items |= {name: json.loads((directory / name / TEXT).read_bytes()) for name in texts}
         except Exception as error:
             # Only a checkpoint without checksums fails here. In a job of several processes one may
             # fail alone, and must not fall back to an earlier step than the others.

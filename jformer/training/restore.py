@@ -47,6 +47,10 @@ def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
+    """A run directory and `params` of it: those of a checkpoint, or the mean of several."""
+
+    workdir: Path
+    checkpoint: str  # by which the parameters were asked for
     config: Config
     vocabularies: Vocabularies
     model: Transformer
@@ -79,7 +83,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
         raise CorruptCheckpointError(
             f"{error}; --checkpoint={which} needs it, and takes another step, too, of {others}"
         ) from error
-    return Restored(config, vocabularies, model, params, steps[-1])
+    return Restored(workdir, which, config, vocabularies, model, params, steps[-1])
 
 
 def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
