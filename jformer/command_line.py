@@ -40,18 +40,14 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         status = run()
         print(end="", flush=True)  # a failing standard output raises here, not at exit
         return status
-    except (UserError, flags.Error) as error:
-        if debug:
-            traceback.print_exc()
-        told, status = one_line(error), 2
     except BrokenPipeError:
         drop_output()  # the reader has closed the pipe, as `head` does
         return 128 + signal.SIGPIPE
-    except (RunError, OSError) as error:
+    except (UserError, flags.Error, RunError, OSError) as error:
         if debug:
             traceback.print_exc()
         drop_output()
-        told, status = str(error), 1
+        told, status = one_line(error), 2 if isinstance(error, UserError | flags.Error) else 1
     except Stopped as stopped:
         told, status = str(stopped), 128 + stopped.number
     except KeyboardInterrupt:
@@ -155,21 +151,14 @@ def naming_failures_in(path: str) -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        if not (line := line_of(path, error)):
+        places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError):
+            places.append((error.filename or "", error.lineno))
+        lines = [line for name, line in places if os.path.abspath(name) == os.path.abspath(path)]
+        if not lines:
             raise
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{path}:{line}: {told}") from error
-
-
-def line_of(path: str, error: BaseException) -> int:
-    """Return the line of the file where the error was raised; 0 if it was raised elsewhere."""
-    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename:
-        places.append((error.filename, error.lineno))
-    for name, line in reversed(places):
-        if os.path.abspath(name) == os.path.abspath(path):
-            return line or 0
-    return 0
+        raise UserError(f"{path}:{lines[-1]}: {told}") from error
 
 
 def config_from(text: str) -> config_dict.ConfigDict:

@@ -90,9 +90,12 @@ class Run(Restored):
             raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
         run = self.with_decode(**decode)
         found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line)
-        if details:
-            return run._detailed(found)
-        return [[translation_of(one) for one in ones] for ones in found]
+        if not details:
+            return [[translation_of(one) for one in ones] for ones in found]
+        pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
+        fewest = min(member.config.model.decoder_layers for member in (run, *run.others))
+        forced = run._forced(pairs, run.config.decode.layer_to_align(fewest))
+        return [[detailed(one, forced, run.vocabularies) for one in ones] for ones in found]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
@@ -168,12 +171,6 @@ class Run(Restored):
         config = dataclasses.replace(self.config, decode=decode)
         config.check()
         return dataclasses.replace(self, config=config)
-
-    def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
-        pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
-        fewest = min(run.config.model.decoder_layers for run in (self, *self.others))
-        forced = self._forced(pairs, self.config.decode.layer_to_align(fewest))
-        return [[detailed(one, forced, self.vocabularies) for one in ones] for ones in found]
 
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
         if len(sources) != len(targets):

@@ -56,7 +56,8 @@ class Config(Section):
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work, alone or with others."""
         model, data, train = self.model, self.data, self.train
-        self.check_keys()
+        for section in (self, data, train, self.optimizer, self.parallel, self.decode):
+            section.check_keys()
         data.check()
         train.check()
         self.optimizer.check(train.steps)

@@ -86,10 +86,8 @@ class Checkpoints:
 
     def close(self) -> None:
         """Finish a save in progress and close; raises `SaveError` if the save fails."""
-        try:
+        with contextlib.closing(self._all):
             self._best.close()
-        finally:
-            self._all.close()
 
     def finish(self, step: int) -> None:
         """Wait for the checkpoint of the last step, which holds the result of the run.

@@ -6,7 +6,6 @@ config and the text that it began with. Other versions, which may round differen
 
 import dataclasses
 import importlib.metadata
-import itertools
 import platform
 from pathlib import Path
 from typing import Any
@@ -97,11 +96,3 @@ def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: 
             f"{workdir}/{CONFIG}: not the config that the checkpoint of step {step} was trained "
             f"with: {'; '.join(changed)}. Put that one back"
         )
-
-
-def changed_file(before: Hashes, now: Hashes) -> str:
-    """Return the first file that was changed, added or removed; empty if there is none."""
-    for (old_name, old), (name, content) in itertools.zip_longest(before, now, fillvalue=("", "")):
-        if old != content:
-            return name or old_name
-    return ""

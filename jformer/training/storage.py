@@ -118,11 +118,8 @@ class CheckpointDirectory:
 
     def close(self) -> None:
         if self._writer:
-            try:
+            with self._deleter, contextlib.closing(self._writer):
                 self.steps()
-            finally:
-                self._writer.close()
-                self._deleter.shutdown()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
