@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jformer.config import DecodeConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
 from jformer.decoding.attention import Attention, attention_of
@@ -23,7 +22,7 @@ from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError
-from jformer.schema import nearest
+from jformer.schema import replaced
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
 
@@ -163,11 +162,7 @@ class Run(Restored):
         """Return the same run with other values in `config.decode`, which are checked."""
         if not changes:
             return self
-        known = [field.name for field in dataclasses.fields(DecodeConfig)]
-        for name, value in changes.items():
-            if name not in known:
-                raise UserError(f"{name}={value!r}: no key of config.decode{nearest(name, known)}")
-        decode = dataclasses.replace(self.config.decode, **changes)
+        decode = replaced(self.config.decode, changes, "decode.")
         config = dataclasses.replace(self.config, decode=decode)
         config.check()
         return dataclasses.replace(self, config=config)
