@@ -7,7 +7,6 @@ command resumes after the last whole line.
 import contextlib
 import dataclasses
 import fcntl
-import json
 import os
 import signal
 import stat
@@ -141,7 +140,7 @@ def resume(descriptor: int, path: Path, job: dict[str, Any], format: str) -> int
     done, size = whole_lines(partial, format) if note.exists() else (0, 0)
     if not (done and is_begun(partial, note, job)):
         done = size = 0
-        files.replace_file(note, json.dumps(job, indent=2).encode())
+        files.write_object(note, job)
     os.ftruncate(descriptor, size)
     return done
 
