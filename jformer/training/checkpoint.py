@@ -56,7 +56,7 @@ class CorruptCheckpointError(UserError):
 
 
 class Checkpoints:
-    """The checkpoints of one run directory; close it, or leave its `with`, to finish a save.
+    """The checkpoints of one run directory; leave its `with` to finish a save.
 
     Without `train`, it only reads. With it, there may be one checkpoint too many during a run: an
     old one is deleted only after a new one is known to be complete.
@@ -77,17 +77,14 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
+        """Finish a save in progress; raises `SaveError` if that fails and nothing else has."""
         try:
-            self.close()
+            with contextlib.closing(self._all):
+                self._best.close()
         except SaveError as error:
             if kind is None:
                 raise
             log.warning("%s", error)  # the exception already raised ends the run
-
-    def close(self) -> None:
-        """Finish a save in progress and close; raises `SaveError` if the save fails."""
-        with contextlib.closing(self._all):
-            self._best.close()
 
     def finish(self, step: int) -> None:
         """Wait for the checkpoint of the last step, which holds the result of the run.
