@@ -31,9 +31,9 @@ from jax.experimental import multihost_utils
 
 from jformer.config import Config, TrainConfig
 from jformer.errors import UserError
-from jformer.rundir import BEST, CHECKPOINTS, VOCABULARY
+from jformer.rundir import BEST, CHECKPOINTS
 from jformer.training.processes import of_first
-from jformer.training.provenance import describe
+from jformer.training.provenance import check_vocabulary, describe
 from jformer.training.retention import kept
 from jformer.training.step import TrainState
 from jformer.training.storage import (
@@ -144,7 +144,7 @@ class Checkpoints:
         damaged: dict[int, CorruptCheckpointError] = {}
         for step in reversed(self.steps()):
             try:
-                self.check_vocabulary(step, vocabulary_hash)
+                check_vocabulary(self.metadata(step), vocabulary_hash, self._workdir)
                 restored = self.restore(step, like)
             except CorruptCheckpointError as error:
                 if self._train is None or self._train.damaged == "error":
@@ -191,14 +191,6 @@ class Checkpoints:
             there = there.with_name(f"{step}-{again}")
         there.parent.mkdir(exist_ok=True)
         return (self._all.path / str(step)).rename(there)
-
-    def check_vocabulary(self, step: int, vocabulary_hash: str, best: bool = False) -> None:
-        """Raise `UserError` if the checkpoint was trained with another vocabulary."""
-        if self.metadata(step, best)["vocabulary_hash"] != vocabulary_hash:
-            raise UserError(
-                f"{self._workdir}/{VOCABULARY}: not the vocabulary that the checkpoints beside "
-                f"it were trained with; put that one back, or choose another --workdir"
-            )
 
     def remove_best(self) -> None:
         """Delete the best checkpoint, left by an earlier start that saved no other checkpoint."""

@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 
 from jformer.config import Config, with_current_names
 from jformer.errors import UserError
-from jformer.rundir import CONFIG
+from jformer.rundir import CONFIG, VOCABULARY
 from jformer.schema import flatten
 from jformer.version import __version__
 
@@ -87,6 +87,15 @@ def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
         "vocabulary_hash": vocabulary_hash,
         "versions": versions(),
     }
+
+
+def check_vocabulary(metadata: dict[str, Any], vocabulary_hash: str, workdir: Path) -> None:
+    """Raise `UserError` if a checkpoint was trained with another vocabulary than its run has."""
+    if metadata["vocabulary_hash"] != vocabulary_hash:
+        raise UserError(
+            f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints beside it were "
+            f"trained with; put that one back, or choose another --workdir"
+        )
 
 
 def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: int) -> None:

@@ -16,7 +16,7 @@ from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.rundir import config_of
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
-from jformer.training.provenance import check_config
+from jformer.training.provenance import check_config, check_vocabulary
 from jformer.training.retention import averaged
 
 NAMES = "average, last, best, a step, or several steps with commas between"
@@ -73,8 +73,9 @@ def restore(workdir: Path, which: str = "average") -> Restored:
         best = which == "best"
         steps = steps_named(which, checkpoints, config, workdir)
         for step in steps:
-            checkpoints.check_vocabulary(step, vocabularies.hash, best)
-            check_config(checkpoints.metadata(step, best), config, workdir, step)
+            metadata = checkpoints.metadata(step, best)
+            check_vocabulary(metadata, vocabularies.hash, workdir)
+            check_config(metadata, config, workdir, step)
         moving = config.train.ema_decay > 0 and which in ("average", "best")
         item = "ema" if moving else "params"
         params = checkpoints.params(steps, abstract_params(model), item, best)
