@@ -5,10 +5,10 @@ Only this module, `main` and the programs in experiments/ read flags.
 
 import contextlib
 import io
-import itertools
 import logging
 import os
 import re
+import runpy
 import signal
 import sys
 import traceback
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections import config_flags
+from ml_collections import config_dict, config_flags
 
 from jformer.config import Config, freeze
 from jformer.errors import RunError, Stopped, UserError
@@ -40,18 +40,14 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         status = run()
         print(end="", flush=True)  # a failing standard output raises here, not at exit
         return status
-    except (UserError, flags.Error) as error:
-        if debug:
-            traceback.print_exc()
-        told, status = one_line(error), 2
     except BrokenPipeError:
         drop_output()  # the reader has closed the pipe, as `head` does
         return 128 + signal.SIGPIPE
-    except (RunError, OSError) as error:
+    except (UserError, flags.Error, RunError, OSError) as error:
         if debug:
             traceback.print_exc()
         drop_output()
-        told, status = str(error), 1
+        told, status = one_line(error), 2 if isinstance(error, UserError | flags.Error) else 1
     except Stopped as stopped:
         told, status = str(stopped), 128 + stopped.number
     except KeyboardInterrupt:
@@ -147,16 +143,6 @@ def flags_and_folders(
     return values, folders
 
 
-def config_file(arguments: list[str]) -> str:
-    """Return the path in `--config=PATH[:DATASET]`; empty where there is none."""
-    text = ""
-    for argument, following in itertools.pairwise([*arguments, ""]):
-        name, has_value, value = argument.partition("=")
-        if name in ("--config", "-config"):
-            text = value if has_value else following
-    return text.partition(":")[0]
-
-
 @contextlib.contextmanager
 def naming_failures_in(path: str) -> Iterator[None]:
     """Turn any exception raised in a user's Python file into a `UserError` with its line number."""
@@ -165,24 +151,39 @@ def naming_failures_in(path: str) -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        cause: BaseException | None = error  # ml_collections and absl wrap the original
-        while cause is not None and not (line := line_of(path, cause)):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None:
+        places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError):
+            places.append((error.filename or "", error.lineno))
+        lines = [line for name, line in places if os.path.abspath(name) == os.path.abspath(path)]
+        if not lines:
             raise
-        told = " ".join(f"{type(cause).__name__}: {cause}".split())
-        raise UserError(f"{path}:{line}: {told}") from error
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{path}:{lines[-1]}: {told}") from error
 
 
-def line_of(path: str, error: BaseException) -> int:
-    """Return the line of the file where the error was raised; 0 if it was raised elsewhere."""
-    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename:
-        places.append((error.filename, error.lineno))
-    for name, line in reversed(places):
-        if os.path.abspath(name) == os.path.abspath(path):
-            return line or 0
-    return 0
+def config_from(text: str) -> config_dict.ConfigDict:
+    """Return what `get_config(DATASET)` returns in the file of `--config=PATH[:DATASET]`."""
+    path, *dataset = text.split(":", 1)
+    if os.path.isdir(path):
+        raise UserError(f"--config={path}: is a folder; there is configs/tiny.py, for one")
+    try:
+        with naming_failures_in(path):
+            get_config = runpy.run_path(path).get("get_config")
+            if get_config is None:
+                raise UserError(f"{path}: has no function get_config(), which makes a config")
+            config = get_config(*dataset)
+    except (OSError, ImportError) as error:
+        raise UserError(f"--config: {error}; there is configs/tiny.py, for one") from error
+    except TypeError as error:
+        raise UserError(f"{path}: get_config() cannot be called ({error})") from error
+    if isinstance(config, dict):
+        return config_dict.ConfigDict(config)
+    if not isinstance(config, config_dict.ConfigDict):
+        raise UserError(
+            f"{path}: get_config() returned {config!r}; it must return a config, as that of "
+            f"default_config()"
+        )
+    return config
 
 
 def parse(
@@ -194,9 +195,7 @@ def parse(
     `decode.*` and `data.bad_lines` can change.
     """
     check_flags(Config(), arguments)
-    values, rest = own_flags(arguments, defaults)
-    config_values = flags.FlagValues()
-    known: dict[str, Any] = {"sys_argv": ["", *rest], "flag_values": config_values}
+    values, rest = own_flags(arguments, defaults if of_run else {"config": "", **defaults})
     if of_run:
         for argument in rest:
             if re.match(r"--?config(?!\.decode\.|\.data\.bad_lines)", argument):
@@ -204,40 +203,24 @@ def parse(
                     f"{argument}: the run is trained; only config.decode.* and "
                     f"config.data.bad_lines can change"
                 )
-        stored = config_of(Path(values.workdir))
-        config_flags.DEFINE_config_dict("config", thaw(stored), **known)
+        config = thaw(config_of(Path(values.workdir)))
     else:
-        config_flags.DEFINE_config_file("config", None, **known)
-    path = config_file(rest)
-    if os.path.isdir(path):
-        raise UserError(f"--config={path}: is a folder; there is configs/tiny.py, for one")
+        # Without a --config another mistake is told first: that of --cfg, for one.
+        config = config_from(values.config) if values.config else thaw(Config())
     try:
-        with naming_failures_in(path):
-            extra = config_values(["", *rest])[1:]
-            config = config_values.config
-            is_config = isinstance(config, dict) or hasattr(config, "to_dict")
-        if path and not is_config:
-            raise UserError(
-                f"{path}: get_config() returned {config!r}; it must return a config, as that of "
-                f"default_config()"
-            )
-        frozen = None if config is None else freeze(config)
+        overrides = flags.FlagValues()
+        known: dict[str, Any] = {"sys_argv": ["", *rest], "flag_values": overrides}
+        config_flags.DEFINE_config_dict("config", config, **known)
+        extra = overrides(["", *rest])[1:]
     except flags.UnrecognizedFlagError as error:
         keys = [f"config.{key}" for key in flatten(Config())]
         names = [key for key in keys if key.endswith(f".{error.flagname}")]
         hint = nearest(error.flagname, names or ["config", *defaults])
         raise UserError(f"--{error.flagname} is no flag of this command{hint}") from error
-    except OSError as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"--config: {reason}; there is configs/tiny.py, for one") from error
     except (AttributeError, LookupError, TypeError) as error:
-        if path and "get_config" in str(error):
-            raise UserError(
-                f"{path}: has no function get_config(), which makes a config"
-            ) from error
         raise UserError(f"--config: {error}") from error
     if extra:
         raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")
-    if frozen is None:
+    if not of_run and not values.config:
         raise UserError("--config is missing, as in --config=configs/tiny.py")
-    return values, frozen
+    return values, freeze(config)

@@ -68,6 +68,11 @@ def read_object(path: Path, way_out: str) -> dict[str, Any]:
     return content
 
 
+def write_object(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON object for `read_object`."""
+    replace_file(path, json.dumps(content, indent=2).encode() + b"\n")
+
+
 def check_writable(flag: str, name: str) -> None:
     """Raise `UserError` where --FLAG=NAME cannot be written, before long work is lost by that."""
     if os.path.isdir(name):

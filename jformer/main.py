@@ -65,8 +65,10 @@ from jformer.command_line import (
 )
 from jformer.config import Config
 from jformer.console import say
+from jformer.data.corpora import open_corpus, texts
 from jformer.errors import UserError
 from jformer.files import check_writable, write_file
+from jformer.output import check_output, fingerprints, open_output, standard_input
 from jformer.schema import help_text, nearest
 
 EXAMPLES_SHOWN = 5
@@ -182,9 +184,6 @@ def translate_command(arguments: list[str]) -> int:
     if flag.format == "text" and config.decode.n_best > 1:
         raise UserError("--format=text: has one output a line; take jsonl or tsv for n_best")
 
-    from jformer.data.corpora import texts
-    from jformer.output import check_output, fingerprints, open_output, standard_input, stopping
-
     check_output(flag.output, [flag.input, flag.prefix])
     files = fingerprints({"input": flag.input, "prefix": flag.prefix}, config.data.bad_lines)
 
@@ -194,8 +193,7 @@ def translate_command(arguments: list[str]) -> int:
     run = open_run(flag, config)
     lines = texts(Path(flag.input)) if flag.input else standard_input()
     prefixes = texts(Path(flag.prefix)) if flag.prefix else None
-    output = open_output(flag.output, job_of(run, flag.format, files), flag.format)
-    with stopping(output):
+    with open_output(flag.output, job_of(run, flag.format, files), flag.format) as output:
         place, total = flag.input or "standard input", files.get("input", {}).get("lines")
         translate_stream(run, lines, place, prefixes, output, flag.format, total)
     return 0
@@ -206,8 +204,6 @@ def score_command(arguments: list[str]) -> int:
     flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
     one_of("format", flag.format, *FORMATS)
 
-    from jformer.data.corpora import open_corpus
-    from jformer.output import check_output, fingerprints, open_output, stopping
     from jformer.stream import score_stream
     from jformer.training.loss import perplexity
 
@@ -215,8 +211,7 @@ def score_command(arguments: list[str]) -> int:
     check_output(flag.output, map(str, corpus.files))
     fingerprints({str(path): str(path) for path in corpus.files}, config.data.bad_lines)
     run = open_run(flag, config)
-    output = open_output(flag.output, {}, "")
-    with stopping(output):
+    with open_output(flag.output, {}, "") as output:
         total, tokens = score_stream(run, corpus, output, flag.format)
     mean = perplexity(-total, tokens)
     say(f"log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
@@ -253,7 +248,6 @@ def summary_command(arguments: list[str]) -> int:
 
 def report_command(arguments: list[str]) -> int:
     flag, folders = flags_and_folders(arguments, {"output": ""})
-
     if flag.output:
         check_writable("output", flag.output)
 

@@ -5,9 +5,8 @@ command resumes after the last whole line.
 """
 
 import contextlib
+import dataclasses
 import fcntl
-import hashlib
-import json
 import os
 import signal
 import stat
@@ -41,40 +40,25 @@ def drop_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@dataclasses.dataclass(frozen=True)
 class Output:
-    """An open file, pipe or terminal that already holds the outputs of `done` input lines.
+    """An open file, pipe or terminal that already holds the outputs of `done` input lines."""
 
-    A file at `path` gets its name when it is complete; if the output `goes_on`, the same command
-    resumes what a stopped one has written.
-    """
-
-    def __init__(
-        self, descriptor: int, done: int = 0, path: Path | None = None, goes_on: bool = False
-    ):
-        self.done, self.goes_on = done, goes_on
-        self._descriptor, self._path = descriptor, path
+    descriptor: int
+    done: int
 
     def write(self, text: str) -> None:
         """Write whole lines; if the disk is full, an incomplete one is cut off a regular file."""
         data, written = text.encode(), 0
         try:
             while written < len(data):
-                written += os.write(self._descriptor, data[written:])
+                written += os.write(self.descriptor, data[written:])
         except OSError:
             half = written - (data.rfind(b"\n", 0, written) + 1)
-            if half and stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-                end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-                os.ftruncate(self._descriptor, end - half)
+            if half and stat.S_ISREG(os.fstat(self.descriptor).st_mode):
+                end = os.lseek(self.descriptor, 0, os.SEEK_CUR)
+                os.ftruncate(self.descriptor, end - half)
             raise
-
-    def complete(self) -> None:
-        """Finish the output after its last line."""
-        if self._path:
-            files.partial_of(self._path).rename(self._path)
-            note_of(self._path).unlink()
-
-    def close(self) -> None:
-        os.close(self._descriptor)
 
 
 def note_of(path: Path) -> Path:
@@ -99,25 +83,49 @@ def check_output(name: str, read: Iterable[str]) -> None:
         files.check_partial(note_of(final))
 
 
-def open_output(name: str, job: dict[str, Any], format: str) -> Output:
+@contextlib.contextmanager
+def open_output(name: str, job: dict[str, Any], format: str) -> Iterator[Output]:
     """Open a file, or standard output without a name; devices and pipes are written directly.
 
-    `job` holds all that the lines of a file depend on, and {} never resumes. Raises `UserError` for
-    the lines of another job, which are neither resumed nor discarded.
+    A file gets its name when the block ends. If that is stopped, the same command resumes what it
+    has written: `job` holds all that the lines of a file depend on, and {} never resumes. Raises
+    `UserError` for the lines of another job, which are neither resumed nor discarded.
     """
+    path, done = None, 0
     if not name:
-        return Output(os.dup(sys.stdout.fileno()))
-    if files.is_special(name):
-        return Output(files.open_special("output", name))
-    path = files.final_path(name)
-    with files.writing("output", name):
-        descriptor = files.open_partial(files.partial_of(path))
-        try:
-            done = resume(descriptor, path, job, format)
-        except (UserError, OSError):
-            os.close(descriptor)
-            raise
-    return Output(descriptor, done, path, goes_on=bool(job))
+        descriptor = os.dup(sys.stdout.fileno())
+    elif files.is_special(name):
+        descriptor = files.open_special("output", name)
+    else:
+        path = files.final_path(name)
+        with files.writing("output", name):
+            descriptor = files.open_partial(files.partial_of(path))
+    try:
+        if path:
+            with files.writing("output", name):
+                done = resume(descriptor, path, job, format)
+        with stopping("; the same command goes on" if path and job else ""):
+            yield Output(descriptor, done)
+            if path:
+                files.partial_of(path).rename(path)
+                note_of(path).unlink()
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def stopping(goes_on: str) -> Iterator[None]:
+    """Raise `Stopped` in the block on SIGTERM and Ctrl-C."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped(number, f"what is written is whole{goes_on}")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def resume(descriptor: int, path: Path, job: dict[str, Any], format: str) -> int:
@@ -132,7 +140,7 @@ def resume(descriptor: int, path: Path, job: dict[str, Any], format: str) -> int
     done, size = whole_lines(partial, format) if note.exists() else (0, 0)
     if not (done and is_begun(partial, note, job)):
         done = size = 0
-        files.replace_file(note, json.dumps(job, indent=2).encode())
+        files.write_object(note, job)
     os.ftruncate(descriptor, size)
     return done
 
@@ -182,14 +190,13 @@ def fingerprints(names: dict[str, str], bad_lines: str) -> dict[str, dict[str, A
         if files.is_special(name):
             result[key] = {"lines": None, "sha256": None}
             continue
-        path, digest, number = existing(Path(name)), hashlib.sha256(), 0
-        plain = path.suffix not in (".gz", ".sgm", ".xml", ".parquet")
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                digest.update(line)
-                if plain:
-                    clean(line, f"{name}:{number}", number == 1, policy, Report())
-        result[key] = {"lines": number if plain else None, "sha256": digest.hexdigest()}
+        path, lines = existing(Path(name)), None
+        if path.suffix not in (".gz", ".sgm", ".xml", ".parquet"):
+            lines = 0
+            with path.open("rb") as file:
+                for lines, line in enumerate(file, start=1):
+                    clean(line, f"{name}:{lines}", lines == 1, policy, Report())
+        result[key] = {"lines": lines, "sha256": files.sha256_of(path)}
     counts = {
         names[key]: found["lines"] for key, found in result.items() if found["lines"] is not None
     }
@@ -197,21 +204,3 @@ def fingerprints(names: dict[str, str], bad_lines: str) -> dict[str, dict[str, A
         told = " and ".join(f"{name} has {count} lines" for name, count in counts.items())
         raise UserError(f"{told}: line i of one must belong to line i of the other")
     return result
-
-
-@contextlib.contextmanager
-def stopping(output: Output) -> Iterator[None]:
-    """Complete the output after the block; within it SIGTERM and Ctrl-C raise `Stopped`."""
-    goes_on = "; the same command goes on" if output.goes_on else ""
-
-    def stop(number: int, frame: Any) -> None:
-        raise Stopped(number, f"what is written is whole{goes_on}")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-        output.complete()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        output.close()

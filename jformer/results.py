@@ -17,7 +17,7 @@ from jformer.errors import UserError
 from jformer.evaluation.compare import compare
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scores import REPORTED, by_length, score
-from jformer.files import read_object, replace_file
+from jformer.files import read_object, write_object
 from jformer.run import Run
 from jformer.rundir import RESULTS
 from jformer.training.loss import perplexity
@@ -114,8 +114,7 @@ def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
     """Put the scores of a test set into results.json; a failure to do so is only a warning."""
     path = run.workdir / RESULTS
     try:
-        results = {**read_results(run.workdir), name: scores}
-        replace_file(path, json.dumps(results, indent=2).encode() + b"\n")
+        write_object(path, {**read_results(run.workdir), name: scores})
     except (OSError, UserError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the scores of %s are not kept there (%s)", path, name, reason)

@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from jformer.config import Config, DecodeConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
 from jformer.decoding.attention import Attention, attention_of
@@ -23,10 +22,9 @@ from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError
-from jformer.model.transformer import Transformer
-from jformer.schema import nearest
+from jformer.schema import replaced
 from jformer.training.loss import perplexity
-from jformer.training.restore import restore, run_and_checkpoint
+from jformer.training.restore import Restored, restore, run_and_checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,17 +51,10 @@ class Scored:
 
 
 @dataclasses.dataclass(frozen=True)
-class Run:
-    """A run and its restored `params`: those of a checkpoint, or the mean of several."""
+class Run(Restored):
+    """A restored run, by itself or with the other members of an ensemble."""
 
-    workdir: Path
-    config: Config
-    model: Transformer
-    params: Any
-    vocabularies: Vocabularies
-    step: int
-    checkpoint: str  # the argument of `load`
-    others: tuple["Run", ...] = ()  # the other members of an ensemble
+    others: tuple["Run", ...] = ()
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -98,9 +89,12 @@ class Run:
             raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
         run = self.with_decode(**decode)
         found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line)
-        if details:
-            return run._detailed(found)
-        return [[translation_of(one) for one in ones] for ones in found]
+        if not details:
+            return [[translation_of(one) for one in ones] for ones in found]
+        pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
+        fewest = min(member.config.model.decoder_layers for member in (run, *run.others))
+        forced = run._forced(pairs, run.config.decode.layer_to_align(fewest))
+        return [[detailed(one, forced, run.vocabularies) for one in ones] for ones in found]
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
@@ -168,20 +162,10 @@ class Run:
         """Return the same run with other values in `config.decode`, which are checked."""
         if not changes:
             return self
-        known = [field.name for field in dataclasses.fields(DecodeConfig)]
-        for name, value in changes.items():
-            if name not in known:
-                raise UserError(f"{name}={value!r}: no key of config.decode{nearest(name, known)}")
-        decode = dataclasses.replace(self.config.decode, **changes)
+        decode = replaced(self.config.decode, changes, "decode.")
         config = dataclasses.replace(self.config, decode=decode)
         config.check()
         return dataclasses.replace(self, config=config)
-
-    def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Translation]]:
-        pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
-        fewest = min(run.config.model.decoder_layers for run in (self, *self.others))
-        forced = self._forced(pairs, self.config.decode.layer_to_align(fewest))
-        return [[detailed(one, forced, self.vocabularies) for one in ones] for ones in found]
 
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
         if len(sources) != len(targets):
@@ -244,4 +228,4 @@ def load(
     for name, other in zip(ensemble, others, strict=True):
         if other.vocabularies.hash != restored.vocabularies.hash:
             raise UserError(f"{name}: has another vocabulary than {workdir}; train both with one")
-    return Run(workdir=Path(workdir), checkpoint=str(checkpoint), others=others, **vars(restored))
+    return Run(**vars(restored), others=others)

@@ -91,7 +91,6 @@ def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd, body, 
     assert told.out == ""
 
 
-@pytest.mark.process
 def test_a_config_that_is_no_config_file_is_named(tmp_path, capfd):
     (tmp_path / "own.py").write_text("")
     for path, message in (
@@ -99,11 +98,11 @@ def test_a_config_that_is_no_config_file_is_named(tmp_path, capfd):
         (tmp_path, f"--config={tmp_path}: is a folder"),
         ("", "--config=: is empty; give it a value, or leave it out"),
     ):
-        # In a process of its own: ml_collections keeps the functions of the file before.
-        done = run_main("train", f"--config={path}", f"--workdir={tmp_path / 'new'}", text=True)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith(f"jformer: {message}")
-        assert done.stderr.count("\n") == 1
+        assert main(["jformer", f"--config={path}", f"--workdir={tmp_path / 'new'}"]) == 2
+        told = capfd.readouterr()
+        assert told.out == ""
+        assert told.err.startswith(f"jformer: {message}")
+        assert told.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("flag", ["--workdir=", "--output=", "--checkpoint="])

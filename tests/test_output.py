@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from jformer.errors import UserError
+from jformer.errors import Stopped, UserError
 from jformer.main import main
 from jformer.output import open_output, whole_lines
 from tests.test_stream import KNOWN, ONE_BY_ONE, as_file, in_lines, learnt, run
@@ -321,20 +321,28 @@ def test_a_stream_cannot_be_gone_on_with(job, learnt, tmp_path, monkeypatch, cap
 
 
 def test_a_flag_that_is_left_out_the_second_time_is_named(tmp_path):
-    first = open_output(str(tmp_path / "out"), {"input": 1, "prefix": 2}, "text")
-    first.write("one\n")
-    first.close()
-    with pytest.raises(UserError, match="by another command, with another prefix; remove it"):
-        open_output(str(tmp_path / "out"), {"input": 1}, "text")
+    def stopped():
+        with open_output(str(tmp_path / "out"), {"input": 1, "prefix": 2}, "text") as output:
+            output.write("one\n")
+            raise Stopped(signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        stopped()
+    with (
+        pytest.raises(UserError, match="by another command, with another prefix; remove it"),
+        open_output(str(tmp_path / "out"), {"input": 1}, "text"),
+    ):
+        pass
 
 
 def test_two_commands_do_not_write_one_file(tmp_path):
-    first = open_output(str(tmp_path / "out"), {"a": 1}, "text")
-    with pytest.raises(UserError, match=r"out\.partial: another command is writing it"):
-        open_output(str(tmp_path / "out"), {"a": 1}, "text")
-    first.write("one\n")
-    first.complete()
-    first.close()
+    with open_output(str(tmp_path / "out"), {"a": 1}, "text") as first:
+        with (
+            pytest.raises(UserError, match=r"out\.partial: another command is writing it"),
+            open_output(str(tmp_path / "out"), {"a": 1}, "text"),
+        ):
+            pass
+        first.write("one\n")
     assert (tmp_path / "out").read_bytes() == b"one\n"
     assert os.listdir(tmp_path) == ["out"]
 

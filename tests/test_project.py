@@ -98,7 +98,7 @@ def test_types_hold(typed):
 
 # What only checks a key, shows it or estimates by it does not make it change anything.
 NO_USE = ["schema.py", "training/cost.py", "training/flops.py", "views/"]
-CHECKS = ("check", "_check_mesh", "_check_processes", "_parameters_of_layers", "__post_init__")
+CHECKS = ("check", "_parameters_of_layers", "__post_init__")
 
 
 def methods_of_config():

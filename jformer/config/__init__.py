@@ -6,7 +6,6 @@ of its own: a section per module here, each with its keys and their checks.
 """
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from jformer.config.decoding import SEEDS, DecodeConfig
 from jformer.config.model import ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
-from jformer.files import read_object, replace_file
+from jformer.files import read_object, write_object
 from jformer.schema import Section, key, nearest, replaced, thaw
 
 # The token ids on which the data, the model and the search agree.
@@ -56,7 +55,8 @@ class Config(Section):
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work, alone or with others."""
         model, data, train = self.model, self.data, self.train
-        self.check_keys()
+        for section in (self, data, train, self.optimizer, self.parallel, self.decode):
+            section.check_keys()
         data.check()
         train.check()
         self.optimizer.check(train.steps)
@@ -92,7 +92,7 @@ def freeze(config: config_dict.ConfigDict | dict) -> Config:
 
 
 def write_config(config: Config, path: Path) -> None:
-    replace_file(path, (json.dumps(dataclasses.asdict(config), indent=2) + "\n").encode())
+    write_object(path, dataclasses.asdict(config))
 
 
 def read_config(path: Path) -> Config:

@@ -89,7 +89,6 @@ class DataConfig(Section):
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        self.check_keys()
         needed = {"files": ("train", "validation"), "hub": ("hub",)}
         for name in needed.get(self.name, ()):
             if not getattr(self, name):

@@ -52,7 +52,6 @@ class DecodeConfig(Section):
 
     def check(self, decoder_layers: int) -> None:
         """Raise `UserError` for the first value that cannot work with `decoder_layers` layers."""
-        self.check_keys()
         if self.search == "beam" and self.n_best > self.beam_size:
             raise self.wrong("n_best", f"must be <= {self.assignment('beam_size')}")
         if self.max_length is not None and self.min_length >= self.max_length:

@@ -61,7 +61,6 @@ class TrainConfig(Section):
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        self.check_keys()
         if self.best_by == "bleu" and not self.bleu_every:
             raise self.wrong("best_by", "is for a run with config.train.bleu_every")
         if self.keep_checkpoints and self.keep_checkpoints < self.average_checkpoints:
@@ -102,7 +101,6 @@ class OptimizerConfig(Section):
 
     def check(self, train_steps: int) -> None:
         """Raise `UserError` for the first value that cannot work in a run of `train_steps`."""
-        self.check_keys()
         for name in ("start_learning_rate", "end_learning_rate"):
             if getattr(self, name) > self.learning_rate:
                 raise self.wrong(name, f"must be <= {self.assignment('learning_rate')}")
@@ -135,11 +133,6 @@ class ParallelConfig(Section):
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        self.check_keys()
-        self._check_mesh()
-        self._check_processes()
-
-    def _check_mesh(self) -> None:
         sizes = {name: getattr(self, name) for name in ("data", "fsdp", "model")}
         for name, size in sizes.items():
             if size == 0:
@@ -152,8 +145,6 @@ class ParallelConfig(Section):
             name = "fsdp" if self.fsdp != 1 else "model"
             reason = "pmap has the whole state on each device; set config.parallel.backend=jit"
             raise self.wrong(name, reason)
-
-    def _check_processes(self) -> None:
         by_hand = self.coordinator not in ("", "auto")
         port = re.fullmatch(r".+:(\d{1,5})", self.coordinator)
         if by_hand and not (port and 0 < int(port[1]) < 2**16):

@@ -17,6 +17,7 @@ single process may read alone.
 """
 
 import contextlib
+import json
 import logging
 import shutil
 from collections.abc import Collection
@@ -30,9 +31,9 @@ from jax.experimental import multihost_utils
 
 from jformer.config import Config, TrainConfig
 from jformer.errors import UserError
-from jformer.rundir import BEST, CHECKPOINTS, VOCABULARY
+from jformer.rundir import BEST, CHECKPOINTS
 from jformer.training.processes import of_first
-from jformer.training.provenance import describe
+from jformer.training.provenance import check_vocabulary, describe
 from jformer.training.retention import kept
 from jformer.training.step import TrainState
 from jformer.training.storage import (
@@ -40,13 +41,14 @@ from jformer.training.storage import (
     SaveError,
     differences,
     one_line,
-    read_items,
+    read_arrays,
     verify_checksums,
 )
 
 log = logging.getLogger(__name__)
 
 ARRAYS = ("params", "optimizer_state", "ema")
+TEXT = "metadata"  # orbax's name for the file of an item in JSON
 
 
 class CorruptCheckpointError(UserError):
@@ -54,7 +56,7 @@ class CorruptCheckpointError(UserError):
 
 
 class Checkpoints:
-    """The checkpoints of one run directory; close it, or leave its `with`, to finish a save.
+    """The checkpoints of one run directory; leave its `with` to finish a save.
 
     Without `train`, it only reads. With it, there may be one checkpoint too many during a run: an
     old one is deleted only after a new one is known to be complete.
@@ -75,19 +77,14 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
+        """Finish a save in progress; raises `SaveError` if that fails and nothing else has."""
         try:
-            self.close()
+            with contextlib.closing(self._all):
+                self._best.close()
         except SaveError as error:
             if kind is None:
                 raise
             log.warning("%s", error)  # the exception already raised ends the run
-
-    def close(self) -> None:
-        """Finish a save in progress and close; raises `SaveError` if the save fails."""
-        try:
-            self._best.close()
-        finally:
-            self._all.close()
 
     def finish(self, step: int) -> None:
         """Wait for the checkpoint of the last step, which holds the result of the run.
@@ -147,7 +144,7 @@ class Checkpoints:
         damaged: dict[int, CorruptCheckpointError] = {}
         for step in reversed(self.steps()):
             try:
-                self.check_vocabulary(step, vocabulary_hash)
+                check_vocabulary(self.metadata(step), vocabulary_hash, self._workdir)
                 restored = self.restore(step, like)
             except CorruptCheckpointError as error:
                 if self._train is None or self._train.damaged == "error":
@@ -195,14 +192,6 @@ class Checkpoints:
         there.parent.mkdir(exist_ok=True)
         return (self._all.path / str(step)).rename(there)
 
-    def check_vocabulary(self, step: int, vocabulary_hash: str, best: bool = False) -> None:
-        """Raise `UserError` if the checkpoint was trained with another vocabulary."""
-        if self.metadata(step, best)["vocabulary_hash"] != vocabulary_hash:
-            raise UserError(
-                f"{self._workdir}/{VOCABULARY}: not the vocabulary that the checkpoints beside "
-                f"it were trained with; put that one back, or choose another --workdir"
-            )
-
     def remove_best(self) -> None:
         """Delete the best checkpoint, left by an earlier start that saved no other checkpoint."""
         if jax.process_index() == 0:
@@ -239,7 +228,8 @@ class Checkpoints:
             raise CorruptCheckpointError(f"{directory}: damaged: {found}")
         try:
             differing = differences(directory, trees)
-            items = {} if differing else read_items(directory, trees, texts, self._together)
+            items = {} if differing else read_arrays(directory, trees, self._together)
+            items |= {name: json.loads((directory / name / TEXT).read_bytes()) for name in texts}
         except Exception as error:
             # Only a checkpoint without checksums fails here. In a job of several processes one may
             # fail alone, and must not fall back to an earlier step than the others.

@@ -19,7 +19,6 @@ from jformer.model.transformer import Transformer
 from jformer.training.flops import multiply_adds
 from jformer.training.restore import parameter_shapes
 from jformer.training.setup import from_config
-from jformer.training.step import create_state
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +53,9 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     """Return the jitted train step and the shapes of its arguments for a batch of `rows` rows."""
     model = Transformer(config.model, config.data.vocabulary_size)
-    _, optimizer, step = from_config(config, model)
+    _, create, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    with_ema = config.train.ema_decay > 0
-    state = jax.eval_shape(lambda key: create_state(model, optimizer, key, with_ema), key)
+    state = jax.eval_shape(create, key)
     rows += -rows % config.train.accumulate  # all parts have equally many rows
     packed = config.data.batching == "packed"
     segments = ("source_segments_BS", "target_segments_BT") if packed else ()

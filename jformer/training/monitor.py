@@ -30,19 +30,19 @@ class Profile:
     def __init__(self, text: str, workdir: Path):
         if text and not re.fullmatch(r"0*[1-9]\d{0,9}:0*[1-9]\d{0,9}", text, re.ASCII):
             raise UserError(f"--profile={text}: must be STEP:COUNT, as 100:5")
-        self._first, self._count = map(int, text.split(":")) if text else (0, 0)
-        self._folder = workdir / PROFILE
+        first, count = map(int, text.split(":")) if text else (0, 0)
+        self._steps, self._folder = range(first, first + count), workdir / PROFILE
         self._last = 0  # step in the trace; 0: no trace is being written
 
     def step_begins(self, step: int) -> None:
-        if self._count and step == self._first:
+        if step == self._steps.start:
             jax.profiler.start_trace(self._folder)
             self._last = step
 
     def step_ended(self, step: int, metrics: Any) -> None:
         if self._last:
             self._last = step
-            if step == self._first + self._count - 1:
+            if step == self._steps[-1]:
                 jax.block_until_ready(metrics)
                 self.close()
 
@@ -50,10 +50,10 @@ class Profile:
         """Write the trace, which is shorter where the run has ended before."""
         if self._last:
             jax.profiler.stop_trace()
-            say(f"profile     steps {self._first} to {self._last} in {self._folder}")
-            self._first = self._last = 0
-        elif self._first:
-            say(f"profile     none: there was no step {self._first}")
+            say(f"profile     steps {self._steps.start} to {self._last} in {self._folder}")
+            self._steps, self._last = range(0), 0
+        elif self._steps:
+            say(f"profile     none: there was no step {self._steps.start}")
 
 
 class Monitor:

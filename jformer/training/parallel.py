@@ -130,7 +130,7 @@ def shard_batch(batch: Batch, mesh: Mesh, accumulate: int = 1, backend: str = "j
     Rows of padding, which have no weight, are added until devices and accumulated parts divide
     their number. Under pmap the first axis is that of the devices.
     """
-    shares = row_shares(mesh) // parts_of(mesh)[1]
+    shares = own_shares(mesh)
     missing = ((0, -len(batch["source_BS"]) % (shares * accumulate)), (0, 0))
     padded = {name: np.pad(rows, missing, constant_values=PAD) for name, rows in batch.items()}
     if backend == "pmap":
@@ -148,12 +148,12 @@ def place_request(request: int, mesh: Mesh) -> jax.Array:
 
     Cached: as the request is nearly always 0, most steps transfer nothing to the devices.
     """
-    shares = row_shares(mesh) // parts_of(mesh)[1]
-    return place_rows(mesh, np.full(shares, request, np.int32))
+    return place_rows(mesh, np.full(own_shares(mesh), request, np.int32))
 
 
-def row_shares(mesh: Mesh) -> int:
-    return mesh.shape["data"] * mesh.shape["fsdp"]
+def own_shares(mesh: Mesh) -> int:
+    """Return into how many shares the rows of this process are divided."""
+    return mesh.shape["data"] * mesh.shape["fsdp"] // parts_of(mesh)[1]
 
 
 def sum_devices(backend: str) -> Callable[[Any], Any]:

@@ -6,7 +6,6 @@ config and the text that it began with. Other versions, which may round differen
 
 import dataclasses
 import importlib.metadata
-import itertools
 import platform
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from flax.traverse_util import flatten_dict
 
 from jformer.config import Config, with_current_names
 from jformer.errors import UserError
-from jformer.rundir import CONFIG
+from jformer.rundir import CONFIG, VOCABULARY
 from jformer.schema import flatten
 from jformer.version import __version__
 
@@ -90,6 +89,15 @@ def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
     }
 
 
+def check_vocabulary(metadata: dict[str, Any], vocabulary_hash: str, workdir: Path) -> None:
+    """Raise `UserError` if a checkpoint was trained with another vocabulary than its run has."""
+    if metadata["vocabulary_hash"] != vocabulary_hash:
+        raise UserError(
+            f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints beside it were "
+            f"trained with; put that one back, or choose another --workdir"
+        )
+
+
 def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: int) -> None:
     """Raise `UserError` if a checkpoint was trained with another config than its run has."""
     if changed := changed_keys(metadata["config"], config):
@@ -97,11 +105,3 @@ def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: 
             f"{workdir}/{CONFIG}: not the config that the checkpoint of step {step} was trained "
             f"with: {'; '.join(changed)}. Put that one back"
         )
-
-
-def changed_file(before: Hashes, now: Hashes) -> str:
-    """Return the first file that was changed, added or removed; empty if there is none."""
-    for (old_name, old), (name, content) in itertools.zip_longest(before, now, fillvalue=("", "")):
-        if old != content:
-            return name or old_name
-    return ""

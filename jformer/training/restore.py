@@ -16,7 +16,7 @@ from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.rundir import config_of
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
-from jformer.training.provenance import check_config
+from jformer.training.provenance import check_config, check_vocabulary
 from jformer.training.retention import averaged
 
 NAMES = "average, last, best, a step, or several steps with commas between"
@@ -47,6 +47,10 @@ def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
+    """A run directory and `params` of it: those of a checkpoint, or the mean of several."""
+
+    workdir: Path
+    checkpoint: str  # by which the parameters were asked for
     config: Config
     vocabularies: Vocabularies
     model: Transformer
@@ -69,8 +73,9 @@ def restore(workdir: Path, which: str = "average") -> Restored:
         best = which == "best"
         steps = steps_named(which, checkpoints, config, workdir)
         for step in steps:
-            checkpoints.check_vocabulary(step, vocabularies.hash, best)
-            check_config(checkpoints.metadata(step, best), config, workdir, step)
+            metadata = checkpoints.metadata(step, best)
+            check_vocabulary(metadata, vocabularies.hash, workdir)
+            check_config(metadata, config, workdir, step)
         moving = config.train.ema_decay > 0 and which in ("average", "best")
         item = "ema" if moving else "params"
         params = checkpoints.params(steps, abstract_params(model), item, best)
@@ -79,7 +84,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
         raise CorruptCheckpointError(
             f"{error}; --checkpoint={which} needs it, and takes another step, too, of {others}"
         ) from error
-    return Restored(config, vocabularies, model, params, steps[-1])
+    return Restored(workdir, which, config, vocabularies, model, params, steps[-1])
 
 
 def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:

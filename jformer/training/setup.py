@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,7 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.likelihood import likelihood
 from jformer.training.optimizer import learning_rate, make_optimizer
 from jformer.training.processes import check_same
-from jformer.training.provenance import (
-    Hashes,
-    changed_file,
-    changed_keys,
-    changed_versions,
-    check_config,
-)
+from jformer.training.provenance import Hashes, changed_keys, changed_versions, check_config
 from jformer.training.restore import initial_params, make_model, run_and_checkpoint
 from jformer.training.step import TrainState, create_state, make_train_step
 
@@ -87,8 +82,7 @@ def prepare(
     batches = make_batches(config, tokenized.pairs, trainable(tokenized, config.data), vocabularies)
     model = make_model(config, vocabularies)
     backend = config.parallel.backend
-    rate, optimizer, step = from_config(config, model, parallel.sum_devices(backend))
-    create = functools.partial(create_state, model, optimizer, with_ema=config.train.ema_decay > 0)
+    rate, create, step = from_config(config, model, parallel.sum_devices(backend))
     everywhere = parallel.replicated(mesh)
     params_key, dropout_key = jax.jit(
         lambda: jax.random.split(jax.random.key(config.seed)), out_shardings=everywhere
@@ -116,10 +110,11 @@ def prepare(
 def from_config(
     config: Config, model: Transformer, sum_devices: Callable[[Any], Any] = lambda tree: tree
 ) -> tuple[Any, Any, Any]:
-    """Return the schedule, the optimizer and the train step of a config."""
+    """Return a config's schedule, a function from a key to initial states, and the train step."""
     rate = learning_rate(config)
     optimizer = make_optimizer(config.optimizer, rate)
-    return rate, optimizer, make_train_step(model, optimizer, config.train, sum_devices)
+    create = functools.partial(create_state, model, optimizer, with_ema=config.train.ema_decay > 0)
+    return rate, create, make_train_step(model, optimizer, config.train, sum_devices)
 
 
 def restore_or_init(setup: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainState, dict]:
@@ -181,13 +176,14 @@ def check_same_config(config: Config, workdir: Path) -> None:
 
 def check_same_text(text: Hashes, workdir: Path) -> None:
     """Raise `UserError` if the run in `workdir` was trained with other text, naming a file."""
-    before = Checkpoints(workdir).newest_position().get("text")
-    if before and (changed := changed_file(before, text)):
-        raise UserError(
-            f"{changed}: has changed since the run in {workdir} was trained with it. Put it back, "
-            f"or begin a new run with what this one has learned: --workdir=ANOTHER "
-            f"--config.train.init_from={workdir}"
-        )
+    before = Checkpoints(workdir).newest_position().get("text", text)
+    for (old_name, old), (name, content) in zip_longest(before, text, fillvalue=("", "")):
+        if old != content:
+            raise UserError(
+                f"{name or old_name}: has changed since the run in {workdir} was trained with it. "
+                f"Put it back, or begin a new run with what this one has learned: "
+                f"--workdir=ANOTHER --config.train.init_from={workdir}"
+            )
 
 
 def describe(setup: TrainSetup, state: TrainState) -> str:

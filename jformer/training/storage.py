@@ -121,11 +121,8 @@ class CheckpointDirectory:
 
     def close(self) -> None:
         if self._writer:
-            try:
+            with self._deleter, contextlib.closing(self._writer):
                 self.steps()
-            finally:
-                self._writer.close()
-                self._deleter.shutdown()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -202,26 +199,23 @@ def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
     return {name: tuple(leaf.shape) for name, leaf in leaves.items()}
 
 
-def read_items(
-    directory: Path, trees: dict[str, Any], texts: Collection[str], together: bool
-) -> dict[str, Any]:
-    """Return items by name: arrays shaped and placed as in `trees`, and the JSON of `texts`.
+def read_arrays(directory: Path, trees: dict[str, Any], together: bool) -> dict[str, Any]:
+    """Return arrays by item, shaped and placed as in `trees`.
 
-    Neither depends on the devices that saved them. Without `together` this process reads alone.
+    They do not depend on the devices that saved them. Without `together` this process reads alone.
     """
     options = ocp.options.MultiprocessingOptions()
-    if jax.process_count() > 1 and not together:
+    if not together:
         this = jax.process_index()
         options = ocp.options.MultiprocessingOptions(
             primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"alone_{this}"
         )
-    args = {item: ocp.args.StandardRestore(tree) for item, tree in trees.items() if tree}
-    args |= {item: ocp.args.JsonRestore() for item in texts}
-    handler = ocp.CompositeCheckpointHandler(
-        composite_options=ocp.CompositeOptions(multiprocessing_options=options)
-    )
-    with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
-        return dict(reader.restore(directory, ocp.args.Composite(**args)).items())
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
+    return {
+        item: handler.restore(directory / item, args=ocp.args.StandardRestore(tree))
+        for item, tree in trees.items()
+        if tree
+    }
 
 
 def one_line(error: BaseException) -> str:

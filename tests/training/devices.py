@@ -15,6 +15,7 @@ import numpy as np
 from jformer.config import Config, ModelConfig, OptimizerConfig
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
+from jformer.training.optimizer import make_optimizer
 from jformer.training.setup import from_config
 from jformer.training.step import TrainState
 
@@ -94,7 +95,8 @@ def train(devices, config):
     # One rate for all steps: Equation 3 would hardly move the parameters in five.
     constant = OptimizerConfig(schedule="constant", warmup_steps=1, learning_rate=0.01)
     config = dataclasses.replace(config, optimizer=constant)
-    _, optimizer, step = from_config(config, model, parallel.sum_devices(backend))
+    rate, _, step = from_config(config, model, parallel.sum_devices(backend))
+    optimizer = make_optimizer(config.optimizer, rate)
     params = first_params(MODEL if config.model.num_layers == 1 else DEEP.model)
     ema = params if config.train.ema_decay else None
     state = TrainState(np.int32(0), params, optimizer.init(params), ema)

@@ -22,6 +22,7 @@ from jformer.checksums import SUMS
 from jformer.config import TrainConfig
 from jformer.errors import UserError
 from jformer.training.checkpoint import Checkpoints
+from jformer.training.provenance import check_vocabulary
 from jformer.training.storage import SaveError
 from tests.training.saving import CONFIG, assert_same, position_at, save, state_at
 
@@ -188,9 +189,9 @@ def test_a_step_that_is_not_there_is_refused_with_those_that_are(saved):
 
 def test_another_vocabulary_than_that_of_the_checkpoint_is_refused(saved):
     with Checkpoints(saved) as checkpoints:
-        checkpoints.check_vocabulary(8, "hash")
+        check_vocabulary(checkpoints.metadata(8), "hash", saved)
         for refused in (
-            lambda: checkpoints.check_vocabulary(8, "other hash"),
+            lambda: check_vocabulary(checkpoints.metadata(8), "other hash", saved),
             lambda: checkpoints.restore_newest(UNTRAINED, "other hash"),
         ):
             with pytest.raises(UserError, match=r"vocabulary\.json: not the vocabulary that"):
