@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.sweep import Point
 from experiments.work import Work, begin
-from jformer.errors import RunError, UserError
+from jformer.errors import RunError, UserError, import_extra
 
 REQUEUES = 1000  # of a job that reached its time limit; a preempted job is always requeued
 
@@ -42,12 +42,7 @@ class Cluster:
 
     def __init__(self, submit: str, jobs: int, folder: Path):
         """Create the executor; `submit` is CLUSTER:KEY=VALUE,... with submitit's parameters."""
-        try:
-            import submitit
-        except ImportError as error:
-            raise UserError(
-                "--submit needs the package submitit: pip install 'jformer[slurm]'"
-            ) from error
+        submitit = import_extra("submitit", "--submit", "submitit")
         cluster, _, text = submit.partition(":")
         pairs = (pair.partition("=") for pair in text.split(",") if pair)
         given = {key: int(value) if value.isdigit() else value for key, _, value in pairs}

@@ -4,6 +4,7 @@ Only this module, `main` and the programs in experiments/ read flags.
 """
 
 import contextlib
+import inspect
 import io
 import logging
 import os
@@ -12,7 +13,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from jformer.config import Config, freeze
 from jformer.errors import RunError, Stopped, UserError
 from jformer.output import drop_output, open_standard_error
 from jformer.rundir import config_of
-from jformer.schema import LARGEST, check_flags, flatten, nearest, thaw
+from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, thaw
+from jformer.version import __version__
 
 REQUIRED = None  # the default of a flag that must be given
 LONGEST_LINE = 1000  # of an error message, in characters: a value can have thousands of digits
+OF_RUN = r"--?config\.(decode\.|data\.bad_lines)"  # keys of a run that commands may change
 EXAMPLES = {"workdir": "runs/tiny-phrases-en-de", "data": "PREFIX for PREFIX.en and PREFIX.de"}
 
 
@@ -80,13 +83,60 @@ def program_status(program: str, doc: str | None, run: Callable[[list[str]], int
     return exit_status(program, lambda: run(arguments), "--debug" in arguments)
 
 
+def command_of(
+    arguments: list[str], general: str, commands: Mapping[str, Callable[[list[str]], int]]
+) -> Callable[[list[str]], int]:
+    """Return the command that the arguments name, and remove its name from them."""
+    name = ""
+    if arguments and not arguments[0].startswith("-"):
+        name = arguments.pop(0)
+        if name not in commands:
+            raise UserError(f"no command {name!r}{nearest(name, commands)}")
+    if {"--help", "-h"} & {*arguments}:
+        shown = [commands[name]] if name else [*commands.values()]
+        return lambda _: print_help(general, shown)
+    if arguments == ["--version"]:
+        return print_version
+    return commands[name or "train"]
+
+
+def print_version(arguments: list[str]) -> int:
+    print(f"jformer {__version__}")
+    return 0
+
+
+def print_help(general: str, commands: Sequence[Callable]) -> int:
+    """Print the docstrings of all commands after `general`, or that of one; then config keys.
+
+    For one command, only the paragraphs of `general` are printed that explain its words, as MODEL.
+    """
+    told = [inspect.getdoc(command) or "" for command in commands]
+    keys = help_text(Config())
+    if len(commands) > 1:
+        told.insert(0, general.strip())
+    else:
+        words = told[0].translate(str.maketrans("[]=:", "    ")).split()
+        explained = {part.split()[0]: part for part in general.split("\n\n")}
+        told += [part for word, part in explained.items() if word in words]
+        if "MODEL" in words:
+            lines = keys.splitlines(keepends=True)
+            keys = "".join(line for line in lines if re.match(rf"\s*{OF_RUN}", line))
+        elif "CONFIG" not in words:
+            keys = ""
+    if keys:
+        told.append(f"Config keys, with the paper's base model as default:\n{keys}")
+    print("\n\n".join(told).rstrip())
+    return 0
+
+
 def use_huge_pages() -> None:
     """Restart this process with malloc on huge pages.
 
     XLA's CPU backend allocates fresh memory for the temporaries of each step. With small pages a
     third of the step is spent in page faults. glibc reads this setting only at process start.
     """
-    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ:
+    at_once = {"--help", "-h", "--version"} & {*sys.argv}
+    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ and not at_once:
         os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
@@ -161,11 +211,23 @@ def naming_failures_in(path: str) -> Iterator[None]:
         raise UserError(f"{path}:{lines[-1]}: {told}") from error
 
 
+def own_configs() -> dict[str, str]:
+    """Return the paths of the package's own configs by their names, such as `tiny`."""
+    package = Path(__file__).parent
+    # A clone has them beside the package; a wheel takes them along within it.
+    folders = (package / "configs", package.parent / "configs")
+    return {path.stem: str(path) for folder in folders for path in sorted(folder.glob("*.py"))}
+
+
 def config_from(text: str) -> config_dict.ConfigDict:
-    """Return what `get_config(DATASET)` returns in the file of `--config=PATH[:DATASET]`."""
-    path, *dataset = text.split(":", 1)
+    """Return what `get_config(DATASET)` returns in the file of `--config=FILE[:DATASET]`.
+
+    FILE is a path, or the name of one of the package's own configs.
+    """
+    name, *dataset = text.split(":", 1)
+    path = own_configs().get(name, name)
     if os.path.isdir(path):
-        raise UserError(f"--config={path}: is a folder; there is configs/tiny.py, for one")
+        raise UserError(f"--config={path}: is a folder{nearest(path, own_configs())}")
     try:
         with naming_failures_in(path):
             get_config = runpy.run_path(path).get("get_config")
@@ -173,7 +235,8 @@ def config_from(text: str) -> config_dict.ConfigDict:
                 raise UserError(f"{path}: has no function get_config(), which makes a config")
             config = get_config(*dataset)
     except (OSError, ImportError) as error:
-        raise UserError(f"--config: {error}; there is configs/tiny.py, for one") from error
+        reason, hint = getattr(error, "strerror", None) or error, nearest(name, own_configs())
+        raise UserError(f"--config={name}: cannot be read ({reason}){hint}") from error
     except TypeError as error:
         raise UserError(f"{path}: get_config() cannot be called ({error})") from error
     if isinstance(config, dict):
@@ -198,7 +261,7 @@ def parse(
     values, rest = own_flags(arguments, defaults if of_run else {"config": "", **defaults})
     if of_run:
         for argument in rest:
-            if re.match(r"--?config(?!\.decode\.|\.data\.bad_lines)", argument):
+            if re.match("--?config", argument) and not re.match(OF_RUN, argument):
                 raise UserError(
                     f"{argument}: the run is trained; only config.decode.* and "
                     f"config.data.bad_lines can change"
@@ -222,5 +285,5 @@ def parse(
     if extra:
         raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")
     if not of_run and not values.config:
-        raise UserError("--config is missing, as in --config=configs/tiny.py")
+        raise UserError("--config is missing, as in --config=tiny")
     return values, freeze(config)

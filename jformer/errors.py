@@ -23,12 +23,12 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command goes on 
         self.number = number
 
 
-def import_extra(module: str, needed: str, extra: str, way_out: str = "") -> Any:
-    """Import a module of an optional extra; `needed` says what needs which package if it lacks."""
+def import_extra(module: str, user: str, packages: str, way_out: str = "") -> Any:
+    """Import a module of optional `packages`; raise `UserError` that says what needs which."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"{needed}: pip install 'jformer[{extra}]'{way_out}") from error
+        raise UserError(f"{user} needs packages: pip install {packages}{way_out}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,48 +1,23 @@
 """Train, translate and score Transformers.
 
-    python -m jformer.main [train] --config=configs/tiny.py[:DATASET] [--workdir=DIR]
-                                     [--profile=STEP:COUNT]
-    python -m jformer.main translate --workdir=DIR [--input=FILE] [--output=FILE] [--prefix=FILE]
-                                     [--format=text|jsonl|tsv] [MODEL]
-    python -m jformer.main score     --workdir=DIR --data=PAIRS [--output=FILE]
-                                     [--format=text|jsonl|tsv] [MODEL]
-    python -m jformer.main evaluate  --workdir=DIR [--data=PAIRS] [--references=FILE,FILE]
-                                     [--against=RUN[@C]] [MODEL]
-    python -m jformer.main data      --config=configs/tiny.py[:DATASET] [--format=json]
-    python -m jformer.main summary   --config=configs/base.py [--source_length=32]
-                                     [--target_length=32] [--memory=GB] [--plot=FILE]
-    python -m jformer.main report DIR... [--output=report.html]
+    python -m jformer.main [COMMAND] [FLAGS]        the same as: jformer [COMMAND] [FLAGS]
 
-    train      train, then score; the same command again resumes, or prints the scores of a
-               complete run; --profile=STEP:COUNT writes JAX's trace of some steps
-    translate  one line out for each line in, by standard input and output if no file is named; a
-               stopped command that writes a --output goes on where it was; outputs begin with the
-               lines of --prefix; jsonl and tsv have n_best, scores, tokens and alignments
-    score      log-probability of each target of PAIRS, which is PREFIX for PREFIX.en and PREFIX.de
-               (or .gz), FILE.tsv or FILE.parquet; jsonl and tsv have that of each token, too
-    evaluate   score the run's validation and test splits, or PAIRS, which here can also be
-               sacrebleu:NAME; --references are more of them, --against is compared with the run by
-               the paired bootstrap; prints a table, and all as JSON in the last line
-    data       a look at the corpus before training: pairs, what is skipped and why, lengths,
-               vocabulary, padding, odd characters, examples as the model sees them
-    summary    parameters, multiply-adds and FLOPs by module, and the memory of a train step (which
-               is compiled for it), with the largest train.batch_tokens that --memory holds;
-               --plot draws the learning rate of every step into a .png or .svg file
-    report     runs side by side, also while they are going on: a row for what makes each differ,
-               with scores, parameters, FLOPs and time; DIR is a run or a folder of runs; --output
-               is a page with the table and the learning curves
+COMMAND is train if none is named. `COMMAND --help` shows one command, --version the version, and
+--debug the traceback of a mistake.
+
+CONFIG is the path of a config file, or the name of one of ours, as tiny; CONFIG:DATASET chooses
+the corpus: phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files.
 
 MODEL is --checkpoint=C, which is average (the default), last, best, a step, or steps to average as
 1000,2000; and --ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it.
+
+PAIRS is PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet.
 
 Results go to standard output, everything else to standard error, both as UTF-8. Exit status: 0
 done, 2 the user's mistake in one line, 1 a failure of ours or of the run. A run in training that is
 stopped saves all it has and ends with 129 (SIGHUP), 130 (Ctrl-C) or 143 (SIGTERM). 141: who reads
 the output has gone, as head does; nothing more is saved, and training goes on from its last
 checkpoint.
-
-DATASET is phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files. --debug shows
-the traceback of a mistake.
 """
 # Flags and sub-commands only. Modules that import JAX are imported where they are used, so that
 # --help and a mistyped flag answer at once.
@@ -50,12 +25,12 @@ the traceback of a mistake.
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from jformer.command_line import (
     REQUIRED,
+    command_of,
     exit_status,
     flags_and_folders,
     one_of,
@@ -69,9 +44,7 @@ from jformer.data.corpora import open_corpus, texts
 from jformer.errors import UserError
 from jformer.files import check_writable, write_file
 from jformer.output import check_output, fingerprints, open_output, standard_input
-from jformer.schema import help_text, nearest
 
-EXAMPLES_SHOWN = 5
 FORMATS = ("text", "jsonl", "tsv")
 OF_MODEL = {"checkpoint": "average", "ensemble": ""}  # flags of the commands that open a run
 
@@ -79,7 +52,11 @@ OF_MODEL = {"checkpoint": "average", "ensemble": ""}  # flags of the commands th
 def main(argv: list[str]) -> int:
     """Run one command line, program name first, and return its exit status."""
     arguments = argv[1:]
-    return exit_status("jformer", lambda: command_of(arguments)(arguments), "--debug" in argv)
+
+    def run() -> int:
+        return command_of(arguments, __doc__, COMMANDS)(arguments)
+
+    return exit_status("jformer", run, "--debug" in argv)
 
 
 def run_main() -> None:
@@ -88,40 +65,20 @@ def run_main() -> None:
     sys.exit(main(sys.argv))
 
 
-def command_of(arguments: list[str]) -> Callable[[list[str]], int]:
-    """Return the command, and remove its name from the arguments."""
-    commands = {
-        "train": train_command,
-        "translate": translate_command,
-        "score": score_command,
-        "evaluate": evaluate_command,
-        "data": data_command,
-        "summary": summary_command,
-        "report": report_command,
-    }
-    if {"--help", "-h"} & {*arguments}:
-        return help_command
-    if not arguments or arguments[0].startswith("-"):
-        return train_command
-    name = arguments.pop(0)
-    if name not in commands:
-        raise UserError(f"no command {name!r}{nearest(name, commands)}")
-    return commands[name]
-
-
-def help_command(arguments: list[str]) -> int:
-    keys = help_text(Config())
-    print(f"{__doc__}\nConfig keys, with the paper's base model as default:\n{keys}")
-    return 0
-
-
 def train_command(arguments: list[str]) -> int:
+    """Train a model, then score it.
+
+        train --config=CONFIG[:DATASET] [--workdir=DIR] [--profile=STEP:COUNT]
+
+    The same command again resumes the run, or prints the scores of a complete one. --profile writes
+    JAX's trace of some steps.
+    """
     flag, config = parse(arguments, {"workdir": "", "profile": ""})
 
-    from jformer.results import as_test_set, known_scores, read_results
+    from jformer.results import as_test_set, known_scores, read_results, score_all
     from jformer.run import load
     from jformer.training.processes import is_first, join
-    from jformer.training.setup import check_same_config
+    from jformer.training.setup import check_same_config, way_to_go_on
     from jformer.training.train import train
 
     data = config.data
@@ -140,12 +97,7 @@ def train_command(arguments: list[str]) -> int:
     tests = {name: as_test_set(split) for name, split in splits.items()}
     known = known_scores(run, tests)
     if tests.keys() <= known.keys():
-        way_on = "steps=MORE goes on"
-        if run.step < config.train.steps:
-            way_on = "patience=0 goes on"
-        elif config.optimizer.depends_on_train_steps:
-            way_on = f"init_from={workdir} begins another one, with another --workdir"
-        say(f"the run is complete at step {run.step}; --config.train.{way_on}")
+        say(f"the run is complete at step {run.step}; {way_to_go_on(config, run.step, workdir)}")
         scores = known
     else:
         scores = score_all(run, tests)
@@ -154,13 +106,20 @@ def train_command(arguments: list[str]) -> int:
 
 
 def evaluate_command(arguments: list[str]) -> int:
+    """Score a run on its validation and test splits, or on other pairs.
+
+        evaluate --workdir=DIR [--data=PAIRS] [--references=FILE,FILE] [--against=RUN[@C]] [MODEL]
+
+    PAIRS can also be sacrebleu:NAME here; --references are more of them, and --against is compared
+    with the run by the paired bootstrap. Prints a table, and all as JSON in the last line.
+    """
     known = {"workdir": REQUIRED, "data": "", "references": "", "against": "", **OF_MODEL}
     flag, config = parse(arguments, known, of_run=True)
     if flag.references and not flag.data:
         raise UserError(f"--references={flag.references}: is for --data=PREFIX")
 
     from jformer.evaluation.table import table
-    from jformer.results import named_test_set, own_test_sets, read_results
+    from jformer.results import named_test_set, own_test_sets, read_results, score_all
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
 
@@ -178,6 +137,15 @@ def evaluate_command(arguments: list[str]) -> int:
 
 
 def translate_command(arguments: list[str]) -> int:
+    """Translate each line of the input into one line of the output.
+
+        translate --workdir=DIR [--input=FILE] [--output=FILE] [--prefix=FILE]
+                  [--format=text|jsonl|tsv] [MODEL]
+
+    Reads standard input and writes standard output where no file is named. A stopped command with
+    --output goes on where it was. Outputs begin with the lines of --prefix; jsonl and tsv have more
+    of them, by config.decode.n_best, with scores, tokens and alignments.
+    """
     known = {"workdir": REQUIRED, "input": "", "prefix": "", "output": "", "format": "text"}
     flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
     one_of("format", flag.format, *FORMATS)
@@ -200,6 +168,12 @@ def translate_command(arguments: list[str]) -> int:
 
 
 def score_command(arguments: list[str]) -> int:
+    """Print the log-probability of the target of each pair, given its source.
+
+        score --workdir=DIR --data=PAIRS [--output=FILE] [--format=text|jsonl|tsv] [MODEL]
+
+    jsonl and tsv have that of each token, too.
+    """
     known = {"workdir": REQUIRED, "data": REQUIRED, "output": "", "format": "text"}
     flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
     one_of("format", flag.format, *FORMATS)
@@ -219,6 +193,12 @@ def score_command(arguments: list[str]) -> int:
 
 
 def data_command(arguments: list[str]) -> int:
+    """Look at a corpus before training on it.
+
+        data --config=CONFIG[:DATASET] [--format=text|json]
+
+    Shows pairs, what is skipped and why, lengths, vocabulary, padding, odd characters, examples.
+    """
     flag, config = parse(arguments, {"format": "text"})
     one_of("format", flag.format, "text", "json")
 
@@ -231,6 +211,14 @@ def data_command(arguments: list[str]) -> int:
 
 
 def summary_command(arguments: list[str]) -> int:
+    """Count parameters, multiply-adds and FLOPs by module, and the memory of a train step.
+
+        summary --config=CONFIG[:DATASET] [--source_length=32] [--target_length=32] [--memory=GB]
+                [--plot=FILE]
+
+    The train step is compiled for its memory. --memory asks for the largest train.batch_tokens that
+    fits; --plot draws the learning rate of every step into a .png or .svg file.
+    """
     lengths = {"source_length": "32", "target_length": "32"}
     flag, config = parse(arguments, {**lengths, "memory": "", "plot": ""})
     S, T = (positive(name, flag[name].value, int) for name in lengths)
@@ -247,6 +235,13 @@ def summary_command(arguments: list[str]) -> int:
 
 
 def report_command(arguments: list[str]) -> int:
+    """Compare runs side by side, also while they are going on.
+
+        report DIR... [--output=report.html]
+
+    DIR is a run or a folder of runs. Has a row for what makes each differ, with scores, parameters,
+    FLOPs and time; --output is a page with the table and the learning curves.
+    """
     flag, folders = flags_and_folders(arguments, {"output": ""})
     if flag.output:
         check_writable("output", flag.output)
@@ -271,22 +266,30 @@ def open_run(flag: Any, config: Config) -> Any:
     return dataclasses.replace(run, config=config)
 
 
-def score_all(run: Any, tests: dict[str, Any], against: Any = None) -> dict[str, Any]:
-    """Translate and score each test set, print some translations, and store the scores."""
-    from jformer.results import keep_scores, score_test_set
+def doctor_command(arguments: list[str]) -> int:
+    """Show versions, devices and optional packages, and how to get what is missing.
 
-    scores = {}
-    for name, test in tests.items():
-        number = len(test.sources)
-        say(f"\nscoring {name}: {number:,} pairs ...")
-        scores[name], outputs = score_test_set(run, test, against)
-        say(f"{name}: {number:,} pairs, BLEU {scores[name]['bleu']:.2f}")
-        for i in range(0, number, -(-number // EXAMPLES_SHOWN)):
-            say(f"  source     {test.sources[i]}")
-            say(f"  reference  {test.references[0][i]}")
-            say(f"  output     {outputs[i]}")
-        keep_scores(run, name, scores[name])
-    return scores
+    doctor
+    """
+    if arguments:
+        raise UserError(f"{arguments[0]!r}: doctor takes no flags")
+
+    from jformer.doctor import findings
+
+    print("\n".join(findings()))
+    return 0
+
+
+COMMANDS = {
+    "train": train_command,
+    "translate": translate_command,
+    "score": score_command,
+    "evaluate": evaluate_command,
+    "data": data_command,
+    "summary": summary_command,
+    "report": report_command,
+    "doctor": doctor_command,
+}
 
 
 if __name__ == "__main__":

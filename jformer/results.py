@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.config import Config
+from jformer.console import say
 from jformer.data.corpora import Split, existing, open_corpus, read_text, texts
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.errors import UserError
@@ -26,6 +27,7 @@ from jformer.training.provenance import versions
 log = logging.getLogger(__name__)
 
 NUMBERS = (*REPORTED, "seconds")  # of results.json that others read
+EXAMPLES_SHOWN = 5
 SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 
 
@@ -94,6 +96,24 @@ def score_test_set(
         scores["against"] = compare(outputs, others, test.references, names)
     scores |= {"seconds": round(seconds, 1), "versions": versions(), **identity(run, test)}
     return scores, outputs
+
+
+def score_all(
+    run: Run, tests: dict[str, TestSet], against: Run | None = None
+) -> dict[str, dict[str, Any]]:
+    """Translate and score each test set, print some translations, and store the scores."""
+    scores = {}
+    for name, test in tests.items():
+        number = len(test.sources)
+        say(f"\nscoring {name}: {number:,} pairs ...")
+        scores[name], outputs = score_test_set(run, test, against)
+        say(f"{name}: {number:,} pairs, BLEU {scores[name]['bleu']:.2f}")
+        for i in range(0, number, -(-number // EXAMPLES_SHOWN)):
+            say(f"  source     {test.sources[i]}")
+            say(f"  reference  {test.references[0][i]}")
+            say(f"  output     {outputs[i]}")
+        keep_scores(run, name, scores[name])
+    return scores
 
 
 def read_results(workdir: Path) -> dict[str, Any]:

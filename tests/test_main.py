@@ -1,5 +1,6 @@
-"""The doors: flags, streams and exit statuses of the real program."""
+"""The command line: flags, streams and exit statuses of the real program."""
 
+import importlib.metadata
 import io
 import json
 import os
@@ -10,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
+import jformer
 from jformer.main import main
 from tests.conftest import file_flags, number_words, small_flags, write_split
 
@@ -25,8 +28,9 @@ def run_main(*arguments, **options):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--config is missing, as in --config=configs/tiny.py"),
-        (["--config=configs/none.py"], "configs/none.py"),
+        ([], "--config is missing, as in --config=tiny"),
+        (["--config=configs/none.py"], "--config=configs/none.py: cannot be read (No such file"),
+        (["--config=tinny"], "did you mean tiny?"),
         (["--config=configs/tiny.py:phrase"], "did you mean phrases?"),
         (["--config=configs/tiny.py", "--config.train.stepz=3"], "did you mean train.steps?"),
         (["--config=configs/tiny.py", "--config.train.steps=few"], "--config.train.steps=few"),
@@ -339,6 +343,64 @@ def test_help_names_the_commands_and_every_key(capsys):
     """
     for word in words.split():
         assert word in text
+
+
+def test_the_help_of_a_command_has_its_own_words_and_keys(capsys):
+    shown = {}
+    for name in ("train", "translate", "report"):
+        assert main(["jformer", name, "--help"]) == 0
+        shown[name] = capsys.readouterr().out
+    assert shown["translate"].startswith("Translate each line")
+    assert "--prefix=FILE" in shown["translate"]
+    assert "MODEL is --checkpoint=C" in shown["translate"]
+    assert "--config.decode.beam_size=4" in shown["translate"]
+    assert "--config.data.bad_lines=error" in shown["translate"]
+    for elsewhere in ("CONFIG is", "PAIRS is", "--config.train.steps", "Exit status", "--profile"):
+        assert elsewhere not in shown["translate"]
+    assert "CONFIG is the path" in shown["train"]
+    assert "--config.train.steps" in shown["train"]
+    assert "--config." not in shown["report"]
+    assert main(["jformer", "trian", "--help"]) == 2
+    assert "did you mean train?" in capsys.readouterr().err
+
+
+def test_the_version_is_printed(capsys):
+    assert main(["jformer", "--version"]) == 0
+    assert capsys.readouterr().out == f"jformer {jformer.__version__}\n"
+
+
+def test_doctor_names_versions_devices_and_what_is_missing(monkeypatch, capsys):
+    version = importlib.metadata.version
+
+    def without_plotly(name):
+        if name == "plotly":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "9.9" if name == "matplotlib" else version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_plotly)
+    assert main(["jformer", "doctor"]) == 0
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert told["jax"] == version("jax")
+    assert told["device"].endswith(f"{jax.local_devices()[0].device_kind} (cpu)")
+    assert told["plotly"] == "missing: pip install plotly  (the page of report --output)"
+    assert told["matplotlib"].startswith("9.9 ")
+    assert main(["jformer", "doctor", "--all"]) == 2
+    assert "'--all': doctor takes no flags" in capsys.readouterr().err
+
+
+def test_help_does_not_import_jax():
+    """It answers at once: JAX takes a second."""
+    program = "import sys; from jformer.main import main; main(['', '--help']); print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "jformer.main" in ran.stdout.split()
+    assert "jax" not in ran.stdout.split()
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny:phrases", "configs/tiny.py", "./configs/tiny.py"])
+def test_a_config_is_named_by_its_path_or_as_one_of_the_packages_own(name, capsys):
+    flags = [f"--config={name}", "--config.data.phrases=1000", "--config.data.vocabulary_size=300"]
+    assert main(["jformer", "data", *flags, "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] > 600
 
 
 @pytest.mark.process

@@ -3,8 +3,6 @@
 import dataclasses
 import math
 
-import jax
-
 from jformer.errors import UserError
 from jformer.schema import RATE, Section, choice, key
 
@@ -103,6 +101,8 @@ class ModelConfig(Section):
         """The dtype of activations: on a CPU XLA has no fast bfloat16 product."""
         if self.dtype != "auto":
             return self.dtype
+        import jax  # only where it is needed: --help and a mistyped key answer at once
+
         return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
     @property

@@ -144,7 +144,7 @@ def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
 
 def open_parquet(path: Path, source_language: str, target_language: str) -> Corpus:
     """Open the columns named by the languages, or those within a struct column `translation`."""
-    pyarrow = import_extra("pyarrow", f"{path}: needs the package pyarrow", "hub")
+    pyarrow = import_extra("pyarrow", f"{path}: Parquet", "pyarrow")
     from pyarrow import parquet
 
     @contextlib.contextmanager

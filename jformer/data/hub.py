@@ -106,9 +106,9 @@ def choose(data: DataConfig) -> Hub:
 
 def load(hub: Hub, data: DataConfig) -> Any:
     """Return a `datasets.DatasetDict`, of the first configuration that can be loaded."""
-    needed = f"config.data.name={data.name}: needs the package datasets to load {hub.repository}"
+    user = f"config.data.name={data.name}: loading {hub.repository}"
     way_out = f"; or {wanted(data)}" if data.name in HUB else ""
-    datasets = import_extra("datasets", needed, "hub", way_out)
+    datasets = import_extra("datasets", user, "datasets", way_out)
     configuration, *others = hub.configurations
     try:
         return datasets.load_dataset(

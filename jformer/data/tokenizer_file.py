@@ -72,8 +72,8 @@ def from_sentencepiece(path: Path) -> Tokenizer:
     The two may differ where two segmentations have the same score, since sentencepiece's floats
     have 32 bits, and where the model's normaliser changes a character of a user-defined symbol.
     """
-    module, needed = "sentencepiece.sentencepiece_model_pb2", "needs the package sentencepiece"
-    proto = import_extra(module, f"{path}: {needed}", "sentencepiece").ModelProto
+    module, packages = "sentencepiece.sentencepiece_model_pb2", "sentencepiece protobuf"
+    proto = import_extra(module, f"{path}: a SentencePiece model", packages).ModelProto
     model, types = proto.FromString(path.read_bytes()), proto.SentencePiece
     spec, is_bpe = model.trainer_spec, model.trainer_spec.model_type == model.trainer_spec.BPE
     of_type = {piece.type: i for i, piece in enumerate(model.pieces)}

@@ -161,6 +161,15 @@ def is_complete(config: Config, workdir: Path) -> bool:
     return checkpoints.is_whole(newest)
 
 
+def way_to_go_on(config: Config, step: int, workdir: Path) -> str:
+    """Return the flag that trains on from a run that is complete at `step`."""
+    if step < config.train.steps:
+        return "--config.train.patience=0 goes on"
+    if config.optimizer.depends_on_train_steps:
+        return f"--config.train.init_from={workdir} begins another one, with another --workdir"
+    return "--config.train.steps=MORE goes on"
+
+
 def check_same_config(config: Config, workdir: Path) -> None:
     """Raise `UserError` if `workdir` holds a run of another config, naming the keys that differ."""
     checkpoints = Checkpoints(workdir)

@@ -72,7 +72,7 @@ def page(rows: list[Row]) -> str:
 
 def curves(rows: list[Row]) -> str:
     """Return the HTML of one plot for each kind of curve that any run has."""
-    plotly = import_extra("plotly.graph_objects", "--output needs the package plotly", "report")
+    plotly = import_extra("plotly.graph_objects", "--output", "plotly")
     parts: list[str] = []
     for split, name, title, unit in CURVES:
         figure = plotly.Figure(

@@ -405,7 +405,7 @@ def test_parquet_with_numbers_for_text_is_refused_when_it_is_opened(pa, tmp_path
 def test_parquet_without_its_package_says_what_to_install(tmp_path, monkeypatch):
     write(tmp_path, {"x.parquet": b"PAR1"})
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert refusal(str(tmp_path / "x.parquet")).endswith("pip install 'jformer[hub]'")
+    assert refusal(str(tmp_path / "x.parquet")).endswith("pip install pyarrow")
 
 
 @pytest.mark.parametrize("kept", [0, 9, 4000])

@@ -253,18 +253,17 @@ def test_without_a_network_a_repository_of_ones_own_is_named(datasets, monkeypat
     assert "--config.data.hub=FOLDER" in text
 
 
-def test_without_the_package_one_line_names_the_extra_and_the_files(monkeypatch):
+def test_without_the_package_one_line_names_it_and_the_files(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     text = message(config("tatoeba"))
-    assert text.startswith("config.data.name=tatoeba: needs the package datasets to load sentence-")
-    assert "pip install 'jformer[hub]'; or put train.en and train.de, val.en" in text
+    assert text.startswith("config.data.name=tatoeba: loading sentence-transformers/")
+    assert "needs packages: pip install datasets; or put train.en and train.de, val.en" in text
 
 
 def test_without_the_package_there_is_no_other_way_to_a_repository(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert message(config(hub="somebody/something")) == (
-        "config.data.name=hub: needs the package datasets to load somebody/something: "
-        "pip install 'jformer[hub]'"
+        "config.data.name=hub: loading somebody/something needs packages: pip install datasets"
     )
 
 

@@ -419,10 +419,11 @@ def test_a_sentencepiece_model_that_cannot_be_rebuilt_is_refused(options, tmp_pa
         Vocabulary.bring(tmp_path / "spm.model")
 
 
-def test_without_sentencepiece_the_extra_is_named(tmp_path, monkeypatch):
+def test_without_sentencepiece_its_packages_are_named(tmp_path, monkeypatch):
     (tmp_path / "spm.model").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    message = f"{tmp_path}/spm.model: needs the package sentencepiece: pip install 'jformer[sent"
+    needs = "needs packages: pip install sentencepiece protobuf"
+    message = f"{tmp_path}/spm.model: a SentencePiece model {needs}"
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         Vocabulary.bring(tmp_path / "spm.model")
 

@@ -143,7 +143,7 @@ def test_a_mistake_in_the_command_is_one_line_before_anything_runs(
 def test_without_submitit_one_line_names_the_extra(corpus_directory, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)  # as if it were not there
     flags = [f"--workdir={tmp_path}", *file_flags(corpus_directory), "--submit=local"]
-    with pytest.raises(UserError, match=r"needs the package submitit: .*'jformer\[slurm\]'$"):
+    with pytest.raises(UserError, match="--submit needs packages: pip install submitit"):
         run_sweep(["tests/experiments/sweep_of_two.py", *flags])
     assert not list(tmp_path.glob("*/config.json"))
 

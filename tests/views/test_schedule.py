@@ -101,10 +101,10 @@ def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(
     assert captured.err == f"jformer: --plot={tmp_path / name}: {message}\n"
 
 
-def test_without_matplotlib_the_extra_is_named(tmp_path, capsys, monkeypatch):
+def test_without_matplotlib_it_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if it were not there
     assert summary(f"--plot={tmp_path / 'rate.png'}") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert len(captured.err.splitlines()) == 1
-    assert "pip install 'jformer[plot]'" in captured.err
+    assert "a picture needs packages: pip install matplotlib" in captured.err
