@@ -13,22 +13,21 @@ Q and M are different letters because they are different axes: in cross-attentio
 target positions and the memory is the source. A mask is True where a query may attend.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from jformer.errors import UserError
 from jformer.version import __version__
 
 if TYPE_CHECKING:
-    from jformer.run import Run
+    from jformer.api import get_config, load, train
 
-__all__ = ["__version__", "load"]
+__all__ = ["UserError", "__version__", "get_config", "load", "train"]
 
 
-def load(
-    workdir: str, checkpoint: str | int | Sequence[int] = "average", ensemble: Sequence[str] = ()
-) -> "Run":
-    """Open a run directory; see `jformer.run.load`. Needs one device of any kind."""
-    # Imported here so that `import jformer` does not pay for JAX.
-    from jformer.run import load as load_run
+def __getattr__(name: str) -> Any:
+    """Import a function only where it is asked for: `import jformer` does not pay for JAX."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from jformer import api
 
-    return load_run(workdir, checkpoint, ensemble)
+    return getattr(api, name)

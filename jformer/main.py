@@ -44,6 +44,7 @@ from jformer.data.corpora import open_corpus, texts
 from jformer.errors import UserError
 from jformer.files import check_writable, write_file
 from jformer.output import check_output, fingerprints, open_output, standard_input
+from jformer.rundir import default_workdir
 
 FORMATS = ("text", "jsonl", "tsv")
 OF_MODEL = {"checkpoint": "average", "ensemble": ""}  # flags of the commands that open a run
@@ -81,15 +82,10 @@ def train_command(arguments: list[str]) -> int:
     from jformer.training.setup import check_same_config, way_to_go_on
     from jformer.training.train import train
 
-    data = config.data
-    languages = f"{data.source_language}-{data.target_language}"
-    workdir = Path(flag.workdir or f"runs/{config.name}-{data.name}-{languages}")
+    workdir = Path(flag.workdir or default_workdir(config))
     check_same_config(config, workdir)
     read_results(workdir)  # raises for damaged ones before any work
     join(config.parallel)
-    if is_first():
-        say(f"workdir     {workdir}")
-        say(f"config      {config.name}, {config.train.steps:,} steps on {data.name}, {languages}")
     splits = train(config, workdir, flag.profile)
     if not is_first():
         return 0

@@ -50,11 +50,16 @@ class Scored:
     token_log_probs: list[float]  # one more than tokens: the last is that of EOS
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Run(Restored):
     """A restored run, by itself or with the other members of an ensemble."""
 
     others: tuple["Run", ...] = ()
+
+    def __repr__(self) -> str:
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        members = f", {len(self.others)} others" if self.others else ""
+        return f"Run({str(self.workdir)!r}, step {self.step}, {parameters:,} parameters{members})"
 
     @property
     def vocabulary(self) -> Vocabulary:

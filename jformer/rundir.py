@@ -34,6 +34,10 @@ def config_of(workdir: Path) -> Config:
     return read_config(workdir / CONFIG)
 
 
+def default_workdir(config: Config) -> Path:
+    return Path("runs", f"{config.name}-{config.data.name}-{config.data.languages}")
+
+
 def has_run(workdir: Path) -> bool:
     return (workdir / CONFIG).exists()
 

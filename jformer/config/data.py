@@ -7,7 +7,7 @@ from jformer.errors import UserError
 from jformer.schema import RATE, Section, choice, key
 
 NAMED = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
-DATASETS = ("phrases", *NAMED, "hub", "files")
+DATASETS = ("phrases", *NAMED, "hub", "files", "given")
 NORMALIZATIONS = ("none", "nfc", "nfkc", "lower")
 TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram")
 
@@ -16,7 +16,7 @@ TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram")
 class DataConfig(Section):
     path = "config.data"
 
-    name: str = choice("corpus", *DATASETS)
+    name: str = choice("corpus; given: by the pairs of `jformer.train`", *DATASETS)
     source_language: str = key("en", "suffix of the source files; for phrases a CLDR locale")
     target_language: str = key("de", "suffix of the target files; for phrases a CLDR locale")
     directory: str = key(
@@ -79,6 +79,10 @@ class DataConfig(Section):
     )
     cache: str = key("", "folder for tokenized text; empty: ~/.cache/jformer")
 
+    @property
+    def languages(self) -> str:
+        return f"{self.source_language}-{self.target_language}"
+
     def corpus_weights(self, number: int) -> list[int]:
         """Return how often an epoch repeats each of `number` training corpora."""
         weights = [int(weight) for weight in self.weights.split(",") if self.weights]
@@ -93,6 +97,8 @@ class DataConfig(Section):
         for name in needed.get(self.name, ()):
             if not getattr(self, name):
                 raise UserError(f"config.data.{name} is empty: set --config.data.{name}=PATH")
+        if self.name == "given" and self.train:
+            raise self.wrong("train", "all pairs are those given to jformer.train; leave it empty")
         if self.directory and self.hub:
             raise self.wrong(
                 "hub",

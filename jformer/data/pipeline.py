@@ -1,6 +1,7 @@
 """The data of a config: the corpora that it names, and its training batches."""
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,6 +25,11 @@ def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[s
 
     Files are located here and read later. A named corpus is extended by those of `data.train`.
     """
+    if data.name == "given":
+        raise UserError(
+            "config.data.name=given: its pairs are those given to jformer.train(pairs=...); name "
+            "others by --data=PAIRS, or train on files with another data.name"
+        )
     languages = data.source_language, data.target_language
     added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
     if data.name == "files":
@@ -62,6 +68,21 @@ def open_data(config: Config) -> tuple[list[Corpus], dict[str, Split]]:
     training = corpora.pop("train")
     config.data.corpus_weights(len(training))  # raises before any work if their number is wrong
     return training, {name: read_split(split, config.data) for name, split in corpora.items()}
+
+
+def given_data(
+    pairs: Sequence[tuple[str, str]], validation: Sequence[tuple[str, str]]
+) -> tuple[list[Corpus], dict[str, Split]]:
+    """Return what `open_data` does, of pairs of source and target in memory."""
+    splits = {"pairs": pairs, "validation": validation}
+    for name, split in splits.items():
+        for number, pair in enumerate(split):
+            if not (isinstance(pair, tuple | list) and [*map(type, pair)] == [str, str]):
+                raise TypeError(f"{name}[{number}] must be (source, target), not {pair!r:.100}")
+        if not split:
+            raise UserError(f"{name}: is empty; pairs of source and target are needed there")
+    texts = {name: Split(*map(list, zip(*split, strict=True))) for name, split in splits.items()}
+    return [in_memory("pairs", texts["pairs"])], {"validation": texts["validation"]}
 
 
 def make_batches(

@@ -70,7 +70,7 @@ def loop(
             metrics = metrics.next()
         with clock("evaluation"):
             validate(setup, state, step, due, best, checkpoints, monitor)
-        ended = 0 < train.patience <= best.worse
+        ended = 0 < train.patience <= best.worse or monitor.ends_now
         if due(train.checkpoint_every) or request or ended:
             with clock("checkpoints"):
                 follow(metrics.drain(), guard, monitor)

@@ -4,6 +4,7 @@ The first process alone writes and prints.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from jax.sharding import Mesh
 from jformer.config import Config
 from jformer.console import Progress, say
 from jformer.data.batches import Batch
-from jformer.errors import UserError
+from jformer.errors import RunError, UserError
 from jformer.rundir import PROFILE, MetricsFile
 from jformer.training.clock import Clock
 from jformer.training.flops import peak_flops, step_flops
 from jformer.training.metrics import MetricsAccumulator
 from jformer.training.tensorboard import TensorBoardWriter
 
+OnMetrics = Callable[[int, str, dict[str, float]], Any]
 NOT_SHOWN = ("flops", "seconds")  # numbers of metrics.jsonl that a line of progress leaves out
 FIRST_ESTIMATE = 20  # steps after which the first line with the time left is printed
 
@@ -60,12 +62,22 @@ class Monitor:
     """Writes the log of one run, and measures where its time goes.
 
     `first` is the step that the run resumes from, `seconds` the time that it took up to there.
+    `on_metrics` is called with the step, the split and the numbers of each line of metrics.jsonl;
+    where it returns a true value, `ends_now` becomes true.
     """
 
     def __init__(
-        self, config: Config, workdir: Path, first: int, mesh: Mesh, clock: Clock, seconds: float
+        self,
+        config: Config,
+        workdir: Path,
+        first: int,
+        mesh: Mesh,
+        clock: Clock,
+        seconds: float,
+        on_metrics: OnMetrics | None = None,
     ):
         self.clock, self._config, self._seconds_before = clock, config, seconds
+        self._on_metrics, self.ends_now = on_metrics, False
         self._progress = Progress("step", config.train.steps, done=first, lines=False)
         self._steps_here = 0
         self._shapes: set[tuple] = set()
@@ -119,6 +131,10 @@ class Monitor:
             self.board.scalars(step, split, numbers)
             shown = [f"{name} {n:.4g}" for name, n in numbers.items() if name not in NOT_SHOWN]
             self._progress.report(f"{split}  {'  '.join(shown)}", done=step)
+            if self._on_metrics and self._on_metrics(step, split, dict(numbers)):
+                if jax.process_count() > 1:
+                    raise RunError("on_metrics can end a run of one process only")
+                self.ends_now = True
 
     def close(self) -> None:
         self._progress.close()

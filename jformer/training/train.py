@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jformer.config import Config
 from jformer.console import say
-from jformer.data.corpora import Split
+from jformer.data.corpora import Corpus, Split
 from jformer.data.pipeline import open_data
 from jformer.errors import Stopped, explaining_out_of_memory
 from jformer.rundir import create, locked
@@ -15,7 +15,7 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
 from jformer.training.likelihood import pairs_beyond
 from jformer.training.loop import loop
-from jformer.training.monitor import Monitor, Profile
+from jformer.training.monitor import Monitor, OnMetrics, Profile
 from jformer.training.processes import is_first
 from jformer.training.setup import (
     advice_on_memory,
@@ -28,16 +28,25 @@ from jformer.training.setup import (
 from jformer.training.stopping import SAVE, StopHandler
 
 
-def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
+def train(
+    config: Config,
+    workdir: Path,
+    profile: str = "",
+    data: tuple[list[Corpus], dict[str, Split]] | None = None,
+    on_metrics: OnMetrics | None = None,
+) -> dict[str, Split]:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
-    Returns the splits of `config.train.scored`; `profile` is STEP:COUNT. Raises `Stopped` where a
-    signal ended the run, with all saved, and `RunError` where it cannot go on or cannot save the
-    last step.
+    Returns the splits of `config.train.scored`. `profile` is STEP:COUNT; `data` stands for the
+    corpora that the config names. Raises `Stopped` where a signal ended the run, with all saved,
+    and `RunError` where it cannot go on or cannot save the last step.
     """
+    say(f"workdir     {workdir}")
+    steps, corpus = f"{config.train.steps:,} steps", config.data
+    say(f"config      {config.name}, {steps} on {corpus.name}, {corpus.languages}")
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
-    corpora, splits = open_data(config)
+    corpora, splits = data or open_data(config)
     validation = splits["validation"]
     wanted = config.train.scored
     scored = {
@@ -63,7 +72,7 @@ def train(config: Config, workdir: Path, profile: str = "") -> dict[str, Split]:
                 # After all that can be a mistake of the user.
                 write_run_files(config, setup.vocabularies, workdir)
                 step, seconds = int(state.step), position["seconds"]
-                monitor = Monitor(setup.config, workdir, step, mesh, clock, seconds)
+                monitor = Monitor(config, workdir, step, mesh, clock, seconds, on_metrics)
             say(describe(setup, state))
             minutes, closing = config.train.checkpoint_minutes, contextlib.closing
             with closing(monitor), closing(profiler), StopHandler(minutes) as stop:

@@ -1,0 +1,61 @@
+"""The functions of `import jformer`: a config, training from Python, and opening a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jformer.command_line import config_from
+from jformer.config import Config, freeze
+from jformer.data.pipeline import given_data
+from jformer.errors import UserError
+from jformer.run import Run, load
+from jformer.rundir import default_workdir
+from jformer.schema import replaced
+from jformer.training.monitor import OnMetrics
+from jformer.training.setup import check_same_config
+from jformer.training.train import train as train_in
+
+__all__ = ["get_config", "load", "train"]
+
+
+def get_config(name: str = "base", **keys: Any) -> Config:
+    """Return a config by the name or the path of its file, with some keys set.
+
+    `get_config("tiny:multi30k", **{"model.dropout": 0.3, "train.steps": 500})`. `name` is what
+    follows `--config=` on the command line. Raises `UserError` for what is unknown or impossible.
+    """
+    config = freeze(config_from(name))
+    for key, value in keys.items():
+        for section in reversed(key.split(".")):
+            value = {section: value}
+        config = replaced(config, value)
+    config.check()
+    return config
+
+
+def train(
+    config: Config,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    validation: Sequence[tuple[str, str]] | None = None,
+    workdir: str | Path = "",
+    on_metrics: OnMetrics | None = None,
+) -> Run:
+    """Train, or go on where an earlier call was stopped, and return the run as `load` does.
+
+    `pairs` of source and target are trained on and `validation` chooses, in place of the corpus
+    that the config names. `on_metrics(step, split, numbers)` is called with each line of
+    metrics.jsonl; where it returns a true value, the training ends after this step, with all saved,
+    and the same call later goes on. `workdir` has the command line's default. Raises `UserError`
+    for a mistake, and `Stopped` after Ctrl-C, with all saved.
+    """
+    if (pairs is None) != (validation is None):
+        raise UserError("jformer.train takes both pairs and validation, or neither")
+    data = None
+    if pairs is not None and validation is not None:
+        data = given_data(pairs, validation)
+        config = replaced(config, {"data": {"name": "given"}})
+    config.check()
+    workdir = Path(workdir or default_workdir(config))
+    check_same_config(config, workdir)
+    train_in(config, workdir, data=data, on_metrics=on_metrics)
+    return load(workdir)

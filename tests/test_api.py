@@ -1,0 +1,165 @@
+"""Training from Python, as in a notebook: the same runs as by the command line."""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jformer
+import jformer.api
+from jformer.main import main
+from jformer.rundir import read_metrics
+from jformer.schema import replaced
+from tests.conftest import number_words, small_flags, write_split
+
+TRAIN, VALIDATION = number_words(100, 160), number_words(300, 320)
+
+
+def pairs_of(split):
+    return list(zip(split.sources, split.targets, strict=True))
+
+
+def keys_of(flags):
+    """`{"train.steps": 12, ...}` of `--config.train.steps=12`, without those of the corpus."""
+    given = (flag.removeprefix("--config.").split("=") for flag in flags if "--config." in flag)
+    others = {key: value for key, value in given if key not in ("data.train", "data.validation")}
+    return {key: int(value) if value.isdigit() else value for key, value in others.items()}
+
+
+def equal(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+    return True
+
+
+def test_a_config_is_that_of_the_command_line():
+    config = jformer.get_config("tiny:multi30k", **{"model.dropout": 0.3, "train.steps": 7})
+    assert (config.data.name, config.model.dropout, config.train.steps) == ("multi30k", 0.3, 7)
+    assert jformer.get_config("configs/tiny.py").name == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "message"),
+    [
+        ("tinny", {}, "did you mean tiny?"),
+        ("tiny", {"model.droput": 0.1}, "config.model.droput is unknown; did you mean"),
+        ("tiny", {"model.dropout": 2.0}, "config.model.dropout=2.0: must be < 1"),
+        ("tiny", {"model.dropout": "0.1"}, "must be float, not str"),
+        ("tiny", {"seed.x": 1}, "config.seed"),
+    ],
+)
+def test_a_mistake_in_a_config_is_named(name, keys, message):
+    with pytest.raises(jformer.UserError) as caught:
+        jformer.get_config(name, **keys)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "error", "message"),
+    [
+        (["a b"], TypeError, r"pairs\[0\] must be \(source, target\), not 'a b'"),
+        ([("a", "b"), ("a", 1)], TypeError, r"pairs\[1\] must be"),
+        ([], jformer.UserError, "pairs: is empty"),
+    ],
+)
+def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        jformer.train(jformer.get_config("tiny"), pairs, [("a", "b")], tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_pairs_need_others_to_validate_on(tmp_path):
+    with pytest.raises(jformer.UserError, match="both pairs and validation"):
+        jformer.train(jformer.get_config("tiny"), [("a", "b")], workdir=tmp_path)
+
+
+def test_given_pairs_are_not_to_be_had_on_the_command_line(capsys):
+    assert main(["jformer", "data", "--config=tiny:given"]) == 2
+    assert "its pairs are those given to jformer.train" in capsys.readouterr().err
+    assert main(["jformer", "data", "--config=tiny:given", "--config.data.train=x"]) == 2
+    assert "config.data.train=x: all pairs are those given" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on given pairs, its directory, its config, and what its callback was given."""
+    folder = tmp_path_factory.mktemp("api")
+    for name, split in (("train", TRAIN), ("validation", VALIDATION), ("test", VALIDATION)):
+        write_split(folder / name, split)
+    flags = [flag for flag in small_flags(folder, folder / "by_files") if "data.test=" not in flag]
+    config = jformer.get_config("tiny:given", **keys_of(flags))
+    seen = []
+    run = jformer.train(
+        config, pairs_of(TRAIN), pairs_of(VALIDATION), folder / "run",
+        on_metrics=lambda *line: seen.append(line),
+    )  # fmt: skip
+    return run, folder, flags, config, seen
+
+
+@pytest.mark.process
+def test_a_run_on_pairs_is_that_on_the_same_text_in_files(trained):
+    run, folder, flags, _, _ = trained
+    assert main(["jformer", *flags]) == 0
+    assert equal(run, jformer.load(folder / "by_files"))
+    assert run.translate(["1 2 3"]) == jformer.load(folder / "run").translate(["1 2 3"])
+
+
+@pytest.mark.process
+def test_the_callback_is_given_each_line_of_the_log(trained):
+    _, folder, _, _, seen = trained
+    lines = read_metrics(folder / "run")
+    assert [{"step": step, "split": split, **numbers} for step, split, numbers in seen] == lines
+    assert {split for _, split, _ in seen} == {"train", "validation"}
+
+
+@pytest.mark.process
+def test_a_callback_that_returns_true_ends_the_training_and_the_same_call_goes_on(
+    trained, tmp_path
+):
+    undisturbed, _, _, config, _ = trained
+    data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
+    at_four = jformer.train(config, *data, on_metrics=lambda step, *_: step == 4)
+    assert at_four.step == 4
+    assert read_metrics(tmp_path / "run")[-1]["split"] == "ended"
+    whole = jformer.train(config, *data)
+    assert whole.step == undisturbed.step > 4
+    assert equal(whole, undisturbed)
+
+
+@pytest.mark.process
+def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, monkeypatch):
+    _, _, _, config, _ = trained
+    text = Path("docs/training.md").read_text().partition("## From Python")[2]
+    with_board, with_end = re.findall("```python\n(.*?)```", text, re.DOTALL)[:2]
+    monkeypatch.chdir(tmp_path)
+    logged = []
+    board = types.SimpleNamespace(log=lambda numbers, step: logged.append((step, numbers)))
+    wandb = types.SimpleNamespace(init=lambda **_: board)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr(jformer.api, "get_config", lambda *_, **keys: config)
+    names = {"pairs": pairs_of(TRAIN), "validation": pairs_of(VALIDATION)}
+    exec(with_board, names)
+    assert names["run"].step == config.train.steps
+    assert any("validation/nll" in numbers for _, numbers in logged)
+    names["config"] = replaced(config, {"train": {"steps": 40, "bleu_every": 2}})
+    exec(with_end.replace("2000", "6"), names)
+    assert names["run"].step < 40
+
+
+@pytest.mark.process
+def test_a_run_shows_itself_in_a_line(trained):
+    run = trained[0]
+    count = sum(leaf.size for leaf in jax.tree.leaves(run.params))
+    assert repr(run) == f"Run({str(run.workdir)!r}, step {run.step}, {count:,} parameters)"
+
+
+@pytest.mark.process
+def test_a_run_on_pairs_is_evaluated_on_others_that_are_named(trained, capsys):
+    _, folder, *_ = trained
+    workdir = f"--workdir={folder / 'run'}"
+    assert main(["jformer", "evaluate", workdir]) == 2
+    assert "name others by --data=PAIRS" in capsys.readouterr().err
+    assert main(["jformer", "evaluate", workdir, f"--data={folder / 'test'}"]) == 0
