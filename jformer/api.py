@@ -48,6 +48,8 @@ def train(
     and the same call later goes on. `workdir` has the command line's default. Raises `UserError`
     for a mistake, and `Stopped` after Ctrl-C, with all saved.
     """
+    if not isinstance(config, Config):
+        raise TypeError(f"config must be one of jformer.get_config, not {type(config).__name__}")
     if (pairs is None) != (validation is None):
         raise UserError("jformer.train takes both pairs and validation, or neither")
     data = None

@@ -71,6 +71,11 @@ def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_config_of_another_type_is_refused():
+    with pytest.raises(TypeError, match="config must be one of jformer.get_config, not str"):
+        jformer.train("tiny")
+
+
 def test_pairs_need_others_to_validate_on(tmp_path):
     with pytest.raises(jformer.UserError, match="both pairs and validation"):
         jformer.train(jformer.get_config("tiny"), [("a", "b")], workdir=tmp_path)
