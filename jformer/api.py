@@ -1,5 +1,6 @@
 """The functions of `import jformer`: a config, training from Python, and opening a run."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,10 +47,12 @@ def train(
     that the config names. `on_metrics(step, split, numbers)` is called with each line of
     metrics.jsonl; where it returns a true value, the training ends after this step, with all saved,
     and the same call later goes on. `workdir` has the command line's default. Raises `UserError`
-    for a mistake, and `Stopped` after Ctrl-C, with all saved.
+    for a mistake, and `Stopped` after Ctrl-C, with all saved. For the main thread only.
     """
     if not isinstance(config, Config):
         raise TypeError(f"config must be one of jformer.get_config, not {type(config).__name__}")
+    if threading.current_thread() is not threading.main_thread():
+        raise UserError("jformer.train must be called in the main thread, which hears of Ctrl-C")
     if (pairs is None) != (validation is None):
         raise UserError("jformer.train takes both pairs and validation, or neither")
     data = None

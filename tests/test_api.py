@@ -3,6 +3,7 @@
 import re
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -72,8 +73,13 @@ def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
 
 
 def test_a_config_of_another_type_is_refused():
-    with pytest.raises(TypeError, match="config must be one of jformer.get_config, not str"):
+    with pytest.raises(TypeError, match=r"must be one of jformer\.get_config, not str"):
         jformer.train("tiny")
+
+
+def test_another_thread_cannot_train():
+    with ThreadPoolExecutor(1) as pool, pytest.raises(jformer.UserError, match="main thread"):
+        pool.submit(jformer.train, jformer.get_config("tiny")).result()
 
 
 def test_pairs_need_others_to_validate_on(tmp_path):

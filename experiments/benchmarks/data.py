@@ -7,7 +7,7 @@ The corpora repeat the lines of PREFIX.en and PREFIX.de, or by default of the em
 repeated lines end with a number, so that no two are alike. Each corpus is prepared and read in
 separate processes, first with an empty cache, then with a warm one. Each process prints a JSON
 object: seconds of the parts, sentences tokenized per second, pairs batched per second, and the
-peak of the resident memory in MB, without that of the processes that tokenize.
+peak of the resident memory in MB.
 """
 
 import argparse
