@@ -15,13 +15,13 @@ target positions and the memory is the source. A mask is True where a query may 
 
 from typing import TYPE_CHECKING, Any
 
-from jformer.errors import UserError
+from jformer.errors import RunError, Stopped, UserError
 from jformer.version import __version__
 
 if TYPE_CHECKING:
     from jformer.api import get_config, load, train
 
-__all__ = ["UserError", "__version__", "get_config", "load", "train"]
+__all__ = ["RunError", "Stopped", "UserError", "__version__", "get_config", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -31,3 +31,7 @@ def __getattr__(name: str) -> Any:
     from jformer import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -24,7 +24,7 @@ from jformer.config import Config, freeze
 from jformer.errors import RunError, Stopped, UserError
 from jformer.output import drop_output, open_standard_error
 from jformer.rundir import config_of
-from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, thaw
+from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, shown, thaw
 from jformer.version import __version__
 
 REQUIRED = None  # the default of a flag that must be given
@@ -208,7 +208,7 @@ def naming_failures_in(path: str) -> Iterator[None]:
         if not lines:
             raise
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{path}:{lines[-1]}: {told}") from error
+        raise UserError(f"{path}:{lines[-1]}: {shown(told)}") from error
 
 
 def own_configs() -> dict[str, str]:

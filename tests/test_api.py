@@ -1,6 +1,8 @@
 """Training from Python, as in a notebook: the same runs as by the command line."""
 
+import os
 import re
+import signal
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +42,11 @@ def test_a_config_is_that_of_the_command_line():
     config = jformer.get_config("tiny:multi30k", **{"model.dropout": 0.3, "train.steps": 7})
     assert (config.data.name, config.model.dropout, config.train.steps) == ("multi30k", 0.3, 7)
     assert jformer.get_config("configs/tiny.py").name == "tiny"
+    assert jformer.get_config(Path("configs/tiny.py"), name="mine").name == "mine"
+
+
+def test_the_functions_are_offered_by_name():
+    assert {"get_config", "load", "train", "UserError", "Stopped"} <= {*dir(jformer)}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +71,7 @@ def test_a_mistake_in_a_config_is_named(name, keys, message):
         (["a b"], TypeError, r"pairs\[0\] must be \(source, target\), not 'a b'"),
         ([("a", "b"), ("a", 1)], TypeError, r"pairs\[1\] must be"),
         ([], jformer.UserError, "pairs: is empty"),
+        ([("a", "b\ud800")], jformer.UserError, r"pairs\[0\]: holds half a character"),
     ],
 )
 def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
@@ -75,6 +83,11 @@ def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
 def test_a_config_of_another_type_is_refused():
     with pytest.raises(TypeError, match=r"must be one of jformer\.get_config, not str"):
         jformer.train("tiny")
+
+
+def test_a_callback_that_is_no_function_is_refused():
+    with pytest.raises(TypeError, match="on_metrics must be a function, not int"):
+        jformer.train(jformer.get_config("tiny"), on_metrics=3)
 
 
 def test_another_thread_cannot_train():
@@ -104,7 +117,7 @@ def trained(tmp_path_factory):
     config = jformer.get_config("tiny:given", **keys_of(flags))
     seen = []
     run = jformer.train(
-        config, pairs_of(TRAIN), pairs_of(VALIDATION), folder / "run",
+        config, iter(pairs_of(TRAIN)), iter(pairs_of(VALIDATION)), folder / "run",
         on_metrics=lambda *line: seen.append(line),
     )  # fmt: skip
     return run, folder, flags, config, seen
@@ -138,6 +151,32 @@ def test_a_callback_that_returns_true_ends_the_training_and_the_same_call_goes_o
     whole = jformer.train(config, *data)
     assert whole.step == undisturbed.step > 4
     assert equal(whole, undisturbed)
+
+
+@pytest.mark.process
+def test_ctrl_c_saves_and_the_same_call_goes_on(trained, tmp_path):
+    undisturbed, _, _, config, _ = trained
+    data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
+
+    def interrupt(step, split, numbers):
+        if step == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match="all is saved; the same call goes on"):
+        jformer.train(config, *data, on_metrics=interrupt)
+    assert 4 <= jformer.load(tmp_path / "run", "last").step < undisturbed.step
+    assert equal(jformer.train(config, *data), undisturbed)
+
+
+@pytest.mark.process
+def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained, capsys):
+    run, folder, _, config, _ = trained
+    pairs, validation = pairs_of(TRAIN), pairs_of(VALIDATION)
+    assert equal(jformer.train(config, pairs, validation, folder / "run"), run)
+    told = f"the run is complete at step {run.step}; --config.train.steps=MORE goes on"
+    assert told in capsys.readouterr().err
+    with pytest.raises(jformer.UserError, match="pairs: has changed since the run in"):
+        jformer.train(config, pairs[1:], validation, folder / "run")
 
 
 @pytest.mark.process

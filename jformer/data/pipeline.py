@@ -1,6 +1,7 @@
 """The data of a config: the corpora that it names, and its training batches."""
 
 import logging
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,6 +19,8 @@ from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
+
+SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character of UTF-16
 
 
 def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[str, list[Corpus]]:
@@ -79,6 +82,8 @@ def given_data(
         for number, pair in enumerate(split):
             if not (isinstance(pair, tuple | list) and [*map(type, pair)] == [str, str]):
                 raise TypeError(f"{name}[{number}] must be (source, target), not {pair!r:.100}")
+            if any(not text.isascii() and SURROGATE.search(text) for text in pair):
+                raise UserError(f"{name}[{number}]: holds half a character, which is no Unicode")
         if not split:
             raise UserError(f"{name}: is empty; pairs of source and target are needed there")
     texts = {name: Split(*map(list, zip(*split, strict=True))) for name, split in splits.items()}

@@ -68,10 +68,8 @@ def prepare(
     begins = not Checkpoints(workdir).steps()
     if begins and config.train.init_from:
         rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
-    hashes = content_hashes(corpora)
-    content = " ".join(each for _, each in hashes)
-    name = f"the validation split {config.data.validation}".rstrip()
-    text = hashes + content_hashes([in_memory(name, validation)])
+    text = text_hashes(config, corpora, validation)
+    content = " ".join(each for _, each in text[:-1])  # without that of the validation text
     if begins:
         vocabularies = make_vocabularies(corpora, content, config.data)
     else:
@@ -105,6 +103,12 @@ def prepare(
         params_key=params_key,
         dropout_key=dropout_key,
     )
+
+
+def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> Hashes:
+    """Return the names and hashes of the training text, and of the validation text as the last."""
+    name = f"the validation split {config.data.validation}".rstrip()
+    return content_hashes(corpora) + content_hashes([in_memory(name, validation)])
 
 
 def from_config(
