@@ -264,6 +264,7 @@ def test_a_file_fault_is_found_before_a_run_directory_is_made(tmp_path, capsys):
     assert not workdir.exists()
 
 
+@pytest.mark.process
 def test_debug_shows_where_a_mistake_was_found():
     result = run_main("--config=configs/tiny.py:phrase", "--debug")
     assert b"Traceback" in result.stderr

@@ -170,6 +170,7 @@ def test_without_texts_there_is_the_alphabet_of_bytes(kind):
     assert vocabulary.decode(vocabulary.encode(["Ä 1"])[0]) == "Ä 1"
 
 
+@pytest.mark.process
 def test_two_processes_train_the_same_vocabularies():
     """Hash seeds and thread counts differ; the words are of many lengths, so that sums differ."""
     program = f"""

@@ -57,6 +57,7 @@ def assert_trees_close(a, b, **tolerance):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), a, b)
 
 
+@pytest.mark.process  # it trains for 5 seconds
 def test_a_model_learns_to_copy():
     step, state = setup(dropout=0.0)
     losses = []
