@@ -14,11 +14,12 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jformer.command_line import own_flags, program_status
-from jformer.console import aligned
+from jformer.console import aligned, markdown
 from jformer.errors import UserError
 from jformer.evaluation.scores import METRICS
 from jformer.views.report import RunSummary, duration, read_run
@@ -39,7 +40,7 @@ def read_rows(path: Path) -> dict[str, Row]:
 
 def render(rows: dict[str, Row]) -> str:
     """Return the table of all rows in Markdown."""
-    lines = [COLUMNS, ["---"] * len(COLUMNS)]
+    lines: list[Sequence[str]] = [COLUMNS]
     for row in rows.values():
         command = [f"`{row['command']}`"] if row.get("command") else []
         cells = {
@@ -48,7 +49,7 @@ def render(rows: dict[str, Row]) -> str:
             "scores": row.get("outcome") or shown(row["scores"]),
         }
         lines.append([str(cells.get(name, "")) for name in COLUMNS])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return markdown(lines, others=":--")
 
 
 def shown(scores: dict[str, str]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from flax.traverse_util import unflatten_dict
+
 from jformer.command_line import config_from
 from jformer.config import Config, freeze
 from jformer.console import say
@@ -18,9 +20,9 @@ from jformer.training.monitor import OnMetrics
 from jformer.training.setup import (
     check_same_config,
     check_same_text,
+    describe_complete,
     is_complete,
     text_hashes,
-    way_to_go_on,
 )
 from jformer.training.train import train as train_in
 
@@ -34,10 +36,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     follows `--config=` on the command line. Raises `UserError` for what is unknown or impossible.
     """
     config = freeze(config_from(str(name)))
-    for key, value in keys.items():
-        for section in reversed(key.split(".")):
-            value = {section: value}
-        config = replaced(config, value)
+    config = replaced(config, unflatten_dict(keys, sep="."))
     config.check()
     return config
 
@@ -78,7 +77,7 @@ def train(
             corpora, splits = data
             check_same_text(text_hashes(config, corpora, splits["validation"]), workdir)
         run = load(workdir)
-        say(f"the run is complete at step {run.step}; {way_to_go_on(config, run.step, workdir)}")
+        say(describe_complete(config, run.step, workdir))
         return run
     try:
         train_in(config, workdir, data=data, on_metrics=on_metrics)

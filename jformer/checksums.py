@@ -19,11 +19,14 @@ def write_sums(folder: Path, pattern: str = "*") -> None:
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def first_damage(folder: Path, has_sum: Callable[[str], bool] = lambda name: True) -> str:
+def first_damage(
+    folder: Path, has_sum: Callable[[str], bool] = lambda name: True, required: bool = True
+) -> str:
     """Describe the first file of a folder that is not as it was written; empty if there is none.
 
-    `has_sum` returns whether a file of that name is expected to have a checksum. Only regular files
-    in the folder are opened: a path among the checksums may be that of a device or a pipe.
+    `has_sum` returns whether a file of that name is expected to have a checksum; unless they are
+    `required`, a folder without any passes. Only regular files in the folder are opened: a path
+    among the checksums may be that of a device or a pipe.
     """
     files, sums, name = {}, {}, SUMS
     for path in sorted(folder.rglob("*")):
@@ -33,7 +36,7 @@ def first_damage(folder: Path, has_sum: Callable[[str], bool] = lambda name: Tru
         elif path.is_symlink() or not path.is_dir():
             return f"{relative!r} is no regular file"
     if SUMS not in files:
-        return f"{SUMS} is missing"
+        return f"{SUMS} is missing" if required else ""
     try:
         text = files.pop(SUMS).read_text(encoding="utf-8", errors="replace")
         for number, line in enumerate(text.splitlines(), start=1):

@@ -93,8 +93,8 @@ def command_of(
         if name not in commands:
             raise UserError(f"no command {name!r}{nearest(name, commands)}")
     if {"--help", "-h"} & {*arguments}:
-        shown = [commands[name]] if name else [*commands.values()]
-        return lambda _: print_help(general, shown)
+        chosen = [commands[name]] if name else [*commands.values()]
+        return lambda _: print_help(general, chosen)
     if arguments == ["--version"]:
         return print_version
     return commands[name or "train"]

@@ -1,4 +1,4 @@
-"""What jformer finds on this machine: versions, devices, and packages of optional features."""
+"""Report the versions, the devices and the optional packages that jformer finds on this machine."""
 
 import importlib.metadata
 import shutil
@@ -22,7 +22,7 @@ FEATURES = {
 
 
 def findings() -> Iterator[str]:
-    """Yield lines of a name and what was found."""
+    """Yield a line for each version, device and package: its name, then what was found."""
     for name, version in versions().items():
         if name not in ("backend", "device"):
             yield line(name, version)

@@ -79,7 +79,7 @@ def train_command(arguments: list[str]) -> int:
     from jformer.results import as_test_set, known_scores, read_results, score_all
     from jformer.run import load
     from jformer.training.processes import is_first, join
-    from jformer.training.setup import check_same_config, way_to_go_on
+    from jformer.training.setup import check_same_config, describe_complete
     from jformer.training.train import train
 
     workdir = Path(flag.workdir or default_workdir(config))
@@ -93,7 +93,7 @@ def train_command(arguments: list[str]) -> int:
     tests = {name: as_test_set(split) for name, split in splits.items()}
     known = known_scores(run, tests)
     if tests.keys() <= known.keys():
-        say(f"the run is complete at step {run.step}; {way_to_go_on(config, run.step, workdir)}")
+        say(describe_complete(config, run.step, workdir))
         scores = known
     else:
         scores = score_all(run, tests)

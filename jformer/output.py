@@ -7,6 +7,7 @@ command resumes after the last whole line.
 import contextlib
 import dataclasses
 import fcntl
+import hashlib
 import os
 import signal
 import stat
@@ -190,13 +191,14 @@ def fingerprints(names: dict[str, str], bad_lines: str) -> dict[str, dict[str, A
         if files.is_special(name):
             result[key] = {"lines": None, "sha256": None}
             continue
-        path, lines = existing(Path(name)), None
-        if path.suffix not in (".gz", ".sgm", ".xml", ".parquet"):
-            lines = 0
-            with path.open("rb") as file:
-                for lines, line in enumerate(file, start=1):
-                    clean(line, f"{name}:{lines}", lines == 1, policy, Report())
-        result[key] = {"lines": lines, "sha256": files.sha256_of(path)}
+        path, digest, number = existing(Path(name)), hashlib.sha256(), 0
+        plain = path.suffix not in (".gz", ".sgm", ".xml", ".parquet")
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                digest.update(line)
+                if plain:
+                    clean(line, f"{name}:{number}", number == 1, policy, Report())
+        result[key] = {"lines": number if plain else None, "sha256": digest.hexdigest()}
     counts = {
         names[key]: found["lines"] for key, found in result.items() if found["lines"] is not None
     }

@@ -165,13 +165,14 @@ def is_complete(config: Config, workdir: Path) -> bool:
     return checkpoints.is_whole(newest)
 
 
-def way_to_go_on(config: Config, step: int, workdir: Path) -> str:
-    """Return the flag that trains on from a run that is complete at `step`."""
+def describe_complete(config: Config, step: int, workdir: Path) -> str:
+    """Return the line about a run that is complete at `step`, with the flag that trains on."""
+    way_on = "steps=MORE goes on"
     if step < config.train.steps:
-        return "--config.train.patience=0 goes on"
-    if config.optimizer.depends_on_train_steps:
-        return f"--config.train.init_from={workdir} begins another one, with another --workdir"
-    return "--config.train.steps=MORE goes on"
+        way_on = "patience=0 goes on"
+    elif config.optimizer.depends_on_train_steps:
+        way_on = f"init_from={workdir} begins another one, with another --workdir"
+    return f"the run is complete at step {step}; --config.train.{way_on}"
 
 
 def check_same_config(config: Config, workdir: Path) -> None:
