@@ -4,7 +4,6 @@ Only this module, `main` and the programs in experiments/ read flags.
 """
 
 import contextlib
-import inspect
 import io
 import logging
 import os
@@ -15,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from absl import flags
@@ -84,7 +84,7 @@ def program_status(program: str, doc: str | None, run: Callable[[list[str]], int
 
 
 def command_of(
-    arguments: list[str], general: str, commands: Mapping[str, Callable[[list[str]], int]]
+    arguments: list[str], general: str, commands: Mapping[str, ModuleType]
 ) -> Callable[[list[str]], int]:
     """Return the command that the arguments name, and remove its name from them."""
     name = ""
@@ -97,7 +97,7 @@ def command_of(
         return lambda _: print_help(general, chosen)
     if arguments == ["--version"]:
         return print_version
-    return commands[name or "train"]
+    return commands[name or "train"].main
 
 
 def print_version(arguments: list[str]) -> int:
@@ -105,12 +105,12 @@ def print_version(arguments: list[str]) -> int:
     return 0
 
 
-def print_help(general: str, commands: Sequence[Callable]) -> int:
+def print_help(general: str, commands: Sequence[ModuleType]) -> int:
     """Print the docstrings of all commands after `general`, or that of one; then config keys.
 
     For one command, only the paragraphs of `general` are printed that explain its words, as MODEL.
     """
-    told = [inspect.getdoc(command) or "" for command in commands]
+    told = [(command.__doc__ or "").strip() for command in commands]
     keys = help_text(Config())
     if len(commands) > 1:
         told.insert(0, general.strip())

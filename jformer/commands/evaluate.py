@@ -1,0 +1,38 @@
+"""Score a run on its validation and test splits, or on other pairs.
+
+    evaluate --workdir=DIR [--data=PAIRS] [--references=FILE,FILE] [--against=RUN[@C]] [MODEL]
+
+PAIRS can also be sacrebleu:NAME here; --references are more of them, and --against is compared
+with the run by the paired bootstrap. Prints a table, and all as JSON in the last line.
+"""
+
+import json
+from pathlib import Path
+
+from jformer.command_line import REQUIRED, parse
+from jformer.commands.model_flags import OF_MODEL, open_run
+from jformer.errors import UserError
+
+
+def main(arguments: list[str]) -> int:
+    known = {"workdir": REQUIRED, "data": "", "references": "", "against": "", **OF_MODEL}
+    flag, config = parse(arguments, known, of_run=True)
+    if flag.references and not flag.data:
+        raise UserError(f"--references={flag.references}: is for --data=PREFIX")
+
+    from jformer.evaluation.table import table
+    from jformer.results import named_test_set, own_test_sets, read_results, score_all
+    from jformer.run import load
+    from jformer.training.restore import run_and_checkpoint
+
+    read_results(Path(flag.workdir))  # raises for damaged ones before any work
+    if flag.data:
+        tests = {flag.data: named_test_set(flag.data, flag.references, config)}
+    else:
+        tests = own_test_sets(config)
+    run = open_run(flag, config)
+    against = load(*run_and_checkpoint(flag.against)) if flag.against else None
+    scores = score_all(run, tests, against)
+    print(table(scores))
+    print(json.dumps(scores))
+    return 0

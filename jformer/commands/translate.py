@@ -1,0 +1,39 @@
+"""Translate each line of the input into one line of the output.
+
+    translate --workdir=DIR [--input=FILE] [--output=FILE] [--prefix=FILE]
+              [--format=text|jsonl|tsv] [MODEL]
+
+Reads standard input and writes standard output where no file is named. A stopped command with
+--output goes on where it was. Outputs begin with the lines of --prefix; jsonl and tsv have more
+of them, by config.decode.n_best, with scores, tokens and alignments.
+"""
+
+from pathlib import Path
+
+from jformer.command_line import REQUIRED, one_of, parse
+from jformer.commands.model_flags import FORMATS, OF_MODEL, open_run
+from jformer.data.corpora import texts
+from jformer.errors import UserError
+from jformer.output import check_output, fingerprints, open_output, standard_input
+
+
+def main(arguments: list[str]) -> int:
+    known = {"workdir": REQUIRED, "input": "", "prefix": "", "output": "", "format": "text"}
+    flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
+    one_of("format", flag.format, *FORMATS)
+    if flag.format == "text" and config.decode.n_best > 1:
+        raise UserError("--format=text: has one output a line; take jsonl or tsv for n_best")
+
+    check_output(flag.output, [flag.input, flag.prefix])
+    files = fingerprints({"input": flag.input, "prefix": flag.prefix}, config.data.bad_lines)
+
+    from jformer.results import job_of
+    from jformer.stream import translate_stream
+
+    run = open_run(flag, config)
+    lines = texts(Path(flag.input)) if flag.input else standard_input()
+    prefixes = texts(Path(flag.prefix)) if flag.prefix else None
+    with open_output(flag.output, job_of(run, flag.format, files), flag.format) as output:
+        place, total = flag.input or "standard input", files.get("input", {}).get("lines")
+        translate_stream(run, lines, place, prefixes, output, flag.format, total)
+    return 0
