@@ -1,145 +1,134 @@
 """A comparison of LayerNorm and BatchNorm, which normalizes over the whole batch.
 
     python -m experiments.layernorm_batchnorm [--batch_tokens=64,512,4096] [--steps=400]
+                                              [--workdir=runs/layernorm_batchnorm]
 
 The same small model is trained on the same data for the same number of updates, once with the
-paper's LayerNorm, once with a BatchNorm in place of each. LayerNorm takes mean and variance over
-the D components of one token. BatchNorm takes them for each component over all positions of a
-batch, which include other sentences and their padding, and uses running averages outside training.
-Printed for each batch size, in nats per token:
+paper's LayerNorm, once with a BatchNorm in place of each (`plugins/batch_norm.py`). LayerNorm takes
+mean and variance over the D components of one token, BatchNorm for each component over all
+positions of a batch, which include other sentences and their padding. Printed for each batch size,
+in nats per token:
 
     training        NLL of the last tenth of the batches, with dropout
-    validation      NLL in inference mode: BatchNorm uses its running averages
+    validation      NLL in inference mode: BatchNorm uses its means over 50 training batches
     own statistics  the same with the statistics of the validation batches themselves
     alone, beside   mean absolute change of a validation sentence's NLL when it is evaluated alone
                     and not in its batch, each time with the statistics of that input
 """
 
 import argparse
+import itertools
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import linen as nn
 
-from configs.tiny import get_config
+import jformer
 from jformer.command_line import exit_status
-from jformer.config import PAD, Config, freeze
+from jformer.config import PAD, Config
 from jformer.console import aligned
-from jformer.data.batches import Batch, Batches, iterate
+from jformer.data.batches import Batch, Batches
+from jformer.data.corpora import Report, Split, read
 from jformer.data.layout import Buckets
 from jformer.data.pipeline import open_data
 from jformer.data.tokenize import tokenize
-from jformer.training import parallel
-from jformer.training.loss import loss_sums, token_losses
-from jformer.training.optimizer import learning_rate, make_optimizer
-from jformer.training.setup import TrainSetup, prepare
+from jformer.run import Run
+from jformer.rundir import read_metrics
+from jformer.training.loss import token_losses
 
+PLUGIN = Path(__file__).with_name("plugins") / "batch_norm.py"
 SENTENCES = 64  # whose NLL is also computed alone
+TRAINING_PAIRS = 2000  # of which the means of BatchNorm's statistics are taken
 
 
-class BatchNorm(nn.Module):
-    """Normalizes by the batch where `batch_stats` is mutable, else by its running averages."""
-
-    @nn.compact
-    def __call__(self, x_BLD):
-        stored = not self.is_mutable_collection("batch_stats")
-        return nn.BatchNorm(use_running_average=stored, momentum=0.9)(x_BLD)
-
-
-NORMS: dict[str, Callable[[], nn.Module]] = {"LayerNorm": nn.LayerNorm, "BatchNorm": BatchNorm}
-
-
-def make_config(batch_tokens: int, steps: int) -> Config:
-    config = get_config()
-    config.data.max_length = 64
-    config.model.d_model = 64
-    config.train.steps = steps
-    config.train.batch_tokens = batch_tokens
-    config.optimizer.warmup_steps = steps // 4
-    return freeze(config)
+def make_config(norm: str, batch_tokens: int, steps: int) -> Config:
+    keys = {
+        "plugins": str(PLUGIN),
+        "model.norm": norm,
+        "model.d_model": 64,
+        "data.max_length": 64,
+        "train.steps": steps,
+        "train.batch_tokens": batch_tokens,
+        "train.log_every": max(1, steps // 10),
+        "optimizer.warmup_steps": max(1, steps // 4),
+    }
+    return jformer.get_config("tiny", **keys)
 
 
-def train(task: TrainSetup, model: Any) -> tuple[dict[str, Any], float]:
-    """Return the trained variables, and the mean NLL of the last tenth of the batches."""
-    config, keys = task.config, jax.random.split(jax.random.key(task.config.seed))
-    optimizer = make_optimizer(config.optimizer, learning_rate(config))
-    smoothing = config.train.label_smoothing, config.train.smoothing_over
-
-    @jax.jit
-    def step(params, stats, state, batch, number):
-        def loss_fn(params):
-            logits_BTV, changed = model.apply(
-                {"params": params, **stats}, batch["source_BS"], batch["target_BT"], train=True,
-                rngs={"dropout": jax.random.fold_in(keys[1], number)}, mutable=["batch_stats"],
-            )  # fmt: skip
-            sums = loss_sums(logits_BTV, batch["labels_BT"], *smoothing)
-            return sums["loss"] / sums["tokens"], (changed, sums)
-
-        grads, (stats, sums) = jax.grad(loss_fn, has_aux=True)(params)
-        updates, state = optimizer.update(grads, state, params, step=number)
-        return optax.apply_updates(params, updates), stats, state, (sums["nll"], sums["tokens"])
-
-    tokens_11 = jnp.ones((1, 1), jnp.int32)
-    variables = model.init(keys[0], tokens_11, tokens_11)
-    params, stats = variables.pop("params"), variables
-    state, seen = optimizer.init(params), []
-    for number, (batch, _) in enumerate(iterate(task.batches, config.train.steps)):
-        params, stats, state, sums = step(params, stats, state, dict(batch), number)
-        seen.append(sums)
-    nll, tokens = np.sum(jax.device_get(seen[-(config.train.steps // 10) :]), axis=0)
-    return {"params": params, **stats}, float(nll / tokens)
+def batches_of(run: Run, split: Split) -> list[Batch]:
+    """Return all of a split in batches, as in training."""
+    config, pairs = run.config, tokenize(split, run.vocabularies)
+    rows = np.arange(len(split))
+    layout = Buckets(*pairs.lengths(rows), config.train.batch_tokens, config.data.num_buckets)
+    made = Batches(pairs, rows, layout, config.seed)
+    return [made.batch(0, number) for number in range(len(made.epoch(0)))]
 
 
-def nll_of(model: Any, own_statistics: bool) -> Callable[[dict[str, Any], Batch], np.ndarray]:
-    """Return a function from variables and a batch to the summed NLL of each row."""
+def splits_of(config: Config) -> tuple[Split, Split]:
+    """Return some of the training pairs, and the validation pairs."""
+    corpora, splits = open_data(config)
+    rows = itertools.islice(read(corpora[0], "error", Report()), TRAINING_PAIRS)
+    sources, targets = zip(*((source, target) for _, source, target in rows), strict=True)
+    return Split([*sources], [*targets]), splits["validation"]
+
+
+def nll_of(run: Run, statistics: Any = None) -> Callable[[Batch], np.ndarray]:
+    """Return a function from a batch to the summed NLL of each row.
+
+    Without `statistics` BatchNorm takes those of the batch.
+    """
+    variables = {"params": run.params, **({"batch_stats": statistics} if statistics else {})}
 
     @jax.jit
     def rows(variables, batch):
-        texts = (batch["source_BS"], batch["target_BT"])
-        if own_statistics:
-            logits_BTV, _ = model.apply(variables, *texts, mutable=["batch_stats"])
-        else:
-            logits_BTV = model.apply(variables, *texts)
+        logits_BTV = run.model.apply(variables, batch["source_BS"], batch["target_BT"])
         nll_BT = token_losses(logits_BTV, batch["labels_BT"], 0.0, "all")[1]
         return jnp.sum(nll_BT * (batch["labels_BT"] != PAD), axis=1)
 
-    return lambda variables, batch: np.asarray(rows(variables, dict(batch)))
+    return lambda batch: np.asarray(rows(variables, dict(batch)))
 
 
-def compare(task: TrainSetup) -> list[list[str]]:
-    """Train and evaluate a model with each norm; return a table row for each."""
-    pairs, config = tokenize(task.validation, task.vocabularies), task.config
-    rows, size = np.arange(len(task.validation)), config.train.batch_tokens
-    layout = Buckets(*pairs.lengths(rows), size, config.data.num_buckets)
-    made = Batches(pairs, rows, layout, config.seed)
-    batches = [made.batch(0, number) for number in range(len(made.epoch(0)))]
-    lines = []
-    for name, make_norm in NORMS.items():
-        model = task.model.clone(make_norm=make_norm)
-        variables, training = train(task, model)
-        cells = [f"{size:,}", name, f"{training:.3f}"]
-        for own_statistics in (False, True):
-            nll, total, tokens = nll_of(model, own_statistics), 0.0, 0
-            for batch in batches:
-                total += float(nll(variables, batch).sum())
-                tokens += np.count_nonzero(batch["labels_BT"])
-            cells.append(f"{total / tokens:.3f}")
-        apart = []
-        for batch in batches:
-            together = nll(variables, batch)
-            tokens_B = np.count_nonzero(batch["labels_BT"], axis=1)
-            for row in np.flatnonzero(tokens_B)[: SENTENCES - len(apart)]:
-                alone = nll(variables, {key: rows[row : row + 1] for key, rows in batch.items()})
-                apart.append(abs(alone[0] - together[row]) / tokens_B[row])
-        lines.append([*cells, f"{np.mean(apart):.3f}"])
-    return lines
+def mean_statistics(run: Run, batches: list[Batch]) -> Any:
+    """Return the means of BatchNorm's statistics over some batches; empty for LayerNorm."""
+
+    @jax.jit
+    def statistics(batch):
+        texts = batch["source_BS"], batch["target_BT"]
+        return run.model.apply({"params": run.params}, *texts, mutable="batch_stats")[1]
+
+    found = [statistics(dict(batch)).get("batch_stats", {}) for batch in batches[:50]]
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *found)
+
+
+def per_token(nll: Callable[[Batch], np.ndarray], batches: list[Batch]) -> float:
+    total = sum(float(nll(batch).sum()) for batch in batches)
+    return total / sum(np.count_nonzero(batch["labels_BT"]) for batch in batches)
+
+
+def changes_alone(nll: Callable[[Batch], np.ndarray], batches: list[Batch]) -> Iterator[float]:
+    """Yield the change of each row's NLL a token when it is evaluated alone."""
+    for batch in batches:
+        together, tokens_B = nll(batch), np.count_nonzero(batch["labels_BT"], axis=1)
+        for row in np.flatnonzero(tokens_B):
+            alone = nll({name: rows[row : row + 1] for name, rows in batch.items()})
+            yield abs(alone[0] - together[row]) / tokens_B[row]
+
+
+def table_row(norm: str, batch_tokens: int, steps: int, folder: Path) -> list[str]:
+    config = make_config(norm, batch_tokens, steps)
+    workdir = folder / f"{norm}-{batch_tokens}"
+    jformer.train(config, workdir=workdir)
+    run = jformer.load(workdir, "last", plugins=[PLUGIN])
+    training = [line["nll"] for line in read_metrics(workdir) if line["split"] == "train"]
+    some, validation = (batches_of(run, split) for split in splits_of(config))
+    stored, own = nll_of(run, mean_statistics(run, some)), nll_of(run)
+    apart = np.mean([*itertools.islice(changes_alone(own, validation), SENTENCES)])
+    scores = (training[-1], per_token(stored, validation), per_token(own, validation), apart)
+    return [f"{batch_tokens:,}", norm, *(f"{score:.3f}" for score in scores)]
 
 
 def main() -> int:
@@ -148,15 +137,14 @@ def main() -> int:
     )
     parser.add_argument("--batch_tokens", default="64,512,4096")
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--workdir", type=Path, default=Path("runs/layernorm_batchnorm"))
     options = parser.parse_args()
-    scores = ["training", "validation", "own statistics", "alone, beside"]
-    lines = [["tokens a batch", "norm", *scores]]
-    for tokens in options.batch_tokens.split(","):
-        config = make_config(int(tokens), options.steps)
-        corpora, splits = open_data(config)
-        with tempfile.TemporaryDirectory() as folder:
-            mesh = parallel.make_mesh(config)
-            lines += compare(prepare(config, corpora, splits["validation"], Path(folder), mesh))
+    lines = [
+        ["tokens a batch", "norm", "training", "validation", "own statistics", "alone, beside"]
+    ]
+    for batch_tokens in map(int, options.batch_tokens.split(",")):
+        for norm in ("layer_norm", "BatchNorm"):
+            lines.append(table_row(norm, batch_tokens, options.steps, options.workdir))
     print(aligned(lines))
     return 0
 

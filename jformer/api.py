@@ -38,6 +38,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     config = freeze(config_from(str(name)))
     config = replaced(config, unflatten_dict(keys, sep="."))
     config.check()
+    config.check_own_parts()
     return config
 
 
@@ -70,13 +71,14 @@ def train(
         data = given_data([*pairs], [*validation])
         config = replaced(config, {"data": {"name": "given"}})
     config.check()
+    config.check_own_parts()
     workdir = Path(workdir or default_workdir(config))
     check_same_config(config, workdir)
     if is_complete(config, workdir):
         if data:
             corpora, splits = data
             check_same_text(text_hashes(config, corpora, splits["validation"]), workdir)
-        run = load(workdir)
+        run = load(workdir, plugins=config.plugin_files)
         say(describe_complete(config, run.step, workdir))
         return run
     try:
@@ -86,4 +88,4 @@ def train(
         if stopped.number == signal.SIGINT:
             raise KeyboardInterrupt(state) from stopped
         raise Stopped(stopped.number, state) from stopped
-    return load(workdir)
+    return load(workdir, plugins=config.plugin_files)

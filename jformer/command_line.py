@@ -3,7 +3,6 @@
 Only this module, `main` and the programs in experiments/ read flags.
 """
 
-import contextlib
 import io
 import logging
 import os
@@ -12,7 +11,7 @@ import runpy
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,8 +22,9 @@ from ml_collections import config_dict, config_flags
 from jformer.config import Config, freeze
 from jformer.errors import RunError, Stopped, UserError
 from jformer.output import drop_output, open_standard_error
-from jformer.rundir import config_of
-from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, shown, thaw
+from jformer.plugins import naming_failures_in
+from jformer.rundir import config_to_open
+from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, thaw
 from jformer.version import __version__
 
 REQUIRED = None  # the default of a flag that must be given
@@ -193,24 +193,6 @@ def flags_and_folders(
     return values, folders
 
 
-@contextlib.contextmanager
-def naming_failures_in(path: str) -> Iterator[None]:
-    """Turn any exception raised in a user's Python file into a `UserError` with its line number."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
-        if isinstance(error, SyntaxError):
-            places.append((error.filename or "", error.lineno))
-        lines = [line for name, line in places if os.path.abspath(name) == os.path.abspath(path)]
-        if not lines:
-            raise
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{path}:{lines[-1]}: {shown(told)}") from error
-
-
 def own_configs() -> dict[str, str]:
     """Return the paths of the package's own configs by their names, such as `tiny`."""
     package = Path(__file__).parent
@@ -266,7 +248,7 @@ def parse(
                     f"{argument}: the run is trained; only config.decode.* and "
                     f"config.data.bad_lines can change"
                 )
-        config = thaw(config_of(Path(values.workdir)))
+        config = thaw(config_to_open(Path(values.workdir), values.plugins))
     else:
         # Without a --config another mistake is told first: that of --cfg, for one.
         config = config_from(values.config) if values.config else thaw(Config())
@@ -286,4 +268,4 @@ def parse(
         raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")
     if not of_run and not values.config:
         raise UserError("--config is missing, as in --config=tiny")
-    return values, freeze(config)
+    return values, freeze(config, of_run)

@@ -19,6 +19,7 @@ from jformer.evaluation.compare import compare
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scores import REPORTED, by_length, score
 from jformer.files import read_object, write_object
+from jformer.plugins import plugin_hashes
 from jformer.run import Run
 from jformer.rundir import RESULTS
 from jformer.training.loss import perplexity
@@ -47,7 +48,7 @@ class TestSet:
 
 def own_test_sets(config: Config) -> dict[str, TestSet]:
     """Return the validation and test splits of the config that a run was trained with."""
-    corpora = open_corpora(config.data, config.seed, with_train=False)
+    corpora = open_corpora(config.data, config.seed, False, config.plugins)
     return {name: as_test_set(read_split(files, config.data)) for name, files in corpora.items()}
 
 
@@ -94,7 +95,8 @@ def score_test_set(
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
         scores["against"] = compare(outputs, others, test.references, names)
-    scores |= {"seconds": round(seconds, 1), "versions": versions(), **identity(run, test)}
+    scores |= {"seconds": round(seconds, 1), "versions": versions(run.config.plugins)}
+    scores |= identity(run, test)
     return scores, outputs
 
 
@@ -164,7 +166,9 @@ def made_by(run: Run) -> dict[str, Any]:
     del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
         del decode["batch_size"]  # only bfloat16 rounds products of other shapes differently
+    plugins = plugin_hashes(run.config.plugins)
     return {
+        **({"plugins": plugins} if plugins else {}),
         "step": run.step,
         "checkpoint": run.checkpoint,
         "ensemble": [label(other) for other in run.others],

@@ -216,20 +216,22 @@ def load(
     workdir: str | Path,
     checkpoint: str | int | Sequence[int] = "average",
     ensemble: Sequence[str] = (),
+    plugins: Sequence[str | Path] = (),
 ) -> Run:
     """Open a run directory and restore its parameters.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
     average of a run that has one), `last`, `best`, a step, or steps to average as `[1000, 2000]`.
     The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
-    one's. Raises `UserError` for what is missing.
+    one's. A run with parts of its author's own needs the files that define them, in `plugins`;
+    they are run. Raises `UserError` for what is missing.
     """
-    if isinstance(ensemble, str):
-        raise TypeError("ensemble takes a list of runs, got one string")
+    if isinstance(ensemble, str) or isinstance(plugins, str | Path):
+        raise TypeError("ensemble takes a list of runs, and plugins one of files; got one string")
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
-    restored = restore(Path(workdir), str(checkpoint))
-    others = tuple(load(*run_and_checkpoint(name)) for name in ensemble)
+    restored = restore(Path(workdir), str(checkpoint), ",".join(map(str, plugins)))
+    others = tuple(load(*run_and_checkpoint(name), plugins=plugins) for name in ensemble)
     for name, other in zip(ensemble, others, strict=True):
         if other.vocabularies.hash != restored.vocabularies.hash:
             raise UserError(f"{name}: has another vocabulary than {workdir}; train both with one")

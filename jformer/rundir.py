@@ -5,6 +5,7 @@ reads or writes one takes the names from here.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
@@ -24,14 +25,32 @@ METRICS = "metrics.jsonl"  # an object per line: step, split and numbers
 RESULTS = "results.json"  # scores by test set
 CHECKPOINTS = "checkpoints"  # a directory per step
 BEST = "best"  # the checkpoint with the best validation score
+PLUGINS = "plugins"  # copies of the files of config.plugins
 TENSORBOARD = "tensorboard"
 PROFILE = "profile"
 NONFINITE = "nonfinite"  # a run directory with the state before the loss was not finite
 LOCK = "lock"
 
 
-def config_of(workdir: Path) -> Config:
-    return read_config(workdir / CONFIG)
+def config_of(workdir: Path, plugins: str = "") -> Config:
+    """Return the config of a run, with the plugins that the caller names in place of its own.
+
+    A run directory may come from anybody: what it names is never run.
+    """
+    return dataclasses.replace(read_config(workdir / CONFIG), plugins=plugins)
+
+
+def config_to_open(workdir: Path, plugins: str) -> Config:
+    """Return the config of a run to open, as `config_of`; `UserError` if it needs plugins."""
+    config = read_config(workdir / CONFIG)
+    own = [config.model.assignment(key) for key in config.model.own_parts()]
+    if own and not plugins:
+        copies = [str(workdir / PLUGINS / Path(file).name) for file in config.plugin_files]
+        raise UserError(
+            f"{workdir}: has {' and '.join(own)}, which is Python code of its author; if you trust "
+            f"it, name it: --plugins={','.join(copies)}, or in Python plugins={copies}"
+        )
+    return dataclasses.replace(config, plugins=plugins)
 
 
 def default_workdir(config: Config) -> Path:

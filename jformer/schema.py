@@ -20,25 +20,37 @@ RATE = (">= 0", "< 1")  # bounds of a probability, as of dropout
 COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
-def key(default: Any, doc: str, *bounds: str, only_if: tuple[str, ...] | None = None) -> Any:
+def key(
+    default: Any,
+    doc: str,
+    *bounds: str,
+    only_if: tuple[str, ...] | None = None,
+    can_be_own: bool = False,
+) -> Any:
     """Declare a config key; a default of None stands for an integer that may be unset.
 
     `bounds` are conditions on the value, as ">= 1"; an integer without an upper bound is at most
     `LARGEST`. `only_if` is a key of the same section and the values with which this one is used:
-    `("search", "sampling")`.
+    `("search", "sampling")`. With `can_be_own` the value may be a name of a plugin instead.
     """
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
     is_integer = default is None or type(default) is int
     if is_integer and not any(bound.startswith("<") for bound in bounds):
         bounds = (*bounds, f"<= {LARGEST}")
-    metadata = {"doc": doc, "bounds": bounds, "only_if": only_if}
+    metadata = {"doc": doc, "bounds": bounds, "only_if": only_if, "can_be_own": can_be_own}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def choice(doc: str, *words: str) -> Any:
     """Declare a config key whose value is one of `words`, by default the first."""
     return key(words[0], f"{doc}: {', '.join(words)}", *words)
+
+
+def part(doc: str, *words: str) -> Any:
+    """Declare a `choice` of a part that can also be the user's own, defined in a plugin."""
+    doc = f"{doc}: {', '.join(words)}, or your own in config.plugins"
+    return key(words[0], doc, *words, can_be_own=True)
 
 
 class Section:
@@ -49,6 +61,11 @@ class Section:
     def assignment(self, name: str) -> str:
         """Return a key and its value for a message, as `config.train.steps=3`."""
         return f"{self.path}.{name}={shown(getattr(self, name))}"
+
+    def own_parts(self: Any) -> dict[str, str]:
+        """Return `{key: name}` of each part that is the user's own."""
+        values = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {field.name: value for field, value in values.items() if is_own(field, value)}
 
     def wrong(self, name: str, reason: str) -> UserError:
         return UserError(f"{self.assignment(name)}: {reason}")
@@ -66,7 +83,8 @@ class Section:
                 raise self.wrong(field.name, reason)
             if value != field.default and (only_if := field.metadata["only_if"]):
                 other, *values = only_if
-                if str(getattr(self, other)) not in values:
+                # A part of the user's own may read any key of its section.
+                if str(getattr(self, other)) not in values and other not in self.own_parts():
                     reason = f"is only for {self.path}.{other}={' or '.join(values)}"
                     raise self.wrong(field.name, reason)
 
@@ -92,13 +110,20 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     if wanted is float and not abs(value) <= sys.float_info.max:
         return "must be a finite number"
     bounds = field.metadata["bounds"]
-    if isinstance(value, str) and bounds and value not in bounds:
+    if isinstance(value, str) and bounds and value not in bounds and not is_own(field, value):
         return f"is unknown{nearest(value, bounds)}"
     for bound in () if wanted is str else bounds:
         comparison, limit = bound.split()
         if not COMPARISONS[comparison](value, float(limit)):
             return f"must be {bound}"
     return ""
+
+
+def is_own(field: dataclasses.Field, value: Any) -> bool:
+    """Return whether a value is the name of a part of the user's own, defined in a plugin."""
+    if not field.metadata.get("can_be_own") or value in field.metadata["bounds"]:
+        return False
+    return isinstance(value, str) and value.isidentifier()
 
 
 def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jformer.config import DATASETS, Config, default_config, freeze, read_config, write_config
+from jformer.config import Config, default_config, freeze, read_config, write_config
+from jformer.config.data import DATASETS
 from jformer.errors import UserError
 from jformer.schema import check_flags, flatten, help_text, thaw, walk
 

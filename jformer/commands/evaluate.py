@@ -31,7 +31,9 @@ def main(arguments: list[str]) -> int:
     else:
         tests = own_test_sets(config)
     run = open_run(flag, config)
-    against = load(*run_and_checkpoint(flag.against)) if flag.against else None
+    against = None
+    if flag.against:
+        against = load(*run_and_checkpoint(flag.against), plugins=config.plugin_files)
     scores = score_all(run, tests, against)
     print(table(scores))
     print(json.dumps(scores))

@@ -6,12 +6,13 @@ from typing import Any
 from jformer.config import Config
 
 FORMATS = ("text", "jsonl", "tsv")
-OF_MODEL = {"checkpoint": "average", "ensemble": ""}
+OF_MODEL = {"checkpoint": "average", "ensemble": "", "plugins": ""}
 
 
 def open_run(flag: Any, config: Config) -> Any:
     """Open the run of --workdir with those of --ensemble, and with `config` in place of its own."""
     from jformer.run import load
 
-    run = load(flag.workdir, flag.checkpoint, [name for name in flag.ensemble.split(",") if name])
+    ensemble = [name for name in flag.ensemble.split(",") if name]
+    run = load(flag.workdir, flag.checkpoint, ensemble, config.plugin_files)
     return dataclasses.replace(run, config=config)

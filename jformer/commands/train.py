@@ -31,7 +31,8 @@ def main(arguments: list[str]) -> int:
     splits = train(config, workdir, flag.profile)
     if not is_first():
         return 0
-    run = load(workdir).with_decode(**dataclasses.asdict(config.decode))
+    run = load(workdir, plugins=config.plugin_files)
+    run = run.with_decode(**dataclasses.asdict(config.decode))
     tests = {name: as_test_set(split) for name, split in splits.items()}
     known = known_scores(run, tests)
     if tests.keys() <= known.keys():

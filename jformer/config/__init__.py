@@ -12,13 +12,13 @@ from typing import Any
 
 from ml_collections import config_dict
 
-from jformer.config.data import DATASETS, DataConfig
+from jformer.config.data import DataConfig
 from jformer.config.decoding import SEEDS, DecodeConfig
 from jformer.config.model import ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import Section, key, nearest, replaced, thaw
+from jformer.schema import Section, is_own, key, nearest, replaced, thaw, walk
 
 # The token ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
@@ -39,6 +39,9 @@ class Config(Section):
 
     name: str = key("base", "name of the config, and of its default run directory")
     seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
+    plugins: str = key(
+        "", "Python files, with commas between, that define parts of your own; docs/plugins.md"
+    )
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
@@ -51,6 +54,22 @@ class Config(Section):
         """The most positions that a text or an output takes; rows are rounded up by at most 3."""
         longest = self.data.max_length + max(3, self.decode.max_extra_length)
         return max(longest, self.decode.min_length + 1)
+
+    @property
+    def plugin_files(self) -> list[str]:
+        return [name for name in self.plugins.split(",") if name]
+
+    def check_own_parts(self) -> None:
+        """Raise `UserError` for a part that is not ours where no plugin is named to define it."""
+        if self.plugins:
+            return
+        for path, field, value in walk(self):
+            if is_own(field, value):
+                known = nearest(value, field.metadata["bounds"])
+                raise UserError(
+                    f"config.{path}={value}: is unknown{known}; a part of your own is defined in "
+                    f"a file named by config.plugins"
+                )
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work, alone or with others."""
@@ -77,17 +96,23 @@ class Config(Section):
 
 
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
-    """Return the paper's base model on `dataset`, locked against keys that the schema lacks."""
-    if dataset not in DATASETS:
-        raise UserError(f"data set {dataset!r} is unknown{nearest(dataset, DATASETS)}")
+    """Return the paper's base model on `dataset`, locked against keys that the schema lacks.
+
+    Whether there is such a data set is checked later, when it is known which plugins there are.
+    """
     size = VOCABULARY_SIZES.get(dataset, DataConfig.vocabulary_size)
     return thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
 
 
-def freeze(config: config_dict.ConfigDict | dict) -> Config:
-    """Return the same values as a checked, hashable `Config`; `UserError` names a bad key."""
+def freeze(config: config_dict.ConfigDict | dict, of_run: bool = False) -> Config:
+    """Return the same values as a checked, hashable `Config`; `UserError` names a bad key.
+
+    The config `of_run` that is trained may lack the plugins that it was trained with.
+    """
     frozen = replaced(Config(), config if isinstance(config, dict) else config.to_dict())
     frozen.check()
+    if not of_run:
+        frozen.check_own_parts()
     return frozen
 
 

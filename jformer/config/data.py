@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from jformer.errors import UserError
-from jformer.schema import RATE, Section, choice, key
+from jformer.schema import RATE, Section, choice, key, part
 
 NAMED = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
 DATASETS = ("phrases", *NAMED, "hub", "files", "given")
@@ -16,7 +16,7 @@ TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram")
 class DataConfig(Section):
     path = "config.data"
 
-    name: str = choice("corpus; given: by the pairs of `jformer.train`", *DATASETS)
+    name: str = part("corpus (given: by the pairs of `jformer.train`)", *DATASETS)
     source_language: str = key("en", "suffix of the source files; for phrases a CLDR locale")
     target_language: str = key("de", "suffix of the target files; for phrases a CLDR locale")
     directory: str = key(

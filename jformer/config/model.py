@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from jformer.errors import UserError
-from jformer.schema import RATE, Section, choice, key
+from jformer.schema import RATE, Section, choice, key, part
 
 POSITIONS = ("sinusoidal", "halves", "learned", "relative", "rotary", "alibi", "none")
 TYINGS = ("all", "output", "none")
@@ -39,10 +39,12 @@ class ModelConfig(Section):
     activation_dropout: float = key(
         0.0, "dropout rate inside the feed-forward network; the paper has none", *RATE
     )
-    activation: str = choice("activation of the feed-forward network", "relu", "gelu")
+    attention: str = part("attention of each head; Section 3.2.1", "dot_product")
+    activation: str = part("activation of the feed-forward network", "relu", "gelu")
+    norm: str = part("normalization; Section 3.1", "layer_norm")
     scaled_attention: bool = key(True, "divide the logits by sqrt(d_k), Equation 1")
     norm_position: str = choice(
-        "LayerNorm after each residual sum, or before each sub-layer", "post", "pre"
+        "norm after each residual sum, or before each sub-layer", "post", "pre"
     )
     positions: str = choice("position encoding; Section 3.5", *POSITIONS)
     max_positions: int = key(512, "size of the table of learned positions; Table 3 (E)", *ROWS)

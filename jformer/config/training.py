@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from jformer.schema import RATE, Section, choice, key
+from jformer.schema import RATE, Section, choice, key, part
 
 SMOOTHINGS = ("all", "others", "others_but_padding")
 SCHEDULES = ("equation_3", "inverse_sqrt", "linear", "cosine", "constant")
@@ -72,7 +72,7 @@ class TrainConfig(Section):
 class OptimizerConfig(Section):
     path = "config.optimizer"
 
-    name: str = choice("optimizer; Section 5.3", "adam", "adamw")
+    name: str = part("optimizer; Section 5.3", "adam", "adamw")
     beta1: float = key(0.9, "of Adam; Section 5.3", *RATE)
     beta2: float = key(0.98, "of Adam; Section 5.3", *RATE)
     epsilon: float = key(1e-9, "of Adam; Section 5.3", "> 0")

@@ -1,8 +1,9 @@
 """The data of a config: the corpora that it names, and its training batches."""
 
+import inspect
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -17,13 +18,16 @@ from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import TokenPairs
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
+from jformer.plugins import find_parts, naming_failures_in
 
 log = logging.getLogger(__name__)
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character of UTF-16
 
 
-def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[str, list[Corpus]]:
+def open_corpora(
+    data: DataConfig, seed: int, with_train: bool = True, plugins: str = ""
+) -> dict[str, list[Corpus]]:
     """Return the corpora of `train`, `validation` and, by name, the splits scored at the end.
 
     Files are located here and read later. A named corpus is extended by those of `data.train`.
@@ -35,7 +39,9 @@ def open_corpora(data: DataConfig, seed: int, with_train: bool = True) -> dict[s
         )
     languages = data.source_language, data.target_language
     added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
-    if data.name == "files":
+    if own := find_parts(data, plugins).get(data.name):
+        splits = own_corpora(own, data, with_train)
+    elif data.name == "files":
         scored = {"validation": data.validation, "test": data.test}
         splits = {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
     elif data.name == "phrases":
@@ -67,27 +73,55 @@ def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
 
 def open_data(config: Config) -> tuple[list[Corpus], dict[str, Split]]:
     """Return the training corpora, to be read later, and the text of the other splits."""
-    corpora = open_corpora(config.data, config.seed)
+    corpora = open_corpora(config.data, config.seed, plugins=config.plugins)
     training = corpora.pop("train")
     config.data.corpus_weights(len(training))  # raises before any work if their number is wrong
     return training, {name: read_split(split, config.data) for name, split in corpora.items()}
 
 
 def given_data(
-    pairs: Sequence[tuple[str, str]], validation: Sequence[tuple[str, str]]
+    pairs: Iterable[tuple[str, str]], validation: Iterable[tuple[str, str]]
 ) -> tuple[list[Corpus], dict[str, Split]]:
     """Return what `open_data` does, of pairs of source and target in memory."""
-    splits = {"pairs": pairs, "validation": validation}
-    for name, split in splits.items():
-        for number, pair in enumerate(split):
-            if not (isinstance(pair, tuple | list) and [*map(type, pair)] == [str, str]):
-                raise TypeError(f"{name}[{number}] must be (source, target), not {pair!r:.100}")
-            if any(not text.isascii() and SURROGATE.search(text) for text in pair):
-                raise UserError(f"{name}[{number}]: holds half a character, which is no Unicode")
-        if not split:
-            raise UserError(f"{name}: is empty; pairs of source and target are needed there")
-    texts = {name: Split(*map(list, zip(*split, strict=True))) for name, split in splits.items()}
-    return [in_memory("pairs", texts["pairs"])], {"validation": texts["validation"]}
+    corpora = [in_memory("pairs", checked_pairs("pairs", pairs))]
+    return corpora, {"validation": checked_pairs("validation", validation)}
+
+
+def own_corpora(
+    make: Callable[[DataConfig], Mapping[str, Iterable[tuple[str, str]]]],
+    data: DataConfig,
+    with_train: bool,
+) -> dict[str, list[Corpus]]:
+    """Return the corpora of a plugin's data set: `make` returns the pairs of each split by name."""
+    with naming_failures_in(inspect.getfile(make)):
+        pairs = make(data)
+    if not isinstance(pairs, Mapping) or not {"train", "validation"} <= pairs.keys():
+        reason = "must return a dict of splits, with pairs for train and validation at least"
+        raise data.wrong("name", f"{reason}; it returned {pairs!r:.100}")
+    corpora = {}
+    for name, split in pairs.items():
+        if name == "train" and not with_train:
+            continue
+        with naming_failures_in(inspect.getfile(make)):
+            split = [*split]  # may be a generator of the user's
+        try:
+            corpora[name] = [in_memory(name, checked_pairs(name, split))]
+        except TypeError as error:
+            raise data.wrong("name", str(error)) from error
+    return corpora
+
+
+def checked_pairs(name: str, pairs: Iterable[tuple[str, str]]) -> Split:
+    """Return pairs that are the user's own, after a check of each."""
+    split = [*pairs]
+    for number, pair in enumerate(split):
+        if not (isinstance(pair, tuple | list) and [*map(type, pair)] == [str, str]):
+            raise TypeError(f"{name}[{number}] must be (source, target), not {pair!r:.100}")
+        if any(not text.isascii() and SURROGATE.search(text) for text in pair):
+            raise UserError(f"{name}[{number}]: holds half a character, which is no Unicode")
+    if not split:
+        raise UserError(f"{name}: is empty; pairs of source and target are needed there")
+    return Split(*map(list, zip(*split, strict=True)))
 
 
 def make_batches(

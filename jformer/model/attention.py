@@ -18,6 +18,7 @@ from jformer.config import PAD, ModelConfig
 from jformer.model.dropout import Dropout
 from jformer.model.einsum import einsum_f32
 from jformer.model.initializers import kernel_init
+from jformer.model.parts import NONE, Parts, make_part
 from jformer.model.positions import RelativeVectors, alibi_bias, apply_rotary
 from jformer.model.shapes import checked
 
@@ -69,23 +70,22 @@ def attend(
     return jnp.einsum("BHQM,BHMU->BHQU", weights_BHQM, v_BHMU), weights_BHQM
 
 
-def default_attention() -> Callable:
-    return attend
+ATTENTIONS: dict[str, Callable] = {"dot_product": attend}
 
 
 class MultiHeadAttention(nn.Module):
     """Section 3.2.2: h attentions side by side, without biases.
 
     `positions` is the encoding of distances inside this attention: relative, rotary, alibi or none.
-    `make_attend` makes a function or module with the arguments of `attend`.
+    `parts` holds the attention that the config names, where it is not one of ours.
     """
 
     config: ModelConfig
     positions: str = "none"
-    make_attend: Callable[[], Callable] = default_attention
+    parts: Parts = NONE
 
     def setup(self):
-        self.attend = self.make_attend()
+        self.attend = make_part(self.config.attention, ATTENTIONS, self.parts)
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
 
         def project(features: Any, kernel_init: Callable, axis: Any = -1) -> nn.Module:

@@ -1,7 +1,6 @@
 """Residuals and norms (5.4), feed-forward network (3.3), encoder and decoder layers (3.1).
 
-Two parts can be replaced: `make_attend()` returns a function or module for `attend`, as
-`lambda: my_attend` does, and `make_norm()` a module for LayerNorm, as `nn.RMSNorm` does.
+`parts` holds the parts that the config names and that are not ours, see parts.py.
 """
 
 import functools
@@ -13,9 +12,10 @@ from flax import linen as nn
 from jax import Array
 
 from jformer.config import ModelConfig
-from jformer.model.attention import MultiHeadAttention, default_attention
+from jformer.model.attention import MultiHeadAttention
 from jformer.model.dropout import Dropout
 from jformer.model.initializers import kernel_init
+from jformer.model.parts import NONE, Parts, make_part
 from jformer.model.shapes import checked
 
 # GELU as defined by Hendrycks and Gimpel (2016), not the tanh approximation.
@@ -23,6 +23,7 @@ ACTIVATIONS: dict[str, Callable] = {
     "relu": nn.relu,
     "gelu": functools.partial(nn.gelu, approximate=False),
 }
+NORMS: dict[str, Callable] = {"layer_norm": nn.LayerNorm}
 
 
 @checked
@@ -34,6 +35,14 @@ def shard_by_batch(x_BLD: Array) -> Array:
     return nn.with_logical_constraint(x_BLD, ("B", None, None))
 
 
+def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
+    """Apply a norm, whose result is in the dtype of its parameters, float32."""
+    normed_BLD = norm(x_BLD)
+    if normed_BLD.shape != x_BLD.shape:
+        raise ValueError(f"a norm returned {normed_BLD.shape} for {x_BLD.shape}")
+    return normed_BLD.astype(x_BLD.dtype)
+
+
 class Residual(nn.Module):
     """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; post-norm.
 
@@ -41,36 +50,37 @@ class Residual(nn.Module):
     """
 
     config: ModelConfig
-    make_norm: Callable[[], nn.Module] = nn.LayerNorm
+    parts: Parts = NONE
 
     def setup(self):
         self.dropout = Dropout(self.config.dropout)
-        self.norm = self.make_norm()
+        self.norm = make_part(self.config.norm, NORMS, self.parts)
 
     @checked
     def __call__(self, x_BLD: Array, sublayer: Callable[[Array], Array], train: bool) -> Array:
-        # The norm's result is in the dtype of its parameters, float32.
         if self.config.norm_position == "pre":
-            normed_BLD = self.norm(x_BLD).astype(x_BLD.dtype)
+            normed_BLD = normalize(self.norm, x_BLD)
             return shard_by_batch(x_BLD + self.dropout(sublayer(normed_BLD), train))
         sum_BLD = x_BLD + self.dropout(sublayer(x_BLD), train)
-        return shard_by_batch(self.norm(sum_BLD).astype(x_BLD.dtype))
+        return shard_by_batch(normalize(self.norm, sum_BLD))
 
 
 class FeedForward(nn.Module):
     """Equation 2, max(0, x W1 + b1) W2 + b2, at each position."""
 
     config: ModelConfig
+    parts: Parts = NONE
 
     def setup(self):
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
         self.ffn_in = nn.Dense(config.d_ff, kernel_init=first, dtype=config.compute_dtype)
         self.ffn_out = nn.Dense(config.d_model, kernel_init=last, dtype=config.compute_dtype)
+        self.activation = make_part(config.activation, ACTIVATIONS, self.parts)
         self.activation_dropout = Dropout(config.activation_dropout)
 
     @checked
     def __call__(self, x_BLD: Array, train: bool) -> Array:
-        hidden_BLF = ACTIVATIONS[self.config.activation](self.ffn_in(x_BLD))
+        hidden_BLF = self.activation(self.ffn_in(x_BLD))
         return self.ffn_out(self.activation_dropout(hidden_BLF, train))
 
 
@@ -81,15 +91,14 @@ class EncoderLayer(nn.Module):
     """
 
     config: ModelConfig
-    make_attend: Callable[[], Callable] = default_attention
-    make_norm: Callable[[], nn.Module] = nn.LayerNorm
+    parts: Parts = NONE
 
     def setup(self):
         config = self.config
-        self.self_attention = MultiHeadAttention(config, config.positions, self.make_attend)
-        self.self_attention_residual = Residual(config, self.make_norm)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_residual = Residual(config, self.make_norm)
+        self.self_attention = MultiHeadAttention(config, config.positions, self.parts)
+        self.self_attention_residual = Residual(config, self.parts)
+        self.feed_forward = FeedForward(config, self.parts)
+        self.feed_forward_residual = Residual(config, self.parts)
 
     @checked
     def __call__(self, x_BSD: Array, mask_B1SS: Array, train: bool = False) -> Array:
@@ -103,17 +112,16 @@ class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the encoder's output, then the feed-forward network."""
 
     config: ModelConfig
-    make_attend: Callable[[], Callable] = default_attention
-    make_norm: Callable[[], nn.Module] = nn.LayerNorm
+    parts: Parts = NONE
 
     def setup(self):
         config = self.config
-        self.self_attention = MultiHeadAttention(config, config.positions, self.make_attend)
-        self.self_attention_residual = Residual(config, self.make_norm)
-        self.cross_attention = MultiHeadAttention(config, make_attend=self.make_attend)
-        self.cross_attention_residual = Residual(config, self.make_norm)
-        self.feed_forward = FeedForward(config)
-        self.feed_forward_residual = Residual(config, self.make_norm)
+        self.self_attention = MultiHeadAttention(config, config.positions, self.parts)
+        self.self_attention_residual = Residual(config, self.parts)
+        self.cross_attention = MultiHeadAttention(config, parts=self.parts)
+        self.cross_attention_residual = Residual(config, self.parts)
+        self.feed_forward = FeedForward(config, self.parts)
+        self.feed_forward_residual = Residual(config, self.parts)
 
     @checked
     def __call__(

@@ -6,20 +6,21 @@ parameters and the same result.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
+from flax.core import FrozenDict
 from jax import Array
 
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.model.attention import causal_mask, default_attention, padding_mask, segment_mask
+from jformer.model.attention import causal_mask, padding_mask, segment_mask
 from jformer.model.dropout import Dropout
 from jformer.model.einsum import einsum_f32
-from jformer.model.layers import DecoderLayer, EncoderLayer, shard_by_batch
+from jformer.model.layers import NORMS, DecoderLayer, EncoderLayer, normalize, shard_by_batch
+from jformer.model.parts import NONE, Parts, make_part
 from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
 from jformer.model.shapes import checked
 from jformer.model.stack import rematerialized, scan_layers
@@ -38,15 +39,18 @@ class Memory:
 class Transformer(nn.Module):
     """`model.apply({"params": params}, source_BS, target_BT)` gives logits of the next tokens.
 
-    The source has the target's vocabulary, unless `source_vocabulary_size` is given. `make_attend`
-    and `make_norm` replace parts of the layers, see layers.py.
+    The source has the target's vocabulary, unless `source_vocabulary_size` is given. `parts` holds
+    the parts that the config names and that are not ours, see parts.py.
     """
 
     config: ModelConfig
     vocabulary_size: int
     source_vocabulary_size: int | None = None
-    make_attend: Callable[[], Callable] = default_attention
-    make_norm: Callable[[], nn.Module] = nn.LayerNorm
+    parts: Parts = NONE
+
+    def __post_init__(self):
+        self.parts = FrozenDict(self.parts)  # hashable, as an argument of jit has to be
+        super().__post_init__()
 
     def setup(self):
         config = self.config
@@ -54,13 +58,15 @@ class Transformer(nn.Module):
         self.embedding_dropout = Dropout(config.dropout)
         encoder_layer = rematerialized(EncoderLayer, config, train_argument=3)
         decoder_layer = rematerialized(DecoderLayer, config, train_argument=5)
-        parts = (self.make_attend, self.make_norm)
-        self.encoder = [encoder_layer(config, *parts) for _ in range(config.num_layers)]
+        self.encoder = [encoder_layer(config, self.parts) for _ in range(config.num_layers)]
         # Initial values depend on the depth of a stack: the decoder's layers get their own.
         decoder_config = dataclasses.replace(config, num_layers=config.decoder_layers)
-        self.decoder = [decoder_layer(decoder_config, *parts) for _ in range(config.decoder_layers)]
+        self.decoder = [
+            decoder_layer(decoder_config, self.parts) for _ in range(config.decoder_layers)
+        ]
         if config.norm_position == "pre":
-            self.encoder_norm, self.decoder_norm = self.make_norm(), self.make_norm()
+            self.encoder_norm = make_part(config.norm, NORMS, self.parts)
+            self.decoder_norm = make_part(config.norm, NORMS, self.parts)
 
     def create_embeddings(self) -> None:
         """Create one matrix for source, target and output (Section 3.4), or as `tying` says."""
@@ -188,7 +194,7 @@ class Transformer(nn.Module):
         """Normalize the end of a pre-norm stack; in a post-norm one the last layer has done so."""
         if self.config.norm_position == "post":
             return x_BLD
-        return getattr(self, name)(x_BLD).astype(x_BLD.dtype)
+        return normalize(getattr(self, name), x_BLD)
 
     @checked
     def embed(

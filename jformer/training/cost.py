@@ -15,9 +15,8 @@ import jax.numpy as jnp
 
 from jformer.config import Config
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
-from jformer.model.transformer import Transformer
 from jformer.training.flops import multiply_adds
-from jformer.training.restore import parameter_shapes
+from jformer.training.restore import make_model, parameter_shapes
 from jformer.training.setup import from_config
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,7 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 
     The pair has S source and T target positions.
     """
-    counts = parameters(parameter_shapes(Transformer(config.model, config.data.vocabulary_size)))
+    counts = parameters(parameter_shapes(make_model(config, config.data.vocabulary_size)))
     work = multiply_adds(config, S, T)
     order = ("embedding", "encoder", "decoder", "output")
     names = sorted({**counts, **work}, key=lambda name: [name.startswith(o) for o in order[::-1]])
@@ -52,7 +51,7 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 
 def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     """Return the jitted train step and the shapes of its arguments for a batch of `rows` rows."""
-    model = Transformer(config.model, config.data.vocabulary_size)
+    model = make_model(config, config.data.vocabulary_size)
     _, create, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(create, key)

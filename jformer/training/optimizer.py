@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from jformer.config import Config, OptimizerConfig
+from jformer.plugins import find_parts
 
 
 def learning_rate(config: Config) -> optax.Schedule:
@@ -60,15 +61,24 @@ def warm_up_and_decay(config: OptimizerConfig, decay_steps: int) -> optax.Schedu
 
 
 def make_optimizer(
-    config: OptimizerConfig, rate: optax.Schedule
+    config: OptimizerConfig, rate: optax.Schedule, plugins: str = ""
 ) -> optax.GradientTransformationExtraArgs:
-    """Return Adam or AdamW, with `update(grads, state, params, step=...)`."""
-    parts = [optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)]
+    """Return Adam, AdamW or a plugin's optimizer, with `update(grads, state, params, step=...)`.
+
+    A plugin has a function from `config` to what takes the place of `optax.scale_by_adam`: clipping
+    comes before it, weight decay and the learning rate after it.
+    """
+    own = find_parts(config, plugins).get(config.name)
+    parts = [own(config) if own else adam(config)]
     if config.clip_norm:
         parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
-    if config.name == "adamw":
+    if config.name != "adam":
         parts.append(optax.add_decayed_weights(config.weight_decay, decay_mask))
     return optax.chain(*parts, scale_by_rate(rate))
+
+
+def adam(config: OptimizerConfig) -> optax.GradientTransformation:
+    return optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
 
 
 def decay_mask(params: Any) -> Any:

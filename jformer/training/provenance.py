@@ -14,7 +14,9 @@ import jax
 from flax.traverse_util import flatten_dict
 
 from jformer.config import Config, with_current_names
+from jformer.console import say
 from jformer.errors import UserError
+from jformer.plugins import plugin_hashes
 from jformer.rundir import CONFIG, VOCABULARY
 from jformer.schema import flatten
 from jformer.version import __version__
@@ -40,6 +42,7 @@ MAY_CHANGE = (
     "model.remat",
     "model.scan_layers",
     "data.cache",
+    "plugins",
     "parallel.",
     "decode.",
 )
@@ -48,22 +51,31 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 Hashes = list[tuple[str, str]]  # name of a text file, hash of its content
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of the software, the backend and the kind of device in use."""
+def versions(plugins: str = "") -> dict[str, str]:
+    """Return the versions of the software and the hashes of plugins, the backend and the device."""
     return {
         "jformer": __version__,
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in PACKAGES},
+        **plugin_hashes(plugins),
         "backend": jax.default_backend(),
         "device": jax.local_devices()[0].device_kind,
     }
 
 
-def changed_versions(before: dict[str, str]) -> str:
+def changed_versions(before: dict[str, str], plugins: str = "") -> str:
     """Return the versions that differ from `before`: `jax 0.10.2, now 0.12.0`; empty if none."""
-    now = versions()
+    now = versions(plugins)
     names = [name for name in now if name in before and before[name] != now[name]]
     return "; ".join(f"{name} {before[name]}, now {now[name]}" for name in names)
+
+
+def warn_of_changed_plugins(metadata: dict[str, Any], plugins: str, workdir: Path) -> None:
+    """Print a line for each plugin that is not the one that a checkpoint was trained with."""
+    recorded = metadata.get("versions", {})
+    for name, content in plugin_hashes(plugins).items():
+        if recorded.get(name, content) != content:
+            say(f"{name}: has changed since {workdir} was trained with it; its outputs may differ")
 
 
 def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
@@ -85,7 +97,7 @@ def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
     return {
         "config": dataclasses.asdict(config),
         "vocabulary_hash": vocabulary_hash,
-        "versions": versions(),
+        "versions": versions(config.plugins),
     }
 
 

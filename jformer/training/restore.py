@@ -14,9 +14,10 @@ from jformer.console import say
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
-from jformer.rundir import config_of
+from jformer.plugins import find_parts
+from jformer.rundir import config_to_open
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
-from jformer.training.provenance import check_config, check_vocabulary
+from jformer.training.provenance import check_config, check_vocabulary, warn_of_changed_plugins
 from jformer.training.retention import averaged
 
 NAMES = "average, last, best, a step, or several steps with commas between"
@@ -41,8 +42,10 @@ def abstract_params(model: Transformer) -> Any:
     )
 
 
-def make_model(config: Config, vocabularies: Vocabularies) -> Transformer:
-    return Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
+def make_model(config: Config, target_size: int, source_size: int | None = None) -> Transformer:
+    """Return the model of a config, with vocabularies of these sizes."""
+    parts = find_parts(config.model, config.plugins)
+    return Transformer(config.model, target_size, source_size, parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,16 +61,16 @@ class Restored:
     step: int
 
 
-def restore(workdir: Path, which: str = "average") -> Restored:
+def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restored:
     """Restore the parameters of a checkpoint, or the mean of several, onto one device of any kind.
 
     `which` is `average` (of the last `train.average_checkpoints` regular ones, Section 6.1, or the
-    moving average where the run has one), `last`, `best`, or steps as in `1000,2000`. Raises
-    `UserError` that says what is missing.
+    moving average where the run has one), `last`, `best`, or steps as in `1000,2000`. `plugins` are
+    files that define its author's own parts. Raises `UserError` that says what is missing.
     """
-    config = config_of(workdir)
+    config = config_to_open(workdir, plugins)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    model = make_model(config, vocabularies)
+    model = make_model(config, vocabularies.target.size, vocabularies.source.size)
     checkpoints = Checkpoints(workdir)
     try:
         best = which == "best"
@@ -76,6 +79,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
             metadata = checkpoints.metadata(step, best)
             check_vocabulary(metadata, vocabularies.hash, workdir)
             check_config(metadata, config, workdir, step)
+            warn_of_changed_plugins(metadata, plugins, workdir)
         moving = config.train.ema_decay > 0 and which in ("average", "best")
         item = "ema" if moving else "params"
         params = checkpoints.params(steps, abstract_params(model), item, best)
@@ -115,14 +119,16 @@ def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
     return Path(workdir), which or "average"
 
 
-def initial_params(init_from: str, params: Any, vocabularies: Vocabularies) -> Any:
+def initial_params(
+    init_from: str, params: Any, vocabularies: Vocabularies, plugins: str = ""
+) -> Any:
     """Return `params` with those of RUN[@CHECKPOINT] wherever name and shape are the same.
 
     Embeddings and the output, whose rows are tokens, are taken only if the vocabularies are the
     same. Prints which parameters stay new; `UserError` if all of them do.
     """
     workdir, which = run_and_checkpoint(init_from)
-    other = restore(workdir, which)
+    other = restore(workdir, which, plugins)
     theirs = flatten_dict(other.params, sep="/")
     same_words = other.vocabularies.hash == vocabularies.hash
     taken, new = flatten_dict(params, sep="/"), []

@@ -20,7 +20,9 @@ from jformer.data.pipeline import make_batches
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
+from jformer.files import replace_file
 from jformer.model.transformer import Transformer
+from jformer.plugins import load_all
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.likelihood import likelihood
@@ -78,7 +80,7 @@ def prepare(
     check_same_text(text, workdir)
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
     batches = make_batches(config, tokenized.pairs, trainable(tokenized, config.data), vocabularies)
-    model = make_model(config, vocabularies)
+    model = make_model(config, vocabularies.target.size, vocabularies.source.size)
     backend = config.parallel.backend
     rate, create, step = from_config(config, model, parallel.sum_devices(backend))
     everywhere = parallel.replicated(mesh)
@@ -116,7 +118,7 @@ def from_config(
 ) -> tuple[Any, Any, Any]:
     """Return a config's schedule, a function from a key to initial states, and the train step."""
     rate = learning_rate(config)
-    optimizer = make_optimizer(config.optimizer, rate)
+    optimizer = make_optimizer(config.optimizer, rate, config.plugins)
     create = functools.partial(create_state, model, optimizer, with_ema=config.train.ema_decay > 0)
     return rate, create, make_train_step(model, optimizer, config.train, sum_devices)
 
@@ -130,13 +132,16 @@ def restore_or_init(setup: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainS
         metadata = checkpoints.metadata(step)
         check_config(metadata, setup.config, setup.workdir, step)
         say(f"resuming from step {step}")
-        if changed := changed_versions(metadata.get("versions", {})):
+        if changed := changed_versions(metadata.get("versions", {}), setup.config.plugins):
             say(f"versions    {changed}: the bits of an undisturbed run are not promised")
         return state, NEW | position
     checkpoints.remove_best()
     state = setup.create(setup.params_key)
     if setup.config.train.init_from:
-        params = initial_params(setup.config.train.init_from, state.params, setup.vocabularies)
+        config = setup.config
+        params = initial_params(
+            config.train.init_from, state.params, setup.vocabularies, config.plugins
+        )
         ema = None if state.ema is None else jax.tree.map(jax.numpy.copy, params)
         state = dataclasses.replace(state, params=params, ema=ema)
     return state, NEW
@@ -146,6 +151,10 @@ def write_run_files(config: Config, vocabularies: Vocabularies, workdir: Path) -
     if jax.process_index() == 0:
         workdir.mkdir(exist_ok=True)
         write_config(config, workdir / rundir.CONFIG)
+        for file, plugin in load_all(config.plugins).items():
+            copies = workdir / rundir.PLUGINS
+            copies.mkdir(exist_ok=True)
+            replace_file(copies / Path(file).name, plugin.content)
         vocabularies.save(workdir)
 
 

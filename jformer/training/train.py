@@ -26,6 +26,7 @@ from jformer.training.setup import (
     write_run_files,
 )
 from jformer.training.stopping import SAVE, StopHandler
+from jformer.training.trial import try_own_parts
 
 
 def train(
@@ -46,6 +47,7 @@ def train(
     say(f"config      {config.name}, {steps} on {corpus.name}, {corpus.languages}")
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
+    try_own_parts(config)
     corpora, splits = data or open_data(config)
     validation = splits["validation"]
     wanted = config.train.scored

@@ -119,9 +119,10 @@ def natural(path: Path) -> list[tuple[bool, int | str]]:
 def read_run(workdir: Path) -> RunSummary:
     config = config_of(workdir)
     count = None
-    if (workdir / VOCABULARY).exists():
-        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-        count = sum(parameters(parameter_shapes(make_model(config, vocabularies))).values())
+    if (workdir / VOCABULARY).exists() and not config.model.own_parts():
+        words = Vocabularies.load(workdir, config.data.joint_vocabulary)
+        model = make_model(config, words.target.size, words.source.size)
+        count = sum(parameters(parameter_shapes(model)).values())
     lines = read_metrics(workdir)
     return RunSummary(workdir, config, count, lines, read_results(workdir))
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jformer.config import default_config
+from jformer.config import default_config, freeze
 from jformer.data.corpora import (
     Report,
     Split,
@@ -482,5 +482,5 @@ def test_tagged_talks_in_sgml_are_read_like_others(tmp_path):
 
 
 def test_a_wrong_name_of_a_data_set_is_refused_with_the_nearest():
-    with pytest.raises(UserError, match=r"data set 'mult30k' is unknown; did you mean multi30k\?"):
-        default_config("mult30k")
+    with pytest.raises(UserError, match=r"data\.name=mult30k: is unknown; did you mean multi30k\?"):
+        freeze(default_config("mult30k"))

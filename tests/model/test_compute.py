@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from experiments.plugins.additive_attention import AdditiveAttention
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding.attention import attention_weights
 from jformer.decoding.pool import Decoder, Request
@@ -15,7 +16,7 @@ from jformer.decoding.scoring import score_pairs
 from jformer.model.transformer import Transformer
 from jformer.training.cost import step_bytes
 from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches, small_config
-from tests.model.test_parts import AdditiveAttention, SampleNorm
+from tests.model.test_parts import SampleNorm
 
 pytestmark = pytest.mark.process
 
@@ -35,7 +36,7 @@ def name_of(changes):
 
 
 def make(parts=None, **changes):
-    return Transformer(dataclasses.replace(MODEL, **changes), V, **(parts or {}))
+    return Transformer(dataclasses.replace(MODEL, **changes), V, parts=parts or {})
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -291,7 +292,10 @@ def test_the_compiled_train_step_takes_less_memory_with_remat():
     ("changes", "parts"),
     [
         slow({"positions": "relative"}, {}),
-        ({"norm_position": "pre"}, {"make_attend": AdditiveAttention, "make_norm": SampleNorm}),
+        (
+            {"norm_position": "pre", "attention": "additive", "norm": "sample"},
+            {"additive": AdditiveAttention, "sample": SampleNorm},
+        ),
     ],
     ids=["post-relative", "pre-parts"],
 )
@@ -348,8 +352,7 @@ def test_the_program_of_a_scanned_model_hardly_grows_with_its_layers(source_BS, 
 def test_each_layer_draws_masks_of_its_own(changes, source_BS, target_BT):
     """With a feed-forward network that says 1 and nothing else, the memory counts the layers whose
     masks have kept an element."""
-    parts = {"make_norm": lambda: lambda x_BLD: x_BLD}
-    model = make(parts, positions="none", **changes)
+    model = make({"nothing": lambda x_BLD: x_BLD}, norm="nothing", positions="none", **changes)
     shapes = shapes_of(model, source_BS, target_BT)
     params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     for n in range(N):

@@ -9,7 +9,8 @@ import numpy as np
 import optax
 import pytest
 
-from experiments.layernorm_batchnorm import BatchNorm
+from experiments.plugins.additive_attention import AdditiveAttention
+from experiments.plugins.batch_norm import BatchNorm
 from jformer.config import ModelConfig
 from jformer.decoding.attention import attention_weights
 from jformer.model.attention import MultiHeadAttention, attend, causal_mask, padding_mask
@@ -141,16 +142,8 @@ def test_wavelengths_run_from_2_pi_to_10000_times_2_pi():
 # Parts that the documents only discuss are passed in: nothing in the package knows them.
 
 
-class AdditiveAttention(nn.Module):
-    """v . tanh(q + k), Bahdanau et al. 2015, in place of the product in Equation 1."""
-
-    @nn.compact
-    def __call__(self, q_BHQK, k_BHMK, v_BHMU, mask_B1QM, bias, scaled, drop):
-        v_K = self.param("v", nn.initializers.normal(1.0), (q_BHQK.shape[-1],))
-        sums_BHQMK = jnp.tanh(q_BHQK[:, :, :, None] + k_BHMK[:, :, None])
-        logits_BHQM = jnp.einsum("BHQMK,K->BHQM", sums_BHQMK, v_K) + bias
-        weights = drop(jax.nn.softmax(jnp.where(mask_B1QM, logits_BHQM, -1e30)))
-        return jnp.einsum("BHQM,BHMU->BHQU", weights, v_BHMU), weights
+def with_part(**names):
+    return dataclasses.replace(SMALL, **names)
 
 
 def attend_once(query_BHQK, *rest, **options):
@@ -175,7 +168,7 @@ def test_another_attention_takes_the_place_of_equation_1():
     source, target = tokens(B, L), tokens(B, L, seed=1)
     usual = Transformer(SMALL, V)
     variables = usual.init(jax.random.key(0), source, target)
-    hard = Transformer(SMALL, V, make_attend=lambda: attend_once)
+    hard = Transformer(with_part(attention="once"), V, parts={"once": attend_once})
     assert not np.allclose(
         usual.apply(variables, source, target), hard.apply(variables, source, target)
     )
@@ -185,14 +178,15 @@ def test_another_attention_takes_the_place_of_equation_1():
 
 def test_additive_attention_trains_in_place_of_the_product():
     source, target = tokens(B, L), tokens(B, L, seed=1)
-    model = Transformer(SMALL, V, make_attend=AdditiveAttention)
+    additive = with_part(attention="AdditiveAttention")
+    model = Transformer(additive, V, parts={"AdditiveAttention": AdditiveAttention})
     params = random_params(model)
     total = jax.grad(lambda p: jnp.sum(model.apply({"params": p}, source, target) ** 2))
     gradient = jax.jit(total)(params)
     leaves = jax.tree_util.tree_leaves_with_path(gradient)
-    additive = ["/".join(key.key for key in path[:2]) for path, g in leaves if path[-1].key == "v"]
+    trained = ["/".join(key.key for key in path[:2]) for path, g in leaves if path[-1].key == "v"]
     # Each attention of each layer has its own.
-    assert additive == [
+    assert trained == [
         "decoder_0/cross_attention", "decoder_0/self_attention", "encoder_0/self_attention",
     ]  # fmt: skip
     assert all(np.all(np.abs(g) > 0) for path, g in leaves if path[-1].key == "v")
@@ -200,7 +194,7 @@ def test_additive_attention_trains_in_place_of_the_product():
 
 def test_another_norm_takes_the_place_of_layer_norm():
     x_BLD = 3 + 2 * random(B, L, 12)
-    layer = EncoderLayer(SMALL, make_norm=SampleNorm)
+    layer = EncoderLayer(with_part(norm="sample"), {"sample": SampleNorm})
     variables = layer.init(jax.random.key(0), x_BLD, ALL_11LL)
     out = layer.apply(variables, x_BLD, ALL_11LL)
     np.testing.assert_allclose(np.std(out, axis=-1, ddof=1), 1, rtol=1e-4)
@@ -212,22 +206,18 @@ def test_another_norm_takes_the_place_of_layer_norm():
 def test_a_batch_norm_in_its_place_depends_on_the_rest_of_the_batch_as_layer_norm_does_not():
     x_BLD = random(8, L, 12)
 
-    def first_sentence(make_norm, rows, **options):
-        layer = EncoderLayer(SMALL, make_norm=make_norm)
+    def first_sentence(norm, rows, stored=False):
+        layer = EncoderLayer(with_part(norm=norm), {"BatchNorm": BatchNorm})
         variables = layer.init(jax.random.key(0), x_BLD, ALL_11LL)
-        out = layer.apply(variables, x_BLD[:rows], ALL_11LL, **options)
-        return np.asarray(out[0] if options else out)[0]
+        params = {"params": variables["params"]}
+        if stored:
+            params |= layer.apply(params, x_BLD, ALL_11LL, mutable="batch_stats")[1]
+        return layer.apply(params, x_BLD[:rows], ALL_11LL)[0]
 
-    training = {"mutable": ["batch_stats"]}
-    assert not np.allclose(
-        first_sentence(BatchNorm, 2, **training), first_sentence(BatchNorm, 8, **training)
-    )
-    np.testing.assert_allclose(
-        first_sentence(BatchNorm, 2), first_sentence(BatchNorm, 8), atol=1e-5
-    )
-    np.testing.assert_allclose(
-        first_sentence(nn.LayerNorm, 2), first_sentence(nn.LayerNorm, 8), atol=1e-5
-    )
+    assert not np.allclose(first_sentence("BatchNorm", 2), first_sentence("BatchNorm", 8))
+    for norm, stored in (("BatchNorm", True), ("layer_norm", False)):
+        two, eight = (first_sentence(norm, rows, stored) for rows in (2, 8))
+        np.testing.assert_allclose(two, eight, atol=1e-5)
 
 
 def test_attention_weights_can_be_had_from_every_layer_and_head():

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from experiments.plugins.additive_attention import AdditiveAttention
 from jformer.config import ModelConfig
 from jformer.config.model import POSITIONS
 from jformer.errors import UserError
@@ -177,6 +178,7 @@ def changed_value(field):
     special = {
         "d_model": 8, "d_k": 3, "d_v": 3, "dropout": 0.5, "attention_dropout": 0.5,
         "activation_dropout": 0.5, "dtype": "bfloat16", "num_decoder_layers": 2,
+        "attention": "AdditiveAttention", "norm": "RMSNorm",
     }  # fmt: skip
     if field.name in special:
         return special[field.name]
@@ -187,6 +189,7 @@ def changed_value(field):
     return next(word for word in field.metadata["bounds"] if word != field.default)
 
 
+OWN = {"AdditiveAttention": AdditiveAttention, "RMSNorm": nn.RMSNorm}
 # Two change only the memory and the program that the same results take, see test_compute.py.
 COMPUTE = ("remat", "scan_layers")
 KEYS = [field for field in dataclasses.fields(ModelConfig) if field.name not in COMPUTE]
@@ -199,7 +202,7 @@ def test_every_key_under_model_changes_the_parameters_or_the_output(field):
 
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     models = [
-        Transformer(c, V)
+        Transformer(c, V, parts=OWN)
         for c in (config, dataclasses.replace(config, **{field.name: changed_value(field)}))
     ]
     shapes = [jax.eval_shape(m.init, keys, SOURCE_BS, TARGET_BT) for m in models]

@@ -1,0 +1,37 @@
+"""BatchNorm (Ioffe and Szegedy 2015) in place of LayerNorm.
+
+    jformer --config=tiny --config.plugins=experiments/plugins/batch_norm.py \\
+            --config.model.norm=BatchNorm
+
+Mean and variance are taken for each component over all positions of a batch, which include other
+sentences and their padding: a translation depends on what else is translated at the same time.
+"""
+
+import jax
+from flax import linen as nn
+
+
+class BatchNorm(nn.Module):
+    """Normalizes by the batch, or by the `batch_stats` that are given.
+
+    As in Algorithm 2 of the paper those are the means over many batches of a trained model:
+    `apply(..., mutable="batch_stats")` returns the statistics of one.
+    """
+
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x_BLD):
+        D = x_BLD.shape[-1]
+        scale_D = self.param("scale", nn.initializers.ones, (D,))
+        bias_D = self.param("bias", nn.initializers.zeros, (D,))
+        mean_11D = x_BLD.mean((0, 1), keepdims=True)
+        variance_11D = x_BLD.var((0, 1), keepdims=True)
+        if self.is_mutable_collection("batch_stats"):
+            self.put_variable("batch_stats", "mean", mean_11D)
+            self.put_variable("batch_stats", "variance", variance_11D)
+        elif self.has_variable("batch_stats", "mean"):
+            mean_11D = self.get_variable("batch_stats", "mean")
+            variance_11D = self.get_variable("batch_stats", "variance")
+        normed_BLD = (x_BLD - mean_11D) * jax.lax.rsqrt(variance_11D + self.epsilon)
+        return normed_BLD * scale_D[None, None] + bias_D[None, None]

@@ -1,0 +1,111 @@
+"""Parts of a user's own in Python files: an attention, norm, activation, optimizer or data set.
+
+A config key names such a part as it names one of ours, `config.model.norm=RMSNorm`, and
+`config.plugins` names the files that define it. Only files that the caller has named are run. Those
+that a stored run names are never run by themselves: see `rundir.config_to_open`.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from jformer.console import say
+from jformer.errors import UserError
+from jformer.schema import Section, nearest, shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Plugin:
+    content: bytes
+    module: ModuleType
+
+
+def find_parts(section: Section, plugins: str) -> dict[str, Any]:
+    """Return the objects that a section's keys name in the files of `config.plugins`, by name."""
+    return {
+        name: find_part(section, key, name, plugins) for key, name in section.own_parts().items()
+    }
+
+
+def find_part(section: Section, key: str, name: str, plugins: str) -> Any:
+    """Return what `name`, the value of a key, is in the first of the files that defines it."""
+    loaded = load_all(plugins)
+    for file, plugin in loaded.items():
+        part = vars(plugin.module).get(name)
+        if callable(part):
+            return part
+        if part is not None:
+            raise section.wrong(key, f"is no function and no class in {file}")
+    if not loaded:
+        raise section.wrong(key, "is defined in a plugin; name its file, as --plugins=FILE.py")
+    parts = [vars(plugin.module) for plugin in loaded.values()]
+    names = [name for each in parts for name, part in each.items() if callable(part)]
+    raise section.wrong(key, f"is not defined in {' or '.join(loaded)}{nearest(name, names)}")
+
+
+def load_all(plugins: str) -> dict[str, Plugin]:
+    """Return the plugins, by file name; a file that has changed is told, and not run again."""
+    loaded = {}
+    for file in filter(None, plugins.split(",")):
+        loaded[file] = load(os.path.realpath(file), file)
+        if read(file) != loaded[file].content:
+            say(f"{file}: has changed since this process has run it; start anew to take the change")
+    return loaded
+
+
+@functools.cache
+def load(path: str, file: str) -> Plugin:
+    """Run a Python file, once in a process, as an import does."""
+    content = read(file)
+    name = f"jformer_plugin_{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"config.plugins={file}: is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses, as flax's modules are, look for it
+    with naming_failures_in(file):
+        spec.loader.exec_module(module)
+    return Plugin(content, module)
+
+
+def read(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise UserError(f"config.plugins={file}: cannot be read ({error.strerror})") from error
+
+
+def plugin_hashes(plugins: str) -> dict[str, str]:
+    """Return `{file name: hash of its content}`, which stands for the version of a plugin."""
+    loaded = load_all(plugins)
+    return {
+        Path(file).name: hashlib.sha256(plugin.content).hexdigest()[:12]
+        for file, plugin in loaded.items()
+    }
+
+
+@contextlib.contextmanager
+def naming_failures_in(path: str) -> Iterator[None]:
+    """Turn any exception raised in a user's Python file into a `UserError` with its line number."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError):
+            places.append((error.filename or "", error.lineno))
+        lines = [line for name, line in places if os.path.abspath(name) == os.path.abspath(path)]
+        if not lines:
+            raise
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{path}:{lines[-1]}: {shown(told)}") from error

@@ -1,0 +1,266 @@
+"""Parts of a user's own, from a file to a trained run that others open."""
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jformer
+from jformer import plugins, results
+from jformer.errors import UserError
+from jformer.main import main
+from jformer.rundir import read_metrics
+from tests.conftest import small_flags
+
+STORED = Path("tests/stored_run/run")
+ONE = """
+from flax import linen as nn
+import optax
+
+class Same(nn.Module):
+    @nn.compact
+    def __call__(self, x_BLD):
+        return x_BLD * self.param("factor", nn.initializers.ones, x_BLD.shape[-1:])[None, None]
+
+def lion(config):
+    return optax.scale_by_lion(config.beta1, config.beta2)
+
+def backwards(config):
+    pairs = [(f"{n} {n}", str(n)[::-1]) for n in range(100, 140)]
+    return {"train": pairs, "validation": iter(pairs[:5]), "test": (pair for pair in pairs[5:8])}
+
+number = 3
+"""
+PAIRS = [(f"{number} {number}", str(number)[::-1]) for number in range(100, 140)]
+SMALL = {
+    "model.num_layers": 1, "model.d_model": 16, "model.d_ff": 24, "model.num_heads": 2,
+    "data.vocabulary_size": 300, "data.max_length": 24, "data.num_buckets": 1,
+    "train.batch_tokens": 128, "train.steps": 6, "train.checkpoint_every": 3,
+    "decode.max_extra_length": 3, "decode.beam_size": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The tests are in a folder of their own, with a file of parts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "parts.py").write_text(ONE)
+    return tmp_path
+
+
+def run_main(*arguments):
+    return main(["jformer", *map(str, arguments)])
+
+
+def own_config(folder, **keys):
+    return jformer.get_config("tiny:given", plugins=str(folder / "parts.py"), **SMALL, **keys)
+
+
+def trained(folder, **keys):
+    return jformer.train(own_config(folder, **keys), PAIRS, PAIRS[:5], folder / "run")
+
+
+@pytest.mark.process
+def test_the_example_of_the_documentation_trains_and_is_opened_by_its_plugin(folder, monkeypatch):
+    page = Path("docs/plugins.md").read_text()
+    example, load = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    train, translate = (
+        re.search(r"```\n(python -m.*?)```", page, re.DOTALL)[1].replace("\\\n", "").splitlines()
+    )
+    monkeypatch.chdir(folder)
+    Path("my_parts.py").write_text(example)
+    Path("numbers.txt").write_text("9201\n42\n")
+    arguments = train.split()[3:]
+    small = ["--config.train.steps=8", "--config.data.vocabulary_size=300"]
+    assert run_main(*arguments, *small) == 0
+    assert {line["split"] for line in read_metrics(Path("runs/mine"))} >= {"validation"}
+    assert run_main(*translate.split()[3:], "--output=out.txt") == 0
+    assert len(Path("out.txt").read_text().splitlines()) == 2
+    names = {"jformer": jformer}
+    exec(load, names)
+    run = names["run"]
+    assert "scale" in run.params["encoder_0"]["feed_forward_residual"]["norm"]  # and no bias
+    assert "bias" not in run.params["encoder_0"]["feed_forward_residual"]["norm"]
+    F = run.config.model.d_ff
+    assert run.params["encoder_0"]["feed_forward"]["ffn_out"]["kernel"].shape[0] == F // 2
+    scores = json.loads(Path("runs/mine/results.json").read_text())
+    assert {"test"} == {*scores}
+    assert "my_parts.py" in scores["test"]["versions"]
+
+
+def test_an_own_part_is_trained_and_the_run_keeps_a_copy_of_its_file(folder):
+    run = trained(folder, **{"model.norm": "Same", "optimizer.name": "lion"})
+    factors = run.params["encoder_0"]["feed_forward_residual"]["norm"]["factor"]
+    assert np.any(np.asarray(factors) != 1)
+    copy = run.workdir / "plugins" / "parts.py"
+    assert copy.read_text() == ONE
+    again = jformer.load(run.workdir, plugins=[copy])
+    jax.tree.map(np.testing.assert_array_equal, run.params, again.params)
+    assert again.translate(["120 120"]) == run.translate(["120 120"])
+
+
+def test_a_stopped_run_with_own_parts_ends_with_the_bits_of_an_undisturbed_one(folder):
+    keys = {"model.norm": "Same", "optimizer.name": "lion"}
+    config = own_config(folder, **keys, **{"train.log_every": 1})
+    whole = jformer.train(config, PAIRS, PAIRS[:5], folder / "whole")
+    jformer.train(config, PAIRS, PAIRS[:5], folder / "run", lambda step, *_: step == 4)
+    resumed = jformer.train(config, PAIRS, PAIRS[:5], folder / "run")
+    assert resumed.step == 6
+    jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
+
+
+@pytest.fixture
+def strange_run(folder):
+    """A run of somebody else's whose plugin leaves a file when it is run."""
+    workdir = folder / "strange"
+    shutil.copytree(STORED, workdir)
+    config = json.loads((workdir / "config.json").read_text())
+    config["plugins"] = str(folder / "strange.py")
+    config["model"]["norm"] = "Strange"
+    (workdir / "config.json").write_text(json.dumps(config))
+    code = f"open({str(folder / 'was-run')!r}, 'w')\nfrom flax.linen import LayerNorm as Strange\n"
+    for file in (folder / "strange.py", workdir / "plugins" / "strange.py"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(code)
+    return workdir
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["translate"],
+        ["score", "--data=tests/stored_run/test"],
+        ["evaluate"],
+        ["evaluate", "--data=tests/stored_run/test"],
+        ["translate", "--config.decode.beam_size=1"],
+    ],
+    ids=" ".join,
+)
+def test_opening_a_run_does_not_run_code_that_was_not_named(command, strange_run, folder, capsys):
+    assert run_main(*command, f"--workdir={strange_run}") == 2
+    line = capsys.readouterr().err.strip()
+    assert "\n" not in line
+    assert "config.model.norm=Strange" in line
+    assert f"--plugins={strange_run}/plugins/strange.py" in line
+    assert not (folder / "was-run").exists()
+
+
+def test_neither_load_nor_report_runs_a_plugin_that_was_not_named(strange_run, folder, capsys):
+    with pytest.raises(UserError, match="is Python code of its author"):
+        jformer.load(strange_run)
+    assert run_main("report", strange_run) == 0
+    other = small_flags(STORED.parent, folder / "new")
+    assert run_main(*other, f"--config.train.init_from={strange_run}") == 2
+    assert not (folder / "was-run").exists()
+
+
+def test_a_run_whose_optimizer_and_data_alone_are_own_opens_without_them(folder):
+    keys = {"optimizer.name": "lion", "data.name": "backwards"}
+    config = own_config(folder, **keys)
+    run = jformer.train(config, workdir=folder / "run")
+    assert jformer.load(run.workdir).translate(["120 120"]) == run.translate(["120 120"])
+    assert run_main("evaluate", f"--workdir={run.workdir}") == 2  # its test set is the plugin's
+
+
+@pytest.mark.process
+def test_the_test_sets_of_an_own_data_set_are_scored(folder, capsys):
+    flags = [f"--config.{key}={value}" for key, value in SMALL.items()]
+    plugin, workdir = folder / "parts.py", f"--workdir={folder / 'run'}"
+    train = ["--config=tiny:backwards", f"--config.plugins={plugin}", workdir, *flags]
+    assert run_main(*train) == 0
+    trained = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert run_main("evaluate", workdir, f"--plugins={plugin}") == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert scores["test"]["bleu"] == trained["test"]["bleu"]
+    assert {*scores} == {"validation", "test"}
+    assert run_main(*train) == 0
+    assert "is complete at step 6" in capsys.readouterr().err
+
+
+def test_a_changed_plugin_is_reported_and_its_scores_are_not_taken_for_known(folder, capsys):
+    run = trained(folder, **{"model.norm": "Same"})
+    (folder / "parts.py").write_text(ONE.replace("return x_BLD *", "return 2 * x_BLD *"))
+    tests = {"test": results.TestSet(["120 120"], [["021"]])}
+    results.score_all(run, tests)
+    assert results.known_scores(run, tests)
+    assert "parts.py: has changed since this process has run it" in capsys.readouterr().err
+    plugins.load.cache_clear()  # as in a new process
+    again = jformer.load(run.workdir, plugins=[folder / "parts.py"])
+    assert "parts.py: has changed since" in capsys.readouterr().err
+    assert not results.known_scores(again, tests)
+    longer = dataclasses.replace(run.config, train=dataclasses.replace(run.config.train, steps=7))
+    jformer.train(longer, PAIRS, PAIRS[:5], run.workdir)
+    assert "the bits of an undisturbed run are not promised" in capsys.readouterr().err
+
+
+MISTAKES = {
+    "no such file": ({"plugins": "none.py"}, "", "plugins=none.py: cannot be read (No such file"),
+    "a folder": ({"plugins": "/"}, "", "config.plugins=/: cannot be read (Is a directory)"),
+    "no Python": ({"plugins": "parts.txt"}, "x", "name must end in .py"),
+    "syntax": ({}, "def f(:", "parts.py:1: SyntaxError"),
+    "import": ({}, "\nimport nothing_of_that_name", "parts.py:2: ModuleNotFoundError"),
+    "exit": ({}, "raise SystemExit(3)", "parts.py:1: SystemExit: 3"),
+    "misspelled": ({}, "def Sane(): pass", "Same: is not defined in parts.py; did you mean Sane?"),
+    "a number": ({}, "Same = 3", "norm=Same: is no function and no class in parts.py"),
+    "wrong arguments": ({}, "def Same(): pass", "norm=Same: do not fit the model (TypeError"),
+    "raises": ({}, "\ndef Same(x_BLD):\n    return x_BLD.shap", "parts.py:3: AttributeError"),
+    "another shape": ({}, "def Same(x_BLD):\n    return x_BLD[:, :1]", "norm=Same: do not fit"),
+    "no plugin": ({"plugins": ""}, "", "model.norm=Same: is unknown; there are layer_norm; a part"),
+    "optimizer": (
+        {"model.norm": "layer_norm", "optimizer.name": "sgd"},
+        "def sgd(config):\n    return config.momentum",
+        "optimizer.name=sgd: parts.py:2: AttributeError",
+    ),
+    "no dict": (
+        {"model.norm": "layer_norm", "data.name": "mine"},
+        "def mine(config):\n    return [('a', 'b')]",
+        "data.name=mine: must return a dict of splits",
+    ),
+    "no pairs": (
+        {"model.norm": "layer_norm", "data.name": "mine"},
+        "def mine(config):\n    return {'train': ['a'], 'validation': []}",
+        "data.name=mine: train[0] must be (source, target), not 'a'",
+    ),
+    "empty": (
+        {"model.norm": "layer_norm", "data.name": "mine"},
+        "def mine(config):\n    return {'train': [('a', 'b')], 'validation': []}",
+        "validation: is empty",
+    ),
+    "a generator that raises": (
+        {"model.norm": "layer_norm", "data.name": "mine"},
+        "def mine(config):\n    none = (1 / n for n in [0])\n"
+        "    return {'train': none, 'validation': none}",
+        "parts.py:2: ZeroDivisionError",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "code", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_before_any_work(keys, code, message, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    keys = {"plugins": "parts.py", "model.norm": "Same", **SMALL, **keys}
+    Path("parts.txt").write_text(code)
+    Path("parts.py").write_text(code)
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    assert run_main("--config=tiny", "--workdir=run", *flags) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not Path("run").exists()
+
+
+def test_an_attention_that_trains_but_cannot_decode_is_told_before_the_training(folder):
+    code = """
+from jformer.model.attention import attend
+
+def square(q, k, v, mask, *rest):
+    assert q.shape[2] == k.shape[2] or mask.shape[2] == 1, "as many queries as keys"
+    return attend(q, k, v, mask, *rest)
+"""
+    (folder / "parts.py").write_text(code)
+    with pytest.raises(UserError, match=r"parts.py:5: AssertionError: as many queries as keys"):
+        trained(folder, **{"model.attention": "square"})
