@@ -1,6 +1,6 @@
 """A sweep that shows why Equation 1 divides by sqrt(d_k): with and without, by head width.
 
-    python -m experiments.run experiments/attention_scale.py --jobs=2
+    jformer sweep experiments/attention_scale.py --jobs=2
 
 Section 3.2.1: the dot product of two vectors of d_k independent components has the variance d_k,
 and a softmax over large numbers has hardly any gradient. So the narrower the heads, the less the

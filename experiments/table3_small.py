@@ -1,6 +1,6 @@
 """A sweep of the paper's Table 3 around a small base model: two to three hours on two cores.
 
-    python -m experiments.run experiments/table3_small.py --jobs=2 --config.data.directory=MULTI30K
+    jformer sweep experiments/table3_small.py --jobs=2 --config.data.directory=MULTI30K
 
 Sizes change by the paper's ratios, starting from `configs/small.py`; dropout and label smoothing
 have the paper's values. As in the paper, single checkpoints are scored on the development set.

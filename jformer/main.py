@@ -24,7 +24,7 @@ checkpoint.
 import sys
 
 from jformer.command_line import command_of, exit_status, use_huge_pages
-from jformer.commands import data, doctor, evaluate, report, score, summary, train, translate
+from jformer.commands import data, doctor, evaluate, report, score, summary, sweep, train, translate
 
 COMMANDS = {
     "train": train,
@@ -34,6 +34,7 @@ COMMANDS = {
     "data": data,
     "summary": summary,
     "report": report,
+    "sweep": sweep,
     "doctor": doctor,
 }
 

@@ -32,24 +32,48 @@ def test_it_has_the_configs_of_the_clone_and_its_types(installed):
     assert ours == {path.name: path.read_bytes() for path in theirs}
 
 
-def test_it_trains_in_an_empty_folder_by_the_name_of_a_config(installed, tmp_path):
-    flags = ["--config=tiny", "--config.train.steps=2", "--config.data.phrases=1000"]
-    small = [
-        "--config.data.vocabulary_size=300", "--config.data.num_buckets=1",
-        "--config.model.num_layers=1", "--config.model.d_model=16", "--config.model.num_heads=2",
-        "--config.decode.beam_size=1", "--config.decode.max_extra_length=1",
-    ]  # fmt: skip
+def run_in(folder, installed, *arguments):
+    """The lines that the installed program prints, started in this folder."""
     program = "import jformer.main as main; print(main.__file__); main.run_main()"
     ran = subprocess.run(
-        [sys.executable, "-c", program, *flags, *small],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)},
+        [sys.executable, "-c", program, *arguments],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True, text=True,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    *_, place, scores = ran.stdout.splitlines()
-    assert Path(place) == installed / "jformer" / "main.py"
+    lines = ran.stdout.splitlines()
+    assert Path(lines[0]) == installed / "jformer" / "main.py"
+    return lines
+
+
+SMALL = [
+    "--config.train.steps=2", "--config.data.phrases=1000", "--config.data.vocabulary_size=300",
+    "--config.data.num_buckets=1", "--config.model.num_layers=1", "--config.model.d_model=16",
+    "--config.model.num_heads=2", "--config.decode.beam_size=1",
+    "--config.decode.max_extra_length=1",
+]  # fmt: skip
+
+
+def test_it_trains_in_an_empty_folder_by_the_name_of_a_config(installed, tmp_path):
+    scores = run_in(tmp_path, installed, "--config=tiny", *SMALL)[-1]
     assert json.loads(scores)["test"]["bleu"] >= 0
     run = tmp_path / "runs" / "tiny-phrases-en-de"
     assert {"config.json", "vocabulary.json", "metrics.jsonl", "results.json"} <= {
         path.name for path in run.iterdir()
     }
+
+
+def test_it_runs_a_sweep_of_a_config_by_its_name(installed, tmp_path):
+    points = 'yield {}\n    yield {"model.dropout": 0.5}'
+    (tmp_path / "mine.py").write_text(f'CONFIG = "tiny"\n\n\ndef sweep():\n    {points}\n')
+    lines = run_in(tmp_path, installed, "sweep", "mine.py", "--jobs=2", *SMALL)
+    assert sum("| complete |" in line for line in lines) == 2
+    assert {path.name for path in (tmp_path / "runs" / "mine").iterdir()} == {
+        "base", "model.dropout=0.5",
+    }  # fmt: skip
+
+
+def test_a_sweep_takes_the_name_of_a_config_with_a_data_set(installed, tmp_path):
+    (tmp_path / "mine.py").write_text('CONFIG = "tiny:multi30k"\nsweep = lambda: [{}]\n')
+    command = run_in(tmp_path, installed, "sweep", "mine.py", "--dry_run")[-1]
+    assert command == "python -m jformer.main --config=tiny:multi30k --workdir=runs/mine/base"

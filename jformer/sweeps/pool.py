@@ -5,8 +5,8 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-from experiments.sweep import Point
-from experiments.work import Work, begin
+from jformer.sweeps.points import Point
+from jformer.sweeps.process import Work, begin
 
 
 @dataclasses.dataclass(frozen=True)

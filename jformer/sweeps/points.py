@@ -1,6 +1,6 @@
 """The points of a sweep, each with a config, a run directory and the command of its run.
 
-A sweep is a Python file with a config, `CONFIG = "configs/tiny.py:multi30k"`, and a generator
+A sweep is a Python file with a config, `CONFIG = "tiny:multi30k"`, and a generator
 `sweep()` of flat overrides, one dict per point: `{"model.num_heads": 4}`, or `{}` for none.
 """
 
@@ -125,7 +125,7 @@ def check_overrides(sweep: ModuleType, overrides: Any) -> None:
 
 def load_sweep(path: str) -> ModuleType:
     if not Path(path).is_file():
-        raise UserError(f"{path}: no such file; there is experiments/table3_small.py, for one")
+        raise UserError(f"{path}: no such file; a sweep is a Python file with CONFIG and sweep()")
     spec = importlib.util.spec_from_file_location("sweep", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: is no Python file; its name must end in .py")

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from experiments import run
-from experiments.sweep import Point
+from jformer.commands.sweep import main as sweep_main
 from jformer.errors import RunError, Stopped
+from jformer.sweeps import runner
+from jformer.sweeps.points import Point
 from tests.conftest import sweep_flags
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
-SWEEP = "tests/experiments/sweep_of_two.py"
+SWEEP = "tests/sweeps/sweep_of_two.py"
 PROGRAM = str(Path(__file__).with_name("small_program.py"))
 
 
@@ -43,7 +44,8 @@ def begun(folder):
 
 
 def command(folder, flags, *more):
-    return [sys.executable, "-m", "experiments.run", SWEEP, f"--workdir={folder}", *flags, *more]
+    program = [sys.executable, "-m", "jformer.main", "sweep", SWEEP]
+    return [*program, f"--workdir={folder}", *flags, *more]
 
 
 def table_of(text):
@@ -120,8 +122,8 @@ def run_small(folder, steps, *flags):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Point, "command", property(command))
         patch.setattr(Point, "scored_files", [])
-        patch.setattr(run, "PAUSE", 0.01)
-        return run.run_sweep([SWEEP, *of_sweep, *files, *flags])
+        patch.setattr(runner, "PAUSE", 0.01)
+        return sweep_main([SWEEP, *of_sweep, *files, *flags])
 
 
 @pytest.fixture
@@ -232,7 +234,7 @@ def test_a_process_that_is_killed_fails_its_point_alone(sweep, capsys):
 
 KILLED = """
 import sys
-from tests.experiments.test_run import run_small
+from tests.sweeps.test_runner import run_small
 run_small(sys.argv[1], 5, "--jobs=2")
 """
 

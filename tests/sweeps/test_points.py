@@ -4,15 +4,16 @@ import importlib.util
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.run import run_sweep
-from experiments.sweep import load_sweep, make_points
+from jformer.commands.sweep import main as sweep_main
 from jformer.config import write_config
 from jformer.errors import UserError
+from jformer.sweeps.points import load_sweep, make_points
 from tests.conftest import file_flags
 
 needs_submitit = pytest.mark.skipif(
@@ -135,22 +136,34 @@ def test_a_mistake_in_the_command_is_one_line_before_anything_runs(
 ):
     own = [f"--workdir={tmp_path}", *file_flags(corpus_directory)]
     with pytest.raises(UserError, match=message) as caught:
-        run_sweep(["tests/experiments/sweep_of_two.py", *own, *flags])
+        sweep_main(["tests/sweeps/sweep_of_two.py", *own, *flags])
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob("*/config.json"))
+
+
+@pytest.mark.parametrize("arguments", [[], ["--jobs=2"]])
+def test_a_sweep_without_a_file_is_named(arguments):
+    with pytest.raises(UserError, match="FILE is missing, as in sweep heads"):
+        sweep_main(arguments)
+
+
+def test_a_clone_has_the_command_also_beside_its_sweeps():
+    program = [sys.executable, "-m", "experiments.run"]
+    ran = subprocess.run([*program, "--jobs=2"], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr.split(",")[0]) == (2, "jformer: FILE is missing")
 
 
 def test_without_submitit_one_line_names_the_extra(corpus_directory, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)  # as if it were not there
     flags = [f"--workdir={tmp_path}", *file_flags(corpus_directory), "--submit=local"]
     with pytest.raises(UserError, match="--submit needs packages: pip install submitit"):
-        run_sweep(["tests/experiments/sweep_of_two.py", *flags])
+        sweep_main(["tests/sweeps/sweep_of_two.py", *flags])
     assert not list(tmp_path.glob("*/config.json"))
 
 
 def test_a_dry_run_prints_a_command_a_point(capsys, tmp_path, corpus_directory):
     flags = [f"--workdir={tmp_path / 'runs'}", "--dry_run", *file_flags(corpus_directory)]
-    assert run_sweep(["tests/experiments/sweep_of_two.py", *flags]) == 0
+    assert sweep_main(["tests/sweeps/sweep_of_two.py", *flags]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition("=")[0].split()[-1] for line in lines][1].endswith("model.dropout")
     assert len(lines) == 2
@@ -175,7 +188,7 @@ def test_a_point_whose_validation_text_is_newer_than_its_scores_is_not_complete(
 ):
     corpus = tmp_path / "corpus"
     shutil.copytree(corpus_directory, corpus)
-    sweep = load_sweep("tests/experiments/sweep_of_two.py")
+    sweep = load_sweep("tests/sweeps/sweep_of_two.py")
 
     def first():
         return make_points(sweep, tmp_path / "runs", file_flags(corpus), "base", 1)[0]

@@ -4,9 +4,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from experiments.sweep import Point
-from experiments.work import Work, begin
 from jformer.errors import RunError, UserError, import_extra
+from jformer.sweeps.points import Point
+from jformer.sweeps.process import Work, begin
 
 REQUEUES = 1000  # of a job that reached its time limit; a preempted job is always requeued
 

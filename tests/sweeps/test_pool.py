@@ -4,9 +4,9 @@ import fcntl
 
 import pytest
 
-from experiments import pool
-from experiments.sweep import load_sweep, make_points
-from experiments.work import begin
+from jformer.sweeps import pool
+from jformer.sweeps.points import load_sweep, make_points
+from jformer.sweeps.process import begin
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_only_the_gpus_that_this_process_may_see_are_dealt_out(machine):
 
 @pytest.mark.process
 def test_a_point_that_another_process_is_at_work_on_is_left_to_it(tmp_path):
-    sweep = load_sweep("tests/experiments/sweep_of_two.py")
+    sweep = load_sweep("tests/sweeps/sweep_of_two.py")
     files = [f"--config.data.{split}=none" for split in ("train", "validation")]
     points = make_points(sweep, tmp_path, files, "", 1)
     waiting = list(points)

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("submitit", reason="needs the extra slurm")
 
-from experiments.cluster import Cluster
-from experiments.sweep import load_sweep, make_points
 from jformer.errors import RunError
 from jformer.rundir import last_metrics
+from jformer.sweeps.cluster import Cluster
+from jformer.sweeps.points import load_sweep, make_points
 from tests.conftest import sweep_flags
 
 pytestmark = pytest.mark.process
@@ -22,7 +22,7 @@ SUBMIT = "local:timeout_min=10"
 
 
 def points_of(folder, corpus_directory, *more):
-    sweep = load_sweep("tests/experiments/sweep_of_two.py")
+    sweep = load_sweep("tests/sweeps/sweep_of_two.py")
     return make_points(sweep, folder, [*sweep_flags(corpus_directory), *more], "", 1)
 
 

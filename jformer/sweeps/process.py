@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Collection, Mapping
 from typing import BinaryIO
 
-from experiments.sweep import Point
+from jformer.sweeps.points import Point
 
 
 class Work:

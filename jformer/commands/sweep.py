@@ -1,0 +1,61 @@
+"""Run a sweep: every point is a process with a run directory of its own.
+
+    sweep FILE [--workdir=runs/NAME] [--jobs=1] [--seeds=1] [--only=PATTERN] [--dry_run]
+          [--submit=slurm:KEY=VALUE,...]
+
+FILE is Python, with CONFIG and sweep(), a generator of what each point changes. --jobs is how many
+points run at a time and share cores and GPUs, --seeds how many runs a point has, --only takes those
+whose names match, as '*num_heads*', and --config.KEY=VALUE is for all points. --dry_run prints the
+commands. --submit makes an array of jobs, with submitit's parameters, as slurm:gpus_per_node=1.
+
+The same command again continues a sweep: complete points are skipped, stopped ones resume, failed
+ones are tried again. What a process says is in log.txt of its run directory. Prints the table of
+results; the exit status is 1 where a point failed.
+"""
+
+from pathlib import Path
+
+from jformer.command_line import parse, positive
+from jformer.errors import RunError, UserError
+
+FLAGS: dict[str, str | bool | None] = {
+    "workdir": "",
+    "jobs": "1",
+    "seeds": "1",
+    "only": "",
+    "dry_run": False,
+    "submit": "",
+}
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0].startswith("-"):
+        raise UserError("FILE is missing, as in sweep heads.py --jobs=2; it comes before the flags")
+
+    from jformer.sweeps.cluster import Cluster
+    from jformer.sweeps.points import load_sweep, make_points
+    from jformer.sweeps.pool import Pool, places
+    from jformer.sweeps.runner import run_points
+    from jformer.views.report import markdown, read_rows
+
+    path, *flags = arguments
+    sweep = load_sweep(path)
+    if own := next((flag for flag in flags if flag.startswith(("--config=", "-config="))), None):
+        raise UserError(f"{own}: the config of a sweep is CONFIG in {path}")
+    if loose := next((flag for flag in flags if not flag.startswith("-")), None):
+        raise UserError(f"{loose!r} is no flag; values follow a flag's =")
+    flag, _ = parse([f"--config={sweep.CONFIG}", *flags], FLAGS)
+    jobs, seeds = (positive(name, flag[name].value, int) for name in ("jobs", "seeds"))
+    folder = Path(flag.workdir or f"runs/{Path(path).stem}")
+    of_config = [flag for flag in flags if flag.startswith(("--config.", "-config."))]
+    points = make_points(sweep, folder, of_config, flag.only, seeds)
+    if flag.dry_run:
+        for point in points:
+            print(point.as_typed)
+        return 0
+    workers = Cluster(flag.submit, jobs, folder) if flag.submit else Pool(places(jobs))
+    failed = run_points(points, workers)
+    print(markdown(read_rows([point.workdir for point in points])))
+    if failed:
+        raise RunError(f"{len(failed)} of {len(points)} points failed: {', '.join(failed)}")
+    return 0
