@@ -1,5 +1,14 @@
 """jformer: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017) in JAX and Flax.
 
+    config = jformer.get_config("tiny", **{"train.steps": 500})
+    run = jformer.train(config, pairs, validation, workdir="runs/mine")
+    run = jformer.load("runs/mine")
+    run.translate(["A sentence.", "Another one."])
+
+`get_config` makes a config, `train` trains on pairs of source and target or on the corpus of the
+config, and `load` opens a run directory, which `python -m jformer.main` writes as well. A mistake
+raises `UserError`, whose message says what to do.
+
 Shapes stand in names: `q_BHQK` is an array with four axes. The letters, everywhere in the package:
 
     B sentences          D d_model            V vocabulary

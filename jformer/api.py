@@ -1,8 +1,9 @@
 """The functions of `import jformer`: a config, training from Python, and opening a run."""
 
+import os
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from jformer.command_line import config_from
 from jformer.config import Config, freeze
 from jformer.console import say
 from jformer.data.pipeline import given_data
-from jformer.errors import Stopped, UserError
+from jformer.errors import Stopped, UserError, check_type
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
 from jformer.schema import replaced
@@ -32,9 +33,16 @@ __all__ = ["get_config", "load", "train"]
 def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     """Return a config by the name or the path of its file, with some keys set.
 
-    `get_config("tiny:multi30k", **{"model.dropout": 0.3, "train.steps": 500})`. `name` is what
-    follows `--config=` on the command line. Raises `UserError` for what is unknown or impossible.
+        config = jformer.get_config("tiny:multi30k", **{"model.dropout": 0.3, "train.steps": 500})
+        config.train.batch_tokens
+
+    `name` is what follows `--config=` on the command line: `tiny`, `small`, `base`, `big` or the
+    path of a config file, and behind a colon the data set, where it is not the config's own. Pairs
+    for `train` need none. A config cannot be changed: call this again. `print(config)` shows all
+    keys, and `python -m jformer.main --help` says what each is. Raises `UserError` for what is
+    unknown or impossible, and `TypeError` for a name of another type.
     """
+    check_type("name", name, str | os.PathLike, "a string or a path")
     config = freeze(config_from(str(name)))
     config = replaced(config, unflatten_dict(keys, sep="."))
     config.check()
@@ -51,17 +59,28 @@ def train(
 ) -> Run:
     """Train, or go on where an earlier call was stopped, and return the run as `load` does.
 
-    `pairs` of source and target are trained on and `validation` chooses, in place of the corpus
-    that the config names. `on_metrics(step, split, numbers)` is called with each line of
-    metrics.jsonl; where it returns a true value, the training ends after this step, with all saved,
-    and the same call later goes on. `workdir` has the command line's default. Raises `UserError` or
-    `TypeError` for a mistake, and after Ctrl-C `KeyboardInterrupt`, after another signal `Stopped`,
-    both with all saved. For the main thread only.
+        pairs = [("a cat", "eine Katze"), ("a dog", "ein Hund"), ...]
+        run = jformer.train(jformer.get_config("tiny"), pairs, validation, "runs/mine")
+        run.translate(["a cat"])
+
+    `pairs` of source and target are trained on and `validation`, more of them, chooses; without
+    both, the corpus that the config names serves. All is kept in the run directory `workdir`, by
+    default `runs/` and the names of config and corpus. The same call goes on with a run that was
+    stopped, and returns one that is complete. Progress is printed on standard error.
+
+    `on_metrics(step, split, numbers)` is called with each line of metrics.jsonl. Where it returns a
+    true value or raises an exception, which is raised here, the training ends after this step, with
+    all saved.
+
+    Raises `UserError` or `TypeError` for a mistake, `RunError` where the training cannot go on,
+    after Ctrl-C `KeyboardInterrupt` and after another signal `Stopped`, both with all saved. For
+    the main thread only.
     """
-    if not isinstance(config, Config):
-        raise TypeError(f"config must be one of jformer.get_config, not {type(config).__name__}")
-    if on_metrics is not None and not callable(on_metrics):
-        raise TypeError(f"on_metrics must be a function, not {type(on_metrics).__name__}")
+    check_type("config", config, Config, "one of jformer.get_config")
+    check_type("workdir", workdir, str | os.PathLike, "a string or a path")
+    for name, given in {"pairs": pairs, "validation": validation}.items():
+        check_type(name, given, Iterable | None, "an iterable of (source, target)")
+    check_type("on_metrics", on_metrics, Callable | None, "a function")
     if threading.current_thread() is not threading.main_thread():
         raise UserError("jformer.train must be called in the main thread, which hears of Ctrl-C")
     if (pairs is None) != (validation is None):

@@ -209,7 +209,7 @@ def config_from(text: str) -> config_dict.ConfigDict:
     name, *dataset = text.split(":", 1)
     path = own_configs().get(name, name)
     if os.path.isdir(path):
-        raise UserError(f"--config={path}: is a folder{nearest(path, own_configs())}")
+        raise UserError(f"config={path}: is a folder{nearest(path, own_configs())}")
     try:
         with naming_failures_in(path):
             get_config = runpy.run_path(path).get("get_config")
@@ -218,7 +218,7 @@ def config_from(text: str) -> config_dict.ConfigDict:
             config = get_config(*dataset)
     except (OSError, ImportError) as error:
         reason, hint = getattr(error, "strerror", None) or error, nearest(name, own_configs())
-        raise UserError(f"--config={name}: cannot be read ({reason}){hint}") from error
+        raise UserError(f"config={name}: cannot be read ({reason}){hint}") from error
     except TypeError as error:
         raise UserError(f"{path}: get_config() cannot be called ({error})") from error
     if isinstance(config, dict):

@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 
@@ -21,6 +21,20 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command goes on 
     def __init__(self, number: int, state: str = "all is saved; the same command goes on"):
         super().__init__(f"stopped by {signal.Signals(number).name}; {state}")
         self.number = number
+
+
+def check_type(name: str, value: Any, kind: Any, wanted: str) -> None:
+    """Raise `TypeError` that names the argument, unless it is of this kind."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
+
+
+def check_strings(name: str, values: Any) -> None:
+    """Raise `TypeError` unless an argument is a list of strings; one string is a mistake."""
+    if isinstance(values, str | bytes) or not isinstance(values, Collection):
+        raise TypeError(f"{name} must be a list of strings, not {type(values).__name__}")
+    for number, text in enumerate(values):
+        check_type(f"{name}[{number}]", text, str, "a string")
 
 
 def import_extra(module: str, user: str, packages: str, way_out: str = "") -> Any:

@@ -8,6 +8,7 @@ restored on one device of any kind.
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from jformer.decoding.attention import Attention, attention_of
 from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
-from jformer.errors import UserError
+from jformer.errors import UserError, check_strings, check_type
 from jformer.schema import replaced
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
@@ -88,10 +89,11 @@ class Run(Restored):
         `details` adds tokens, their log-probabilities and a word alignment. Messages count lines
         from `first_line`.
         """
-        if isinstance(sentences, str) or isinstance(prefixes, str):
-            raise TypeError("translate takes a list of sentences, and of prefixes; got one string")
-        if prefixes is not None and len(prefixes) != len(sentences):
-            raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
+        check_strings("sentences", sentences)
+        if prefixes is not None:
+            check_strings("prefixes", prefixes)
+            if len(prefixes) != len(sentences):
+                raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
         run = self.with_decode(**decode)
         found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line)
         if not details:
@@ -133,6 +135,8 @@ class Run(Restored):
 
         In an ensemble, only this run's attention is returned.
         """
+        check_type("source", source, str, "a string")
+        check_type("target", target, str, "a string")
         return attention_of(self.model, self.params, self.vocabularies, source, target)
 
     @functools.cached_property
@@ -173,6 +177,8 @@ class Run(Restored):
         return dataclasses.replace(self, config=config)
 
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
+        check_strings("sources", sources)
+        check_strings("targets", targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets")
         sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
@@ -218,16 +224,26 @@ def load(
     ensemble: Sequence[str] = (),
     plugins: Sequence[str | Path] = (),
 ) -> Run:
-    """Open a run directory and restore its parameters.
+    """Open a run directory and restore its parameters onto one device of any kind.
+
+        run = jformer.load("runs/mine")
+        run.translate(["A sentence.", "Another one."], beam_size=1)
+
+    The run has the methods `translate`, `hypotheses` (n-best lists with scores), `score`
+    (log-probabilities of given pairs) and `attention`, and `config`, `model`, `params`,
+    `vocabulary` and `step`.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
     average of a run that has one), `last`, `best`, a step, or steps to average as `[1000, 2000]`.
     The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
     one's. A run with parts of its author's own needs the files that define them, in `plugins`;
-    they are run. Raises `UserError` for what is missing.
+    they are run. Raises `UserError` for what is missing or damaged, and `TypeError` for an argument
+    of another type.
     """
-    if isinstance(ensemble, str) or isinstance(plugins, str | Path):
-        raise TypeError("ensemble takes a list of runs, and plugins one of files; got one string")
+    check_type("workdir", workdir, str | os.PathLike, "a string or a path")
+    check_type("checkpoint", checkpoint, str | int | Sequence, "a name, a step or a list of steps")
+    check_strings("ensemble", ensemble)
+    check_type("plugins", plugins, list | tuple, "a list of files")
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
     restored = restore(Path(workdir), str(checkpoint), ",".join(map(str, plugins)))

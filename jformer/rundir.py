@@ -86,7 +86,7 @@ def create(workdir: Path) -> None:
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--workdir={workdir}: cannot be made ({error.strerror})") from error
+        raise UserError(f"workdir={workdir}: cannot be made ({error.strerror})") from error
 
 
 def take_lock(path: Path) -> int:
@@ -96,7 +96,7 @@ def take_lock(path: Path) -> int:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise UserError(
-                f"--workdir={path.parent}: cannot be written ({error.strerror})"
+                f"workdir={path.parent}: cannot be written ({error.strerror})"
             ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,8 +105,8 @@ def take_lock(path: Path) -> int:
         except BlockingIOError:
             os.close(descriptor)
             raise UserError(
-                f"{path.parent}: another training is at work there; wait for it, or choose another "
-                f"--workdir"
+                f"{path.parent}: another training is at work there; wait for it, or choose "
+                f"another workdir"
             ) from None
         except FileNotFoundError:
             pass

@@ -1,6 +1,7 @@
 """Training from Python, as in a notebook: the same runs as by the command line."""
 
 import os
+import pydoc
 import re
 import signal
 import sys
@@ -36,6 +37,11 @@ def keys_of(flags):
 def equal(one, other):
     jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
     return True
+
+
+@pytest.fixture(scope="module")
+def stored_run():
+    return jformer.load("tests/stored_run/run", "last")
 
 
 def test_a_config_is_that_of_the_command_line():
@@ -80,14 +86,53 @@ def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_config_of_another_type_is_refused():
-    with pytest.raises(TypeError, match=r"must be one of jformer\.get_config, not str"):
-        jformer.train("tiny")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda _: jformer.get_config(3), "name must be a string or a path, not int"),
+        (lambda _: jformer.train("tiny"), "config must be one of jformer.get_config, not str"),
+        (lambda tiny: jformer.train(tiny, 3, []), "pairs must be an iterable of"),
+        (lambda tiny: jformer.train(tiny, [], 3), "validation must be an iterable of"),
+        (
+            lambda tiny: jformer.train(tiny, workdir=3),
+            "workdir must be a string or a path, not int",
+        ),
+        (lambda tiny: jformer.train(tiny, on_metrics=3), "on_metrics must be a function, not int"),
+        (lambda _: jformer.load(3), "workdir must be a string or a path, not int"),
+        (lambda _: jformer.load("x", 1.5), "checkpoint must be a name, a step or a list of steps,"),
+        (lambda _: jformer.load("x", ensemble="y"), "ensemble must be a list of strings, not str"),
+        (lambda _: jformer.load("x", ensemble=[3]), r"ensemble\[0\] must be a string, not int"),
+    ],
+)
+def test_an_argument_of_another_type_is_named(call, message):
+    with pytest.raises(TypeError, match=message):
+        call(jformer.get_config("tiny"))
 
 
-def test_a_callback_that_is_no_function_is_refused():
-    with pytest.raises(TypeError, match="on_metrics must be a function, not int"):
-        jformer.train(jformer.get_config("tiny"), on_metrics=3)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda run: run.translate("a b"), "sentences must be a list of strings, not str"),
+        (lambda run: run.translate(["a", 3]), r"sentences\[1\] must be a string, not int"),
+        (lambda run: run.translate(["a"], "b"), "prefixes must be a list of strings, not str"),
+        (lambda run: run.translate(x for x in "ab"), "sentences must be .*, not generator"),
+        (lambda run: run.score("a", "b"), "sources must be a list of strings, not str"),
+        (lambda run: run.score(["a"], "b"), "targets must be a list of strings, not str"),
+        (lambda run: run.can_score(["a"], [None]), r"targets\[0\] must be a string, not NoneType"),
+        (lambda run: run.attention(["a"], "b"), "source must be a string, not list"),
+        (lambda run: run.attention("a", None), "target must be a string, not NoneType"),
+    ],
+)
+def test_an_argument_of_a_run_of_another_type_is_named(call, message, stored_run):
+    with pytest.raises(TypeError, match=message):
+        call(stored_run)
+
+
+def test_help_shows_how_to_train_and_to_translate():
+    told = pydoc.render_doc(jformer, renderer=pydoc.plaintext)
+    for example in ('jformer.get_config("tiny', "jformer.train(", 'jformer.load("runs/mine")'):
+        assert told.count(example) >= 2, example  # of the package, and of the function
+    assert "run.translate([" in told
 
 
 def test_another_thread_cannot_train():
@@ -154,6 +199,30 @@ def test_a_callback_that_returns_true_ends_the_training_and_the_same_call_goes_o
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on(
+    trained, tmp_path, error
+):
+    undisturbed, _, _, config, _ = trained
+    data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
+    seen = []
+
+    def fail(step, split, numbers):
+        seen.append(step)
+        if step == 8:
+            raise error("mine")
+
+    with pytest.raises(error, match="mine") as caught:
+        jformer.train(config, *data, on_metrics=fail)
+    assert caught.value.__notes__ == ["all is saved at step 8; the same call goes on"]
+    assert seen[-2:] == [6, 8]
+    assert jformer.load(tmp_path / "run", "last").step == 8  # beside those at multiples of 3
+    assert equal(jformer.train(config, *data, on_metrics=lambda *_: None), undisturbed)
+    steps = [line["step"] for line in read_metrics(tmp_path / "run")]
+    assert steps == [line["step"] for line in read_metrics(undisturbed.workdir)]
+
+
+@pytest.mark.process
 def test_ctrl_c_saves_and_the_same_call_goes_on(trained, tmp_path):
     undisturbed, _, _, config, _ = trained
     data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
@@ -173,7 +242,7 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
     run, folder, _, config, _ = trained
     pairs, validation = pairs_of(TRAIN), pairs_of(VALIDATION)
     assert equal(jformer.train(config, pairs, validation, folder / "run"), run)
-    told = f"the run is complete at step {run.step}; --config.train.steps=MORE goes on"
+    told = f"the run is complete at step {run.step}; config.train.steps=MORE goes on"
     assert told in capsys.readouterr().err
     with pytest.raises(jformer.UserError, match="pairs: has changed since the run in"):
         jformer.train(config, pairs[1:], validation, folder / "run")

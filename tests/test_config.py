@@ -67,8 +67,8 @@ def test_the_default_is_the_papers_base_model():
             {"data__name": "phrase"},
             r"config\.data\.name=phrase: is unknown; did you mean phrases\?",
         ),
-        ({"data__name": "files"}, r"config\.data\.train is empty: set --config"),
-        ({"data__name": "hub"}, r"config\.data\.hub is empty: set --config"),
+        ({"data__name": "files"}, r"config\.data\.train is empty: set config"),
+        ({"data__name": "hub"}, r"config\.data\.hub is empty: set config"),
         (
             {"data__directory": "x"},
             r"directory=x: is only for config\.data\.name=multi30k or iwslt14 or",

@@ -29,7 +29,7 @@ def run_main(*arguments, **options):
     ("arguments", "message"),
     [
         ([], "--config is missing, as in --config=tiny"),
-        (["--config=configs/none.py"], "--config=configs/none.py: cannot be read (No such file"),
+        (["--config=configs/none.py"], "config=configs/none.py: cannot be read (No such file"),
         (["--config=tinny"], "did you mean tiny?"),
         (["--config=configs/tiny.py:phrase"], "did you mean phrases?"),
         (["--config=configs/tiny.py", "--config.train.stepz=3"], "did you mean train.steps?"),
@@ -99,7 +99,7 @@ def test_a_config_that_is_no_config_file_is_named(tmp_path, capfd):
     (tmp_path / "own.py").write_text("")
     for path, message in (
         (tmp_path / "own.py", f"{tmp_path}/own.py: has no function get_config()"),
-        (tmp_path, f"--config={tmp_path}: is a folder"),
+        (tmp_path, f"config={tmp_path}: is a folder"),
         ("", "--config=: is empty; give it a value, or leave it out"),
     ):
         assert main(["jformer", f"--config={path}", f"--workdir={tmp_path / 'new'}"]) == 2
@@ -223,7 +223,7 @@ def test_without_a_home_directory_the_key_of_the_cache_is_named(
     assert main(["jformer", *arguments]) == 2
     told = capfd.readouterr().err.splitlines()[-1]
     assert told.startswith("jformer: config.data.cache is empty, and this user has no home")
-    assert told.endswith("; set --config.data.cache=FOLDER")
+    assert told.endswith("; set config.data.cache=FOLDER")
     assert not (tmp_path / "run").exists()
 
 

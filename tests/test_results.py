@@ -330,6 +330,6 @@ def test_a_complete_run_whose_schedule_ends_with_it_is_not_told_to_take_more_ste
     capfd.readouterr()
     assert main(["jformer", *flags]) == 0
     told = capfd.readouterr().err
-    assert f"--config.train.init_from={tmp_path / 'run'} begins another one" in told
+    assert f"config.train.init_from={tmp_path / 'run'} begins another one" in told
     assert "steps=MORE" not in told
     assert main(["jformer", *flags, "--config.train.steps=24"]) == 2

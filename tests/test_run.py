@@ -142,7 +142,7 @@ def test_one_string_is_no_list(run, trained_workdir):
     for sentences, prefixes in (("1 2", None), (["1 2"], "one")):
         with pytest.raises(TypeError, match="a list of sentences, and of prefixes; got one str"):
             run.translate(sentences, prefixes)
-    with pytest.raises(TypeError, match="ensemble takes a list of runs, got one string"):
+    with pytest.raises(TypeError, match="ensemble must be a list of strings, not str"):
         jformer.load(trained_workdir, ensemble=str(trained_workdir))
 
 

@@ -96,7 +96,7 @@ class DataConfig(Section):
         needed = {"files": ("train", "validation"), "hub": ("hub",)}
         for name in needed.get(self.name, ()):
             if not getattr(self, name):
-                raise UserError(f"config.data.{name} is empty: set --config.data.{name}=PATH")
+                raise UserError(f"config.data.{name} is empty: set config.data.{name}=PATH")
         if self.name == "given" and self.train:
             raise self.wrong("train", "all pairs are those given to jformer.train; leave it empty")
         if self.directory and self.hub:

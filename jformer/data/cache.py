@@ -37,7 +37,7 @@ def cache_folder(data: DataConfig) -> Path:
     except RuntimeError as error:
         raise UserError(
             "config.data.cache is empty, and this user has no home directory for a cache; "
-            "set --config.data.cache=FOLDER"
+            "set config.data.cache=FOLDER"
         ) from error
 
 
@@ -98,7 +98,7 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
     except OSError as error:
         raise UserError(
             f"config.data.cache={folder}: cannot be written ({error.strerror}); "
-            f"set --config.data.cache=FOLDER"
+            f"set config.data.cache=FOLDER"
         ) from error
     return final
 

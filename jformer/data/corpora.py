@@ -241,7 +241,7 @@ def read(
         if row is None or len(row) != 2:
             place = f"{corpus.places[0]}:{number}"
             if row is not None and (policy == "error" or whole):
-                way_out = "mend it, or for training text set --config.data.bad_lines=skip"
+                way_out = "mend it, or for training text set config.data.bad_lines=skip"
                 raise UserError(f"{place}: not two columns with a tab between; {way_out}")
             report.add("markup" if row is None else "columns", place)
             continue
@@ -266,7 +266,7 @@ def clean(
             if policy == "error":
                 raise UserError(
                     f"{place}: not UTF-8 (byte 0x{line[error.start]:02x} at position "
-                    f"{error.start} of the line); mend it, or set --config.data.bad_lines to "
+                    f"{error.start} of the line); mend it, or set config.data.bad_lines to "
                     f"replace, or for training text to skip"
                 ) from error
             report.add("replaced" if policy == "replace" else "not_utf8", place)

@@ -123,8 +123,7 @@ def wanted(data: DataConfig) -> str:
     """Return the advice on which files to put into `config.data.directory`."""
     needed = [find_splits(layout, [], data, with_train=True)[1] for layout in LAYOUTS[data.name]]
     return (
-        f"put {listed(needed, data)} into a folder, {ENDINGS}, "
-        f"and set --config.data.directory=FOLDER"
+        f"put {listed(needed, data)} into a folder, {ENDINGS}, and set config.data.directory=FOLDER"
     )
 
 

@@ -126,7 +126,7 @@ def load(hub: Hub, data: DataConfig) -> Any:
         files = ", ".join(f"{split}.parquet" for split in hub.splits.values())
         way_out = (
             f"put {files} with columns {data.source_language} and {data.target_language} "
-            f"into a folder, and set --config.data.hub=FOLDER"
+            f"into a folder, and set config.data.hub=FOLDER"
         )
         if not data.hub:
             way_out = wanted(data)

@@ -37,17 +37,28 @@ class Buckets:
         lengths = sorted(bucket_lengths(S, T, number), key=sum, reverse=True)
         self.shapes = [(rows_that_fit(batch_tokens, max(pair)), *pair) for pair in lengths]
 
+    def trim(self, S: np.ndarray, T: np.ndarray) -> None:
+        """Lower the height of each shape whose pairs, all that there are, do not fill a batch."""
+        numbers = np.bincount(self.smallest(S, T), minlength=len(self.shapes)).tolist()
+        shapes = zip(self.shapes, numbers, strict=True)
+        self.shapes = [(min(height, number), s, t) for (height, s, t), number in shapes if number]
+
     def fits(self, S: np.ndarray, T: np.ndarray) -> np.ndarray:
         return np.any([(s >= S) & (t >= T) for _, s, t in self.shapes], axis=0)
+
+    def smallest(self, S: np.ndarray, T: np.ndarray) -> np.ndarray:
+        """Return the number of the smallest shape that each pair fits."""
+        shape_of = np.zeros(len(S), np.uint8)
+        for number, (_, s, t) in enumerate(self.shapes):
+            shape_of[(s >= S) & (t >= T)] = number  # shapes are sorted, largest first
+        return shape_of
 
     def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
         """Assign each pair to the smallest shape that it fits.
 
         Pairs that do not fill a batch move to the next larger shape if that takes fewer positions.
         """
-        shape_of = np.zeros(len(S), np.uint8)
-        for number, (_, s, t) in enumerate(self.shapes):
-            shape_of[(s >= S) & (t >= T)] = number  # shapes are sorted, largest first
+        shape_of = self.smallest(S, T)
         for number, (height, s, t) in reversed(list(enumerate(self.shapes))):
             members = np.flatnonzero(shape_of == number)
             left = members[len(members) - len(members) % height :]

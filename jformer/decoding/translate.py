@@ -103,7 +103,7 @@ def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line):
         elif len(source) > longest:
             log.warning(
                 f"line {first_line + n} has {len(source)} tokens: only the first {longest} are "
-                f"translated (data.max_length); --config.decode.long_texts=split translates all"
+                f"translated (data.max_length); config.decode.long_texts=split translates all"
             )
             parts = [(source[:longest], 0)]
         for i, (ids, first_word) in enumerate(parts):

@@ -59,7 +59,9 @@ class Point:
     @property
     def is_complete(self) -> bool:
         """Return whether there are scores of this config that are newer than the scored text."""
-        if not self.scores.exists() or config_of(self.workdir) != self.config:
+        if not self.scores.exists():
+            return False
+        if config_of(self.workdir, self.config.plugins) != self.config:
             return False
         made = self.scores.stat().st_mtime
         return all(file.stat().st_mtime <= made for file in self.scored_files)

@@ -162,7 +162,7 @@ class Checkpoints:
         reasons = "; ".join(str(error) for error in damaged.values()) or "there is none"
         raise UserError(
             f"{self._all.path}: no checkpoint can be read: {reasons}. All is left as it is: put a "
-            f"copy back, or choose another --workdir to train from the beginning"
+            f"copy back, or choose another workdir to train from the beginning"
         )
 
     def position(self, step: int) -> dict[str, Any]:
@@ -239,7 +239,7 @@ class Checkpoints:
             more = f"; and {len(differing) - 5} more" if len(differing) > 5 else ""
             raise UserError(
                 f"{directory}: of another model or optimizer: {'; '.join(differing[:5])}{more}. "
-                f"Give the config that it was trained with, or choose another --workdir"
+                f"Give the config that it was trained with, or choose another workdir"
             )
         return items
 

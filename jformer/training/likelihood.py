@@ -35,7 +35,9 @@ def likelihood(
             f"config.model.max_positions={config.model.max_positions}: all pairs of the validation "
             f"split have more tokens; raise it, or shorten the lines"
         )
-    layout = Buckets(*pairs.lengths(rows), config.train.batch_tokens, config.data.num_buckets)
+    lengths = pairs.lengths(rows)
+    layout = Buckets(*lengths, config.train.batch_tokens, config.data.num_buckets)
+    layout.trim(*lengths)  # one long pair must not cost a whole batch of rows
     batches = Batches(pairs, rows, layout, config.seed)
     part, parts = parallel.parts_of(mesh)
     sums_of = parallel.compile_evaluation(model, mesh)

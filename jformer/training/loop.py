@@ -37,7 +37,7 @@ def loop(
     """Train from `state` to the last step, or to the one after which a signal stops the run.
 
     Returns that step, whose checkpoint is being saved in the background, and the request that
-    ended it: more than SAVE for a signal.
+    ended it: more than SAVE for a signal. What `on_metrics` raised is the monitor's `failure`.
     """
     train, last, clock = setup.config.train, setup.config.train.steps, monitor.clock
     metrics, best = MetricsAccumulator(position["window"]), Best(**position["best"])
@@ -61,7 +61,7 @@ def loop(
             if due(train.log_every) or due(train.checkpoint_every):
                 request = max(request, follow(metrics.drain(), guard, monitor))
         if guard.too_many:
-            raise guard.end(state, where, setup)
+            raise guard.end(state, where, setup) from monitor.failure
         if jax.process_count() == 1:
             request = stop.request  # no other process has to hear of it first
 
@@ -71,7 +71,7 @@ def loop(
         with clock("evaluation"):
             validate(setup, state, step, due, best, checkpoints, monitor)
         ended = 0 < train.patience <= best.worse or monitor.ends_now
-        if due(train.checkpoint_every) or request or ended:
+        if due(train.checkpoint_every) or request or ended or monitor.failure:
             with clock("checkpoints"):
                 follow(metrics.drain(), guard, monitor)
                 position = position_after(setup, where, metrics, best, guard, monitor, ended)
@@ -80,7 +80,7 @@ def loop(
         checkpoints.check_errors()
         if ended:
             monitor.line(step, "ended", patience=train.patience, best_step=best.step)
-        if request > SAVE or ended or step == last:
+        if request > SAVE or ended or monitor.failure or step == last:
             return step, request
     return last, 0
 

@@ -63,7 +63,8 @@ class Monitor:
 
     `first` is the step that the run resumes from, `seconds` the time that it took up to there.
     `on_metrics` is called with the step, the split and the numbers of each line of metrics.jsonl;
-    where it returns a true value, `ends_now` becomes true.
+    where it returns a true value, `ends_now` becomes true. What it raises is kept as `failure`, for
+    the loop to end with once the step is saved, and it is not called again.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Monitor:
     ):
         self.clock, self._config, self._seconds_before = clock, config, seconds
         self._on_metrics, self.ends_now = on_metrics, False
+        self.failure: BaseException | None = None
         self._progress = Progress("step", config.train.steps, done=first, lines=False)
         self._steps_here = 0
         self._shapes: set[tuple] = set()
@@ -131,10 +133,23 @@ class Monitor:
             self.board.scalars(step, split, numbers)
             shown = [f"{name} {n:.4g}" for name, n in numbers.items() if name not in NOT_SHOWN]
             self._progress.report(f"{split}  {'  '.join(shown)}", done=step)
-            if self._on_metrics and self._on_metrics(step, split, dict(numbers)):
-                if jax.process_count() > 1:
-                    raise RunError("on_metrics can end a run of one process only")
-                self.ends_now = True
+            if self._on_metrics and not self.failure:
+                self._call_on_metrics(self._on_metrics, step, split, dict(numbers))
+
+    def _call_on_metrics(
+        self, on_metrics: OnMetrics, step: int, split: str, numbers: dict[str, float]
+    ) -> None:
+        alone = jax.process_count() == 1
+        try:
+            ends = on_metrics(step, split, numbers)
+        except BaseException as error:
+            if not alone:
+                raise  # to save takes all processes, and the others do not hear of this
+            self.failure = error
+            return
+        if ends and not alone:
+            raise RunError("on_metrics can end a run of one process only")
+        self.ends_now = self.ends_now or bool(ends)
 
     def close(self) -> None:
         self._progress.close()

@@ -59,6 +59,6 @@ class NonFiniteGuard:
         return RunError(
             f"steps {first['step']} to {self.row[-1]['step']}: the loss or its gradient was not "
             f"finite (epoch:batch {batches}), and nothing was learned from them. Lower the "
-            f"learning rate or set config.optimizer.clip_norm; the same command with "
-            f"--workdir={folder} meets them again at its first step"
+            f"learning rate or set config.optimizer.clip_norm; the same config in "
+            f"workdir={folder} meets them again at its first step"
         )

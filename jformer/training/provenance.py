@@ -106,7 +106,7 @@ def check_vocabulary(metadata: dict[str, Any], vocabulary_hash: str, workdir: Pa
     if metadata["vocabulary_hash"] != vocabulary_hash:
         raise UserError(
             f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints beside it were "
-            f"trained with; put that one back, or choose another --workdir"
+            f"trained with; put that one back, or choose another workdir"
         )
 
 

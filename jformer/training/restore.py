@@ -86,7 +86,7 @@ def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restore
     except CorruptCheckpointError as error:
         others = ", ".join(map(str, checkpoints.steps()))
         raise CorruptCheckpointError(
-            f"{error}; --checkpoint={which} needs it, and takes another step, too, of {others}"
+            f"{error}; checkpoint={which} needs it, and takes another step, too, of {others}"
         ) from error
     return Restored(workdir, which, config, vocabularies, model, params, steps[-1])
 

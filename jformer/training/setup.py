@@ -175,13 +175,13 @@ def is_complete(config: Config, workdir: Path) -> bool:
 
 
 def describe_complete(config: Config, step: int, workdir: Path) -> str:
-    """Return the line about a run that is complete at `step`, with the flag that trains on."""
+    """Return the line about a run that is complete at `step`, with the key that trains on."""
     way_on = "steps=MORE goes on"
     if step < config.train.steps:
         way_on = "patience=0 goes on"
     elif config.optimizer.depends_on_train_steps:
-        way_on = f"init_from={workdir} begins another one, with another --workdir"
-    return f"the run is complete at step {step}; --config.train.{way_on}"
+        way_on = f"init_from={workdir} begins another one, in another workdir"
+    return f"the run is complete at step {step}; config.train.{way_on}"
 
 
 def check_same_config(config: Config, workdir: Path) -> None:
@@ -193,7 +193,7 @@ def check_same_config(config: Config, workdir: Path) -> None:
     if differing := changed_keys(before, config):
         raise UserError(
             f"{workdir} holds a run of another config: {'; '.join(differing)}. "
-            f"Choose another --workdir, or give the same values"
+            f"Choose another workdir, or give the same values"
         )
 
 
@@ -205,7 +205,7 @@ def check_same_text(text: Hashes, workdir: Path) -> None:
             raise UserError(
                 f"{name or old_name}: has changed since the run in {workdir} was trained with it. "
                 f"Put it back, or begin a new run with what this one has learned: "
-                f"--workdir=ANOTHER --config.train.init_from={workdir}"
+                f"config.train.init_from={workdir} in another workdir"
             )
 
 

@@ -40,7 +40,7 @@ def train(
 
     Returns the splits of `config.train.scored`. `profile` is STEP:COUNT; `data` stands for the
     corpora that the config names. Raises `Stopped` where a signal ended the run, with all saved,
-    and `RunError` where it cannot go on or cannot save the last step.
+    `RunError` where it cannot go on or cannot save the last step, and what `on_metrics` raises.
     """
     say(f"workdir     {workdir}")
     steps, corpus = f"{config.train.steps:,} steps", config.data
@@ -81,6 +81,9 @@ def train(
                 step, request = loop(setup, state, position, checkpoints, stop, monitor, profiler)
                 with clock("checkpoints"):
                     checkpoints.finish(step)
+                if monitor.failure:
+                    monitor.failure.add_note(f"all is saved at step {step}; the same call goes on")
+                    raise monitor.failure
                 request = max(request, stop.request)  # a signal may come while the last is saved
                 if request > SAVE:
                     raise Stopped(request - SAVE)

@@ -368,7 +368,7 @@ def test_a_long_line_to_translate_is_cut_and_named(translated):
     (line,) = translated[2].splitlines()
     assert line == (
         "line 7 has 10000 tokens: only the first 47 are translated (data.max_length); "
-        "--config.decode.long_texts=split translates all"
+        "config.decode.long_texts=split translates all"
     )
 
 

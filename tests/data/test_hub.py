@@ -227,7 +227,7 @@ def test_a_folder_that_cannot_be_loaded_is_told_with_the_reason(folder, content,
     assert reason in text
     assert text.endswith(
         "; or put train.parquet, validation.parquet, test.parquet with columns en and de "
-        "into a folder, and set --config.data.hub=FOLDER"
+        "into a folder, and set config.data.hub=FOLDER"
     )
 
 
@@ -242,7 +242,7 @@ def test_without_a_network_one_line_names_repository_reason_and_files(datasets, 
         "bentrevett/multi30k of the hub: cannot be loaded (Couldn't reach 'bentrevett/multi30k' "
         "on the Hub (OfflineModeIsEnabled)); or put train.en and train.de, val.en and val.de, "
         "test_2016_flickr.en and test_2016_flickr.de into a folder, each also with .gz, .sgm or "
-        ".xml at its end, and set --config.data.directory=FOLDER"
+        ".xml at its end, and set config.data.directory=FOLDER"
     )
 
 
@@ -250,7 +250,7 @@ def test_without_a_network_a_repository_of_ones_own_is_named(datasets, monkeypat
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     text = message(config(hub="somebody/something@v2"))
     assert "config.data.hub=somebody/something@v2: cannot be loaded (Couldn't reach" in text
-    assert "--config.data.hub=FOLDER" in text
+    assert "config.data.hub=FOLDER" in text
 
 
 def test_without_the_package_one_line_names_it_and_the_files(monkeypatch):

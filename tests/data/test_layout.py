@@ -51,6 +51,25 @@ def test_no_batch_exceeds_its_tokens_on_either_side(name):
         assert rows * T <= BATCH_TOKENS
 
 
+def test_a_trimmed_layout_computes_a_long_pair_alone():
+    """Untrimmed, its batch has the rows of a whole one, and pairs that fill none move there."""
+    S, T = random_lengths()
+    S, T = np.append(S, 400), np.append(T, 410)
+    layout = Buckets(S, T, 100_000, 4)
+
+    def positions():
+        _, _, rows = layout.arrange(S, T)
+        shapes = zip(layout.shapes, rows, strict=True)
+        return sum(-(-n // height) * height * (s + t) for (height, s, t), n in shapes)
+
+    untrimmed = positions()
+    layout.trim(S, T)
+    assert layout.shapes[0] == (1, 400, 412)
+    assert layout.fits(S, T).all()
+    assert sum(rows for rows, _, _ in layout.shapes) == len(S)
+    assert positions() == sum(rows * (s + t) for rows, s, t in layout.shapes) < untrimmed / 7
+
+
 def test_a_bucket_holds_one_pair_a_row_and_there_are_few_shapes():
     S, T = random_lengths()
     layout = layouts()["buckets"]

@@ -182,8 +182,8 @@ def test_what_is_dumped_meets_the_same_batches_at_its_first_step(
     assert errors.splitlines()[-1] == (
         "jformer: steps 2 to 4: the loss or its gradient was not finite (epoch:batch 0:1, 0:2, "
         "0:3), and nothing was learned from them. Lower the learning rate or set "
-        "config.optimizer.clip_norm; the same command with "
-        f"--workdir={dumped / 'nonfinite'} meets them again at its first step"
+        "config.optimizer.clip_norm; the same config in "
+        f"workdir={dumped / 'nonfinite'} meets them again at its first step"
     )
     assert metrics_of(dumped, "skipped") == metrics_of(diverged, "skipped")
     assert_same(jformer.load(dumped / "nonfinite", 1).params, before)

@@ -51,7 +51,7 @@ def test_a_run_does_not_go_on_with_other_text(
     prefix = changed.with_suffix("")
     name = str(changed) if split == "train" else f"the validation split {prefix}"
     assert error.startswith(f"jformer: {name}: has changed since the run in {workdir} was trained")
-    assert f"--config.train.init_from={workdir}" in error
+    assert f"config.train.init_from={workdir}" in error
     assert Checkpoints(workdir).steps() == [9, 12]
 
 
@@ -180,9 +180,7 @@ def test_a_complete_run_whose_last_checkpoint_is_damaged_is_trained_on_from_the_
     scores = json.loads(last_line(capfd.readouterr().out))
     damaged = tmp_path / "run" / "checkpoints" / "12" / "params" / "_sharding"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    with pytest.raises(
-        UserError, match=r"_sharding.*; --checkpoint=average needs it, .* of 9, 12$"
-    ):
+    with pytest.raises(UserError, match=r"_sharding.*; checkpoint=average needs it, .* of 9, 12$"):
         jformer.load(tmp_path / "run")
     assert main(flags) == 0
     told = capfd.readouterr()
@@ -210,7 +208,7 @@ def test_a_complete_run_that_cannot_be_written_prints_its_scores(
         more = [*command, "--config.train.steps=15"]
         told = subprocess.run(more, capture_output=True, text=True)
         assert told.returncode == 2
-        expected = f"jformer: --workdir={workdir}: cannot be written (Permission denied)"
+        expected = f"jformer: workdir={workdir}: cannot be written (Permission denied)"
         assert last_line(told.stderr) == expected
     finally:
         for path in (workdir, *workdir.rglob("*")):

@@ -57,7 +57,7 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
         error = capsys.readouterr().err.splitlines()[-1]
         assert error == (
             f"jformer: {trained_workdir}: another training is at work there; wait for it, or "
-            f"choose another --workdir"
+            f"choose another workdir"
         )
         first.send_signal(signal.SIGKILL)
         assert first.wait() == -signal.SIGKILL
