@@ -30,7 +30,9 @@ class Attention:
     def layers(self, stack: str, kind: str) -> list[np.ndarray]:
         """Return the weights of one kind by layer, as those of `"decoder", "cross_attention"`."""
         names = (f"{stack}_{n}/{kind}" for n in itertools.count())
-        return [self.weights[name] for name in itertools.takewhile(self.weights.__contains__, names)]
+        return [
+            self.weights[name] for name in itertools.takewhile(self.weights.__contains__, names)
+        ]
 
 
 def attention_weights(
