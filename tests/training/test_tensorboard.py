@@ -131,9 +131,7 @@ def test_heads_are_side_by_side_and_white_is_a_weight_of_1(board, tmp_path):
 
 def test_pictures_are_of_the_attention_to_the_source_only(board, tmp_path):
     square = np.zeros((2, 3, 3), np.float32)
-    names = [
-        f"{kind}/{part}_attention" for kind in ("encoder_0", "decoder_0") for part in ("self",)
-    ]
+    names = ["encoder_0/self_attention", "decoder_0/self_attention"]
     board.attention(40, Attention(dict.fromkeys(names, square), [], []))
     assert not any(values_in(tmp_path, f"attention/{name}") for name in names)
 
