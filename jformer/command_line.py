@@ -30,7 +30,12 @@ from jformer.version import __version__
 REQUIRED = None  # the default of a flag that must be given
 LONGEST_LINE = 1000  # of an error message, in characters: a value can have thousands of digits
 OF_RUN = r"--?config\.(decode\.|data\.bad_lines)"  # keys of a run that commands may change
-EXAMPLES = {"workdir": "runs/tiny-phrases-en-de", "data": "PREFIX for PREFIX.en and PREFIX.de"}
+EXAMPLES = {
+    "workdir": "runs/tiny-phrases-en-de",
+    "data": "PREFIX for PREFIX.en and PREFIX.de",
+    "source": "'3.5 kilometers'",
+    "output": "attention.html",
+}
 
 
 def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:

@@ -24,13 +24,25 @@ checkpoint.
 import sys
 
 from jformer.command_line import command_of, exit_status, use_huge_pages
-from jformer.commands import data, doctor, evaluate, report, score, summary, sweep, train, translate
+from jformer.commands import (
+    attention,
+    data,
+    doctor,
+    evaluate,
+    report,
+    score,
+    summary,
+    sweep,
+    train,
+    translate,
+)
 
 COMMANDS = {
     "train": train,
     "translate": translate,
     "score": score,
     "evaluate": evaluate,
+    "attention": attention,
     "data": data,
     "summary": summary,
     "report": report,

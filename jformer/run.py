@@ -131,9 +131,10 @@ class Run(Restored):
         ]
 
     def attention(self, source: str, target: str) -> Attention:
-        """Return what each position of the target attends to while the next token is predicted.
+        """Return the weights of every attention for a pair, as `decoder_0/cross_attention`.
 
-        In an ensemble, only this run's attention is returned.
+        In an ensemble, only this run's attention is returned. A text beyond a table of learned
+        positions raises `UserError`.
         """
         check_type("source", source, str, "a string")
         check_type("target", target, str, "a string")

@@ -187,15 +187,18 @@ def test_a_member_of_an_ensemble_whose_table_of_positions_is_too_short_is_named(
         both.translate(["1 2 3"], max_extra_length=6)
 
 
-def test_attention_has_the_weights_of_each_layer_and_the_tokens(run):
+def test_attention_has_the_weights_of_each_kind_and_the_tokens(run):
     attention = run.attention("1 2 3", "one two")
     T, S = len(attention.target_tokens), len(attention.source_tokens)
     assert "".join(attention.source_tokens) == "1 2 3#2"  # and EOS
     assert "".join(attention.target_tokens) == "#1one two"  # after BOS
-    assert attention.weights.keys() == {"decoder_0/cross_attention"}
-    weights_HTS = attention.weights["decoder_0/cross_attention"]
-    assert weights_HTS.shape[1:] == (T, S)
-    np.testing.assert_allclose(weights_HTS.sum(axis=-1), 1, atol=1e-5)
+    assert {name: weights.shape[1:] for name, weights in attention.weights.items()} == {
+        "encoder_0/self_attention": (S, S),
+        "decoder_0/self_attention": (T, T),
+        "decoder_0/cross_attention": (T, S),
+    }
+    for weights in attention.weights.values():
+        np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
 
 
 def test_what_is_no_checkpoint_of_ours_is_passed_over(trained_workdir, tmp_path, capfd):

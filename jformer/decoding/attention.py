@@ -1,6 +1,7 @@
 """Attention weights of a trained model, to look at them."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import jax
@@ -10,16 +11,28 @@ from jax import Array
 
 from jformer.config import BOS, EOS
 from jformer.data.vocabulary import Vocabularies
+from jformer.errors import explaining_out_of_memory
 from jformer.model.transformer import Transformer
 
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """Cross-attention weights (H, T, S) by layer; source with EOS at its end, target with BOS."""
+    """The weights (H, Q, M) of every attention for one pair, in float32.
+
+    They are named `encoder_0/self_attention`, `decoder_0/self_attention` and
+    `decoder_0/cross_attention`; row t of a decoder's belongs to the prediction of token t + 1.
+    """
 
     weights: dict[str, np.ndarray]
-    source_tokens: list[str]
-    target_tokens: list[str]
+    source_tokens: list[str]  # with EOS at the end
+    target_tokens: list[str]  # with BOS before the first
+
+    def layers(self, stack: str, kind: str) -> list[np.ndarray]:
+        """Return the weights of one kind by layer, as those of `"decoder", "cross_attention"`."""
+        names = (f"{stack}_{n}/{kind}" for n in itertools.count())
+        return [
+            self.weights[name] for name in itertools.takewhile(self.weights.__contains__, names)
+        ]
 
 
 def attention_weights(
@@ -39,12 +52,16 @@ def attention_weights(
 def attention_of(
     model: Transformer, params: Any, vocabularies: Vocabularies, source: str, target: str
 ) -> Attention:
-    """Return what each position of the target attends to while the next token is predicted."""
+    """Return what each position attends to, of the source and of a target that is given.
+
+    Raises `UserError` for a text beyond the table of learned positions.
+    """
     (source_ids,) = vocabularies.source.encode([source])
     (target_ids,) = vocabularies.target.encode([target])
     source_ids, target_ids = [*source_ids, EOS], [BOS, *target_ids]
     source_BS, target_BT = jnp.array([source_ids]), jnp.array([target_ids])
-    weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
-    cross = {name: np.asarray(w[0]) for name, w in weights.items() if "cross" in name}
+    with explaining_out_of_memory("by the attention of texts so long; shorten them"):
+        weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
+        kept = {name: np.asarray(w[0]) for name, w in weights.items()}
     sides = vocabularies.source.tokens(source_ids), vocabularies.target.tokens(target_ids)
-    return Attention(cross, *sides)
+    return Attention(kept, *sides)

@@ -69,9 +69,10 @@ class Point:
     @functools.cached_property
     def scored_files(self) -> list[Path]:
         """Return the validation and test files; none where the text is not in the user's files."""
-        if self.config.data.name != "files" and not self.config.data.directory:
+        data = self.config.data
+        if data.own_parts() or (data.name != "files" and not data.directory):
             return []
-        splits = open_corpora(self.config.data, self.config.seed, with_train=False)
+        splits = open_corpora(data, self.config.seed, with_train=False)
         return [file for corpora in splits.values() for corpus in corpora for file in corpus.files]
 
     @property

@@ -53,7 +53,7 @@ class TensorBoardWriter:
         self._text(step, "validation/translations", ("source", "reference", "output"), rows)
 
     def attention(self, step: int, seen: Attention) -> None:
-        """Write a picture of each layer's weights for one pair.
+        """Write a picture of each layer's cross-attention for one pair.
 
         White is a weight of 1. Rows are queries, columns are positions of the memory, and the
         heads are side by side. A table lists the tokens.
@@ -61,6 +61,7 @@ class TensorBoardWriter:
         images = [
             {"tag": f"attention/{name}", "image": image(picture(weights_HQM))}
             for name, weights_HQM in seen.weights.items()
+            if name.endswith("/cross_attention")
         ]
         self._summary(step, images)
         tokens = itertools.zip_longest(seen.source_tokens, seen.target_tokens, fillvalue="")

@@ -15,11 +15,11 @@ def draw_attention(attention: Attention, layer: int | None = None) -> Any:
     The default is the last layer but one, which aligns best (Garg et al. 2019). A row shows the
     weights with which the token *after* its label is predicted; they sum to 1.
     """
-    number = layer or max(1, len(attention.weights) - 1)
-    name = f"decoder_{number - 1}/cross_attention"
-    if name not in attention.weights:
-        raise UserError(f"layer {layer}: the decoder has {len(attention.weights)} layers")
-    weights_HTS = attention.weights[name]
+    layers = attention.layers("decoder", "cross_attention")
+    number = layer or max(1, len(layers) - 1)
+    if not 1 <= number <= len(layers):
+        raise UserError(f"layer {layer}: the decoder has {len(layers)} layers")
+    weights_HTS = layers[number - 1]
     H, T, S = weights_HTS.shape
     figure = new_figure(max(3.0, PANEL * S) * H, max(3.0, PANEL * T) + 1, dpi=80)
     panels = figure.subplots(1, H, sharey=True, squeeze=False)[0]

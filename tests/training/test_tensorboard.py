@@ -129,6 +129,13 @@ def test_heads_are_side_by_side_and_white_is_a_weight_of_1(board, tmp_path):
         np.testing.assert_allclose(block[:, 0, :, 0], expected, atol=0.5 + 1e-4)  # whole numbers
 
 
+def test_pictures_are_of_the_attention_to_the_source_only(board, tmp_path):
+    square = np.zeros((2, 3, 3), np.float32)
+    names = ["encoder_0/self_attention", "decoder_0/self_attention"]
+    board.attention(40, Attention(dict.fromkeys(names, square), [], []))
+    assert not any(values_in(tmp_path, f"attention/{name}") for name in names)
+
+
 def test_long_sentences_have_smaller_squares(board, tmp_path):
     weights_HQM = np.zeros((8, 61, 59), np.float32)
     board.attention(40, Attention({"decoder_1/cross_attention": weights_HQM}, [], []))

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -28,10 +27,10 @@ from jformer.views.report import (
     spread,
     table,
 )
+from tests.views.chromium import needs_chromium, open_page
 
 pytestmark = pytest.mark.process
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 BASE = freeze(small_base())
 
 
@@ -301,23 +300,17 @@ def test_without_plotly_one_line_names_it(write_run, tmp_path, capsys, monkeypat
 
 
 @pytest.mark.usefixtures("_plotly")
-@pytest.mark.skipif(not CHROMIUM, reason="needs Chromium")
+@needs_chromium
 def test_a_browser_draws_every_curve_and_has_no_complaint(write_run, tmp_path):
     write_run("base", bleu=30.0)
     write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=31.0)
     path = tmp_path / "report.html"
     path.write_text(page(read_rows(find_runs([tmp_path / "runs"]))))
-    ended = subprocess.run(
-        [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-            "--virtual-time-budget=5000", "--dump-dom", path.as_uri(),
-        ],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert "CONSOLE" not in ended.stderr
-    assert ended.stdout.count('class="trace scatter') == 4  # two runs in each of two figures
+    document, logged = open_page(path)
+    assert "CONSOLE" not in logged
+    assert document.count('class="trace scatter') == 4  # two runs in each of two figures
     for told in ("NLL, nats a token", "step (updates of the parameters)", "num_heads=2"):
-        assert ended.stdout.count(f">{told}</text>") == 2
+        assert document.count(f">{told}</text>") == 2
 
 
 def test_the_validation_nll_of_a_run_is_its_last_one(write_run, tmp_path):
