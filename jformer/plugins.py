@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import os
 import sys
 import traceback
@@ -53,35 +52,31 @@ def find_part(section: Section, key: str, name: str, plugins: str) -> Any:
 
 
 def load_all(plugins: str) -> dict[str, Plugin]:
-    """Return the plugins, by file name; a file that has changed is told, and not run again."""
-    loaded = {}
-    for file in filter(None, plugins.split(",")):
-        loaded[file] = load(os.path.realpath(file), file)
-        if read(file) != loaded[file].content:
-            say(f"{file}: has changed since this process has run it; start anew to take the change")
-    return loaded
+    """Return the plugins by file name."""
+    return {file: load(file) for file in plugins.split(",") if file}
 
 
 @functools.cache
-def load(path: str, file: str) -> Plugin:
+def load(file: str) -> Plugin:
     """Run a Python file, once in a process, as an import does."""
-    content = read(file)
-    name = f"jformer_plugin_{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"config.plugins={file}: is no Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses, as flax's modules are, look for it
+    try:
+        content = Path(file).read_bytes()
+    except OSError as error:
+        raise UserError(f"config.plugins={file}: cannot be read ({error.strerror})") from error
+    module = ModuleType(f"jformer_plugin_{hashlib.sha256(file.encode()).hexdigest()[:8]}")
+    module.__file__ = file
+    sys.modules[module.__name__] = module  # where dataclasses, as flax's modules are, look for it
     with naming_failures_in(file):
-        spec.loader.exec_module(module)
+        exec(compile(content, file, "exec"), vars(module))
     return Plugin(content, module)
 
 
-def read(file: str) -> bytes:
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise UserError(f"config.plugins={file}: cannot be read ({error.strerror})") from error
+def tell_changed(plugins: str) -> None:
+    """Print a line for each plugin that has another content by now than when it was run."""
+    for file, plugin in load_all(plugins).items():
+        path = Path(file)
+        if not path.exists() or path.read_bytes() != plugin.content:
+            say(f"{file}: has changed since this process has run it; start anew to take the change")
 
 
 def plugin_hashes(plugins: str) -> dict[str, str]:

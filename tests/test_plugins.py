@@ -187,8 +187,9 @@ def test_a_changed_plugin_is_reported_and_its_scores_are_not_taken_for_known(fol
     (folder / "parts.py").write_text(ONE.replace("return x_BLD *", "return 2 * x_BLD *"))
     tests = {"test": results.TestSet(["120 120"], [["021"]])}
     results.score_all(run, tests)
-    assert results.known_scores(run, tests)
+    jformer.load(run.workdir, plugins=[folder / "parts.py"])
     assert "parts.py: has changed since this process has run it" in capsys.readouterr().err
+    assert results.known_scores(run, tests)
     plugins.load.cache_clear()  # as in a new process
     again = jformer.load(run.workdir, plugins=[folder / "parts.py"])
     assert "parts.py: has changed since" in capsys.readouterr().err
@@ -201,7 +202,7 @@ def test_a_changed_plugin_is_reported_and_its_scores_are_not_taken_for_known(fol
 MISTAKES = {
     "no such file": ({"plugins": "none.py"}, "", "plugins=none.py: cannot be read (No such file"),
     "a folder": ({"plugins": "/"}, "", "config.plugins=/: cannot be read (Is a directory)"),
-    "no Python": ({"plugins": "parts.txt"}, "x", "name must end in .py"),
+    "no Python": ({"plugins": "parts.txt"}, "A note.", "parts.txt:1: SyntaxError: invalid syntax"),
     "syntax": ({}, "def f(:", "parts.py:1: SyntaxError"),
     "import": ({}, "\nimport nothing_of_that_name", "parts.py:2: ModuleNotFoundError"),
     "exit": ({}, "raise SystemExit(3)", "parts.py:1: SystemExit: 3"),

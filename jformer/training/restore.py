@@ -14,7 +14,7 @@ from jformer.console import say
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
-from jformer.plugins import find_parts
+from jformer.plugins import find_parts, tell_changed
 from jformer.rundir import config_to_open
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
 from jformer.training.provenance import check_config, check_vocabulary, warn_of_changed_plugins
@@ -69,6 +69,7 @@ def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restore
     files that define its author's own parts. Raises `UserError` that says what is missing.
     """
     config = config_to_open(workdir, plugins)
+    tell_changed(plugins)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = make_model(config, vocabularies.target.size, vocabularies.source.size)
     checkpoints = Checkpoints(workdir)

@@ -10,13 +10,14 @@ from jformer.config import Config
 from jformer.decoding.ensemble import encode_sources, init_cache, make_step
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
-from jformer.plugins import naming_failures_in
+from jformer.plugins import naming_failures_in, tell_changed
 from jformer.training.cost import abstract_step
 from jformer.training.restore import make_model
 
 
 def try_own_parts(config: Config) -> None:
     """Raise `UserError` if the model cannot be trained, or not decode, with a plugin's parts."""
+    tell_changed(config.plugins)
     sections = config.model, config.optimizer
     own = [section.assignment(key) for section in sections for key in section.own_parts()]
     if not own:
