@@ -110,6 +110,8 @@ for position in ("post", "pre"):
 left.set(xlabel="layer", title="deviation of the activations", ylim=(0, None))
 right.set(xlabel="layer", title="norm of the gradient", ylim=(0, None))
 right.legend()
+plt.show()
+
 # %% [markdown]
 # ## 3.2.1 Scaled dot-product attention
 #
@@ -155,6 +157,8 @@ for name, logits in (
     right.semilogx(widths, [jax.nn.softmax(p).max(axis=1).mean() for p in logits], ".-", label=name)
 right.set(xlabel="d_k", title="largest weight among 50 keys", ylim=(0, 1))
 right.legend()
+plt.show()
+
 # %% [markdown]
 # ## 3.2.3 Masks
 #
@@ -286,6 +290,8 @@ plt.imshow(waves_LD, aspect="auto", cmap="RdBu", interpolation="nearest")
 plt.xlabel("column")
 plt.ylabel("position")
 plt.colorbar()
+plt.show()
+
 # %% [markdown]
 # The paper's reason for waves: the pattern k positions on is a linear function of the pattern here,
 # with a matrix that depends on k alone. It is a rotation of each pair of columns, written down here.
@@ -305,6 +311,8 @@ for position in (20, 50, 80):
 plt.xlabel("distance")
 plt.title("product of two positions")
 plt.legend()
+plt.show()
+
 # %% [markdown]
 # ## 5.3 The learning rate
 #
@@ -323,6 +331,8 @@ for d_model, warmup_steps in ((512, 4000), (512, 8000), (1024, 4000)):
 plt.xlabel("step")
 plt.title("learning rate")
 plt.legend()
+plt.show()
+
 # %% [markdown]
 # ## 5.4 Label smoothing
 #
@@ -354,6 +364,8 @@ for epsilon in (0.0, 0.1, 0.2):
     )
 right.set(title="loss", xlabel="probability of the right word", ylim=(0, 4))
 right.legend()
+plt.show()
+
 # %% [markdown]
 # ## 5.4 Dropout
 #
@@ -424,6 +436,8 @@ for alpha in (0.0, 0.6, 1.0):
 plt.xlabel("tokens")
 plt.title("length penalty")
 plt.legend()
+plt.show()
+
 # %% [markdown]
 # ## A trained model
 #
