@@ -141,7 +141,8 @@ def test_only_the_command_line_reads_flags():
 def test_files_and_functions_stay_short():
     for path in (*PACKAGE, *EXPERIMENTS):
         text = path.read_text()
-        assert text.count("\n") <= 300, path
+        most = 500 if path.parent.name == "colab" else 300  # half of a notebook is its text
+        assert text.count("\n") <= most, path
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"

@@ -44,7 +44,7 @@ def test_decode_overrides_take_effect_and_are_checked(run):
         run.translate(sentences, beam_sise=2)
     with pytest.raises(UserError, match=r"config\.decode\.beam_size=0"):
         run.translate(sentences, beam_size=0)
-    with pytest.raises(TypeError, match="list of sentences"):
+    with pytest.raises(TypeError, match="sentences must be a list of strings, not str"):
         run.translate("1 2 3")
 
 
@@ -140,7 +140,7 @@ def test_outputs_begin_with_their_prefixes(run):
 
 def test_one_string_is_no_list(run, trained_workdir):
     for sentences, prefixes in (("1 2", None), (["1 2"], "one")):
-        with pytest.raises(TypeError, match="a list of sentences, and of prefixes; got one str"):
+        with pytest.raises(TypeError, match="must be a list of strings, not str"):
             run.translate(sentences, prefixes)
     with pytest.raises(TypeError, match="ensemble must be a list of strings, not str"):
         jformer.load(trained_workdir, ensemble=str(trained_workdir))

@@ -2,11 +2,10 @@
 
     python -m experiments.colab.build
 
-Each NAME.py, in jupytext's percent format, becomes NAME.ipynb. They run in a folder of their own
-with the repository's configs; `train` leaves there the run that `restore` opens.
+Each NAME.py, in jupytext's percent format, becomes NAME.ipynb. They run in a folder of their own;
+`train` leaves there the run that the others open.
 """
 
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import nbclient
 import nbformat
 
 HERE = Path(__file__).parent
-NAMES = ("train", "restore")  # in this order
+NAMES = ("train", "restore", "read_the_paper")  # in this order
 
 
 def read(name: str) -> nbformat.NotebookNode:
@@ -30,15 +29,16 @@ def read(name: str) -> nbformat.NotebookNode:
 
 def run(notebook: nbformat.NotebookNode, folder: Path, timeout: int = 3600) -> None:
     """Run all its cells in a folder; a cell that fails is an error."""
+    place = {"metadata": {"path": str(folder)}}
+    # Coalesced: a training prints hundreds of lines, and each would be an output.
     client = nbclient.NotebookClient(
-        notebook, timeout=timeout, resources={"metadata": {"path": str(folder)}}
+        notebook, timeout=timeout, resources=place, coalesce_streams=True
     )
     client.execute()
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(HERE.parents[1] / "configs", Path(folder) / "configs")
         for name in NAMES:
             notebook = read(name)
             run(notebook, Path(folder))

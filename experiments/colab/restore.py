@@ -18,7 +18,7 @@ if importlib.util.find_spec("jformer") is None:  # a bare runtime
 
 # %% [markdown]
 # The run: a folder, also one of Google Drive as `/content/drive/MyDrive/runs/tiny-phrases-en-de`,
-# or a `.zip` of one.
+# or a `.zip` of one, which Colab asks for in a dialog if it is not there.
 
 # %%
 RUN = "runs/tiny-phrases-en-de"
@@ -32,8 +32,14 @@ if RUN.startswith("/content/drive"):
 
     drive.mount("/content/drive")
 if RUN.endswith(".zip"):
-    shutil.unpack_archive(RUN, "unpacked")
-    RUN = str(next(Path("unpacked").rglob("config.json")).parent)
+    if "google.colab" in sys.modules and not Path(RUN).exists():
+        from google.colab import files
+
+        files.upload()
+    folder = Path("unpacked") / Path(RUN).stem
+    shutil.unpack_archive(RUN, folder)
+    configs = folder.rglob("config.json")  # a run may hold others, further down
+    RUN = str(min(configs, key=lambda path: len(path.parts)).parent)
 
 # %%
 import jax

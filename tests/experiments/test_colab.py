@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from experiments.colab import build
 from tests.conftest import small_flags
 
 pytestmark = pytest.mark.process
+
+PICTURES = {"train": 1, "restore": 2, "read_the_paper": 9}
 
 
 def text_of(notebook):
@@ -74,29 +77,93 @@ def test_restore_runs_on_one_device_with_what_eight_have_written(eight_devices, 
 
 @pytest.mark.slow
 def test_train_saves_what_it_restores(tmp_path):
-    shutil.copytree("configs", tmp_path / "configs")
-    notebook = with_line(build.read("train"), "STEPS = ", "STEPS = 6")
-    small = [
-        "--config.model.d_model=16", "--config.data.phrases=1500", "--config.data.num_buckets=1",
-        "--config.decode.beam_size=1", "--config.decode.max_extra_length=0",
-    ]  # fmt: skip
-    notebook = with_line(notebook, "status = ", f'status = main(["jformer", *flags, *{small}])')
+    keys = {
+        "train.steps": 6, "train.evaluate_every": 3, "model.d_model": 16, "data.phrases": 1500,
+        "data.num_buckets": 1, "decode.beam_size": 1, "decode.max_extra_length": 0,
+    }  # fmt: skip
+    notebook = build.read("train")
+    for name in ("config", "own"):
+        small = f'{name} = jformer.get_config("tiny", **{keys})'
+        notebook = with_line(notebook, f"{name} = ", small)
     build.run(notebook, tmp_path)
     text = text_of(notebook)
-    assert "step 6/6" in text
+    assert text.count("step 6/6") == 4  # a line of training and one of validation in each run
+    assert text.count("\r") == 0
     assert re.search(r"tiny-phrases-en-de\.zip: \d+\.\d MB", text)
     assert (tmp_path / "restored" / "tiny-phrases-en-de" / "config.json").exists()
-    assert pictures_of(notebook) == 1
+    assert len(re.findall(r"^    reference  ", text, re.M)) == 3
+    assert pictures_of(notebook) == PICTURES["train"]
+
+
+def run_upload_cell(names):
+    """Run the cell of `train` that reads the two files."""
+    (cell,) = (c for c in build.read("train").cells if "def read_lines" in c.source)
+    exec(cell.source, names)
+    return names
+
+
+def test_files_of_different_lengths_are_refused_with_both_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a").write_text("one\ntwo\n")
+    Path("b").write_text("eins\nzwei\ndrei")
+    with pytest.raises(ValueError, match="a has 2 lines, b has 3: each line needs its"):
+        run_upload_cell({"SOURCE": "a", "TARGET": "b", "Path": Path, "sys": sys})
+
+
+def test_colab_asks_for_files_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def upload():
+        asked.append(True)
+        Path("b").write_text("eins\r\nzwei\r\n")
+
+    colab = types.SimpleNamespace(files=types.SimpleNamespace(upload=upload))
+    monkeypatch.setitem(sys.modules, "google.colab", colab)
+    Path("a").write_text("one\ntwo")
+    for _ in range(2):  # the second time they are there
+        names = run_upload_cell({"SOURCE": "a", "TARGET": "b", "Path": Path, "sys": sys})
+        assert (names["sources"], names["targets"]) == (["one", "two"], ["eins", "zwei"])
+    assert len(asked) == 1
+
+
+def assert_it_shows_the_paper(notebook):
+    """What it computes is what its text says."""
+    text = text_of(notebook)
+    differences = [float(number) for number in re.findall(r"largest difference: (\S+)", text)]
+    assert len(differences) == 4
+    assert max(differences) < 1e-4
+    assert re.search(r"the logits change by \[0\. +0\. +0\. +0\. +0\. +[^0]", text)
+    rows = re.findall(r"^\w+ +(\d+\.\d) +(\d+)$", text, re.M)
+    assert len(rows) == 11
+    assert all(1 < int(paper) - float(here) < 4.5 for here, paper in rows[:-1])  # all but big
+    assert "beam of 1: a x EOS   with probability 0.30" in text
+    assert "beam of 2: b x EOS   with probability 0.40" in text
+    assert pictures_of(notebook) == PICTURES["read_the_paper"]
+
+
+def test_read_the_paper_runs_with_the_run_of_train(trained_workdir, tmp_path):
+    shutil.copytree(trained_workdir, tmp_path / "runs" / "tiny-phrases-en-de")
+    notebook = build.read("read_the_paper")
+    build.run(notebook, tmp_path)
+    assert_it_shows_the_paper(notebook)
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-phrases-en-de"]
+
+
+@pytest.mark.slow
+def test_read_the_paper_trains_where_there_is_no_run(tmp_path):
+    notebook = build.read("read_the_paper")
+    build.run(notebook, tmp_path)
+    assert_it_shows_the_paper(notebook)
+    assert "step 300/300" in text_of(notebook)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", build.NAMES)
 def test_the_first_cell_installs_jformer_on_a_bare_runtime(name, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "bare"], check=True)
-    here = f"file://localhost{Path.cwd()}"
+    here = f"git+file://localhost{Path.cwd()}"
     install = with_line(build.read(name), "JFORMER = ", f"JFORMER = {here!r}").cells[1].source
-    if name == "restore":
-        install = install.replace(here, f"git+{here}")
     needed = "import jformer.main, matplotlib; print(matplotlib.__file__)"
     for _ in range(2):  # again, as after a restart of the kernel
         ended = subprocess.run(
@@ -112,9 +179,10 @@ def test_a_built_notebook_is_of_its_source_and_has_outputs(name):
     nbformat.validate(built)
     source = build.read(name)
     assert [cell.source for cell in built.cells] == [cell.source for cell in source.cells]
-    assert pictures_of(built) == {"train": 1, "restore": 2}[name]
+    assert pictures_of(built) == PICTURES[name]
     assert not any(
         output.output_type == "error" for cell in built.cells for output in cell.get("outputs", [])
     )
+    assert (Path("experiments/colab") / f"{name}.ipynb").stat().st_size < 400_000
     badge = f"https://colab.research.google.com/github/jformer/jformer/blob/main/experiments/colab/{name}.ipynb"
     assert badge in built.cells[0].source

@@ -1,0 +1,477 @@
+# %% [markdown]
+# # Read the paper beside the code
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/jformer/jformer/blob/main/experiments/colab/read_the_paper.ipynb)
+#
+# The sections of [Attention Is All You Need](https://arxiv.org/abs/1706.03762) in our words, each
+# with the code that does it, run on a few numbers. Code is printed from the installed package, so it
+# is what trains. The names of arrays end in their axes: `q_BHQK` has sentences, heads, queries and
+# the width of a key; `help(jformer)` lists the letters.
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+JFORMER = "git+https://github.com/jformer/jformer"
+if importlib.util.find_spec("jformer") is None:  # a bare runtime
+    package = f"jformer[plot] @ {JFORMER}"
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)
+
+# %%
+# %matplotlib inline
+import inspect
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+import jformer
+
+plt.rcParams.update(
+    {"figure.figsize": (8, 2.8), "figure.dpi": 60, "figure.constrained_layout.use": True}
+)
+
+
+def show(part):
+    """Print the source of a function or class."""
+    print(inspect.getsource(part))
+
+
+def normal(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+# %% [markdown]
+# ## 3.1 Stacks, residuals and norms
+#
+# Encoder and decoder are stacks of equal layers. A layer is two or three sub-layers, and around each
+# stands the same thing: add the sub-layer's output to its input, then normalize.
+
+# %%
+from jformer.model.layers import DecoderLayer, EncoderLayer, Residual
+
+show(EncoderLayer.__call__)
+show(Residual.__call__)
+
+# %% [markdown]
+# The paper normalizes after the sum (post-norm); most later models normalize the input of the
+# sub-layer (pre-norm) and leave the sum alone. Here are twelve decoder layers before any training:
+# the size of the signal behind each layer, and the gradient that each layer's parameters get.
+
+# %%
+from jformer.config import ModelConfig
+from jformer.model.attention import causal_mask
+
+D, LAYERS, LENGTH = 64, 12, 20
+x_BTD, memory_BSD = normal(1, 4, LENGTH, D), normal(2, 4, LENGTH, D)
+readout_DV = normal(3, D, 100) / D**0.5
+masks = causal_mask(LENGTH), jnp.ones((4, 1, 1, LENGTH), bool)
+
+
+def signal_and_gradients(**keys):
+    """Return the deviation of the activations and the norm of the gradient, layer by layer.
+
+    The loss asks for one word everywhere: a model learns first which words are frequent.
+    """
+    layer = DecoderLayer(ModelConfig(num_layers=LAYERS, d_model=D, d_ff=4 * D, num_heads=4, **keys))
+    run, init = jax.jit(layer.apply), jax.jit(layer.init)
+
+    def loss(stack):
+        y_BTD, deviations = x_BTD, []
+        for params in stack:
+            y_BTD = run(params, y_BTD, masks[0], memory_BSD, masks[1])
+            deviations.append(jnp.std(y_BTD))
+        log_probs_BTV = jax.nn.log_softmax(jax.nn.standardize(y_BTD) @ readout_DV)
+        return -jnp.mean(log_probs_BTV[..., 7]), deviations
+
+    keys = jax.random.split(jax.random.key(5), LAYERS)
+    stack = [init(key, x_BTD, masks[0], memory_BSD, masks[1]) for key in keys]
+    gradients, deviations = jax.grad(loss, has_aux=True)(stack)
+    norms = [
+        jnp.linalg.norm(tree["params"]["feed_forward"]["ffn_out"]["kernel"]) for tree in gradients
+    ]
+    return np.array(deviations), np.array(norms)
+
+
+# %% [markdown]
+# See on the left that the pre-norm sum grows from layer to layer while post-norm holds it at 1, and on
+# the right what follows: each further pre-norm layer is a smaller part of the sum and gets a smaller
+# gradient, while in post-norm the gradient grows towards the output. Large steps in the upper layers
+# are one reason for the warm-up of Section 5.3 (Xiong et al. 2020 work it out).
+
+# %%
+figure, (left, right) = plt.subplots(1, 2)
+for position in ("post", "pre"):
+    deviations, norms = signal_and_gradients(norm_position=position, initializer="xavier")
+    left.plot(range(1, LAYERS + 1), deviations, ".-")
+    right.plot(range(1, LAYERS + 1), norms, ".-", label=f"{position}-norm")
+left.set(xlabel="layer", title="deviation of the activations", ylim=(0, None))
+right.set(xlabel="layer", title="norm of the gradient", ylim=(0, None))
+right.legend()
+plt.show()
+
+# %% [markdown]
+# ## 3.2.1 Scaled dot-product attention
+#
+# A query is compared with every key; the softmax of the products says how much of each value is
+# taken. Equation 1 in numpy, for one head, beside `attend`:
+
+# %%
+from jformer.model.attention import attend
+
+show(attend)
+
+
+def equation_1(q_QK, k_MK, v_MU):
+    logits_QM = q_QK @ k_MK.T / np.sqrt(q_QK.shape[1])
+    weights_QM = np.exp(logits_QM)
+    weights_QM /= weights_QM.sum(axis=1, keepdims=True)
+    return weights_QM @ v_MU
+
+
+q_QK, k_MK, v_MU = normal(6, 3, 16), normal(7, 5, 16), normal(8, 5, 7)
+mask_11QM = jnp.ones((1, 1, 3, 5), bool)
+ours_QU = attend(q_QK[None, None], k_MK[None, None], v_MU[None, None], mask_11QM)[0][0, 0]
+by_hand_QU = equation_1(*map(np.array, (q_QK, k_MK, v_MU)))
+print("largest difference:", np.abs(np.array(ours_QU) - by_hand_QU).max())
+
+# %% [markdown]
+# Why divide by the root of d_k: a product of d_k random numbers of variance 1 has the variance d_k.
+# See that the deviation (left) follows the root, and that without the division the softmax of wide
+# heads (right) puts nearly all weight on one key, where its gradient is almost nothing.
+
+# %%
+widths = 2 ** np.arange(2, 11)
+products = [normal(9, 200, width) @ normal(10, 50, width).T for width in widths]
+figure, (left, right) = plt.subplots(1, 2)
+left.loglog(widths, [product.std() for product in products], "o", label="measured")
+left.loglog(widths, widths**0.5, label="square root of d_k")
+left.set(xlabel="d_k", title="deviation of a product")
+left.legend()
+for name, logits in (
+    ("unscaled", products),
+    ("scaled", [p / w**0.5 for p, w in zip(products, widths, strict=True)]),
+):
+    right.semilogx(widths, [jax.nn.softmax(p).max(axis=1).mean() for p in logits], ".-", label=name)
+right.set(xlabel="d_k", title="largest weight among 50 keys", ylim=(0, 1))
+right.legend()
+plt.show()
+
+# %% [markdown]
+# ## 3.2.3 Masks
+#
+# Texts in a batch have different lengths and are filled up with padding, which nobody may attend to.
+# And a decoder that is trained on whole targets must not look at the words that it is to predict.
+# See the rows, which are queries, and what is bright, which they may attend to: the words of a text
+# of 5 (left), for a decoder those up to the query (middle), and both together (right).
+
+# %%
+from jformer.model.attention import padding_mask
+
+show(padding_mask)
+show(causal_mask)
+
+tokens_1L = jnp.array([[7, 8, 9, 7, 2, 0, 0, 0]])  # 2 ends the text, 0 is padding
+padding_11LL = jnp.broadcast_to(padding_mask(tokens_1L), (1, 1, 8, 8))
+figure, axes = plt.subplots(1, 3)
+for name, mask_11LL, one in (
+    ("padding", padding_11LL, axes[0]),
+    ("causal", causal_mask(8), axes[1]),
+    ("both", padding_11LL & causal_mask(8), axes[2]),
+):
+    one.imshow(mask_11LL[0, 0], vmin=0, vmax=1)
+    one.set(title=name, xlabel="memory", ylabel="query")
+plt.show()
+
+# %% [markdown]
+# The proof of the causal mask: changing a word changes nothing before it.
+
+# %%
+from jformer.model.transformer import Transformer
+
+config = jformer.get_config("tiny", **{"model.num_layers": 1}).model
+model = Transformer(config, vocabulary_size=50)
+source_BS, target_BT = jnp.arange(10, 16)[None], jnp.arange(20, 28)[None]
+params = jax.jit(model.init)(jax.random.key(0), source_BS, target_BT)["params"]
+logits = jax.jit(lambda target_BT: model.apply({"params": params}, source_BS, target_BT))
+change_T = jnp.abs(logits(target_BT) - logits(target_BT.at[0, 5].set(40))).max(axis=(0, 2))
+print("the logits change by", np.round(change_T, 3))
+
+# %% [markdown]
+# ## 3.2.2 Multi-head attention
+#
+# Several attentions side by side, each in its own projection to a smaller width, so that a position
+# can attend to several places at once. The kernels hold all heads:
+
+# %%
+from jformer.model.attention import MultiHeadAttention
+
+show(MultiHeadAttention.project_kv)
+attention = params["encoder_0"]["self_attention"]
+for name, kernel in jax.tree_util.tree_leaves_with_path(attention):
+    print(jax.tree_util.keystr(name), kernel.shape)
+
+# %% [markdown]
+# By hand: `equation_1` for each head, and a sum of what each contributes through its rows of the
+# output kernel. That sum is the paper's concatenation times one matrix.
+
+# %%
+x_LD = np.array(normal(11, 6, config.d_model))
+by_hand_LD = 0.0
+for head in range(config.num_heads):
+    q_LK, k_LK, v_LU = (
+        x_LD @ attention[name]["kernel"][:, head] for name in ("query", "key", "value")
+    )
+    by_hand_LD += equation_1(*map(np.array, (q_LK, k_LK, v_LU))) @ attention["out"]["kernel"][head]
+module = MultiHeadAttention(config)
+ours_BLD = module.apply({"params": attention}, x_LD[None], x_LD[None], jnp.ones((1, 1, 6, 6), bool))
+print("largest difference:", np.abs(ours_BLD[0] - by_hand_LD).max())
+
+# %% [markdown]
+# ## 3.3 Feed-forward network
+#
+# Two linear maps with a ReLU between, the same at each position. So the positions know nothing of
+# each other here: reversing their order reverses the output and does nothing else.
+
+# %%
+from jformer.model.layers import FeedForward
+
+show(FeedForward.__call__)
+network, x_1LD = FeedForward(config), jnp.array(x_LD)[None]
+kernels = {"params": params["encoder_0"]["feed_forward"]}
+reversed_after = network.apply(kernels, x_1LD, False)[:, ::-1]
+reversed_before = network.apply(kernels, x_1LD[:, ::-1], False)
+print("largest difference:", jnp.abs(reversed_after - reversed_before).max())
+
+# %% [markdown]
+# ## 3.4 Embeddings, and one matrix for three uses
+#
+# The source's embeddings, the target's and the output layer share one matrix; embeddings are
+# multiplied by the root of d_model. See what sharing saves at the vocabulary of about 37,000 that
+# Section 5.1 names, and then that the rows of Table 3 are 1 to 4 million larger in print, all but
+# `big`: as if the vocabulary had had 41,000 entries (`docs/paper_map.md` has the sum).
+
+# %%
+from jformer.paper import TABLE_3
+from jformer.training.restore import parameter_shapes
+
+show(Transformer.embed)
+
+
+def millions(V=37_000, **keys):
+    """Return the number of parameters in millions, without computing any."""
+    model = Transformer(jformer.get_config("base", **keys).model, V)
+    return sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(model))) / 1e6
+
+
+for tying in ("all", "output", "none"):
+    print(f"base, tying={tying:7} {millions(**{'model.tying': tying}):6.1f} million parameters")
+
+# %%
+print("row of Table 3     here    paper")
+for row in TABLE_3:
+    if row.millions:
+        print(f"{row.name:15} {millions(**row.changes):7.1f} {row.millions:8}")
+
+# %% [markdown]
+# ## 3.5 Positions
+#
+# Attention itself does not know the order of its memory, so each position adds a pattern of waves,
+# long ones and short ones. See the short waves on the left of the picture and the long on the right.
+
+# %%
+from jformer.model.positions import sinusoids
+
+show(sinusoids)
+waves_LD = np.array(sinusoids(jnp.arange(100), 64))
+plt.imshow(waves_LD, aspect="auto", cmap="RdBu", interpolation="nearest")
+plt.xlabel("column")
+plt.ylabel("position")
+plt.colorbar()
+plt.show()
+
+# %% [markdown]
+# The paper's reason for waves: the pattern k positions on is a linear function of the pattern here,
+# with a matrix that depends on k alone. It is a rotation of each pair of columns, written down here.
+# So the product of two patterns (plotted) depends on their distance and not on where they are.
+
+# %%
+k, frequencies = 7, 10000.0 ** (-np.arange(0, 64, 2) / 64)
+shift_DD = np.zeros((64, 64))
+for pair, angle in enumerate(k * frequencies):
+    block = [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
+    shift_DD[2 * pair : 2 * pair + 2, 2 * pair : 2 * pair + 2] = block
+print("largest difference:", np.abs(waves_LD[:-k] @ shift_DD.T - waves_LD[k:]).max())
+for position in (20, 50, 80):
+    plt.plot(
+        np.arange(100) - position, waves_LD @ waves_LD[position], label=f"from position {position}"
+    )
+plt.xlabel("distance")
+plt.title("product of two positions")
+plt.legend()
+plt.show()
+
+# %% [markdown]
+# ## 5.3 The learning rate
+#
+# Equation 3: a straight line up for `warmup_steps`, then down with the root of the step; wider models
+# get a smaller rate. See where the paper's base model peaks, and that a longer warm-up lowers the
+# peak and leaves what comes after as it is.
+
+# %%
+from jformer.training.optimizer import equation_3
+
+show(equation_3)
+steps = np.arange(1, 20_001, 50)
+for d_model, warmup_steps in ((512, 4000), (512, 8000), (1024, 4000)):
+    rates = equation_3(d_model**-0.5, warmup_steps)(steps)
+    plt.plot(steps, rates, label=f"d_model {d_model}, warm-up {warmup_steps:,}")
+plt.xlabel("step")
+plt.title("learning rate")
+plt.legend()
+plt.show()
+
+# %% [markdown]
+# ## 5.4 Label smoothing
+#
+# The model is not asked for the right word with certainty: a part epsilon of the target is spread
+# over the vocabulary. The gradient of a cross-entropy is the prediction minus the target, so the
+# target can be read off the code. See on the left what ten words get at epsilon = 0.1. On the right
+# the loss against the probability of the right word: without smoothing it falls on to certainty, with
+# it being too sure costs.
+
+# %%
+from jformer.training.loss import token_losses
+
+
+def loss_of(logits_V, epsilon):
+    return token_losses(logits_V[None, None], jnp.array([[3]]), epsilon, "all")[0][0, 0]
+
+
+logits_V = normal(12, 10)
+target_V = jax.nn.softmax(logits_V) - jax.grad(loss_of)(logits_V, 0.1)
+figure, (left, right) = plt.subplots(1, 2)
+left.bar(range(10), target_V)
+left.set(title="target distribution", xlabel="word")
+probabilities = np.linspace(0.02, 0.9999, 300)
+for epsilon in (0.0, 0.1, 0.2):
+    others = (1 - probabilities[:, None]) / 9 * np.ones(10)
+    others[:, 3] = probabilities
+    right.plot(
+        probabilities, [loss_of(jnp.log(p), epsilon) for p in others], label=f"epsilon {epsilon}"
+    )
+right.set(title="loss", xlabel="probability of the right word", ylim=(0, 4))
+right.legend()
+plt.show()
+
+# %% [markdown]
+# ## 5.4 Dropout
+#
+# Some elements become zero and the others larger, so that the mean stays. It is applied to the sums
+# of embeddings and positions, and to the output of each sub-layer before the residual sum.
+
+# %%
+from jformer.model.dropout import Dropout
+
+show(Dropout.__call__)
+dropped = Dropout(0.1).apply({}, jnp.ones((200, 200)), True, rngs={"dropout": jax.random.key(0)})
+print(
+    f"zero: {jnp.mean(dropped == 0):.3f}   mean: {dropped.mean():.3f}   others: {dropped.max():.3f}"
+)
+
+# %% [markdown]
+# ## 6.1 Beam search
+#
+# Greedy search takes the likeliest word each time, and cannot take it back. Here a model of four
+# words is a table: the probability of the next word (column) behind each word (row). See that `a`
+# looks better at first, and that all of its continuations are worse than the one of `b`: a beam of
+# two keeps both and finds it.
+
+# %%
+from jformer.config import BOS, EOS, DecodeConfig
+from jformer.decoding.beam import beam_step
+from jformer.decoding.search import Sentence, init_search, length_penalty, result_of
+
+show(beam_step)
+WORDS = ["PAD", "BOS", "EOS", "a", "b", "x", "y"]
+table_VV = np.full((7, 7), 1e-9)
+table_VV[BOS, 3:5] = 0.6, 0.4
+table_VV[3, 5:7] = 0.5, 0.5
+table_VV[4, 5] = 1.0
+table_VV[5:, EOS] = 1.0
+
+
+def step(memory, cache, tokens_W, t, beam_indices_WT):
+    """Stand for a model: return no cache, and the logits of the next word."""
+    return cache, jnp.log(table_VV)[tokens_W]
+
+
+def search(beam_size, length=6):
+    config = DecodeConfig(beam_size=beam_size)
+    sentence = Sentence((), jnp.zeros(length, jnp.int32), jnp.int32(length - 1), jnp.int32(0))
+    state = init_search(sentence, (), beam_size)
+    while state.busy:
+        state = beam_step(step, config, sentence, state)
+    return result_of(state, config)
+
+
+for beam_size in (1, 2):
+    found = search(beam_size)
+    words = " ".join(WORDS[token] for token in found.tokens_WT[0] if token)
+    print(f"beam of {beam_size}: {words}   with probability {jnp.exp(found.sums_W[0]):.2f}")
+
+# %% [markdown]
+# A longer output has more factors below 1, so the search divides the log-probability by a penalty
+# that grows with the length. See that alpha = 0.6, the paper's, lies between no penalty at all and
+# the mean of the words' log-probabilities, to which alpha = 1 comes near.
+
+# %%
+show(length_penalty)
+lengths = np.arange(1, 51)
+for alpha in (0.0, 0.6, 1.0):
+    penalties = length_penalty(lengths, DecodeConfig(length_penalty=alpha))
+    plt.plot(lengths, penalties, label=f"alpha {alpha}")
+plt.xlabel("tokens")
+plt.title("length penalty")
+plt.legend()
+plt.show()
+
+# %% [markdown]
+# ## A trained model
+#
+# The run of the notebook `train` if it lies here, else a small one, trained now in a minute.
+
+# %%
+from pathlib import Path
+
+RUN = "runs/tiny-phrases-en-de"
+if Path(RUN).exists():
+    run = jformer.load(RUN)
+else:
+    keys = {"train.steps": 300, "optimizer.warmup_steps": 150, "data.num_buckets": 1}
+    run = jformer.train(jformer.get_config("tiny", **keys), workdir="runs/small-phrases-en-de")
+print(run)
+
+# %% [markdown]
+# The n best of a beam; `score` is the log-probability divided by the length penalty.
+
+# %%
+source = "3.5 kilometers and Sweden"
+for output in run.hypotheses([source], n_best=4, beam_size=4)[0]:
+    print(f"{output.score:8.3f} {output.log_prob:8.3f}  {output.text}")
+
+# %% [markdown]
+# What the decoder attends to, head by head: a row is the step that predicts the word *behind* its
+# label, and sums to 1. In a model that has trained for long enough see that some head follows the
+# words in their order; the paper's own pictures (its appendix) show heads with other tasks.
+
+# %%
+from jformer.views.attention import draw_attention
+
+draw_attention(run.attention(source, run.translate([source])[0]))
+
+# %% [markdown]
+# `docs/paper_map.md` of the repository goes on: each section with its function, its test, and where
+# jformer departs from the paper.
