@@ -62,7 +62,7 @@ def page(source: Path) -> str:
 
 def build(folder: Path) -> int:
     """Write the pages to FOLDER/pages and the site to FOLDER/site."""
-    import_extra("zensical", "the site", "'jformer[docs]'")
+    import_extra("zensical", "the site", "-e '.[docs]'")
     pages = folder / "pages"
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(ROOT / "docs/pictures", pages / "pictures")

@@ -38,7 +38,13 @@ def config_keys() -> str:
     sections: dict[str, list[list[str]]] = {}
     for path, field, value in walk(config):
         section, _, _ = path.rpartition(".")
-        cells = [f"`{path}`{{#{path}}}", kind(field), default(value), allowed(field), meaning(field)]
+        cells = [
+            f"`{path}`{{#{path}}}",
+            kind(field),
+            default(value),
+            allowed(field),
+            meaning(field),
+        ]
         sections.setdefault(section, []).append(cells)
     parts = []
     for section, rows in sections.items():
