@@ -62,7 +62,7 @@ def test_every_block_of_code_names_its_language():
 
 
 SECTIONS = "|".join(name for name in vars(Config()) if name not in ("name", "seed"))
-KEY = re.compile(rf"(?<![\w.])(?:config\.)?((?:{SECTIONS})\.[a-z]\w*)(?:=([^\s`,;)]+))?(?![\w./(])")
+KEY = re.compile(rf"(?<![\w.])(?:config\.)?((?:{SECTIONS})\.[a-z]\w*)(?:=([^\s`,;)\]]+))?(?![\w./(])")
 NO_KEYS = ("train.py", "train.ipynb", "decode.md", "data.md")
 
 
