@@ -1,6 +1,6 @@
 """Show versions, devices and optional packages, and how to get what is missing.
 
-    doctor
+doctor
 """
 
 from jformer.errors import UserError
