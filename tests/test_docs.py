@@ -1,23 +1,32 @@
-"""The map of the paper names files, symbols and tests that exist."""
+"""README and docs/ name files, symbols, tests, keys and flags that exist."""
 
+import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from jformer import main as program
+from jformer.config import Config
+from jformer.schema import violation, walk
+from tests.documented import PAGES, all_commands, blocks, inline, lay_out, words
+
 MAP = Path("docs/paper_map.md").read_text()
+PROMISES = Path("docs/promises.md").read_text()
+TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 TESTS = {path: path.read_text() for path in Path("tests").rglob("test_*.py")}
 
 
-def test_every_test_that_the_map_names_exists():
-    names = set(re.findall(r"`(test_\w+)`", MAP))
-    assert len(names) > 40
+def test_every_test_that_the_map_and_the_promises_name_exists():
+    names = set(re.findall(r"`(test_\w+)`", MAP + PROMISES))
+    assert len(names) > 90
     for name in names:
         assert any(f"def {name}(" in text for text in TESTS.values()), name
 
 
-def test_every_file_that_the_map_names_exists():
-    files = set(re.findall(r"`([\w/]+\.(?:py|md))\b", MAP))
+def test_every_file_that_the_map_and_the_promises_name_exists():
+    files = set(re.findall(r"`([\w/]+\.(?:py|md))\b", MAP + PROMISES))
     assert len(files) > 20
     for file in files:
         assert any(Path(root, file).is_file() for root in (".", "jformer", "tests")), file
@@ -37,3 +46,95 @@ def test_all_forty_rows_and_their_tests_are_there():
     assert [int(number) for number, _ in rows] == list(range(1, 41))
     for number, tests in rows:
         assert re.search(r"`test_\w+`|`[\w/]+\.py`|numpy twin", tests), number
+
+
+def test_every_promise_has_its_test():
+    rows = re.findall(r"^\| (?!what )(.*?) \|.*\| ([^|]*) \|$", PROMISES, re.MULTILINE)
+    assert len(rows) > 30
+    assert [what for what, tests in rows if "`test_" not in tests] == []
+
+
+def test_every_block_of_code_names_its_language():
+    for page in PAGES:
+        for block in blocks(page):
+            assert block.language in ("sh", "python", "text"), block.place
+
+
+SECTIONS = "|".join(name for name in vars(Config()) if name not in ("name", "seed"))
+KEY = re.compile(
+    rf"(?<![\w.])(?:config\.)?((?:{SECTIONS})\.[a-z]\w*)(?:=([^\s`,;)\]+]+))?(?![\w./(])"
+)
+FILES = (".py", ".ipynb", ".md")  # train.py is no key
+
+
+def test_every_key_that_is_named_exists_and_takes_the_value_that_it_is_given():
+    fields = {path: field for path, field, _ in walk(Config())}
+    named = 0
+    for page, text in TEXTS.items():
+        for key, value in KEY.findall(text.replace("\\\n", " ")):
+            if key.endswith(FILES):
+                continue
+            assert key in fields, f"{page}: {key}"
+            named += 1
+            if value and not re.match(r"[A-Z]{2,}|-1$", value):
+                default = fields[key].default
+                kind = int if default is None else type(default)
+                typed = value == "True" if kind is bool else kind(value)
+                assert not violation(fields[key], typed), f"{page}: {key}={value}"
+    assert named > 100
+
+
+def test_every_flag_that_is_named_stands_in_a_help_text():
+    told = [program.__doc__, *(each.__doc__ for each in program.COMMANDS.values())]
+    known = set(re.findall(r"--(\w+)", " ".join(told))) | {"help", "config"}
+    for page in PAGES:
+        for code in inline(page):
+            for flag in re.findall(r"^--(\w+)(?![\w.])", code):
+                assert flag in known | {"requeue"}, f"{page}: {code}"  # which is Slurm's
+
+
+COMMANDS = sorted({command for _, command in all_commands() if words(command)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documented")
+    lay_out(folder)
+    stored = Path("tests/stored_run/run").absolute()
+    for name in ("runs/tiny-phrases-en-de", "runs/heads"):
+        (folder / name).symlink_to(stored)
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_of_a_command_line_is_one_of_the_command(command, folder, capsys, monkeypatch):
+    """A flag that there is not comes last: any other that there is not would be told instead."""
+    monkeypatch.chdir(folder)
+    module = re.search(r"-m ([\w.]+)", command)
+    arguments = words(command)
+    if "--help" in arguments:
+        return
+    arguments.append("--last_flag=1")
+    if module is None or module[1] == "jformer.main":
+        assert program.main(["jformer", *arguments]) == 2
+    elif module[1] == "experiments.run":
+        assert program.main(["jformer", "sweep", *arguments]) == 2
+    else:
+        assert importlib.util.find_spec(module[1])
+        return
+    told = capsys.readouterr().err
+    assert re.search("--last_flag(=1)? is no flag of this command|doctor takes no flags", told)
+
+
+def test_every_extra_that_is_named_exists():
+    extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {
+        extra
+        for text in TEXTS.values()
+        for names in re.findall(r"'\.\[([\w,]+)\]'", text)
+        for extra in names.split(",")
+    }
+    assert len(named) > 3
+    assert named <= extras.keys()
+    page = TEXTS[Path("docs/installation.md")]
+    assert [extra for extra in extras if f"`{extra}`" not in page] == []

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -14,13 +13,22 @@ import jformer
 from jformer import plugins, results
 from jformer.errors import UserError
 from jformer.main import main
-from jformer.rundir import read_metrics
 from tests.conftest import small_flags
 
 STORED = Path("tests/stored_run/run")
 ONE = """
-from flax import linen as nn
+import jax.numpy as jnp
 import optax
+from flax import linen as nn
+from jformer.model.attention import attend
+
+def cosine(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, bias_BHQM, scaled, drop):
+    q, k = (x / (jnp.linalg.norm(x, axis=-1, keepdims=True) + 1e-6) for x in (q_BHQK, k_BHMK))
+    return attend(10 * q, k, v_BHMU, mask_B1QM, bias_BHQM, False, drop)
+
+def swiglu(hidden_BLF):
+    gates, values = jnp.split(hidden_BLF, 2, axis=-1)
+    return nn.silu(gates) * values
 
 class Same(nn.Module):
     @nn.compact
@@ -65,43 +73,22 @@ def trained(folder, **keys):
     return jformer.train(own_config(folder, **keys), PAIRS, PAIRS[:5], folder / "run")
 
 
-@pytest.mark.process
-def test_the_example_of_the_documentation_trains_and_is_opened_by_its_plugin(folder, monkeypatch):
-    page = Path("docs/plugins.md").read_text()
-    example, load = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    train, translate = (
-        re.search(r"```\n(python -m.*?)```", page, re.DOTALL)[1].replace("\\\n", "").splitlines()
-    )
-    monkeypatch.chdir(folder)
-    Path("my_parts.py").write_text(example)
-    Path("numbers.txt").write_text("9201\n42\n")
-    arguments = train.split()[3:]
-    small = ["--config.train.steps=8", "--config.data.vocabulary_size=300"]
-    assert run_main(*arguments, *small) == 0
-    assert {line["split"] for line in read_metrics(Path("runs/mine"))} >= {"validation"}
-    assert run_main(*translate.split()[3:], "--output=out.txt") == 0
-    assert len(Path("out.txt").read_text().splitlines()) == 2
-    names = {"jformer": jformer}
-    exec(load, names)
-    run = names["run"]
-    assert "scale" in run.params["encoder_0"]["feed_forward_residual"]["norm"]  # and no bias
-    assert "bias" not in run.params["encoder_0"]["feed_forward_residual"]["norm"]
-    F = run.config.model.d_ff
-    assert run.params["encoder_0"]["feed_forward"]["ffn_out"]["kernel"].shape[0] == F // 2
-    scores = json.loads(Path("runs/mine/results.json").read_text())
-    assert {"test"} == {*scores}
-    assert "my_parts.py" in scores["test"]["versions"]
-
-
-def test_an_own_part_is_trained_and_the_run_keeps_a_copy_of_its_file(folder):
-    run = trained(folder, **{"model.norm": "Same", "optimizer.name": "lion"})
-    factors = run.params["encoder_0"]["feed_forward_residual"]["norm"]["factor"]
-    assert np.any(np.asarray(factors) != 1)
+def test_own_parts_are_trained_and_the_run_keeps_a_copy_of_their_file(folder):
+    parts = {"attention": "cosine", "norm": "Same", "activation": "swiglu"}
+    keys = {f"model.{key}": name for key, name in parts.items()}
+    run = trained(folder, **keys, **{"optimizer.name": "lion"})
+    layer = run.params["encoder_0"]
+    assert np.any(np.asarray(layer["feed_forward_residual"]["norm"]["factor"]) != 1)
+    assert layer["feed_forward"]["ffn_in"]["kernel"].shape[1] == 24
+    assert layer["feed_forward"]["ffn_out"]["kernel"].shape[0] == 12
     copy = run.workdir / "plugins" / "parts.py"
     assert copy.read_text() == ONE
     again = jformer.load(run.workdir, plugins=[copy])
     jax.tree.map(np.testing.assert_array_equal, run.params, again.params)
     assert again.translate(["120 120"]) == run.translate(["120 120"])
+    before = run.score(["120 120"], ["021"])[0].log_prob
+    usual = run.model.clone(config=dataclasses.replace(run.model.config, attention="dot_product"))
+    assert dataclasses.replace(run, model=usual).score(["120 120"], ["021"])[0].log_prob != before
 
 
 def test_a_stopped_run_with_own_parts_ends_with_the_bits_of_an_undisturbed_one(folder):

@@ -1,0 +1,79 @@
+"""Build the documentation as a site, without network (extra `docs`).
+
+    python -m docs.site.build [FOLDER]        FOLDER/site/index.html; by default in build/docs
+
+The pages are docs/*.md and a few files of the project. Where a page has a marker such as
+`<!-- config keys -->`, what `reference.py` makes of the code stands in its place. Links to other
+files of the project lead to GitHub.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from docs.site.reference import MARKERS
+from jformer.command_line import exit_status
+from jformer.errors import RunError, import_extra
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+REPOSITORY = "https://github.com/jformer/jformer"
+PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))} | {
+    "log.md": ROOT / "experiments/LOG.md",
+    "changelog.md": ROOT / "CHANGELOG.md",
+    "contributing.md": ROOT / "CONTRIBUTING.md",
+}
+NAMES = {path: name for name, path in PAGES.items()}
+LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
+FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+
+
+def address(target: str, source: Path) -> str:
+    """Return where a relative link of the file `source` leads to in the site."""
+    path = Path(os.path.normpath(source.parent / target))
+    if not path.exists():
+        raise RunError(f"{source.relative_to(ROOT)}: links to {target}, which does not exist")
+    if path in NAMES:
+        return NAMES[path]
+    if path.parent == ROOT / "docs/pictures":
+        return f"pictures/{path.name}"
+    kind = "tree" if path.is_dir() else "blob"
+    return f"{REPOSITORY}/{kind}/main/{path.relative_to(ROOT)}"
+
+
+def with_links(text: str, source: Path) -> str:
+    """Return the text of the file `source` with links as they are in the site."""
+    parts = FENCE.split(text)  # what stands in code is no link
+    for n in range(0, len(parts), 2):
+        parts[n] = LINK.sub(lambda link: address(link[1], source) + (link[2] or ""), parts[n])
+    return "".join(parts)
+
+
+def page(source: Path) -> str:
+    text = with_links(source.read_text(encoding="utf-8"), source)
+    for marker, content in MARKERS.items():
+        if (mark := f"<!-- {marker} -->") in text:
+            text = text.replace(mark, with_links(content(), ROOT / "README.md"))
+    return text
+
+
+def build(folder: Path) -> int:
+    """Write the pages to FOLDER/pages and the site to FOLDER/site."""
+    import_extra("zensical", "the site", "-e '.[docs]'")
+    pages = folder / "pages"
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(ROOT / "docs/pictures", pages / "pictures")
+    shutil.copytree(HERE / "assets", pages / "assets")
+    for name, source in PAGES.items():
+        (pages / name).write_text(page(source), encoding="utf-8")
+    shutil.copy(HERE / "zensical.toml", folder)
+    command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
+    return subprocess.run(command, cwd=folder).returncode
+
+
+if __name__ == "__main__":
+    folder = Path(*sys.argv[1:] or ["build/docs"])
+    sys.exit(exit_status("docs.site.build", lambda: build(folder), debug=False))

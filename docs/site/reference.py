@@ -1,0 +1,143 @@
+"""The generated parts of the site: command line, config keys, Python API and results."""
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import jformer
+from jformer import main
+from jformer.config import Config
+from jformer.decoding.attention import Attention
+from jformer.run import Run, Scored, Translation
+from jformer.schema import LARGEST, walk
+from jformer.training.restore import Restored
+
+ROOT = Path(__file__).parents[2]
+FUNCTIONS = ("get_config", "load", "train")
+METHODS = ("translate", "hypotheses", "score", "can_score", "attention", "with_decode")
+ERRORS = (jformer.UserError, jformer.RunError, jformer.Stopped)
+
+
+def commands() -> str:
+    """Return the docstrings of the program and its sub-commands, which --help prints."""
+    parts = [code(main.__doc__, "text")]
+    for name, command in main.COMMANDS.items():
+        parts += [f"## {name}", code(command.__doc__, "text")]
+    return "\n\n".join(parts)
+
+
+def code(text: str | None, language: str) -> str:
+    return f"```{language}\n{(text or '').strip()}\n```"
+
+
+def config_keys() -> str:
+    """Return a table of the keys of each section, with types, defaults, values and meanings."""
+    config = Config()
+    sections: dict[str, list[list[str]]] = {}
+    for path, field, value in walk(config):
+        section, _, _ = path.rpartition(".")
+        cells = [
+            f"`{path}`{{#{path}}}",
+            kind(field),
+            default(value),
+            allowed(field),
+            meaning(field),
+        ]
+        sections.setdefault(section, []).append(cells)
+    parts = []
+    for section, rows in sections.items():
+        doc = inspect.getdoc(inspect.getmodule(getattr(config, section or "model")))
+        title = (doc or "").partition(": ")[2] if section else "The keys outside of all sections."
+        parts.append(f"## {section or 'top level'}\n\n{title[:1].upper()}{title[1:]}")
+        parts.append(table(["key", "type", "default", "allowed", "meaning"], rows))
+    return "\n\n".join(parts)
+
+
+def kind(field: dataclasses.Field) -> str:
+    return "int, or unset" if field.default is None else type(field.default).__name__
+
+
+def default(value: Any) -> str:
+    if value is None:
+        return "unset"
+    return f"`{value}`" if value != "" else "empty"
+
+
+def allowed(field: dataclasses.Field) -> str:
+    """Return the words or the bounds of a key."""
+    bounds = [bound for bound in field.metadata["bounds"] if bound != f"<= {LARGEST}"]
+    if isinstance(field.default, str):
+        return ", ".join(f"`{word}`" for word in bounds)
+    return ", ".join(bound.replace(">=", "≥").replace("<=", "≤") for bound in bounds)
+
+
+def meaning(field: dataclasses.Field) -> str:
+    """Return the help of a key, without the words that stand in their own column."""
+    doc = field.metadata["doc"]
+    if isinstance(field.default, str) and field.metadata["bounds"]:
+        doc = doc.replace(f": {', '.join(field.metadata['bounds'])}", "")
+    return escaped(doc)
+
+
+def escaped(text: str) -> str:
+    return re.sub(r"([|<>*_`])", r"\\\1", text)
+
+
+def table(heading: list[str], rows: list[list[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def python_api() -> str:
+    """Return signatures and docstrings of what `import jformer` offers."""
+    functions = [function(f"jformer.{name}", getattr(jformer, name)) for name in FUNCTIONS]
+    methods = [function(f"run.{name}", getattr(Run, name)) for name in METHODS]
+    errors = [f"### jformer.{error.__name__}\n\n{prose(error)}" for error in ERRORS]
+    attributes = f"{prose(Run)}\n\n{fields(Restored)}"
+    vocabulary = f"`run.vocabulary`: {prose(Run.vocabulary)}"
+    parts = ["## Functions", *functions, "## Run", attributes, vocabulary, *methods]
+    parts += ["## What its methods return", *map(record, (Translation, Scored, Attention))]
+    return "\n\n".join([*parts, "## Errors", *errors])
+
+
+def prose(documented: Any) -> str:
+    return inspect.getdoc(documented) or ""
+
+
+def function(name: str, called: Any) -> str:
+    """Return the heading, the signature and the docstring of a function or method."""
+    signature = inspect.signature(called)
+    own = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
+    told = str(signature.replace(parameters=own)).replace("'Run'", "Run")
+    told = re.sub(r"\b(\w+\.)+(?=[A-Z])", "", told)  # pathlib.Path is Path
+    if len(name + told) > 80:
+        parameters, _, returned = told.removeprefix("(").rpartition(")")
+        lines = re.split(r", (?=[*/]|\w+:)", parameters)
+        told = "(\n" + "".join(f"    {line},\n" for line in lines) + f"){returned}"
+    return f"### {name}\n\n{code(name + told, 'python')}\n\n{prose(called)}"
+
+
+def record(kind: type) -> str:
+    return f"### {kind.__name__}\n\n{prose(kind)}\n\n{fields(kind)}"
+
+
+def fields(kind: type) -> str:
+    """Return the fields of a dataclass with their comments, as its source has them."""
+    lines = inspect.getsource(kind).splitlines()
+    return code("\n".join(line.strip() for line in lines if re.match(r"    \w+: ", line)), "python")
+
+
+def results() -> str:
+    """Return the section of the README that has the table of results."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return text.partition("\n## Results\n")[2].partition("\n## ")[0].strip()
+
+
+MARKERS = {
+    "commands": commands,
+    "config keys": config_keys,
+    "python api": python_api,
+    "results": results,
+}

@@ -1,0 +1,119 @@
+"""Every block of code in README and docs/ is run, with small models in place of its own.
+
+All of a page in its order, in a folder with the run of the quickstart. What cannot run here is
+named below with its reason; its flags and keys are checked by test_docs.py.
+"""
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jformer.api
+from jformer.main import main
+from jformer.schema import replaced
+from tests.documented import NAMED, PAGES, PROGRAMS, blocks, commands, lay_out, words
+
+pytestmark = pytest.mark.process
+
+NOT_RUN = {
+    "pip": "needs a network",
+    "git": "needs a network",
+    "cd": "follows git",
+    "pytest": "would run these tests",
+    "ruff": "test_project.py runs it",
+    "mypy": "test_project.py runs it",
+}
+PYTHON_NOT_RUN = {
+    "docs/training.md": "test_the_callbacks_of_the_documentation_do_what_it_says runs it"
+}
+SMALL = {
+    "model": {"num_layers": 1, "num_decoder_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2},
+    "data": {"phrases": 1000, "vocabulary_size": 300, "num_buckets": 1, "max_length": 48},
+    "train": {"steps": 4, "evaluate_every": 4, "checkpoint_every": 2, "batch_tokens": 256},
+    "decode": {"max_extra_length": 5, "batch_size": 8},
+}  # fmt: skip
+SMALL_FLAGS = [
+    f"--config.{section}.{key}={value}"
+    for section, values in SMALL.items()
+    for key, value in values.items()
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What `lay_out` makes, and the run that the quickstart trains."""
+    folder = tmp_path_factory.mktemp("documented")
+    lay_out(folder)
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        assert main(["jformer", "--config=configs/tiny.py", *SMALL_FLAGS]) == 0
+    finally:
+        os.chdir(before)
+    for name in ("b", "c", "heads/one"):
+        shutil.copytree(folder / NAMED["DIR"], folder / "runs" / name)
+    return folder
+
+
+def status(command: str) -> int:
+    """Run a command line of shell and return its exit status; one of ours in this process."""
+    program = command.split()[0]
+    if program in NOT_RUN:
+        return 0
+    if re.search(r"[|<>]", command):
+        return subprocess.run(["bash", "-c", command.replace("DIR", NAMED["DIR"])]).returncode
+    assert re.match(PROGRAMS, command), f"{program} is neither run nor named as not to be run"
+    arguments = words(command)
+    module = re.search(r"-m ([\w.]+)", command)
+    if module is None or module[1] == "jformer.main":
+        if any(word.startswith("--config=") for word in arguments):
+            arguments += SMALL_FLAGS
+            if "--workdir=DIR" in command:
+                arguments.append("--workdir=runs/own")
+        if arguments[:1] == ["sweep"]:
+            arguments.append("--dry_run")  # checks the configs of all points, and trains none
+        return main(["jformer", *arguments])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [module[1], *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(module[1], run_name="__main__")
+    return ended.value.code
+
+
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_every_block_of_code_runs(page, folder, monkeypatch):
+    own = jformer.api.get_config
+
+    def small_config(*name, **keys):
+        return replaced(own(*name, **keys), SMALL)
+
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(jformer.api, "get_config", small_config)
+    pairs = [("one two three", "eins zwei drei"), ("four five", "vier fünf")] * 20
+    names = {"pairs": pairs, "validation": pairs[:4], "DIR": NAMED["DIR"]}
+    for block in blocks(Path(__file__).parents[1] / page):
+        if block.language == "sh":
+            for command in commands(block.text):
+                assert status(command) == 0, f"{block.place}: {command}"
+        elif block.language == "python" and str(page) not in PYTHON_NOT_RUN:
+            exec(compile(block.text, block.place, "exec"), names)
+
+
+def test_what_is_named_as_not_to_be_run_is_there():
+    programs = {
+        command.split()[0]
+        for page in PAGES
+        for block in blocks(page)
+        if block.language == "sh"
+        for command in commands(block.text)
+    }
+    assert NOT_RUN.keys() <= programs
+    for page in PYTHON_NOT_RUN:
+        assert any(block.language == "python" for block in blocks(Path(page)))
