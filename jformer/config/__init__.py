@@ -18,7 +18,7 @@ from jformer.config.model import ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import Section, key, nearest, replaced, thaw
+from jformer.schema import Section, choice, key, nearest, replaced, thaw
 
 # The token ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
@@ -39,6 +39,12 @@ class Config(Section):
 
     name: str = key("base", "name of the config, and of its default run directory")
     seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
+    compilation_cache: str = choice(
+        "keep compiled programs in ~/.cache/jformer/xla for later starts; auto: on GPU and TPU",
+        "auto",
+        "on",
+        "off",
+    )
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     train: TrainConfig = dataclasses.field(default_factory=TrainConfig)

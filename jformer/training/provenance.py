@@ -40,6 +40,7 @@ MAY_CHANGE = (
     "model.remat",
     "model.scan_layers",
     "data.cache",
+    "compilation_cache",
     "parallel.",
     "decode.",
 )

@@ -16,6 +16,7 @@ from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.rundir import config_of
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
+from jformer.training.compilation import use_compilation_cache
 from jformer.training.provenance import check_config, check_vocabulary
 from jformer.training.retention import averaged
 
@@ -66,6 +67,7 @@ def restore(workdir: Path, which: str = "average") -> Restored:
     `UserError` that says what is missing.
     """
     config = config_of(workdir)
+    use_compilation_cache(config)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = make_model(config, vocabularies)
     checkpoints = Checkpoints(workdir)
