@@ -23,7 +23,18 @@ checkpoint.
 import sys
 
 from jformer.command_line import command_of, exit_status, use_huge_pages
-from jformer.commands import data, doctor, evaluate, report, score, summary, sweep, train, translate
+from jformer.commands import (
+    completion,
+    data,
+    doctor,
+    evaluate,
+    report,
+    score,
+    summary,
+    sweep,
+    train,
+    translate,
+)
 
 COMMANDS = {
     "train": train,
@@ -35,6 +46,7 @@ COMMANDS = {
     "report": report,
     "sweep": sweep,
     "doctor": doctor,
+    "completion": completion,
 }
 
 
