@@ -65,7 +65,7 @@ def typed(request, tmp_path, monkeypatch, capsys):
 
 
 CASES = [
-    ("transl\t", ["translate"]),
+    ("transl\t--pref\t", ["translate", "--prefix="]),
     ("translate --wo\tdat\t", ["translate", "--workdir=data"]),
     ("translate --form\tj\t", ["translate", "--format=jsonl"]),
     ("score --inp\t --data=data/i\t", ["score", "--inp", "--data=data/input.en"]),
@@ -81,6 +81,12 @@ CASES = [
 def test_words_flags_keys_values_and_files_are_completed(typed):
     for keys, arguments in CASES:
         assert [word.rstrip("/") for word in typed(f"jformer {keys}")] == arguments
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("typed", ["bash"], indirect=True)  # the others do not break words at =
+def test_what_adam_and_adamw_begin_with_is_completed_behind_the_equals_sign(typed):
+    assert typed("jformer --config.optimizer.name=\tw") == ["--config.optimizer.name=adamw"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
