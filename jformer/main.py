@@ -26,6 +26,7 @@ import sys
 from jformer.command_line import command_of, exit_status, use_huge_pages
 from jformer.commands import (
     attention,
+    completion,
     data,
     doctor,
     evaluate,
@@ -48,6 +49,7 @@ COMMANDS = {
     "report": report,
     "sweep": sweep,
     "doctor": doctor,
+    "completion": completion,
 }
 
 

@@ -1,6 +1,8 @@
 """Show versions, devices and optional packages, and how to get what is missing.
 
-doctor
+    doctor
+
+It takes no flags.
 """
 
 from jformer.errors import UserError

@@ -18,7 +18,7 @@ from jformer.config.model import ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import Section, is_own, key, nearest, replaced, thaw, walk
+from jformer.schema import Section, choice, is_own, key, nearest, replaced, thaw, walk
 
 # The token ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
@@ -41,6 +41,12 @@ class Config(Section):
     seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
     plugins: str = key(
         "", "Python files, with commas between, that define parts of your own; docs/plugins.md"
+    )
+    compilation_cache: str = choice(
+        "keep compiled programs in ~/.cache/jformer/xla; auto: where JAX loads them again",
+        "auto",
+        "on",
+        "off",
     )
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)

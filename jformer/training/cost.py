@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from jformer.config import Config
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
+from jformer.training.compilation import use_compilation_cache
 from jformer.training.flops import multiply_adds
 from jformer.training.restore import make_model, parameter_shapes
 from jformer.training.setup import from_config
@@ -96,6 +97,7 @@ def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
 
     If `gigabytes` is not 0, a line says which batch fits into it. Explanations go to the log.
     """
+    use_compilation_cache(config)
     rows = forward_costs(config, S, T)
     rows.append(("total", sum(row[1] for row in rows), sum(row[2] for row in rows)))
     yield f"{'module':<24}{'parameters':>14}{'multiply-adds':>18}{'FLOPs':>18}"

@@ -43,6 +43,7 @@ MAY_CHANGE = (
     "model.scan_layers",
     "data.cache",
     "plugins",
+    "compilation_cache",
     "parallel.",
     "decode.",
 )

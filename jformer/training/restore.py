@@ -17,6 +17,7 @@ from jformer.model.transformer import Transformer
 from jformer.plugins import find_parts, tell_changed
 from jformer.rundir import config_to_open
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
+from jformer.training.compilation import use_compilation_cache
 from jformer.training.provenance import check_config, check_vocabulary, warn_of_changed_plugins
 from jformer.training.retention import averaged
 
@@ -70,6 +71,7 @@ def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restore
     """
     config = config_to_open(workdir, plugins)
     tell_changed(plugins)
+    use_compilation_cache(config)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = make_model(config, vocabularies.target.size, vocabularies.source.size)
     checkpoints = Checkpoints(workdir)

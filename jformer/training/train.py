@@ -13,6 +13,7 @@ from jformer.rundir import create, locked
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
+from jformer.training.compilation import use_compilation_cache
 from jformer.training.likelihood import pairs_beyond
 from jformer.training.loop import loop
 from jformer.training.monitor import Monitor, OnMetrics, Profile
@@ -45,6 +46,7 @@ def train(
     say(f"workdir     {workdir}")
     steps, corpus = f"{config.train.steps:,} steps", config.data
     say(f"config      {config.name}, {steps} on {corpus.name}, {corpus.languages}")
+    use_compilation_cache(config)
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
     try_own_parts(config)
