@@ -4,10 +4,10 @@ import json
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
-import jformer
 from configs.small import get_config as small_base
 from configs.table3 import get_config as row_of_the_paper
 from experiments import table3, table3_small
@@ -163,23 +163,21 @@ def test_test_sets_scored_by_path_have_short_names_and_a_line_each(write_run):
 
 def test_runs_on_different_texts_from_python_are_different_rows(tmp_path):
     """Such a text has no name; a run on the same one, with another seed, shares the row."""
-    config = {"train.steps": 1, "train.batch_tokens": 64, "data.max_length": 16}
-    config |= {
-        "data.vocabulary_size": 260,
-        "model.num_layers": 1,
-        "model.d_model": 8,
-        "model.d_ff": 8,
-        "model.num_heads": 1,
-    }
+    stored = Path(__file__).parents[1] / "stored_run" / "run"
     for name, text, seed in (("a", "one", 0), ("b", "two", 0), ("c", "two", 1)):
-        keys = {**config, "seed": seed}
-        pairs = [(text, text)]
-        jformer.train(jformer.get_config("tiny:given", **keys), pairs, pairs, tmp_path / name)
+        run = shutil.copytree(stored, tmp_path / name)
+        config = json.loads((run / "config.json").read_text())
+        config["data"] |= {"name": "given", "train": "", "validation": "", "test": ""}
+        (run / "config.json").write_text(json.dumps({**config, "seed": seed}))
+        (checkpoint,) = (run / "checkpoints").iterdir()
+        (checkpoint / "SHA256SUMS").unlink()
+        position = checkpoint / "position" / "metadata"
+        content = json.loads(position.read_text())
+        position.write_text(json.dumps({**content, "text": [["pairs", text]]}))
     rows = read_rows(find_runs([tmp_path]))
     assert [[run.workdir.name for run in row.runs] for row in rows] == [["b", "c"], ["a"]]
-    base, one = (row.label for row in rows)
-    assert base == "base"
-    assert re.fullmatch("text=[0-9a-f]{8}", one)
+    assert rows[0].label == "base"
+    assert re.fullmatch("text=[0-9a-f]{8}", rows[1].label)
     assert re.fullmatch("base: text=[0-9a-f]{8}", base_line(rows))
 
 
