@@ -28,10 +28,11 @@ th, td {{ border-bottom: 1px solid {LINE}; padding: .25rem .6rem; text-align: ri
 th {{ white-space: normal; vertical-align: bottom; }}
 th:first-child, td:first-child {{ text-align: left; position: sticky; left: 0;
                                  background: Canvas; }}
-td:first-child, td:nth-child(2), td:last-child {{ white-space: normal; overflow-wrap: anywhere;
-                                                min-width: 9rem; max-width: 20rem; }}
+td:first-child {{ min-width: min(13rem, 45vw); max-width: 24rem; }}
+td:first-child, td:nth-child(2), td:last-child {{ white-space: normal; overflow-wrap: anywhere; }}
 :is(th, td):is(:nth-child(2), :last-child) {{ text-align: left; }}
-td:last-child {{ min-width: 14rem; font-size: .85em;
+td:nth-child(2) {{ min-width: 9rem; max-width: 20rem; }}
+td:last-child {{ min-width: 18rem; font-size: .85em;
                 color: color-mix(in srgb, CanvasText 65%, Canvas); }}
 p {{ overflow-wrap: anywhere; }}
 .js-plotly-plot text:not(.hoverlayer *) {{ fill: CanvasText !important; }}
