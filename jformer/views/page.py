@@ -5,7 +5,7 @@ import textwrap
 from typing import Any
 
 from jformer.errors import import_extra
-from jformer.views.report import Row, base_line, table
+from jformer.views.report import Row, notes, table
 
 # Split and name in metrics.jsonl, title of the plot, label of its y axis.
 CURVES = (
@@ -27,8 +27,14 @@ table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; white-sp
 th, td {{ border-bottom: 1px solid {LINE}; padding: .25rem .6rem; text-align: right; }}
 th {{ white-space: normal; vertical-align: bottom; }}
 th:first-child, td:first-child {{ text-align: left; position: sticky; left: 0;
-                                 background: Canvas; white-space: normal;
-                                 min-width: 11rem; max-width: 24rem; overflow-wrap: anywhere; }}
+                                 background: Canvas; }}
+td:first-child {{ min-width: min(13rem, 45vw); max-width: 24rem; }}
+td:first-child, td:nth-child(2), td:last-child {{ white-space: normal; overflow-wrap: anywhere; }}
+:is(th, td):is(:nth-child(2), :last-child) {{ text-align: left; }}
+td:nth-child(2) {{ min-width: 9rem; max-width: 20rem; }}
+td:last-child {{ min-width: 18rem; font-size: .85em;
+                color: color-mix(in srgb, CanvasText 65%, Canvas); }}
+p {{ overflow-wrap: anywhere; }}
 .js-plotly-plot text:not(.hoverlayer *) {{ fill: CanvasText !important; }}
 """
 LAYOUT = {
@@ -63,7 +69,7 @@ def page(rows: list[Row]) -> str:
 <div class="wide"><table><thead><tr>{head}</tr></thead>
 <tbody>
 {body}</tbody></table></div>
-<p>{html.escape(base_line(rows))}</p>
+{"".join(f"<p>{html.escape(note)}</p>" for note in notes(rows))}
 {curves(rows)}
 </body>
 </html>

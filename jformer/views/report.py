@@ -4,6 +4,7 @@ Run directories are only read, never written to; their runs may still be in trai
 """
 
 import dataclasses
+import hashlib
 import itertools
 import logging
 import re
@@ -19,9 +20,10 @@ from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.evaluation.scores import METRICS, REPORTED
 from jformer.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
-from jformer.results import read_results
+from jformer.results import SACREBLEU, read_results
 from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics
 from jformer.schema import flatten
+from jformer.training.checkpoint import Checkpoints
 from jformer.training.cost import parameters
 from jformer.training.restore import make_model, parameter_shapes
 
@@ -39,6 +41,7 @@ class RunSummary:
     parameters: int | None  # None: there is no vocabulary yet
     lines: list[dict[str, Any]]  # of metrics.jsonl
     scores: dict[str, dict[str, Any]]  # by split
+    text: str = ""  # identifies pairs given from Python, which the config does not name
 
     @property
     def step(self) -> int:
@@ -88,7 +91,7 @@ def base_line(rows: list[Row]) -> str:
     for key in dict.fromkeys(key for row in rows for key in row.changes):
         # Some run has the most common value, so there is a row that does not change it.
         other = next(row for row in rows if key not in row.changes)
-        kept[key] = flat_as_given(other.runs[0].config)[key]
+        kept[key] = flat_as_given(other.runs[0])[key]
     return f"base: {named(kept)}" if kept else ""
 
 
@@ -124,7 +127,14 @@ def read_run(workdir: Path) -> RunSummary:
         model = make_model(config, words.target.size, words.source.size)
         count = sum(parameters(parameter_shapes(model)).values())
     lines = read_metrics(workdir)
-    return RunSummary(workdir, config, count, lines, read_results(workdir))
+    text = given_text(workdir) if config.data.name == "given" else ""
+    return RunSummary(workdir, config, count, lines, read_results(workdir), text)
+
+
+def given_text(workdir: Path) -> str:
+    """Return a short hash of the text of a run; before its first checkpoint, its directory."""
+    hashes = [content for _, content in Checkpoints(workdir).newest_position().get("text", [])]
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()[:8] if hashes else str(workdir)
 
 
 def read_rows(workdirs: Sequence[Path]) -> list[Row]:
@@ -141,7 +151,7 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     if not runs:
         return []
     flat = [flat_with_widths(run.config) for run in runs]
-    given = [flat_as_given(run.config) for run in runs]
+    given = [flat_as_given(run) for run in runs]
     # The most frequent value of each key; of equally frequent ones, the first.
     common = {key: statistics.mode(values[key] for values in given) for key in given[0]}
     base = {key: statistics.mode(values[key] for values in flat) for key in flat[0]}
@@ -159,23 +169,50 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     return rows
 
 
-def flat_as_given(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in flatten(config).items() if key not in UNSEEN}
+def flat_as_given(run: RunSummary) -> dict[str, Any]:
+    flat = {**flatten(run.config), "data.text": run.text}
+    return {key: value for key, value in flat.items() if key not in UNSEEN}
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Return for each path the fewest of its last parts that no other path ends with."""
+    parts = {name: Path(name).parts for name in names}
+    found = {}
+    for name, own in parts.items():
+        others = [other for other in parts if other != name]
+        tails = (own[-n:] for n in range(1, len(own) + 1))
+        alone = (t for t in tails if all(parts[other][-len(t) :] != t for other in others))
+        found[name] = str(Path(*next(alone, own)))
+    return found
+
+
+def names_of_test_sets(rows: list[Row]) -> dict[str, str]:
+    """Return the name of each test set in the columns: for one that is a path a short one."""
+    names = dict.fromkeys(name for row in rows for run in row.runs for name in run.scores)
+    short = short_names([*names])
+    return {name: name if name.startswith(SACREBLEU) else short[name] for name in names}
+
+
+def notes(rows: list[Row]) -> list[str]:
+    """Return the lines below the table: the base of its rows, and its test sets' paths."""
+    sets = [f"{short}: {name}" for name, short in names_of_test_sets(rows).items() if short != name]
+    return [*filter(None, [base_line(rows)]), *sets]
 
 
 def table(rows: list[Row]) -> list[list[str]]:
     """Return the heading, then the cells of every row."""
-    splits = list(dict.fromkeys(split for row in rows for run in row.runs for split in run.scores))
-    several = any(len(row.runs) > 1 for row in rows)
-    columns = {"changed": [row.label for row in rows]}
-    if several:
+    folders = [[str(run.workdir) for run in row.runs] for row in rows]
+    names = short_names([*itertools.chain.from_iterable(folders)])
+    columns = {"run": [", ".join(names[folder] for folder in of_row) for of_row in folders]}
+    columns["changed"] = [row.label for row in rows]
+    if any(len(row.runs) > 1 for row in rows):
         columns["seeds"] = [str(len({run.config.seed for run in row.runs})) for row in rows]
     columns["state"] = [", ".join(dict.fromkeys(run.state for run in row.runs)) for row in rows]
     columns["validation NLL"] = [spread(last_likelihoods(row), 3) for row in rows]
-    for split, name in itertools.product(splits, REPORTED):
+    for (split, short), name in itertools.product(names_of_test_sets(rows).items(), REPORTED):
         metric = METRICS[name]
         means = [spread(scores_of(row, split, name), metric.digits) for row in rows]
-        columns[f"{split} {metric.short}"] = means
+        columns[f"{short} {metric.short}"] = means
     counts = [row.runs[0].parameters for row in rows]
     columns["parameters"] = ["-" if count is None else f"{count:,}" for count in counts]
     columns["FLOPs"] = [exponent(mean_spent(row, "flops")) for row in rows]
@@ -184,6 +221,7 @@ def table(rows: list[Row]) -> list[list[str]]:
         papers = zip(*(of_paper(row.paper) for row in rows), strict=True)
         for name, cells in zip(("row", "BLEU", "PPL", "parameters"), papers, strict=True):
             columns[f"paper's {name}"] = [*cells]
+    columns["directory"] = [", ".join(of_row) for of_row in folders]
     return [[*columns], *map(list, zip(*columns.values(), strict=True))]
 
 
@@ -234,5 +272,5 @@ def duration(seconds: float | None) -> str:
 
 
 def markdown(rows: list[Row]) -> str:
-    """Format the table in Markdown, followed by the base values of the keys that rows change."""
-    return f"{console.markdown(table(rows))}\n\n{base_line(rows)}".rstrip()
+    """Format the table in Markdown, followed by its notes."""
+    return "\n\n".join([console.markdown(table(rows)), *notes(rows)])

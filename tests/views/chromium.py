@@ -18,6 +18,6 @@ def open_page(path: Path, *flags: str) -> tuple[str, str]:
             CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
             "--virtual-time-budget=5000", *flags, "--dump-dom", path.as_uri(),
         ],
-        capture_output=True, text=True, check=True,
+        capture_output=True, text=True, check=True, timeout=60,  # a dialog would wait for ever
     )  # fmt: skip
     return ended.stdout, ended.stderr

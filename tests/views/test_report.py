@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,9 @@ from jformer.views.report import (
     exponent,
     find_runs,
     markdown,
+    notes,
     read_rows,
+    short_names,
     spread,
     table,
 )
@@ -76,7 +79,8 @@ def write_run(tmp_path):
 def cells(rows):
     """The rows of the table by what they change, as {heading: cell}."""
     heading, *lines = table(rows)
-    return {line[0]: dict(zip(heading, line, strict=True)) for line in lines}
+    found = [dict(zip(heading, line, strict=True)) for line in lines]
+    return {row["changed"]: row for row in found}
 
 
 def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, tmp_path):
@@ -86,9 +90,11 @@ def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, 
     found = cells(read_rows(find_runs([tmp_path / "runs"])))
     assert list(found) == ["base", "dropout=0.5", "num_heads=2"]
     assert found["dropout=0.5"] == {
-        "changed": "dropout=0.5", "state": "complete", "validation NLL": "2.125",
+        "run": "model.dropout=0.5", "changed": "dropout=0.5", "state": "complete",
+        "validation NLL": "2.125",
         "validation BLEU": "29.00", "validation chrF": "58.00", "validation PPL": "8.500",
         "parameters": "1,417,216", "FLOPs": "3.3e12", "time": "1:01:15",
+        "directory": str(tmp_path / "runs" / "model.dropout=0.5"),
     }  # fmt: skip
 
 
@@ -124,6 +130,61 @@ def test_seeds_are_one_row_with_their_spread(write_run, tmp_path):
     assert {name: row["seeds"] for name, row in found.items()} == {"base": "3", "num_heads=2": "1"}
     assert found["base"]["validation BLEU"] == "31.00 ± 1.00"
     assert found["num_heads=2"]["validation BLEU"] == "29.00"
+
+
+def test_a_run_has_the_end_of_its_path_by_which_it_differs_as_a_name(write_run, tmp_path):
+    for name, heads in (("a/seed=0", 8), ("a/seed=1", 8), ("b/seed=1", 4), ("b/last", 2)):
+        write_run(name, {"model.num_heads": heads})
+    runs = tmp_path / "runs"
+    found = cells(read_rows(find_runs([runs / "a", runs / "b"])))
+    assert {row: (cell["run"], cell["directory"]) for row, cell in found.items()} == {
+        "base": ("seed=0, a/seed=1", f"{runs}/a/seed=0, {runs}/a/seed=1"),
+        "num_heads=4": ("b/seed=1", f"{runs}/b/seed=1"),
+        "num_heads=2": ("last", f"{runs}/b/last"),
+    }
+
+
+def test_paths_are_shortened_to_what_no_other_ends_with():
+    assert short_names(["test", "/x/test", "/x/dev", "y/dev", "."]) == {
+        "test": "test", "/x/test": "x/test", "/x/dev": "x/dev", "y/dev": "y/dev", ".": ".",
+    }  # fmt: skip
+
+
+def test_test_sets_scored_by_path_have_short_names_and_a_line_each(write_run):
+    run = write_run("base")
+    names = ["test", "/a/long/path/news", "/another/path/test", "sacrebleu:wmt14/full"]
+    (run / "results.json").write_text(json.dumps({name: {"bleu": 30.0} for name in names}))
+    rows = read_rows([run])
+    bleu = [heading for heading in table(rows)[0] if heading.endswith(" BLEU")]
+    assert bleu == ["test BLEU", "news BLEU", "path/test BLEU", "sacrebleu:wmt14/full BLEU"]
+    legend = ["news: /a/long/path/news", "path/test: /another/path/test"]
+    assert markdown(rows).split("\n\n")[1:] == notes(rows) == legend
+
+
+def test_runs_on_different_texts_from_python_are_different_rows(tmp_path):
+    """Such a text has no name; a run on the same one, with another seed, shares the row."""
+    stored = Path(__file__).parents[1] / "stored_run" / "run"
+    for name, text, seed in (("a", "one", 0), ("b", "two", 0), ("c", "two", 1)):
+        run = shutil.copytree(stored, tmp_path / name)
+        config = json.loads((run / "config.json").read_text())
+        config["data"] |= {"name": "given", "train": "", "validation": "", "test": ""}
+        (run / "config.json").write_text(json.dumps({**config, "seed": seed}))
+        (checkpoint,) = (run / "checkpoints").iterdir()
+        (checkpoint / "SHA256SUMS").unlink()
+        position = checkpoint / "position" / "metadata"
+        content = json.loads(position.read_text())
+        position.write_text(json.dumps({**content, "text": [["pairs", text]]}))
+    rows = read_rows(find_runs([tmp_path]))
+    assert [[run.workdir.name for run in row.runs] for row in rows] == [["b", "c"], ["a"]]
+    assert rows[0].label == "base"
+    assert re.fullmatch("text=[0-9a-f]{8}", rows[1].label)
+    assert re.fullmatch("base: text=[0-9a-f]{8}", base_line(rows))
+
+
+def test_a_text_from_python_is_not_known_before_the_first_checkpoint(write_run, tmp_path):
+    for name in ("a", "b"):
+        write_run(name, {"data.name": "given", "data.directory": "", "data.hub": ""}, steps=0)
+    assert [len(row.runs) for row in read_rows(find_runs([tmp_path / "runs"]))] == [1, 1]
 
 
 def test_the_papers_figures_stand_beside_the_rows_that_are_the_papers(write_run, tmp_path):
@@ -261,7 +322,7 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
     rows = read_rows(find_runs([tmp_path / "runs"]))
     assert capsys.readouterr().out == markdown(rows) + "\n"
     *lines, nothing, base = markdown(rows).splitlines()
-    assert lines[0].startswith("| changed | state |")
+    assert lines[0].startswith("| run | changed | state |")
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
     assert (nothing, base) == ("", "base: train=")
     text = output.read_text()
