@@ -20,6 +20,7 @@ NAMED = {
     "PREFIX": "corpus",
     "FILE": "written.svg",
     "GB": "1",
+    "TEXT": "one",
     "ID": "1",
     "MULTI30K": "multi30k",
 }
