@@ -53,17 +53,17 @@ def find_part(section: Section, key: str, name: str, plugins: str) -> Any:
 
 def load_all(plugins: str) -> dict[str, Plugin]:
     """Return the plugins by file name."""
-    return {file: load(file) for file in plugins.split(",") if file}
+    return {file: load(file, os.path.abspath(file)) for file in plugins.split(",") if file}
 
 
 @functools.cache
-def load(file: str) -> Plugin:
+def load(file: str, path: str) -> Plugin:
     """Run a Python file, once in a process, as an import does."""
     try:
-        content = Path(file).read_bytes()
+        content = Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"config.plugins={file}: cannot be read ({error.strerror})") from error
-    module = ModuleType(f"jformer_plugin_{hashlib.sha256(file.encode()).hexdigest()[:8]}")
+    module = ModuleType(f"jformer_plugin_{hashlib.sha256(path.encode()).hexdigest()[:8]}")
     module.__file__ = file
     sys.modules[module.__name__] = module  # where dataclasses, as flax's modules are, look for it
     with naming_failures_in(file):

@@ -31,6 +31,8 @@ def try_own_parts(config: Config) -> None:
             model = make_model(config, config.data.vocabulary_size)
             jax.eval_shape(lambda params: decode_once(model, params), state.params)
     except UserError as error:
+        if str(error).startswith("config."):
+            raise  # the key is named
         raise UserError(f"{' and '.join(own)}: {error}") from error
     except Exception as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())
