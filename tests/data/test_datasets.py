@@ -292,7 +292,7 @@ def test_a_directory_that_is_none_is_named(tmp_path):
 @pytest.mark.parametrize("pair", ["en-de", "de-en"])
 def test_what_is_wanted_has_its_published_spelling_in_either_direction(pair):
     text = wanted(config("", "wmt14", pair))
-    for file in ("europarl-v7.de-en.de", "newstest2013.en", "--config.data.directory=FOLDER"):
+    for file in ("europarl-v7.de-en.de", "newstest2013.en", "config.data.directory=FOLDER"):
         assert file in text
     assert ("newstest2014-deen-src.en" in text) == (pair == "en-de")
 

@@ -87,7 +87,7 @@ def wait_for(condition, process):
 def test_each_point_is_a_whole_run_and_the_table_has_all(undisturbed):
     folder, ended = undisturbed
     heading, _, *rows = table_of(ended.stdout)
-    assert [row[0] for row in rows] == ["base", "dropout=0.4"]
+    assert [row[0] for row in rows] == ["base", "model.dropout=0.4"]
     assert {row[heading.index("state")] for row in rows} == {"complete"}
     for name in ("base", "model.dropout=0.4"):
         scores = json.loads((folder / name / "scores.json").read_text())
@@ -152,7 +152,7 @@ def test_the_points_of_a_sweep_are_run_and_a_row_each_is_printed(sweep, capsys):
     assert sweep(5, "--jobs=2") == 0
     out, err = capsys.readouterr()
     heading, _, *rows = table_of(out)
-    assert [row[0] for row in rows] == ["base", "dropout=0.4"]
+    assert [row[0] for row in rows] == ["base", "model.dropout=0.4"]
     assert {row[heading.index("state")] for row in rows} == {"complete"}
     assert {row[heading.index("validation BLEU")] for row in rows} == {"5.00"}
     assert err.splitlines()[0] == "sweep       2 points, 0 complete"
