@@ -7,9 +7,9 @@ import pytest
 
 from configs import base
 from configs.table3 import ROWS, get_config
+from jformer.command_line import parse
 from jformer.config import freeze
 from jformer.errors import UserError
-from jformer.main import parse
 from jformer.model.transformer import Transformer
 from jformer.paper import TABLE_3
 from jformer.schema import flatten
