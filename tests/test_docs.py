@@ -102,7 +102,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("documented")
     lay_out(folder)
     stored = Path("tests/stored_run/run").absolute()
-    for name in ("runs/tiny-phrases-en-de", "runs/heads", "runs/mine"):
+    for name in ("runs/tiny-phrases-en-de", "runs/heads", "runs/backwards"):
         (folder / name).symlink_to(stored)
     return folder
 

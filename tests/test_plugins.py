@@ -91,6 +91,7 @@ def test_own_parts_are_trained_and_the_run_keeps_a_copy_of_their_file(folder):
     assert dataclasses.replace(run, model=usual).score(["120 120"], ["021"])[0].log_prob != before
 
 
+@pytest.mark.process
 def test_a_stopped_run_with_own_parts_ends_with_the_bits_of_an_undisturbed_one(folder):
     keys = {"model.norm": "Same", "optimizer.name": "lion"}
     config = own_config(folder, **keys, **{"train.log_every": 1})
@@ -146,6 +147,7 @@ def test_neither_load_nor_report_runs_a_plugin_that_was_not_named(strange_run, f
     assert not (folder / "was-run").exists()
 
 
+@pytest.mark.process
 def test_a_run_whose_optimizer_and_data_alone_are_own_opens_without_them(folder):
     keys = {"optimizer.name": "lion", "data.name": "backwards"}
     config = own_config(folder, **keys)
@@ -169,6 +171,7 @@ def test_the_test_sets_of_an_own_data_set_are_scored(folder, capsys):
     assert "is complete at step 6" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_changed_plugin_is_reported_and_its_scores_are_not_taken_for_known(folder, capsys):
     run = trained(folder, **{"model.norm": "Same"})
     (folder / "parts.py").write_text(ONE.replace("return x_BLD *", "return 2 * x_BLD *"))
