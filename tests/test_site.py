@@ -157,3 +157,13 @@ def test_a_site_that_is_opened_from_its_folder_can_be_searched(site):
     shown, console = browse(page.as_uri())
     assert console == []
     assert re.search(r'href="[^"]*config\.html\?h=', shown)
+
+
+def test_a_folder_with_other_files_is_not_built_into(tmp_path):
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "own.txt").write_text("kept")
+    command = [sys.executable, "-m", "docs.site.build", tmp_path]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 2
+    assert "holds other files than those of a site; name another folder" in built.stderr
+    assert (tmp_path / "pages" / "own.txt").read_text() == "kept"

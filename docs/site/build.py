@@ -7,6 +7,7 @@ The pages are docs/*.md and a few files of the project. Where a page has a marke
 files of the project lead to GitHub.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -16,10 +17,11 @@ from pathlib import Path
 
 from docs.site.reference import MARKERS
 from jformer.command_line import exit_status
-from jformer.errors import RunError, import_extra
+from jformer.errors import RunError, UserError, import_extra
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+SETTINGS = "zensical.toml"
 REPOSITORY = "https://github.com/jformer/jformer"
 PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))} | {
     "log.md": ROOT / "experiments/LOG.md",
@@ -61,19 +63,23 @@ def page(source: Path) -> str:
 
 
 def build(folder: Path) -> int:
-    """Write the pages to FOLDER/pages and the site to FOLDER/site."""
+    """Write FOLDER/pages and the site FOLDER/site, in place of older ones."""
     import_extra("zensical", "the site", "-e '.[docs]'")
+    if folder.exists() and any(folder.iterdir()) and not (folder / SETTINGS).exists():
+        raise UserError(f"{folder}: holds other files than those of a site; name another folder")
     pages = folder / "pages"
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(ROOT / "docs/pictures", pages / "pictures")
     shutil.copytree(HERE / "assets", pages / "assets")
     for name, source in PAGES.items():
         (pages / name).write_text(page(source), encoding="utf-8")
-    shutil.copy(HERE / "zensical.toml", folder)
+    shutil.copy(HERE / SETTINGS, folder)
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     return subprocess.run(command, cwd=folder).returncode
 
 
 if __name__ == "__main__":
-    folder = Path(*sys.argv[1:] or ["build/docs"])
-    sys.exit(exit_status("docs.site.build", lambda: build(folder), debug=False))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("build/docs"))
+    options = parser.parse_args()
+    sys.exit(exit_status("docs.site.build", lambda: build(options.folder), debug=False))
