@@ -16,10 +16,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jformer.command_line import naming_failures_in, parse
+from jformer.command_line import parse
 from jformer.config import Config
 from jformer.data.pipeline import open_corpora
 from jformer.errors import UserError
+from jformer.plugins import naming_failures_in
 from jformer.rundir import config_of, has_run, last_metrics
 from jformer.training.setup import check_same_config
 
