@@ -36,6 +36,11 @@ log = logging.getLogger(__name__)
 
 SHORTEST_BUCKET = 16  # source positions; buckets double from here
 PARTS = 8  # a pool is refilled in parts of this share of its places
+# A compiled search is made for these keys, takes those as arguments, and does not see the others.
+COMPILED = ("search", "beam_size", "n_best", "top_k", "top_p")
+ARGUMENTS = (
+    "length_penalty", "length_penalty_beta", "diversity", "min_length", "temperature", "seed",
+)  # fmt: skip
 
 State = tuple[Sentence, Search]
 
@@ -117,7 +122,10 @@ class Pool:
 
     def __init__(self, decoder: Decoder, rows: int, parts: int, long: bool):
         self._decoder, self._rows, self._always_long = decoder, rows, long
-        self._static = (decoder.models, decoder.config)
+        config = decoder.config
+        compiled = {key: getattr(config, key) for key in COMPILED}
+        self._static = (decoder.models, DecodeConfig(**compiled))
+        self._keys = {key: np.asarray(getattr(config, key)) for key in ARGUMENTS}
         self.part = max(1, rows // parts)
         self._shape, self._long = (0, 0), False
         self._numbers = np.full(rows, -1)  # of the requests; -1: the place is free
@@ -176,7 +184,8 @@ class Pool:
         """Search until a part of the pool is done, or all of it; yield and remove what is done."""
         waiting = ~self.occupied() | (self._t >= self._shape[1] - 1)
         enough = self._rows if last else min(self._rows, int(waiting.sum()) + self.part)
-        self._state, seen = run_searches(*self._static, self._decoder.params, self._state, enough)
+        arguments = (self._decoder.params, self._keys, self._state, enough)
+        self._state, seen = run_searches(*self._static, *arguments)
         busy, t, found = jax.device_get(seen)
         self._t = np.where(self.occupied(), t, 0)
         for place in np.flatnonzero(self.occupied() & ~busy):
@@ -237,11 +246,20 @@ def insert(
     return jax.tree.map(lambda old, new: old.at[places_R].set(new, mode="drop"), state, fresh)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
 def run_searches(
-    models: Models, config: DecodeConfig, params: tuple[Any, ...], state: State, enough: Array
+    models: Models,
+    config: DecodeConfig,
+    params: tuple[Any, ...],
+    keys: dict[str, Array],
+    state: State,
+    enough: Array,
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
-    """Advance until `enough` places wait; return the pool, and what the host needs to see of it."""
+    """Advance until `enough` places wait; return the pool, and what the host needs to see of it.
+
+    `keys` are those of the config that a compiled search takes as arguments.
+    """
+    config = dataclasses.replace(config, **keys)
     sentences_B, searches_B = state
     extend: Callable = beam.beam_step if config.search == "beam" else sampling.sample_step
     extend = functools.partial(extend, ensemble.make_step(models, params), config)

@@ -78,10 +78,11 @@ def shapes(monkeypatch):
     """The shapes that a pool goes through: sentences, source positions, tokens."""
     seen, grown = [], pool.run_searches
 
-    def watched(models, config, params, state, enough):
+    def watched(*arguments):
+        *_, state, _ = arguments
         B, _, T = state[1].live_tokens_WT.shape[-3:]
         seen.append((B, state[0].memory[0].mask_B11S.shape[-1], T))
-        return grown(models, config, params, state, enough)
+        return grown(*arguments)
 
     monkeypatch.setattr(pool, "run_searches", watched)
     return seen
@@ -186,6 +187,28 @@ def test_what_is_drawn_for_a_request_depends_on_its_seed():
     samples = [[one.tokens for one in every] for every in found_by(decoder_of(config, 4), requests)]
     assert samples[0] == samples[3]
     assert samples[0] != samples[1] != samples[2] != samples[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "value"),
+    [
+        (CONFIG, "length_penalty", 2.5),
+        (CONFIG, "length_penalty_beta", 0.0),
+        (CONFIG, "diversity", 0.7),
+        (CONFIG, "min_length", 4),
+        (CONFIG, "max_length", 9),
+        (DecodeConfig(search="sampling", max_extra_length=30), "seed", 2**32 - 1),
+        (DecodeConfig(search="sampling", max_extra_length=30), "temperature", 0.3),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_another_value_changes_what_is_found_and_compiles_nothing(config, key, value):
+    requests = some_requests(8, 28)
+    before = found_by(decoder_of(config, 8), requests)
+    compiled = pool.run_searches._cache_size()
+    other = dataclasses.replace(config, **{key: value})
+    assert found_by(decoder_of(other, 8), requests) != before
+    assert pool.run_searches._cache_size() == compiled
 
 
 @given(

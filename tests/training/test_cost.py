@@ -100,7 +100,7 @@ def test_the_search_of_base_lowers_for_tpu_and_cuda():
     @jax.jit
     def search(params, *new):
         state = init_searches((model,), BASE.decode, params, *new)
-        return run_searches((model,), BASE.decode, params, state, 8)[1][2]
+        return run_searches((model,), BASE.decode, params, {}, state, 8)[1][2]
 
     exported = jax.export.export(search, platforms=["tpu", "cuda"])(params, *new)
     assert [leaf.shape for leaf in exported.out_avals] == [(8, 4, T), (8, 4), (8, 4)]
