@@ -15,6 +15,7 @@ hypotheses, EOS counted.
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import statistics
 import time
@@ -75,14 +76,17 @@ class Batches(pool.Pool):
 
 
 GROW, POOL, SEARCH = beam.beam_step, pool.Pool, pool.run_searches
-# Compiled apart, with another step.
-SEARCH_TO_LIMITS = jax.jit(SEARCH.__wrapped__, static_argnums=(0, 1), donate_argnums=4)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
+def search_to_limits(*arguments):
+    return SEARCH.__wrapped__(*arguments)
 
 
 def as_way(way: str) -> None:
     pool.Pool = POOL if way == "refill" else Batches
     beam.beam_step = to_limits if way == "to limits" else GROW
-    pool.run_searches = SEARCH_TO_LIMITS if way == "to limits" else SEARCH
+    pool.run_searches = search_to_limits if way == "to limits" else SEARCH
 
 
 def to_limits(step, config, sentence, search):
