@@ -1,6 +1,6 @@
 """jformer: the Transformer of "Attention Is All You Need" (Vaswani et al., 2017) in JAX and Flax.
 
-    config = jformer.get_config("tiny", **{"train.steps": 500})
+    config = jformer.get_config("tiny:given", **{"train.steps": 500})
     run = jformer.train(config, pairs, validation, workdir="runs/mine")
     run = jformer.load("runs/mine")
     run.translate(["A sentence.", "Another one."])

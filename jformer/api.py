@@ -37,10 +37,10 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
         config.train.batch_tokens
 
     `name` is what follows `--config=` on the command line: `tiny`, `small`, `base`, `big` or the
-    path of a config file, and behind a colon the data set, where it is not the config's own. Pairs
-    for `train` need none. A config cannot be changed: call this again. `print(config)` shows all
-    keys, and `python -m jformer.main --help` says what each is. Raises `UserError` for what is
-    unknown or impossible, and `TypeError` for a name of another type.
+    path of a config file, and behind a colon the data set, where it is not the config's own:
+    `given` stands for the pairs of a call of `train`. A config cannot be changed: call this again.
+    `print(config)` shows all keys, and `python -m jformer.main --help` says what each is. Raises
+    `UserError` for what is unknown or impossible, and `TypeError` for a name of another type.
     """
     check_type("name", name, str | os.PathLike, "a string or a path")
     config = freeze(config_from(str(name)))
@@ -60,7 +60,7 @@ def train(
     """Train, or go on where an earlier call was stopped, and return the run as `load` does.
 
         pairs = [("a cat", "eine Katze"), ("a dog", "ein Hund"), ...]
-        run = jformer.train(jformer.get_config("tiny"), pairs, validation, "runs/mine")
+        run = jformer.train(jformer.get_config("tiny:given"), pairs, validation, "runs/mine")
         run.translate(["a cat"])
 
     `pairs` of source and target are trained on and `validation`, more of them, chooses; without

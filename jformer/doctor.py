@@ -8,6 +8,7 @@ import jax
 
 from jformer.config import DataConfig
 from jformer.data.cache import cache_folder
+from jformer.training.compilation import is_reliable
 from jformer.training.provenance import versions
 
 FEATURES = {
@@ -34,6 +35,8 @@ def findings() -> Iterator[str]:
         yield line("", "an NVIDIA GPU is there, and JAX is without CUDA: pip install 'jax[cuda13]'")
     folder = cache_folder(DataConfig())
     yield line("cache", f"{folder}, {'there' if folder.exists() else 'made when it is needed'}")
+    kept = "kept" if is_reliable() else "not kept unless config.compilation_cache=on"
+    yield line("compiled", f"{folder / 'xla'}, {kept}")
     for package, feature in FEATURES.items():
         try:
             found = importlib.metadata.version(package)

@@ -30,9 +30,19 @@ class Plugin:
 
 def find_parts(section: Section, plugins: str) -> dict[str, Any]:
     """Return the objects that a section's keys name in the files of `config.plugins`, by name."""
+    for key, name in section.our_parts().items():
+        check_ours(section, key, name, plugins)
     return {
         name: find_part(section, key, name, plugins) for key, name in section.own_parts().items()
     }
+
+
+def check_ours(section: Section, key: str, name: str, plugins: str) -> None:
+    """Raise `UserError` if a plugin defines what a key names, though it names a part of ours."""
+    for file, plugin in load_all(plugins).items():
+        part = vars(plugin.module).get(name)
+        if getattr(part, "__module__", "") == plugin.module.__name__:  # not one that it imports
+            raise section.wrong(key, f"is one of ours, and {file} defines another; rename that")
 
 
 def find_part(section: Section, key: str, name: str, plugins: str) -> Any:

@@ -67,6 +67,12 @@ class Section:
         values = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {field.name: value for field, value in values.items() if is_own(field, value)}
 
+    def our_parts(self: Any) -> dict[str, str]:
+        """Return `{key: name}` of each part that could be the user's own, and is not."""
+        parts = [field for field in dataclasses.fields(self) if field.metadata.get("can_be_own")]
+        values = {field: getattr(self, field.name) for field in parts}
+        return {field.name: value for field, value in values.items() if not is_own(field, value)}
+
     def wrong(self, name: str, reason: str) -> UserError:
         return UserError(f"{self.assignment(name)}: {reason}")
 

@@ -280,5 +280,5 @@ def test_a_run_on_pairs_is_evaluated_on_others_that_are_named(trained, capsys):
     _, folder, *_ = trained
     workdir = f"--workdir={folder / 'run'}"
     assert main(["jformer", "evaluate", workdir]) == 2
-    assert "name others by --data=PAIRS" in capsys.readouterr().err
+    assert "to score others, name them by --data=PAIRS" in capsys.readouterr().err
     assert main(["jformer", "evaluate", workdir, f"--data={folder / 'test'}"]) == 0

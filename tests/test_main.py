@@ -383,6 +383,7 @@ def test_doctor_names_versions_devices_and_what_is_missing(monkeypatch, capsys):
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert told["jax"] == version("jax")
     assert told["device"].endswith(f"{jax.local_devices()[0].device_kind} (cpu)")
+    assert re.search("/jformer/xla, (not )?kept", told["compiled"])
     assert told["plotly"] == "missing: pip install plotly  (the page of report --output)"
     assert told["matplotlib"].startswith("9.9 ")
     assert main(["jformer", "doctor", "--all"]) == 2

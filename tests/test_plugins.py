@@ -198,9 +198,19 @@ MISTAKES = {
     "exit": ({}, "raise SystemExit(3)", "parts.py:1: SystemExit: 3"),
     "misspelled": ({}, "def Sane(): pass", "Same: is not defined in parts.py; did you mean Sane?"),
     "a number": ({}, "Same = 3", "norm=Same: is no function and no class in parts.py"),
-    "wrong arguments": ({}, "def Same(): pass", "norm=Same: do not fit the model (TypeError"),
+    "wrong arguments": ({}, "def Same(): pass", "norm=Same: failed in a trial step (TypeError"),
     "raises": ({}, "\ndef Same(x_BLD):\n    return x_BLD.shap", "parts.py:3: AttributeError"),
-    "another shape": ({}, "def Same(x_BLD):\n    return x_BLD[:, :1]", "norm=Same: do not fit"),
+    "another shape": ({}, "def Same(x_BLD):\n    return x_BLD[:, :1]", "norm=Same: failed in"),
+    "a mistake in long texts alone": (
+        {"model.norm": "layer_norm", "model.activation": "first"},
+        "def first(hidden_BLF):\n    return hidden_BLF[:, :3]",
+        "activation=first: failed in a trial step",
+    ),
+    "a name of ours": (
+        {"model.norm": "layer_norm", "model.activation": "gelu"},
+        "from flax.linen import relu as layer_norm\ndef gelu(x):\n    return x",
+        "activation=gelu: is one of ours, and parts.py defines another; rename that",
+    ),
     "no plugin": ({"plugins": ""}, "", "model.norm=Same: is unknown; there are layer_norm; a part"),
     "optimizer": (
         {"model.norm": "layer_norm", "optimizer.name": "sgd"},
@@ -220,13 +230,13 @@ MISTAKES = {
     "empty": (
         {"model.norm": "layer_norm", "data.name": "mine"},
         "def mine(config):\n    return {'train': [('a', 'b')], 'validation': []}",
-        "validation: is empty",
+        "data.name=mine: validation: is empty",
     ),
     "a generator that raises": (
         {"model.norm": "layer_norm", "data.name": "mine"},
         "def mine(config):\n    none = (1 / n for n in [0])\n"
         "    return {'train': none, 'validation': none}",
-        "parts.py:2: ZeroDivisionError",
+        "data.name=mine: parts.py:2: ZeroDivisionError",
     ),
 }  # fmt: skip
 

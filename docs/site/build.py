@@ -75,7 +75,10 @@ def build(folder: Path) -> int:
         (pages / name).write_text(page(source), encoding="utf-8")
     shutil.copy(HERE / SETTINGS, folder)
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
-    return subprocess.run(command, cwd=folder).returncode
+    status = subprocess.run(command, cwd=folder).returncode
+    if status == 0:
+        print(folder / "site/index.html")
+    return status
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Config(Section):
         "", "Python files, with commas between, that define parts of your own; docs/plugins.md"
     )
     compilation_cache: str = choice(
-        "keep compiled programs in ~/.cache/jformer/xla; auto: where JAX loads them again",
+        "keep compiled programs in the folder that doctor names; auto: where JAX loads them again",
         "auto",
         "on",
         "off",

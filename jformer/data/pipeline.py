@@ -34,13 +34,16 @@ def open_corpora(
     """
     if data.name == "given":
         raise UserError(
-            "config.data.name=given: its pairs are those given to jformer.train(pairs=...); name "
-            "others by --data=PAIRS, or train on files with another data.name"
+            "config.data.name=given: its pairs are those given to jformer.train(pairs=..., "
+            "validation=...); to score others, name them by --data=PAIRS"
         )
     languages = data.source_language, data.target_language
     added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
     if own := find_parts(data, plugins).get(data.name):
-        splits = own_corpora(own, data, with_train)
+        try:
+            splits = own_corpora(own, data, with_train)
+        except (TypeError, UserError) as error:
+            raise data.wrong("name", str(error)) from error
     elif data.name == "files":
         scored = {"validation": data.validation, "test": data.test}
         splits = {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
@@ -97,17 +100,14 @@ def own_corpora(
         pairs = make(data)
     if not isinstance(pairs, Mapping) or not {"train", "validation"} <= pairs.keys():
         reason = "must return a dict of splits, with pairs for train and validation at least"
-        raise data.wrong("name", f"{reason}; it returned {pairs!r:.100}")
+        raise TypeError(f"{reason}; it returned {pairs!r:.100}")
     corpora = {}
     for name, split in pairs.items():
         if name == "train" and not with_train:
             continue
         with naming_failures_in(inspect.getfile(make)):
             split = [*split]  # may be a generator of the user's
-        try:
-            corpora[name] = [in_memory(name, checked_pairs(name, split))]
-        except TypeError as error:
-            raise data.wrong("name", str(error)) from error
+        corpora[name] = [in_memory(name, checked_pairs(name, split))]
     return corpora
 
 

@@ -26,7 +26,7 @@ def try_own_parts(config: Config) -> None:
         with contextlib.ExitStack() as stack:
             for file in config.plugin_files:
                 stack.enter_context(naming_failures_in(file))
-            step, arguments = abstract_step(config, rows=2, length=3)
+            step, arguments = abstract_step(config, rows=2, length=config.data.max_length)
             state, _ = jax.eval_shape(step, *arguments)
             model = make_model(config, config.data.vocabulary_size)
             jax.eval_shape(lambda params: decode_once(model, params), state.params)
@@ -36,7 +36,7 @@ def try_own_parts(config: Config) -> None:
         raise UserError(f"{' and '.join(own)}: {error}") from error
     except Exception as error:
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"{' and '.join(own)}: do not fit the model ({told})") from error
+        raise UserError(f"{' and '.join(own)}: failed in a trial step ({told})") from error
 
 
 def decode_once(model: Transformer, params: Any) -> Any:
