@@ -69,6 +69,7 @@ CASES = [
     ("translate --wo\tdat\t", ["translate", "--workdir=data"]),
     ("translate --form\tj\t", ["translate", "--format=jsonl"]),
     ("score --inp\t --data=data/i\t", ["score", "--inp", "--data=data/input.en"]),
+    ("evaluate --checkp\tb\t", ["evaluate", "--checkpoint=best"]),
     ("--config=tat\t", ["--config=tatoeba"]),
     ("--config=data/i\t", ["--config=data/input.en"]),
     ("train --config.model.pos\trot\t", ["train", "--config.model.positions=rotary"]),

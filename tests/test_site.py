@@ -159,6 +159,12 @@ def test_a_site_that_is_opened_from_its_folder_can_be_searched(site):
     assert re.search(r'href="[^"]*config\.html\?h=', shown)
 
 
+def test_a_file_that_is_named_in_code_is_a_link(site):
+    text = (site / "paper_map.html").read_text()
+    for path in ("jformer/model/layers.py", "tests/model/test_parts.py", "configs/base.py"):
+        assert f'href="https://github.com/jformer/jformer/blob/main/{path}"' in text
+
+
 def test_a_folder_with_other_files_is_not_built_into(tmp_path):
     (tmp_path / "pages").mkdir()
     (tmp_path / "pages" / "own.txt").write_text("kept")

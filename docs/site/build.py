@@ -30,6 +30,7 @@ PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))} | {
 }
 NAMES = {path: name for name, path in PAGES.items()}
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
+FILE = re.compile(r"(?<!\[)`([\w/]+/\w+\.py)`")  # a file's name that is no link
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -51,7 +52,16 @@ def with_links(text: str, source: Path) -> str:
     parts = FENCE.split(text)  # what stands in code is no link
     for n in range(0, len(parts), 2):
         parts[n] = LINK.sub(lambda link: address(link[1], source) + (link[2] or ""), parts[n])
+        parts[n] = FILE.sub(lambda name: file_link(name[1]), parts[n])
     return "".join(parts)
+
+
+def file_link(name: str) -> str:
+    """Return the name of a file of the project in code, as a link to it on GitHub."""
+    for folder in ("", "jformer/", "tests/"):
+        if (ROOT / folder / name).is_file():
+            return f"[`{name}`]({REPOSITORY}/blob/main/{folder}{name})"
+    return f"`{name}`"
 
 
 def page(source: Path) -> str:

@@ -125,6 +125,8 @@ def words_of(doc: str) -> dict[str, list[str]]:
     flags: dict[str, list[str]] = {f"--{n}=" if n in valued else f"--{n}": [] for n in known}
     for name, choices in re.findall(r"--([a-z_]+)=((?:\w+\|)+\w+)", doc):
         flags[f"--{name}="] = choices.split("|")
+    if "[MODEL]" in doc:
+        flags["--checkpoint="] = ["average", "last", "best"]
     if "--config=" in flags:
         flags["--config="] = [*own_configs()]
     for key, field, value in walk(Config()):
