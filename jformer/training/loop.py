@@ -56,7 +56,7 @@ def loop(
             monitor.step_ended(step, on_device)
             profiler.step_ended(step, on_device)
             new = StepMetrics(step, where["epoch"], where["batch"] - 1, on_device)
-            metrics.add(new, monitor.flops_a_token(batch))
+            metrics.add(new, monitor.flops_a_token(batch), timed=not monitor.compiles)
             request = follow(metrics.drain(lambda: guard.behind), guard, monitor)
             if due(train.log_every) or due(train.checkpoint_every):
                 request = max(request, follow(metrics.drain(), guard, monitor))

@@ -28,21 +28,25 @@ class MetricsAccumulator:
 
     def __init__(self, sums: dict[str, float]):
         self._sums = {**dict.fromkeys((*SUMMED, "steps", "flops_in_all"), 0.0), **sums}
-        self._before = dict(self._sums)
-        self._pending: collections.deque[tuple[StepMetrics, float]] = collections.deque()
+        self._timed_tokens = self._timed_flops = 0.0
+        self._pending: collections.deque[tuple[StepMetrics, float, bool]] = collections.deque()
 
-    def add(self, step: StepMetrics, flops_a_token: float) -> None:
-        self._pending.append((step, flops_a_token))
+    def add(self, step: StepMetrics, flops_a_token: float, timed: bool = True) -> None:
+        """Add a step; unless it is `timed`, the speed leaves it out, as one that compiles."""
+        self._pending.append((step, flops_a_token, timed))
 
     def drain(self, behind: Callable[[], int] = lambda: 0) -> Iterator[StepMetrics]:
         """Fetch and yield the metrics of steps until at most `behind()` are not fetched."""
         while len(self._pending) > behind():
-            step, flops_a_token = self._pending.popleft()
+            step, flops_a_token, timed = self._pending.popleft()
             step = step._replace(metrics=jax.device_get(step.metrics))
             for name in SUMMED:
                 self._sums[name] += float(step.metrics[name])
             self._sums["steps"] += 1
-            self._sums["flops_in_all"] += flops_a_token * float(step.metrics["tokens"])
+            tokens = float(step.metrics["tokens"])
+            self._sums["flops_in_all"] += flops_a_token * tokens
+            self._timed_tokens += timed * tokens
+            self._timed_flops += timed * flops_a_token * tokens
             yield step
 
     def sums(self) -> dict[str, float]:
@@ -53,12 +57,12 @@ class MetricsAccumulator:
         return MetricsAccumulator({"flops_in_all": self._sums["flops_in_all"]})
 
     def means(self, seconds: float, peak: float) -> dict[str, float]:
-        """Return means per token, the perplexity, and the speed over the `seconds` of the steps.
+        """Return means per token, the perplexity, and the speed over the `seconds` of timed steps.
 
         `mfu` is the model FLOPs utilization: the share of `peak` FLOP/s spent on tokens. Padding
         and rematerialisation do not count. `flops` is the sum since the run began.
         """
-        sums, before = self.sums(), self._before
+        sums = self._sums
         tokens, updates = max(sums["tokens"], 1), max(sums["steps"] - sums["skipped"], 1)
         return {
             "loss": sums["loss"] / tokens,
@@ -66,7 +70,7 @@ class MetricsAccumulator:
             "perplexity": perplexity(sums["nll"], tokens),
             "gradient_norm": sums["gradient_norm"] / updates,
             "skipped": sums["skipped"],
-            "tokens_per_second": (sums["tokens"] - before["tokens"]) / seconds,
-            "mfu": (sums["flops_in_all"] - before["flops_in_all"]) / seconds / peak,
+            "tokens_per_second": self._timed_tokens / seconds,
+            "mfu": self._timed_flops / seconds / peak,
             "flops": sums["flops_in_all"],
         }

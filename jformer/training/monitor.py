@@ -83,6 +83,7 @@ class Monitor:
         self._progress = Progress("step", config.train.steps, done=first, lines=False)
         self._steps_here = 0
         self._shapes: set[tuple] = set()
+        self.compiles = False  # the step that is under way
         self._peak = mesh.size * peak_flops(mesh.local_devices[0], config.model.compute_dtype)
         self._busy_before = 0.0
         self.writes = jax.process_index() == 0
@@ -93,9 +94,9 @@ class Monitor:
     def step(self, batch: Batch) -> Any:
         """Return a context that counts the time of a step; the first of a shape is compilation."""
         shape = tuple(rows.shape for rows in batch.values())
-        name = "step" if shape in self._shapes else "compilation"
+        self.compiles = shape not in self._shapes
         self._shapes.add(shape)
-        return self.clock(name)
+        return self.clock("compilation" if self.compiles else "step")
 
     def step_ended(self, step: int, metrics: dict[str, jax.Array]) -> None:
         """Show the progress; waits for the first step, whose time then holds the compilation."""

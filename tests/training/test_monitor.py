@@ -1,13 +1,16 @@
 """Metrics of steps, their sums and means, and traces of some steps."""
 
+import json
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jformer.main import main
 from jformer.training.metrics import MetricsAccumulator, StepMetrics
 from jformer.training.monitor import Profile
+from tests.conftest import small_flags
 
 
 def step_at(step, **metrics):
@@ -41,6 +44,25 @@ def test_speed_and_utilization_are_those_of_this_process_alone():
     assert means["mfu"] == 5 * 10 / 2 / 100
     assert (means["loss"], means["nll"]) == (3.75 / 7, 2 / 7)
     assert means["perplexity"] == pytest.approx(np.exp(2 / 7))
+
+
+def test_speed_and_utilization_leave_out_steps_whose_time_is_compilation():
+    window = MetricsAccumulator({})
+    for step in range(1, 6):
+        window.add(step_at(step), flops_a_token=10.0, timed=step > 2)
+    assert len(list(window.drain())) == 5
+    means = window.means(seconds=2.0, peak=100.0)
+    assert (means["tokens_per_second"], means["mfu"]) == (3 / 2, 3 * 10 / 2 / 100)
+    assert means["flops"] == 5 * 10
+
+
+@pytest.mark.process
+def test_a_run_of_one_step_claims_no_speed(corpus_directory, tmp_path):
+    flags = small_flags(corpus_directory, tmp_path)
+    assert main(["jformer", *flags, "--config.train.steps=1"]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    (line,) = [line for line in lines if line["split"] == "train"]
+    assert (line["tokens_per_second"], line["mfu"]) == (0, 0)
 
 
 def test_the_work_of_the_whole_run_is_counted_on_over_lines_and_checkpoints():
