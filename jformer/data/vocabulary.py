@@ -13,6 +13,7 @@ length are thus copied digit by digit, too. Vocabularies loaded from other files
 import functools
 import hashlib
 import json
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -77,6 +78,7 @@ class Vocabulary:
             tokenizer.model.dropout = None  # some published files set it, which makes ids random
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
+        self._remembering = threading.Lock()  # threads that encode at the same time share the words
         self._forget()
 
     def _forget(self) -> None:
@@ -174,7 +176,14 @@ class Vocabulary:
 
     def _encode_part(self, texts: Sequence[str]) -> Ragged:
         units = [self._units(text) for text in texts]
-        numbers = np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(units)), np.int64)
+        with self._remembering:
+            found = self._encode_words(chain.from_iterable(units))
+        text_ends = np.cumsum([0, *map(len, units)])
+        return Ragged(found.flat + np.int32(FIRST), found.offsets[text_ends], found.word_starts)
+
+    def _encode_words(self, words: Iterable[str]) -> Ragged:
+        """Return the tokenizer's own ids of each word, and remember them."""
+        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64)
         missing = list(islice(self._numbers, len(self._words), None))
         encodings = self._tokenizer.encode_batch(
             [unit[1:] if unit[0] == "\n" else f" {unit}" for unit in missing],
@@ -186,8 +195,7 @@ class Vocabulary:
         found = self._words.take(numbers)
         if len(self._numbers) > WORDS_KEPT or not self._by_words:
             self._forget()
-        text_ends = np.cumsum([0, *map(len, units)])
-        return Ragged(found.flat + np.int32(FIRST), found.offsets[text_ends], found.word_starts)
+        return found
 
     def _units(self, text: str) -> list[str]:
         """Return the words, or the whole text, to encode once; the first begins with "\\n"."""

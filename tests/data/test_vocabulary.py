@@ -11,6 +11,7 @@ import subprocess
 import sys
 import types
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -227,6 +228,17 @@ def test_what_is_remembered_of_words_is_bounded(monkeypatch, tmp_path):
     assert len(vocabulary._numbers) == 3
     vocabulary.encode(["die Katze"])
     assert len(vocabulary._numbers) == 0
+
+
+def test_threads_that_encode_at_the_same_time_get_the_ids_that_each_gets_alone(monkeypatch):
+    """As in a server that translates each request in a thread of its own."""
+    monkeypatch.setattr(module, "PART", 20)
+    vocabulary = Vocabulary.train(["a lot of words"], 300)
+    texts = [[f"word{thread}x{number} of {number}" for number in range(400)] for thread in range(4)]
+    alone = [Vocabulary.train(["a lot of words"], 300).encode(each) for each in texts]
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(vocabulary.encode, texts)) == alone
+    assert vocabulary.encode(texts[0]) == alone[0]
 
 
 def test_no_texts_have_no_ids():
