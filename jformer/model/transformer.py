@@ -101,8 +101,18 @@ class Transformer(nn.Module):
         the numbers (B, S) and (B, T) of the pair that each token belongs to: 1, 2, ... and 0 for
         padding.
         """
+        return logits_of(*self.decoder_states(source_BS, target_BT, train, segments))
+
+    def decoder_states(
+        self,
+        source_BS: Array,
+        target_BT: Array,
+        train: bool = False,
+        segments: tuple[Array, Array] | None = None,
+    ) -> tuple[Array, Array]:
+        """Return the last states of the decoder (B, T, D), and the matrix (V, D) of the logits."""
         memory_BSD = self.encode(source_BS, train, None if segments is None else segments[0])
-        return self.decode(target_BT, memory_BSD, source_BS, train, segments)
+        return self.run_decoder(target_BT, memory_BSD, source_BS, train, segments), self.output
 
     @checked
     def encode(
@@ -127,6 +137,17 @@ class Transformer(nn.Module):
         segments: tuple[Array, Array] | None = None,
     ) -> Array:
         """Return logits (B, T, V), given the encoded sources; `source_BS` shows their padding."""
+        states_BTD = self.run_decoder(target_BT, memory_BSD, source_BS, train, segments)
+        return logits_of(states_BTD, self.output)
+
+    def run_decoder(
+        self,
+        target_BT: Array,
+        memory_BSD: Array,
+        source_BS: Array,
+        train: bool,
+        segments: tuple[Array, Array] | None,
+    ) -> Array:
         segments_BT, positions_T = None, jnp.arange(target_BT.shape[1])
         mask_B1TT, memory_mask_B1TS = causal_mask(len(positions_T)), padding_mask(source_BS)
         if segments is not None:
@@ -135,7 +156,7 @@ class Transformer(nn.Module):
             memory_mask_B1TS = segment_mask(segments_BT, segments_BS)
         x_BTD = self.embed(self.embedding, target_BT, positions_T, train, segments_BT)
         x_BTD = self.run_stack(self.decoder, x_BTD, mask_B1TT, memory_BSD, memory_mask_B1TS, train)
-        return self.logits(self.final_norm("decoder_norm", x_BTD))
+        return self.final_norm("decoder_norm", x_BTD)
 
     @checked
     def precompute_cross_kv(self, memory_BSD: Array, source_BS: Array) -> Memory:
@@ -179,7 +200,8 @@ class Transformer(nn.Module):
                 x_1WD, t, layer_cache, mask_11WX, cross_kv, memory.mask_B11S
             )
             new_cache.append(layer_cache)
-        return self.logits(self.final_norm("decoder_norm", x_1WD))[0], new_cache
+        x_1WD = self.final_norm("decoder_norm", x_1WD)
+        return logits_of(x_1WD, self.output)[0], new_cache
 
     def run_stack(self, layers: list, x_BLD: Array, *arguments: Any) -> Array:
         """Run the layers one after the other, each with the same other arguments."""
@@ -235,6 +257,8 @@ class Transformer(nn.Module):
             return rows_LD * d_model**0.5
         return jnp.zeros((len(positions_L), d_model))
 
-    def logits(self, x_BLD: Array) -> Array:
-        """Multiply by the transposed embedding matrix (Section 3.4): float32 (B, L, V)."""
-        return einsum_f32("BLD,DV->BLV", x_BLD, self.output.T.astype(x_BLD.dtype))
+
+@checked
+def logits_of(x_BLD: Array, output_VD: Array) -> Array:
+    """Multiply by the transposed embedding matrix (Section 3.4): float32 (B, L, V)."""
+    return einsum_f32("BLD,VD->BLV", x_BLD, output_VD.astype(x_BLD.dtype))

@@ -4,7 +4,9 @@ Sums and a token count, never means: a mean of means would depend on how sentenc
 batches and onto devices.
 """
 
+import functools
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +54,57 @@ def loss_sums(
         "nll": jnp.sum(nll_BT * weights_BT),
         "tokens": jnp.sum(weights_BT),
     }
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def sum_by_chunks(
+    sums_of: Callable[..., dict[str, Array]],
+    chunks: int,
+    states_BTD: Array,
+    output_VD: Array,
+    labels_BT: Array,
+) -> dict[str, Array]:
+    """Add up `sums_of(states_BTD, output_VD, labels_BT)` over chunks of the rows.
+
+    `sums_of` makes the logits, of which only those of one chunk are in memory at a time. Among the
+    sums only "loss" has a gradient. It is computed together with the sums: a backward pass of its
+    own would have to keep all logits, or to compute them twice.
+    """
+    return sums_and_gradients(sums_of, chunks, states_BTD, output_VD, labels_BT)[0]
+
+
+def sums_and_gradients(
+    sums_of: Callable, chunks: int, states_BTD: Array, output_VD: Array, labels_BT: Array
+) -> tuple[dict[str, Array], tuple[Array, Array]]:
+    """Return the sums, and the gradients of the loss by states and output."""
+
+    def loss_and_sums(states_BTD, output_VD, labels_BT):
+        sums = sums_of(states_BTD, output_VD, labels_BT)
+        return sums["loss"], sums
+
+    def add_chunk(total, chunk):
+        states_BTD, labels_BT = chunk
+        gradient = jax.grad(loss_and_sums, argnums=(0, 1), has_aux=True)
+        (d_states_BTD, d_output_VD), sums = gradient(states_BTD, output_VD, labels_BT)
+        return jax.tree.map(jnp.add, total, (sums, d_output_VD)), d_states_BTD
+
+    by_chunk = jax.tree.map(
+        lambda rows_B: rows_B.reshape(chunks, -1, *rows_B.shape[1:]), (states_BTD, labels_BT)
+    )
+    nothing = (dict.fromkeys(SUMS, jnp.float32(0)), jnp.zeros_like(output_VD))
+    (sums, d_output_VD), d_states = jax.lax.scan(add_chunk, nothing, by_chunk)
+    return sums, (d_states.reshape(states_BTD.shape), d_output_VD)
+
+
+def scale_gradients(
+    _sums_of: Callable, _chunks: int, gradients: tuple[Array, Array], cotangents: dict[str, Array]
+) -> tuple[Array, Array, None]:
+    d_states_BTD, d_output_VD = gradients
+    scale = cotangents["loss"]
+    return (d_states_BTD * scale).astype(d_states_BTD.dtype), d_output_VD * scale, None
+
+
+sum_by_chunks.defvjp(sums_and_gradients, scale_gradients)
 
 
 @checked

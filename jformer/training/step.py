@@ -14,8 +14,8 @@ import optax
 from flax import struct
 
 from jformer.config import PAD, TrainConfig
-from jformer.model.transformer import Transformer
-from jformer.training.loss import SUMS, loss_sums, r_drop_kl
+from jformer.model.transformer import Transformer, logits_of
+from jformer.training.loss import SUMS, loss_sums, r_drop_kl, sum_by_chunks
 
 
 @struct.dataclass
@@ -35,7 +35,8 @@ def create_state(
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), ema)
 
 
-def logits(model: Transformer, params, batch, **options):
+def run_model(model: Transformer, params, batch, **options):
+    """Return the logits of a batch, or what another `method` of the model returns."""
     packed = "source_segments_BS" in batch
     segments = (batch["source_segments_BS"], batch["target_segments_BT"]) if packed else None
     texts = (batch["source_BS"], batch["target_BT"])
@@ -50,18 +51,27 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     """
 
     def loss_fn(params, rows, key, all_tokens):
+        B, T = rows["labels_BT"].shape
+        chunks = loss_chunks(config, B, T)
         if config.r_drop_alpha:
+            chunks = loss_chunks(config, B, 2 * T)
             # Each row stands beside its copy, on the same device, with another dropout mask.
             rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
-        logits_BTV = logits(model, params, rows, train=True, rngs={"dropout": key})
-        labels_BT = rows["labels_BT"]
+        states_BTD, output_VD = run_model(
+            model, params, rows, train=True, rngs={"dropout": key}, method=model.decoder_states
+        )
+        sums = sum_by_chunks(sums_of, chunks, states_BTD, output_VD, rows["labels_BT"])
+        return sums["loss"] / all_tokens, sums
+
+    def sums_of(states_BTD, output_VD, labels_BT):
+        logits_BTV = logits_of(states_BTD, output_VD)
         sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over)
         if config.r_drop_alpha:
             sums = {name: total / 2 for name, total in sums.items()}
             # Half of Wu et al.'s Equation 4, so that alpha = 0 is the loss of one pass.
             divergence = jnp.sum(r_drop_kl(logits_BTV[::2], logits_BTV[1::2], labels_BT[::2]))
             sums["loss"] += config.r_drop_alpha / 2 * divergence
-        return sums["loss"] / all_tokens, sums
+        return sums
 
     def gradients(params, batch, key):
         all_tokens = sum_devices(jnp.sum(batch["labels_BT"] != PAD).astype(jnp.float32))
@@ -84,6 +94,16 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
         return sum_devices(jax.lax.scan(add_part, nothing, parts)[0])
 
     return gradients
+
+
+def loss_chunks(config: TrainConfig, rows: int, length: int) -> int:
+    """Return in how many chunks the loss of a batch is computed, see `train.loss_chunk`."""
+    if not config.loss_chunk or not jax.sharding.get_abstract_mesh().empty:
+        return 1  # on several devices each chunk would cost an exchange of gradients
+    fitting = (
+        n for n in range(1, rows) if rows % n == 0 and rows * length <= n * config.loss_chunk
+    )
+    return next(fitting, rows)
 
 
 def make_train_step(
@@ -128,5 +148,5 @@ def make_train_step(
 
 def evaluation_step(model: Transformer, params, batch):
     """Return sums over the batch's tokens, without dropout and without label smoothing."""
-    logits_BTV = logits(model, params, batch)
+    logits_BTV = run_model(model, params, batch)
     return loss_sums(logits_BTV, batch["labels_BT"], label_smoothing=0.0, smoothing_over="all")

@@ -7,7 +7,7 @@ import pytest
 
 from jformer.config import ModelConfig
 from jformer.model.attention import causal_mask, padding_mask
-from jformer.model.transformer import Transformer
+from jformer.model.transformer import Transformer, logits_of
 from tests import reference
 from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches
 
@@ -27,7 +27,7 @@ def test_no_logit_depends_on_a_later_target_token(model, params, source_BS):
         memory_1SD = self.encode(source_BS[1:])
         for layer in self.decoder:
             x_1TD = layer(x_1TD, causal_mask(T), memory_1SD, padding_mask(source_BS[1:]), False)
-        return self.logits(x_1TD)
+        return logits_of(x_1TD, self.output)
 
     x_1TD = np.random.default_rng(0).normal(size=(1, T, MODEL.d_model)).astype(np.float32)
     jacobian = jax.jacrev(

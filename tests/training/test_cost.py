@@ -42,6 +42,20 @@ def test_a_batch_in_parts_takes_less_memory():
     assert parts < whole / 2
 
 
+def test_a_loss_in_chunks_takes_less_memory():
+    """The logits of 2,048 positions are 80 MB, and their gradient as much."""
+    config = small_config()
+    data = dataclasses.replace(config.data, vocabulary_size=10_000)
+    at_once, in_chunks = (
+        dataclasses.replace(
+            config, data=data, train=dataclasses.replace(config.train, loss_chunk=n)
+        )
+        for n in (0, 256)
+    )
+    saved = step_bytes(at_once, 2048, 32) - step_bytes(in_chunks, 2048, 32)
+    assert saved > 1.5 * 2048 * 10_000 * 4 * 7 / 8
+
+
 def test_multiply_adds_are_those_of_the_formulas():
     model = ModelConfig(
         num_layers=3, d_model=10, d_ff=7, num_heads=2, d_k=4, d_v=6, positions="relative",

@@ -14,7 +14,7 @@ from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums
-from jformer.training.step import logits
+from jformer.training.step import run_model
 from tests.conftest import random_params
 
 V, PAIRS = 19, 23
@@ -46,7 +46,7 @@ def model(changes):
 
 
 def loss(params, model, batch):
-    sums = loss_sums(logits(model, params, batch), batch["labels_BT"], 0.1, "all")
+    sums = loss_sums(run_model(model, params, batch), batch["labels_BT"], 0.1, "all")
     return sums["loss"], sums
 
 
@@ -109,7 +109,7 @@ def test_a_pair_of_a_packed_row_cannot_see_another():
     made = model(())
     batch = {name: rows[:1].copy() for name, rows in batches("packed")[0].items()}
     params, first = parameters(()), batch["target_segments_BT"][0] == 1
-    logits_of = jax.jit(functools.partial(logits, made))
+    logits_of = jax.jit(functools.partial(run_model, made))
     before = np.asarray(logits_of(params, batch))[0, first]
     for name, segments in (
         ("source_BS", "source_segments_BS"),

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
 
 from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums, r_drop_kl
 from jformer.training.optimizer import make_optimizer
-from jformer.training.step import create_state, evaluation_step, make_train_step
+from jformer.training.step import create_state, evaluation_step, loss_chunks, make_train_step
 
 V = 31
 CONFIG = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0.2)
@@ -143,6 +144,50 @@ def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
     expected = float(plain["loss"]) / 2 + 5.0 / 2 * float(apart)
     assert float(sums["loss"]) == pytest.approx(expected, rel=1e-5)
     assert float(apart) > 1
+
+
+@pytest.mark.parametrize("train", [{"loss_chunk": 30}, {"loss_chunk": 1, "accumulate": 2}])
+def test_a_loss_in_chunks_has_the_sums_and_the_gradient_of_all_rows_at_once(train):
+    """4 chunks of 4 rows with 6 positions each; 8 of a row in each of two parts."""
+    step, state = setup(dropout=0.0, **train)
+    end, sums = step(state, batch(), KEY)
+
+    @functools.partial(jax.grad, has_aux=True)
+    def gradient(params):
+        texts = batch()["source_BS"], batch()["target_BT"]
+        logits_BTV = model_with(0.0).apply({"params": params}, *texts)
+        whole = loss_sums(logits_BTV, batch()["labels_BT"], 0.1, "all")
+        return whole["loss"] / whole["tokens"], whole
+
+    expected, whole = jax.jit(gradient)(state.params)
+    for name, total in whole.items():
+        assert float(sums[name]) == pytest.approx(float(total), rel=1e-6)
+    first_moment = jax.tree.map(lambda gradient: 0.1 * gradient, expected)
+    assert_trees_close(end.optimizer_state[0].mu, first_moment, rtol=1e-4, atol=1e-8)
+
+
+def test_r_drop_in_chunks_keeps_the_two_passes_of_a_row_together():
+    (whole, state), (chunked, _) = setup(r_drop_alpha=5.0), setup(r_drop_alpha=5.0, loss_chunk=12)
+    (a, at_once), (b, in_chunks) = (step(state, batch(), KEY) for step in (whole, chunked))
+    assert float(in_chunks["loss"]) == pytest.approx(float(at_once["loss"]), rel=1e-5)
+    assert_trees_close(a.optimizer_state[0].mu, b.optimizer_state[0].mu, atol=1e-7)
+
+
+def test_a_chunk_has_as_many_rows_as_fit_and_divide_the_batch():
+    def chunks(most, B, T):
+        return loss_chunks(TrainConfig(loss_chunk=most), B, T)
+
+    assert [chunks(most, 24, 10) for most in (0, 240, 239, 80, 79, 10, 9)] == [
+        1,
+        1,
+        2,
+        3,
+        4,
+        24,
+        24,
+    ]
+    with jax.sharding.use_abstract_mesh(AbstractMesh((2,), ("data",))):
+        assert chunks(10, 24, 10) == 1  # each would cost an exchange between the devices
 
 
 def test_without_dropout_two_passes_are_one():
