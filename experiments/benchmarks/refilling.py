@@ -1,6 +1,6 @@
 """A benchmark of decoding speed, with and without early stopping and refilled places.
 
-    python -m experiments.benchmarks.decoding --workdir=RUN --input=FILE [--beams=1,4,12]
+    python -m experiments.benchmarks.refilling --workdir=RUN --input=FILE [--beams=1,4,12]
                                               [--sentences=1000] [--rounds=3]
 
 Three variants take turns in each round, after one round that compiles them:

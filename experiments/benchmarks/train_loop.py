@@ -1,6 +1,6 @@
 """A benchmark of the train loop's overhead: the log, and checkpoints in the background.
 
-    python -m experiments.benchmarks.training [--config=tiny|base] [--steps=100] [--save_every=20]
+    python -m experiments.benchmarks.train_loop [--config=tiny|base] [--steps=100] [--save_every=20]
                                               [--rounds=5]
 
 Three loops over the same batches of the embedded phrases take turns: steps alone, dispatched two

@@ -1,0 +1,201 @@
+"""A benchmark of translating beside other engines, which have the weights of the same run.
+
+    python -m experiments.benchmarks.decode --workdir=RUN --input=FILE [--references=FILE]
+        [--sentences=1000] [--beam=4] [--alpha=0.6] [--batch=64] [--rounds=3]
+        [--platform=cpu|gpu] [--contenders=ctranslate2,...] [--json=FILE] [--chart=FILE]
+
+Each engine translates the first sentences of the file, from ids to ids, in batches of sentences of
+similar length, and gets a first turn to compile and to fill its caches. CTranslate2 has float32
+weights, or those of 8 bits (int8), in one worker with all cores, or in a worker a core; Marian is
+Hugging Face's `generate`. The penalties of `alpha` are each engine's own, so outputs may differ;
+with 0 there is none. The table has the share of outputs that are equal to ours, and BLEU where
+there are references.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import sacrebleu
+
+import jformer
+from experiments.benchmarks import turns
+from jformer.config import BOS, EOS, PAD
+from jformer.run import Run
+
+OURS = "jformer"
+LONGER = 50  # tokens that an output may have more than its source, Section 6.1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workdir", required=True)
+    parser.add_argument("--input", type=Path, required=True)
+    parser.add_argument("--references", type=Path)
+    parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--beam", type=int, default=4)
+    parser.add_argument("--alpha", type=float, default=0.6)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--contenders", help="names, with commas; default: all", default="")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--chart", type=Path)
+    options = parser.parse_args()
+    run = jformer.load(options.workdir)
+    sources = options.input.read_text(encoding="utf-8").splitlines()[: options.sentences]
+    ids = run.vocabularies.source.encode(sources)
+    with tempfile.TemporaryDirectory() as folder:
+        work = (options, ids)
+        contenders: dict[str, tuple[Callable, tuple]] = {
+            OURS: (ours, (options, sources)),
+            "ctranslate2": (ctranslate2_engine, (*work, folder, "float32", 1)),
+            "ctranslate2 workers": (ctranslate2_engine, (*work, folder, "float32", os.cpu_count())),
+            "ctranslate2 int8": (ctranslate2_engine, (*work, folder, "int8", 1)),
+            "marian": (marian_engine, (*work, "float32")),
+            "marian bf16": (marian_engine, (*work, "bfloat16")),
+        }
+        if options.contenders:
+            names = {*options.contenders.split(","), OURS}
+            contenders = {name: each for name, each in contenders.items() if name in names}
+        results = turns.take_turns(contenders, options.rounds)
+    title = (
+        f"Translating {len(sources):,} sentences, {options.workdir}, beam {options.beam}, "
+        f"alpha {options.alpha}, batches of {options.batch}, {options.platform}"
+    )
+    print(f"{title}\n{turns.machine()}\n\n{table(run, results, options)}")
+    if options.json:
+        turns.save_json(options.json, title, results)
+    if options.chart:
+        turns.save_chart(options.chart, title, results, results[0])
+
+
+def table(run: Run, results: list[turns.Result], options: argparse.Namespace) -> str:
+    references = None
+    if options.references:
+        references = options.references.read_text(encoding="utf-8").splitlines()
+    rows = []
+    for result in results:
+        if result.error:
+            rows.append([result.name, result.error, "", "", "", "", "", ""])
+            continue
+        texts = result.answer
+        if result.name != OURS:
+            texts = [run.vocabulary.decode(output) for output in result.answer]
+        equal = sum(a == b for a, b in zip(texts, results[0].answer, strict=True)) / len(texts)
+        tokens = sum(len(output) + 1 for output in run.vocabulary.encode(texts))
+        bleu = ""
+        if references:
+            bleu = f"{sacrebleu.corpus_bleu(texts, [references[: len(texts)]]).score:.2f}"
+        median = statistics.median(result.seconds)
+        rows.append(
+            [
+                result.name,
+                turns.spread(result.ratios(results[0])),
+                f"{len(texts) / median:.1f}",
+                f"{tokens / median:,.0f}",
+                f"{result.first:.1f}",
+                f"{result.memory / 1e6:,.0f}",
+                f"{equal:.1%}",
+                bleu,
+            ]
+        )
+    header = ["", "speed, jformer = 1", "sentences a second", "tokens a second",
+              "first turn, seconds", "host memory, MB", "outputs as ours", "BLEU"]  # fmt: skip
+    return turns.markdown(header, rows)
+
+
+def ours(options: argparse.Namespace, sources: list[str]) -> Callable[[], list[str]]:
+    import jax
+
+    jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda"}[options.platform])
+    run = jformer.load(options.workdir)
+    run = run.with_decode(
+        beam_size=options.beam,
+        n_best=1,
+        length_penalty=options.alpha,
+        batch_size=options.batch,
+        max_extra_length=LONGER,
+    )
+    return lambda: run.translate(sources)
+
+
+def by_length(ids: Sequence[list[int]], size: int) -> list[list[int]]:
+    """Return the numbers of the texts in batches, the longest first."""
+    order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
+    return [order[first : first + size] for first in range(0, len(order), size)]
+
+
+def ctranslate2_engine(
+    options: argparse.Namespace, ids: list[list[int]], folder: str, dtype: str, workers: int
+) -> Callable[[], list[list[int]]]:
+    import ctranslate2
+
+    from experiments.benchmarks import peers
+
+    model = Path(folder) / "ctranslate2"
+    if not model.exists():
+        longest = max(map(len, ids)) + LONGER + 2
+        peers.save_for_ctranslate2(peers.marian_of(jformer.load(options.workdir), longest), model)
+    translator = ctranslate2.Translator(
+        str(model),
+        device={"cpu": "cpu", "gpu": "cuda"}[options.platform],
+        compute_type=dtype,
+        inter_threads=workers,
+        intra_threads=max(1, (os.cpu_count() or 1) // workers),
+    )
+    texts = [[str(token) for token in [*text, EOS]] for text in ids]
+
+    def turn() -> list[list[int]]:
+        found = translator.translate_batch(
+            texts,
+            max_batch_size=options.batch,
+            beam_size=options.beam,
+            length_penalty=options.alpha,
+            max_decoding_length=max(map(len, ids)) + LONGER,
+        )
+        return [[int(token) for token in result.hypotheses[0]] for result in found]
+
+    return turn
+
+
+def marian_engine(
+    options: argparse.Namespace, ids: list[list[int]], dtype: str
+) -> Callable[[], list[list[int]]]:
+    import torch
+
+    from experiments.benchmarks import peers
+
+    device = {"cpu": "cpu", "gpu": "cuda"}[options.platform]
+    longest = max(map(len, ids)) + LONGER + 2
+    model = peers.marian_of(jformer.load(options.workdir), longest).to(device)
+
+    @torch.inference_mode()
+    def turn() -> list[list[int]]:
+        outputs: dict[int, list[int]] = {}
+        for numbers in by_length(ids, options.batch):
+            texts = [[*ids[number], EOS] for number in numbers]
+            width = max(map(len, texts))
+            source = torch.tensor([text + [PAD] * (width - len(text)) for text in texts])
+            source = source.to(device)
+            with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
+                found = model.generate(
+                    input_ids=source,
+                    attention_mask=source != PAD,
+                    num_beams=options.beam,
+                    do_sample=False,
+                    length_penalty=options.alpha,
+                    max_new_tokens=width + LONGER,
+                )
+            for number, output in zip(numbers, found.tolist(), strict=True):
+                outputs[number] = [token for token in output if token not in (BOS, EOS, PAD)]
+        return [outputs[number] for number in range(len(ids))]
+
+    return turn
+
+
+if __name__ == "__main__":
+    main()

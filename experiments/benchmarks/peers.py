@@ -1,0 +1,186 @@
+"""The models of other projects that the benchmarks run beside ours.
+
+Each is set up as its users would for speed, and with dropout where the paper has it, and not inside
+attention and the feed-forward network, which would be more work than ours does.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import nn
+
+from jformer.config import BOS, EOS, PAD, Config
+from jformer.model.positions import sinusoids
+from jformer.run import Run
+
+LAYER_NORM_EPSILON = 1e-6  # of flax
+PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+
+
+class TorchTransformer(nn.Module):
+    """`nn.Transformer` with the embeddings, positions and output that it leaves to its users."""
+
+    def __init__(self, config: Config, longest: int):
+        super().__init__()
+        model, V = config.model, config.data.vocabulary_size
+        self.embedding = nn.Embedding(V, model.d_model, PAD)
+        self.positions = nn.Buffer(torch.randn(longest, model.d_model))
+        self.dropout = nn.Dropout(model.dropout)
+        self.scale = model.d_model**0.5
+        self.transformer = nn.Transformer(
+            model.d_model,
+            model.num_heads,
+            model.num_layers,
+            model.decoder_layers,
+            model.d_ff,
+            model.dropout,
+            batch_first=True,
+        )
+        for module in self.transformer.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+            if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                module.dropout = nn.Identity()  # the one inside the feed-forward network
+        with torch.no_grad():
+            self.embedding.weight.mul_(model.d_model**-0.5)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids) * self.scale + self.positions[: ids.shape[1]]
+        return self.dropout(x)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        T = target.shape[1]
+        causal = nn.Transformer.generate_square_subsequent_mask(T, device=target.device)
+        # As numbers to add, like the causal one: of two kinds torch would convert one, and warn.
+        padding = torch.zeros(source.shape, device=source.device)
+        padding = padding.masked_fill(source == PAD, -torch.inf)
+        x = self.transformer(
+            self.embed(source),
+            self.embed(target),
+            tgt_mask=causal,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        return x @ self.embedding.weight.T
+
+
+class Marian(nn.Module):
+    """Hugging Face's MarianMT, with PyTorch's fused attention (SDPA)."""
+
+    def __init__(self, config: Config, longest: int):
+        super().__init__()
+        self.model = marian_model(config, config.data.vocabulary_size, longest)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return self.model(
+            input_ids=source,
+            attention_mask=source != PAD,
+            decoder_input_ids=target,
+            use_cache=False,
+        ).logits
+
+
+def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
+    from transformers import MarianConfig, MarianMTModel
+
+    model = config.model
+    ours = MarianConfig(
+        vocab_size=vocabulary_size,
+        d_model=model.d_model,
+        encoder_layers=model.num_layers,
+        decoder_layers=model.decoder_layers,
+        encoder_attention_heads=model.num_heads,
+        decoder_attention_heads=model.num_heads,
+        encoder_ffn_dim=model.d_ff,
+        decoder_ffn_dim=model.d_ff,
+        dropout=model.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        activation_function="relu",
+        scale_embedding=True,
+        max_position_embeddings=longest,
+        pad_token_id=PAD,
+        decoder_start_token_id=BOS,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        forced_eos_token_id=None,
+        attn_implementation="sdpa",
+    )
+    return MarianMTModel(ours)
+
+
+def marian_of(run: Run, longest: int) -> Any:
+    """Return Marian with the weights of a run, for texts of at most `longest` tokens."""
+    config = run.config.model
+    ours = (config.norm_position, config.activation, config.positions, config.tying)
+    if ours != ("post", "relu", "sinusoidal", "all"):
+        raise ValueError(f"Marian is the Transformer of the paper, and {run.workdir} has {ours}")
+    model = marian_model(run.config, run.vocabulary.size, longest)
+    state = {"final_logits_bias": np.zeros((1, run.vocabulary.size))}
+    embedding_VD = run.params["embedding"]
+    table_LD = sinusoids(jnp.arange(longest), config.d_model)
+    for name in (
+        "lm_head",
+        "model.shared",
+        "model.encoder.embed_tokens",
+        "model.decoder.embed_tokens",
+    ):
+        state[f"{name}.weight"] = embedding_VD
+    for stack, depth in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
+        state[f"model.{stack}.embed_positions.weight"] = table_LD
+        for number in range(depth):
+            layer = run.params[f"{stack}_{number}"]
+            for name, value in layer_of_marian(layer).items():
+                state[f"model.{stack}.layers.{number}.{name}"] = value
+    tensors = {name: torch.tensor(np.asarray(value, np.float32)) for name, value in state.items()}
+    missing, unexpected = model.load_state_dict(tensors, strict=False)
+    if missing or unexpected:
+        raise ValueError(f"weights of Marian: missing {missing}, unknown {unexpected}")
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = LAYER_NORM_EPSILON
+    return model.eval()
+
+
+def layer_of_marian(layer: dict) -> dict[str, Any]:
+    """Return our parameters of a layer by Marian's names; what we do not have is zero."""
+    D = layer["feed_forward"]["ffn_in"]["kernel"].shape[0]
+    result = {}
+    for name, theirs in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
+        if name in layer:
+            for part, projection in PROJECTIONS.items():
+                kernel = np.asarray(layer[name][part]["kernel"])
+                matrix = kernel.reshape((-1, D) if part == "out" else (D, -1))
+                result[f"{theirs}.{projection}.weight"] = matrix.T
+                result[f"{theirs}.{projection}.bias"] = np.zeros(matrix.shape[1])
+            result |= norm_of(layer[f"{name}_residual"], f"{theirs}_layer_norm")
+    for name, theirs in (("ffn_in", "fc1"), ("ffn_out", "fc2")):
+        result[f"{theirs}.weight"] = layer["feed_forward"][name]["kernel"].T
+        result[f"{theirs}.bias"] = layer["feed_forward"][name]["bias"]
+    return result | norm_of(layer["feed_forward_residual"], "final_layer_norm")
+
+
+def norm_of(residual: dict, name: str) -> dict[str, Any]:
+    return {f"{name}.weight": residual["norm"]["scale"], f"{name}.bias": residual["norm"]["bias"]}
+
+
+def save_for_ctranslate2(model: Any, folder: Path) -> None:
+    """Convert Marian's weights by CTranslate2's own converter, with each id as its own token."""
+    from ctranslate2.converters import transformers
+
+    loader = transformers.BartLoader()  # MarianMTLoader would begin from a zero embedding
+    model.config.normalize_before = model.config.normalize_embedding = False
+    spec = loader.get_model_spec(model)
+    loader.set_vocabulary(spec, [str(token) for token in range(model.config.vocab_size)])
+    spec.config.bos_token = spec.config.decoder_start_token = str(BOS)
+    spec.config.eos_token, spec.config.unk_token = str(EOS), str(PAD)
+    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
+    spec.config.add_source_eos = False
+    spec.validate()
+    spec.optimize()
+    folder.mkdir()
+    spec.save(str(folder))
