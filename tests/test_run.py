@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
 import pytest
 
 import jformer
+from jformer.data import vocabulary
 from jformer.data.corpora import Split
 from jformer.errors import UserError
 from jformer.evaluation.scores import SIGNATURES
@@ -35,6 +37,17 @@ def test_a_loaded_run_translates_a_list(run):
     outputs = run.translate(sentences)
     assert outputs == [run.translate([sentence])[0] for sentence in sentences]
     assert [bool(text) for text in outputs] == [True, False, True]
+
+
+def test_threads_that_share_a_run_get_the_outputs_that_each_gets_alone(
+    trained_workdir, monkeypatch
+):
+    monkeypatch.setattr(vocabulary, "PART", 4)
+    requests = [[f"{n} {n + 7} {n + thread}" for n in range(40)] for thread in range(4)]
+    alone = [jformer.load(trained_workdir).translate(request) for request in requests]
+    run = jformer.load(trained_workdir)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(run.translate, requests)) == alone
 
 
 def test_decode_overrides_take_effect_and_are_checked(run):
