@@ -31,7 +31,9 @@ LONGER = 50  # tokens that an output may have more than its source, Section 6.1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workdir", required=True)
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--references", type=Path)

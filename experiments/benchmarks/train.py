@@ -32,7 +32,9 @@ VARIANTS = ("", " bf16", " compile", " bf16 compile")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--config", default="base")
     parser.add_argument("--vocabulary", type=int, default=37000)
     parser.add_argument("--rows", type=int, default=8)

@@ -148,6 +148,7 @@ class Transformer(nn.Module):
         train: bool,
         segments: tuple[Array, Array] | None,
     ) -> Array:
+        """Return the last states of the decoder: (B, T, D)."""
         segments_BT, positions_T = None, jnp.arange(target_BT.shape[1])
         mask_B1TT, memory_mask_B1TS = causal_mask(len(positions_T)), padding_mask(source_BS)
         if segments is not None:
