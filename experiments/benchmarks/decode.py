@@ -41,11 +41,7 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--alpha", type=float, default=0.6)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--contenders", help="names, with commas; default: all", default="")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--chart", type=Path)
+    turns.add_flags(parser, rounds=3)
     options = parser.parse_args()
     run = jformer.load(options.workdir)
     sources = options.input.read_text(encoding="utf-8").splitlines()[: options.sentences]
@@ -60,19 +56,13 @@ def main() -> None:
             "marian": (marian_engine, (*work, "float32")),
             "marian bf16": (marian_engine, (*work, "bfloat16")),
         }
-        if options.contenders:
-            names = {*options.contenders.split(","), OURS}
-            contenders = {name: each for name, each in contenders.items() if name in names}
+        contenders = turns.chosen(parser, contenders, options.contenders, (OURS,))
         results = turns.take_turns(contenders, options.rounds)
     title = (
         f"Translating {len(sources):,} sentences, {options.workdir}, beam {options.beam}, "
         f"alpha {options.alpha}, batches of {options.batch}, {options.platform}"
     )
-    print(f"{title}\n{turns.machine()}\n\n{table(run, results, options)}")
-    if options.json:
-        turns.save_json(options.json, title, results)
-    if options.chart:
-        turns.save_chart(options.chart, title, results, results[0])
+    turns.publish(title, table(run, results, options), results, options)
 
 
 def table(run: Run, results: list[turns.Result], options: argparse.Namespace) -> str:

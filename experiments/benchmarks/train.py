@@ -15,7 +15,6 @@ product that XLA makes in the same round, in the compute dtype; model FLOPs with
 import argparse
 import statistics
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,12 +38,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=37000)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4, help="of a turn")
-    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--contenders", help="names, with commas; default: all", default="")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--chart", type=Path)
+    turns.add_flags(parser, rounds=5)
     options = parser.parse_args()
     config = jformer.get_config(options.config, **{"data.vocabulary_size": options.vocabulary})
     work = (config, options.rows, options.length, options.steps, options.platform)
@@ -55,22 +50,14 @@ def main() -> None:
         },
         PEAK: (peak, work),
     }
-    if options.contenders:
-        names = {*options.contenders.split(","), OURS, PEAK}
-        if unknown := names - set(contenders):
-            parser.error(f"--contenders: {', '.join(unknown)}; there are {', '.join(contenders)}")
-        contenders = {name: each for name, each in contenders.items() if name in names}
+    contenders = turns.chosen(parser, contenders, options.contenders, (OURS, PEAK))
     results = turns.take_turns(contenders, options.rounds)
     batches = make_batches(config, options.rows, options.length)
     title = (
         f"Train step, {options.config}: {options.rows} x {options.length}+{options.length}, "
         f"V {config.data.vocabulary_size:,}, {options.platform}"
     )
-    print(f"{title}\n{turns.machine()}\n\n{table(results, config, batches, options.steps)}")
-    if options.json:
-        turns.save_json(options.json, title, results)
-    if options.chart:
-        turns.save_chart(options.chart, title, results, results[0])
+    turns.publish(title, table(results, config, batches, options.steps), results, options, [PEAK])
 
 
 def table(results: list, config: Config, batches: list, steps: int) -> str:

@@ -4,6 +4,7 @@ In one process the threads of two libraries would get into each other's way, and
 one contender could not be told from another's.
 """
 
+import argparse
 import dataclasses
 import json
 import multiprocessing
@@ -119,30 +120,57 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def save_json(path: Path, title: str, results: Sequence[Result]) -> None:
-    data = {"title": title, "machine": machine()}
-    rows = [dataclasses.asdict(result) for result in results]
-    path.write_text(json.dumps({**data, "results": rows}, indent=1), encoding="utf-8")
+def add_flags(parser: argparse.ArgumentParser, rounds: int) -> None:
+    """Add the flags that all benchmarks of contenders have."""
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--contenders", help="names, with commas; default: all", default="")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--chart", type=Path)
 
 
-def save_chart(path: Path, title: str, results: Sequence[Result], baseline: Result) -> None:
-    """Draw each contender's speed relative to the baseline's, with the spread of the rounds."""
+def chosen(
+    parser: argparse.ArgumentParser, contenders: dict[str, Any], names: str, always: Sequence[str]
+) -> dict[str, Any]:
+    """Return the contenders that are named, with commas between, and those that always take part.
+
+    A name that there is not ends the program.
+    """
+    wanted = {*names.split(","), *always} if names else set(contenders)
+    if unknown := wanted - set(contenders):
+        parser.error(f"--contenders: no {', '.join(unknown)}; there are {', '.join(contenders)}")
+    return {name: each for name, each in contenders.items() if name in wanted}
+
+
+def publish(
+    title: str,
+    table: str,
+    results: Sequence[Result],
+    flags: argparse.Namespace,
+    not_drawn: Sequence[str] = (),
+) -> None:
+    """Print the table; write the JSON and the chart, relative to the first, where flags say so."""
+    print(f"{title}\n{machine()}\n\n{table}")
+    if flags.json:
+        data = {"title": title, "machine": machine()}
+        rows = [dataclasses.asdict(result) for result in results]
+        flags.json.write_text(json.dumps({**data, "results": rows}, indent=1), encoding="utf-8")
+    if flags.chart:
+        drawn = [result for result in results if result.name not in not_drawn]
+        draw(title, drawn).write_html(flags.chart)
+
+
+def draw(title: str, results: Sequence[Result]) -> Any:
+    """Draw each contender's speed relative to the first, with the spread of the rounds."""
     import plotly.graph_objects as go
 
     done = [result for result in results if not result.error][::-1]
-    ratios = [result.ratios(baseline) for result in done]
+    ratios = [result.ratios(results[0]) for result in done]
     medians = [statistics.median(each) for each in ratios]
-    bars = go.Bar(
-        x=medians,
-        y=[result.name for result in done],
-        orientation="h",
-        error_x={
-            "array": [max(each) - median for each, median in zip(ratios, medians, strict=True)],
-            "arrayminus": [
-                median - min(each) for each, median in zip(ratios, medians, strict=True)
-            ],
-        },
-    )
-    figure = go.Figure(bars)
-    figure.update_layout(title=title, xaxis_title=f"speed relative to {baseline.name}")
-    figure.write_html(path)
+    ends = {
+        "array": [max(each) - median for each, median in zip(ratios, medians, strict=True)],
+        "arrayminus": [median - min(each) for each, median in zip(ratios, medians, strict=True)],
+    }
+    names = [result.name for result in done]
+    figure = go.Figure(go.Bar(x=medians, y=names, orientation="h", error_x=ends))
+    return figure.update_layout(title=title, xaxis_title=f"speed relative to {results[0].name}")
