@@ -165,7 +165,7 @@ def made_by(run: Run) -> dict[str, Any]:
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
     del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
-        del decode["batch_size"]  # only bfloat16 rounds products of other shapes differently
+        del decode["batch_size"], decode["threads"]  # only bfloat16 rounds by the shapes
     plugins = plugin_hashes(run.config.plugins)
     return {
         **({"plugins": plugins} if plugins else {}),

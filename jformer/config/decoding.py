@@ -46,6 +46,12 @@ class DecodeConfig(Section):
     batch_size: int = key(
         64, "sentences searched at a time; in float32 it does not change the output", ">= 1"
     )
+    threads: int | None = key(
+        None,
+        "threads that search side by side, each with a share of batch_size; unset: on a CPU one "
+        "per core, as far as each gets 16 sentences; elsewhere 1",
+        ">= 1",
+    )
     read_ahead: int = key(
         10_000, "lines read, sorted by length and translated before they are written", ">= 1"
     )

@@ -11,7 +11,10 @@ import functools
 import itertools
 import logging
 import operator
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import jax
@@ -36,6 +39,7 @@ log = logging.getLogger(__name__)
 
 SHORTEST_BUCKET = 16  # source positions; buckets double from here
 PARTS = 8  # a pool is refilled in parts of this share of its places
+PLACES_PER_THREAD = 16  # with fewer, a search is mostly overhead
 # A compiled search is made for these keys, takes those as arguments, and does not see the others.
 COMPILED = ("search", "beam_size", "n_best", "top_k", "top_p")
 ARGUMENTS = (
@@ -76,14 +80,13 @@ class Decoder:
     max_length: int  # source positions, EOS included
     places: int  # sentences at a time; lowered where memory does not suffice
 
-    def find(self, requests: Sequence[Request]) -> Iterator[tuple[int, Hypotheses]]:
-        """Decode all requests; yield the number and the hypotheses of each as it is finished."""
-        waiting = dict(enumerate(requests))
-        while waiting:
+    def find(self, requests: Sequence[Request]) -> dict[int, Hypotheses]:
+        """Decode all requests: return the hypotheses by the number of the request."""
+        found: dict[int, Hypotheses] = {}
+        while len(found) < len(requests):
+            waiting = {n: each for n, each in enumerate(requests) if n not in found}
             try:
-                for number, hypotheses in self._find(dict(waiting)):
-                    del waiting[number]
-                    yield number, hypotheses
+                self._find(waiting, found)
             except jax.errors.JaxRuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -93,28 +96,59 @@ class Decoder:
                     ) from error
                 self.places = max(1, min(self.places, len(requests)) // 2)
                 log.warning("out of memory: config.decode.batch_size=%d from here on", self.places)
+        return found
 
-    def _find(self, requests: dict[int, Request]) -> Iterator[tuple[int, Hypotheses]]:
+    def _find(self, requests: dict[int, Request], found: dict[int, Hypotheses]) -> None:
+        """Decode the requests, in several threads if that pays, and add what is found."""
         order = sorted(requests, key=lambda n: (requests[n].bucket, len(requests[n].source)))
         buckets = {n: requests[n].bucket for n in order}
+        stop = threading.Event()
+
+        def search(pool: Pool, numbers: list[int]) -> None:
+            for bucket, group in itertools.groupby(numbers, key=buckets.__getitem__):
+                queue = collections.deque(group)
+                while queue and not stop.is_set():
+                    pool.fit(bucket, last=False)
+                    while queue and np.sum(~pool.occupied()) >= pool.part:
+                        part = [queue.popleft() for _ in range(min(pool.part, len(queue)))]
+                        pool.insert({number: requests[number] for number in part})
+                    found.update(pool.run(last=False))
+            while pool.occupied().any() and not stop.is_set():
+                pool.fit(bucket, last=True)
+                found.update(pool.run(last=True))
+
         if len(order) <= self.places:
             # There is a place for each from the start: one shape, instead of one per bucket.
             rows = min(self.places, 1 << (len(order) - 1).bit_length())
-            pool = Pool(self, rows, parts=1, long=True)
             buckets = dict.fromkeys(order, max(buckets.values()))
-        else:
-            pool = Pool(self, self.places, PARTS, long=False)
-        for bucket, group in itertools.groupby(order, key=buckets.__getitem__):
-            queue = collections.deque(group)
-            while queue:
-                pool.fit(bucket, last=False)
-                while queue and np.sum(~pool.occupied()) >= pool.part:
-                    numbers = [queue.popleft() for _ in range(min(pool.part, len(queue)))]
-                    pool.insert({number: requests[number] for number in numbers})
-                yield from pool.run(last=False)
-        while pool.occupied().any():
-            pool.fit(bucket, last=True)
-            yield from pool.run(last=True)
+            return search(Pool(self, rows, parts=1, long=True), order)
+        threads = self.threads()
+        pools = [Pool(self, self.places // threads, PARTS, long=False) for _ in range(threads)]
+        if threads == 1:
+            return search(pools[0], order)
+        with ThreadPoolExecutor(threads) as executor:
+            # Each gets sentences of all lengths, so that they end at about the same time.
+            shares = [order[n::threads] for n in range(threads)]
+            searches = [executor.submit(search, *each) for each in zip(pools, shares, strict=True)]
+            try:
+                for each in as_completed(searches):
+                    each.result()
+            finally:
+                stop.set()  # after an error or Ctrl-C the others end, too
+
+    def threads(self) -> int:
+        """Return the number of threads that search, each with its share of the places.
+
+        XLA runs most operations of a search on one core of a CPU, so that the others would wait.
+        """
+        devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(self.params)))
+        if len(devices) > 1:
+            return 1  # all devices have to get the programs in the same order
+        most = self.config.threads
+        if most is None:
+            most = os.cpu_count() or 1 if jax.default_backend() == "cpu" else 1
+            most = min(most, self.places // PLACES_PER_THREAD)
+        return max(1, min(most, self.places))
 
 
 class Pool:

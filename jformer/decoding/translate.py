@@ -69,7 +69,7 @@ def hypotheses(
     prefixes = prefixes or [""] * len(texts)
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line))
     found: dict[int, list[Hypothesis]] = {}
-    for i, raw in decoder.find([request for *_, request in asked]):
+    for i, raw in decoder.find([request for *_, request in asked]).items():
         number, first_word, request = asked[i]
         if np.isnan(raw.scores_W).any():
             raise RunError(

@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -60,7 +62,7 @@ def alone(request, config, *members):
 
 def found_by(decoder, requests):
     """In the order of the requests."""
-    found = dict(decoder.find(requests))
+    found = decoder.find(requests)
     assert sorted(found) == list(range(len(requests)))
     return [found_of(found[n], decoder.config.n_best) for n in range(len(requests))]
 
@@ -108,6 +110,63 @@ def test_each_request_finds_what_a_search_over_lists_finds_for_it_alone(places, 
         assert len(shapes) > len(set(shapes))  # who is done leaves, and others take the places
         short_and_long = {(places, S, T) for S, T in [(16, 24), (32, 48), (32, 1 + 32 + 30)]}
         assert short_and_long <= set(shapes) <= short_and_long | {(places, 16, 1 + 16 + 30)}
+
+
+def test_threads_that_share_the_places_find_the_same(requests, shapes):
+    config = dataclasses.replace(CONFIG, threads=3)
+    assert_found(found_by(decoder_of(config, 24), requests[0]), requests[1])
+    assert {rows for rows, *_ in shapes} == {8}
+
+
+def test_an_error_in_one_thread_ends_the_others_and_reaches_the_caller(requests, monkeypatch):
+    searching, calls = pool.run_searches, []
+
+    def failing(*arguments):
+        calls.append(threading.current_thread())
+        if len(calls) == 1:
+            raise ValueError("of one thread")
+        return searching(*arguments)
+
+    monkeypatch.setattr(pool, "run_searches", failing)
+    config = dataclasses.replace(CONFIG, threads=2)
+    with pytest.raises(ValueError, match="of one thread"):
+        decoder_of(config, 16).find(requests[0] * 50)
+    assert len(calls) < 50
+    assert not any(thread.is_alive() for thread in calls)
+
+
+@pytest.mark.parametrize(
+    ("asked", "places", "threads"), [(None, 1, 1), (None, 31, 1), (1, 64, 1), (3, 64, 3), (9, 4, 4)]
+)
+def test_the_number_of_threads(asked, places, threads):
+    config = dataclasses.replace(CONFIG, threads=asked)
+    assert decoder_of(config, places).threads() == threads
+
+
+def test_without_a_number_there_is_a_thread_for_each_core(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    assert [decoder_of(CONFIG, places).threads() for places in (32, 64)] == [2, 3]
+
+
+ON_TWO_DEVICES = """
+import dataclasses, jax
+from jax.sharding import NamedSharding, PartitionSpec
+from tests.decoding.test_pool import CONFIG, decoder_of, make
+
+model, params = make()
+mesh = jax.make_mesh((2,), ("data",))
+everywhere = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+config = dataclasses.replace(CONFIG, threads=3)
+print(decoder_of(config, 64, (model, params)).threads())
+print(decoder_of(config, 64, (model, everywhere)).threads())
+"""
+
+
+@pytest.mark.process
+def test_parameters_on_several_devices_are_searched_with_by_one_thread():
+    program, two = [sys.executable, "-c", ON_TWO_DEVICES], {"JAX_NUM_CPU_DEVICES": "2"}
+    done = subprocess.run(program, capture_output=True, text=True, env={**os.environ, **two})
+    assert done.stdout.split() == ["3", "1"], done.stderr
 
 
 def test_the_order_of_the_requests_plays_no_part(requests):
@@ -271,7 +330,7 @@ def search(megabytes, config, requests):
     mapped = int(status.split("VmSize:")[1].split()[0]) << 10
     resource.setrlimit(resource.RLIMIT_AS, (mapped + (megabytes << 20), -1))
     decoder = decoder_of(config, 64, member)
-    found = {n: each.tokens_WT.tolist() for n, each in decoder.find(requests)}
+    found = {n: each.tokens_WT.tolist() for n, each in decoder.find(requests).items()}
     print(decoder.places, sorted(found.items()))
 
 search(600, config, requests)

@@ -94,7 +94,7 @@ def assert_peers_agree(model, params, sources, extra, max_length):
     def ours(beam_size):
         decode = DecodeConfig(beam_size=beam_size, max_extra_length=extra)
         decoder = Decoder((model,), (params,), decode, max_length, 32)
-        found = dict(decoder.find(requests))
+        found = decoder.find(requests)
         return [found[i] for i in range(len(requests))]
 
     for source, found in zip(sources, ours(1), strict=True):

@@ -194,7 +194,7 @@ def test_beam_search_in_bfloat16_scores_what_it_finds(bfloat16, params, source_B
     config = DecodeConfig(beam_size=3, n_best=3, max_extra_length=3)
     decoder = Decoder((bfloat16,), (params,), config, 64, 4)
     sources = [[int(token) for token in row if token > EOS] for row in source_BS]
-    found = dict(decoder.find([Request(source, [], 0) for source in sources]))
+    found = decoder.find([Request(source, [], 0) for source in sources])
     for number, hypotheses in found.items():
         for tokens_T, log_prob in zip(hypotheses.tokens_WT, hypotheses.sums_W, strict=True):
             tokens = tokens_T[tokens_T != PAD].tolist()
