@@ -24,7 +24,7 @@ from pathlib import Path
 import jax
 
 import jformer
-from jformer.decoding import beam, pool
+from jformer.decoding import beam, decoder, pool
 from jformer.run import Run
 
 WAYS = ("refill", "batches", "to limits")
@@ -71,8 +71,8 @@ def measure(run: Run, sources: list[str], rounds: int) -> None:
 
 
 class Batches(pool.Pool):
-    def __init__(self, decoder, rows, parts, long):
-        super().__init__(decoder, rows, parts=1, long=True)
+    def __init__(self, *of_decoder, parts, long):
+        super().__init__(*of_decoder, parts=1, long=True)
 
 
 GROW, POOL, SEARCH = beam.beam_step, pool.Pool, pool.run_searches
@@ -84,7 +84,7 @@ def search_to_limits(*arguments):
 
 
 def as_way(way: str) -> None:
-    pool.Pool = POOL if way == "refill" else Batches
+    decoder.Pool = POOL if way == "refill" else Batches
     beam.beam_step = to_limits if way == "to limits" else GROW
     pool.run_searches = search_to_limits if way == "to limits" else SEARCH
 

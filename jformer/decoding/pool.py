@@ -1,20 +1,15 @@
 """Many sentences through one compiled search: finished ones leave, and others take their places.
 
-A pool has a fixed number of places and static shapes: S source positions, T tokens. Sentences come
-in the order of their lengths, and the shapes grow with them. The few outputs that are very long
-wait at the end of a short T until there are enough of them to pay for a long one.
+A pool has a fixed number of places and static shapes: S source positions, T tokens. The longest
+sentences come first, and the shapes shrink with them, so that few of the last steps, when places
+stay empty, are dear. The few outputs that are very long wait at the end of a short T until there
+are enough of them to pay for a long one.
 """
 
-import collections
 import dataclasses
 import functools
-import itertools
-import logging
 import operator
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -33,13 +28,8 @@ from jformer.decoding.search import (
     init_search,
     result_of,
 )
-from jformer.errors import RunError, is_out_of_memory
-
-log = logging.getLogger(__name__)
 
 SHORTEST_BUCKET = 16  # source positions; buckets double from here
-PARTS = 8  # a pool is refilled in parts of this share of its places
-PLACES_PER_THREAD = 16  # with fewer, a search is mostly overhead
 # A compiled search is made for these keys, takes those as arguments, and does not see the others.
 COMPILED = ("search", "beam_size", "n_best", "top_k", "top_p")
 ARGUMENTS = (
@@ -70,99 +60,32 @@ class Request:
         return max(limit, config.min_length + 1, len(self.prefix) + 1)
 
 
-@dataclasses.dataclass
-class Decoder:
-    """Models with their parameters, and how to search with them."""
-
-    models: Models
-    params: tuple[Any, ...]
-    config: DecodeConfig
-    max_length: int  # source positions, EOS included
-    places: int  # sentences at a time; lowered where memory does not suffice
-
-    def find(self, requests: Sequence[Request]) -> dict[int, Hypotheses]:
-        """Decode all requests: return the hypotheses by the number of the request."""
-        found: dict[int, Hypotheses] = {}
-        while len(found) < len(requests):
-            waiting = {n: each for n, each in enumerate(requests) if n not in found}
-            try:
-                self._find(waiting, found)
-            except jax.errors.JaxRuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                if self.places == 1:
-                    raise RunError(
-                        "out of memory with one sentence: lower config.decode.beam_size"
-                    ) from error
-                self.places = max(1, min(self.places, len(requests)) // 2)
-                log.warning("out of memory: config.decode.batch_size=%d from here on", self.places)
-        return found
-
-    def _find(self, requests: dict[int, Request], found: dict[int, Hypotheses]) -> None:
-        """Decode the requests, in several threads if that pays, and add what is found."""
-        order = sorted(requests, key=lambda n: (requests[n].bucket, len(requests[n].source)))
-        buckets = {n: requests[n].bucket for n in order}
-        stop = threading.Event()
-
-        def search(pool: Pool, numbers: list[int]) -> None:
-            for bucket, group in itertools.groupby(numbers, key=buckets.__getitem__):
-                queue = collections.deque(group)
-                while queue and not stop.is_set():
-                    pool.fit(bucket, last=False)
-                    while queue and np.sum(~pool.occupied()) >= pool.part:
-                        part = [queue.popleft() for _ in range(min(pool.part, len(queue)))]
-                        pool.insert({number: requests[number] for number in part})
-                    found.update(pool.run(last=False))
-            while pool.occupied().any() and not stop.is_set():
-                pool.fit(bucket, last=True)
-                found.update(pool.run(last=True))
-
-        if len(order) <= self.places:
-            # There is a place for each from the start: one shape, instead of one per bucket.
-            rows = min(self.places, 1 << (len(order) - 1).bit_length())
-            buckets = dict.fromkeys(order, max(buckets.values()))
-            return search(Pool(self, rows, parts=1, long=True), order)
-        threads = self.threads()
-        pools = [Pool(self, self.places // threads, PARTS, long=False) for _ in range(threads)]
-        if threads == 1:
-            return search(pools[0], order)
-        with ThreadPoolExecutor(threads) as executor:
-            # Each gets sentences of all lengths, so that they end at about the same time.
-            shares = [order[n::threads] for n in range(threads)]
-            searches = [executor.submit(search, *each) for each in zip(pools, shares, strict=True)]
-            try:
-                for each in as_completed(searches):
-                    each.result()
-            finally:
-                stop.set()  # after an error or Ctrl-C the others end, too
-
-    def threads(self) -> int:
-        """Return the number of threads that search, each with its share of the places.
-
-        XLA runs most operations of a search on one core of a CPU, so that the others would wait.
-        """
-        devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(self.params)))
-        if len(devices) > 1:
-            return 1  # all devices have to get the programs in the same order
-        most = self.config.threads
-        if most is None:
-            most = os.cpu_count() or 1 if jax.default_backend() == "cpu" else 1
-            most = min(most, self.places // PLACES_PER_THREAD)
-        return max(1, min(most, self.places))
-
-
 class Pool:
-    """The state of the searches on the device, and the number of the request in each place."""
+    """The state of the searches on the device, and the number of the request in each place.
 
-    def __init__(self, decoder: Decoder, rows: int, parts: int, long: bool):
-        self._decoder, self._rows, self._always_long = decoder, rows, long
-        config = decoder.config
+    It is refilled in parts of its rows. `max_length` is that of sources, EOS included; `long` means
+    that T suffices for every output of a bucket.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        params: tuple[Any, ...],
+        config: DecodeConfig,
+        max_length: int,
+        rows: int,
+        parts: int,
+        long: bool,
+    ):
+        self._params, self._config, self._max_length = params, config, max_length
+        self._rows, self._always_long = rows, long
         compiled = {key: getattr(config, key) for key in COMPILED}
-        self._static = (decoder.models, DecodeConfig(**compiled))
+        self._static = (models, DecodeConfig(**compiled))
         self._keys = {key: np.asarray(getattr(config, key)) for key in ARGUMENTS}
         self.part = max(1, rows // parts)
-        self._shape, self._long = (0, 0), False
+        self._shape = (0, 0)
         self._numbers = np.full(rows, -1)  # of the requests; -1: the place is free
+        self._buckets = np.zeros(rows, int)  # of the requests
         self._t = np.zeros(rows, int)
         self._state: Any = None
 
@@ -171,31 +94,35 @@ class Pool:
 
     def fit(self, bucket: int, last: bool) -> None:
         """Choose shapes for sources of this bucket and for the searches in the pool."""
-        config = self._decoder.config
-        long_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
-        short_T = min(bucket * 3 // 2, long_T)
-        self._long = self._always_long or self._needs_long(short_T, last)
-        T = long_T if self._long else short_T
-        shape = (min(bucket, self._decoder.max_length), T)
+        if not self._always_long:
+            bucket = max([bucket, *self._buckets[self.occupied()]])
+            while self._needs_more(self._tokens(bucket), last):
+                bucket *= 2
+        shape = (min(bucket, self._max_length), self._tokens(bucket))
         if shape == self._shape:
             return
         self._shape = shape
-        empty = empty_state(*self._static, self._decoder.params, self._rows, *shape)
+        empty = empty_state(*self._static, self._params, self._rows, *shape)
         self._state = empty if self._state is None else resize(self._state, empty)
 
-    def _needs_long(self, short_T: int, last: bool) -> bool:
-        """Return whether searches that fill a short T go on in a long one, or still wait for it."""
+    def _tokens(self, bucket: int) -> int:
+        """Return T in the shape of a bucket: where it is not always long, long enough for most."""
+        config = self._config
+        long = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
+        return long if self._always_long else min(max(bucket + 16, bucket * 3 // 2), long)
+
+    def _needs_more(self, T: int, last: bool) -> bool:
+        """Return whether the searches that fill T tokens need more, or still wait for it."""
         occupied = self.occupied()
-        full = occupied & (self._t >= short_T - 1)
-        if full.sum() >= max(1, self._rows // 4):
-            return True
-        if last and full.sum() == occupied.sum():
-            return True  # no other search is left to wait for
-        return self._long and bool(full.any())  # those that have begun to go on
+        full = occupied & (self._t >= T - 1)
+        if self._shape[1] > T:
+            return bool(full.any())  # those that have begun to go on
+        enough = full.sum() >= max(1, self._rows // 4)
+        return bool(enough or (last and full.any() and full.sum() == occupied.sum()))
 
     def insert(self, requests: dict[int, Request]) -> None:
         """Begin searches for at most `part` requests, in free places."""
-        (S, T), config, R = self._shape, self._decoder.config, self.part
+        (S, T), config, R = self._shape, self._config, self.part
         source_RS = np.full((R, S), PAD, np.int32)
         prefix_RT = np.full((R, T), PAD, np.int32)
         limits_R = np.zeros(R, np.int32)
@@ -210,15 +137,16 @@ class Pool:
             place = next(free)
             places_R[row] = place
             self._numbers[place] = number
+            self._buckets[place] = request.bucket
             self._t[place] = 0
         new = (source_RS, prefix_RT, limits_R, seeds_R)
-        self._state = insert(*self._static, self._decoder.params, self._state, places_R, *new)
+        self._state = insert(*self._static, self._params, self._state, places_R, *new)
 
     def run(self, last: bool) -> Iterator[tuple[int, Hypotheses]]:
         """Search until a part of the pool is done, or all of it; yield and remove what is done."""
         waiting = ~self.occupied() | (self._t >= self._shape[1] - 1)
         enough = self._rows if last else min(self._rows, int(waiting.sum()) + self.part)
-        arguments = (self._decoder.params, self._keys, self._state, enough)
+        arguments = (self._params, self._keys, self._state, enough)
         self._state, seen = run_searches(*self._static, *arguments)
         busy, t, found = jax.device_get(seen)
         self._t = np.where(self.occupied(), t, 0)

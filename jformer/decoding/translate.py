@@ -15,7 +15,8 @@ import numpy as np
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.sentences import pieces
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.pool import Decoder, Request
+from jformer.decoding.decoder import Decoder
+from jformer.decoding.pool import Request
 from jformer.decoding.search import Hypotheses
 from jformer.errors import RunError, UserError
 from jformer.model.transformer import Transformer

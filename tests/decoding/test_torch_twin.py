@@ -11,7 +11,8 @@ import pytest
 import jformer
 from jformer.config import BOS, EOS, PAD, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.pool import Decoder, Request
+from jformer.decoding.decoder import Decoder
+from jformer.decoding.pool import Request
 from jformer.main import main
 from jformer.model.transformer import Transformer
 from tests.conftest import random_params

@@ -10,7 +10,7 @@ import pytest
 from jformer.config import EOS, PAD, DecodeConfig, ModelConfig
 from jformer.data.sentences import split
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.pool import Decoder
+from jformer.decoding.decoder import Decoder
 from jformer.decoding.search import Hypotheses
 from jformer.decoding.translate import Hypothesis, Part, as_texts, hypotheses, join, translate
 from jformer.errors import RunError

@@ -11,7 +11,8 @@ import pytest
 from experiments.plugins.additive_attention import AdditiveAttention
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding.attention import attention_weights
-from jformer.decoding.pool import Decoder, Request
+from jformer.decoding.decoder import Decoder
+from jformer.decoding.pool import Request
 from jformer.decoding.scoring import score_pairs
 from jformer.model.transformer import Transformer
 from jformer.training.cost import step_bytes

@@ -1,0 +1,106 @@
+"""Many sentences at a time, in one thread or several, as many as memory holds."""
+
+import collections
+import dataclasses
+import functools
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+import jax
+import numpy as np
+
+from jformer.config import DecodeConfig
+from jformer.decoding.ensemble import Models
+from jformer.decoding.pool import Pool, Request
+from jformer.decoding.search import Hypotheses
+from jformer.errors import RunError, is_out_of_memory
+
+log = logging.getLogger(__name__)
+
+PARTS = 8  # a pool is refilled in parts of this share of its places
+PLACES_PER_THREAD = 16  # with fewer, a search is mostly overhead
+
+
+@dataclasses.dataclass
+class Decoder:
+    """Models with their parameters, and how to search with them."""
+
+    models: Models
+    params: tuple[Any, ...]
+    config: DecodeConfig
+    max_length: int  # source positions, EOS included
+    places: int  # sentences at a time; lowered where memory does not suffice
+
+    def find(self, requests: Sequence[Request]) -> dict[int, Hypotheses]:
+        """Decode all requests: return the hypotheses by the number of the request."""
+        found: dict[int, Hypotheses] = {}
+        while len(found) < len(requests):
+            waiting = {n: each for n, each in enumerate(requests) if n not in found}
+            try:
+                self._find(waiting, found)
+            except jax.errors.JaxRuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                if self.places == 1:
+                    raise RunError(
+                        "out of memory with one sentence: lower config.decode.beam_size"
+                    ) from error
+                self.places = max(1, min(self.places, len(requests)) // 2)
+                log.warning("out of memory: config.decode.batch_size=%d from here on", self.places)
+        return found
+
+    def _find(self, requests: dict[int, Request], found: dict[int, Hypotheses]) -> None:
+        """Decode the requests, in several threads if that pays, and add what is found."""
+        order = sorted(requests, key=lambda n: (-requests[n].bucket, -len(requests[n].source)))
+        buckets = {n: requests[n].bucket for n in order}
+        stop = threading.Event()
+
+        def search(pool: Pool, numbers: list[int]) -> None:
+            queue = collections.deque(numbers)
+            while queue and not stop.is_set():
+                pool.fit(buckets[queue[0]], last=False)
+                while queue and np.sum(~pool.occupied()) >= pool.part:
+                    part = [queue.popleft() for _ in range(min(pool.part, len(queue)))]
+                    pool.insert({number: requests[number] for number in part})
+                found.update(pool.run(last=False))
+            while pool.occupied().any() and not stop.is_set():
+                pool.fit(buckets[numbers[-1]], last=True)
+                found.update(pool.run(last=True))
+
+        make_pool = functools.partial(Pool, self.models, self.params, self.config, self.max_length)
+        if len(order) <= self.places:
+            # There is a place for each from the start: one shape, instead of one per bucket.
+            rows = min(self.places, 1 << (len(order) - 1).bit_length())
+            buckets = dict.fromkeys(order, max(buckets.values()))
+            return search(make_pool(rows, parts=1, long=True), order)
+        threads = self.threads()
+        pools = [make_pool(self.places // threads, parts=PARTS, long=False) for _ in range(threads)]
+        if threads == 1:
+            return search(pools[0], order)
+        with ThreadPoolExecutor(threads) as executor:
+            # Each gets sentences of all lengths, so that they end at about the same time.
+            shares = [order[n::threads] for n in range(threads)]
+            searches = [executor.submit(search, *each) for each in zip(pools, shares, strict=True)]
+            try:
+                for each in as_completed(searches):
+                    each.result()
+            finally:
+                stop.set()  # after an error or Ctrl-C the others end, too
+
+    def threads(self) -> int:
+        """Return the number of threads that search, each with its share of the places.
+
+        XLA runs most operations of a search on one core of a CPU, so that the others would wait.
+        """
+        devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(self.params)))
+        if len(devices) > 1:
+            return 1  # all devices have to get the programs in the same order
+        most = self.config.threads
+        if most is None:
+            most = os.cpu_count() or 1 if jax.default_backend() == "cpu" else 1
+            most = min(most, self.places // PLACES_PER_THREAD)
+        return max(1, min(most, self.places))
