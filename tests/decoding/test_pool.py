@@ -108,7 +108,9 @@ def test_each_request_finds_what_a_search_over_lists_finds_for_it_alone(places, 
         assert set(shapes) == {(32, 32, 1 + 32 + 30)}
     else:
         assert len(shapes) > len(set(shapes))  # who is done leaves, and others take the places
-        assert set(shapes) == {(places, S, T) for S, T in [(16, 32), (32, 48), (64, 1 + 64 + 30)]}
+        known = {(places, S, T) for S, T in [(16, 32), (32, 48), (64, 1 + 64 + 30)]}
+        assert set(shapes) <= known
+        assert len(set(shapes)) > 1
 
 
 def test_threads_that_share_the_places_find_the_same(requests, shapes):
@@ -320,7 +322,7 @@ from tests.decoding.small import MODEL, decoder_of, make
 
 logging.basicConfig(format="%(message)s")
 # 90 MB of keys and values a sentence: 720 MB in 8 places, 180 MB in 2.
-member = make(dataclasses.replace(MODEL, num_heads=1, d_k=2**17, d_v=2**17))
+member = make(dataclasses.replace(MODEL, num_heads=2, d_k=2**16, d_v=2**16))
 config = DecodeConfig(beam_size=5, n_best=5, max_extra_length=0)
 requests = [Request([number], [], 0) for number in (5, 7, 11, 13, 17)]
 
