@@ -24,6 +24,8 @@ ACTIVATIONS: dict[str, Callable] = {
     "gelu": functools.partial(nn.gelu, approximate=False),
 }
 NORMS: dict[str, Callable] = {"layer_norm": nn.LayerNorm}
+# A mask over all hypotheses' positions costs W squared; with more of them a copy costs less.
+WIDEST_MASK = 16
 
 
 @checked
@@ -151,19 +153,17 @@ class DecoderLayer(nn.Module):
         x_1WD: Array,
         t: Array,
         cache: tuple[Array, Array],
-        mask_11WX: Array,
+        beam_indices_WT: Array,
         cross_kv: tuple[Array, Array],
         cross_mask_11S: Array,
     ) -> tuple[Array, tuple[Array, Array]]:
         """Decode position t of the W hypotheses of one sentence: (1, W, D) and the new cache.
 
         `cache` is a pair of keys (H, W, T, K) and values (H, W, T, U), `cross_kv` one of (H, S, K)
-        and (H, S, U). The hypotheses are the queries of one attention to all X = W T positions of
-        the cache, where the mask shows each its own history, and of one attention to the sentence:
-        neither is copied for each of them.
+        and (H, S, U). The hypotheses are the queries of one attention to the sentence, which is not
+        copied for each of them.
         """
-        W, T = cache[0].shape[1:3]
-        positions_W, positions_X = jnp.full(W, t), jnp.tile(jnp.arange(T), W)
+        positions_W = jnp.full(len(beam_indices_WT), t)
 
         def write(old_HWTK, new_1HWK):
             new_HW1K = new_1HWK[0, :, :, None]
@@ -172,10 +172,7 @@ class DecoderLayer(nn.Module):
         def self_attention(x_1WD):
             nonlocal cache
             cache = jax.tree.map(write, cache, self.self_attention.project_kv(x_1WD, positions_W))
-            k_1HXK, v_1HXU = (x.reshape(1, x.shape[0], W * T, x.shape[3]) for x in cache)
-            return self.self_attention.attend_cached(
-                x_1WD, positions_W, k_1HXK, v_1HXU, positions_X, mask_11WX
-            )
+            return self.attend_histories(x_1WD, t, cache, beam_indices_WT)
 
         def cross_attention(x_1WD):
             k_1HSK, v_1HSU = (x[None] for x in cross_kv)
@@ -186,3 +183,29 @@ class DecoderLayer(nn.Module):
 
         x_1WD = self.residual_branches(x_1WD, self_attention, cross_attention, train=False)
         return x_1WD, cache
+
+    def attend_histories(
+        self, x_1WD: Array, t: Array, cache: tuple[Array, Array], beam_indices_WT: Array
+    ) -> Array:
+        """Let each hypothesis attend to its own history in the cache: (1, W, D)."""
+        W, T = beam_indices_WT.shape
+        positions_T = jnp.arange(T)
+        reached_T = positions_T <= t
+        if W > WIDEST_MASK:
+            k_WHTK, v_WHTU = (x[:, beam_indices_WT, positions_T].swapaxes(0, 1) for x in cache)
+            x_W1D = self.self_attention.attend_cached(
+                x_1WD.swapaxes(0, 1),
+                t[None],
+                k_WHTK,
+                v_WHTU,
+                positions_T,
+                reached_T[None, None, None],
+            )
+            return x_W1D.swapaxes(0, 1)
+        # One attention to all X = W T positions, where a mask shows each its own, copies nothing.
+        own_WWT = beam_indices_WT[:, None] == jnp.arange(W)[None, :, None]
+        mask_11WX = (own_WWT & reached_T[None, None]).reshape(1, 1, W, W * T)
+        k_1HXK, v_1HXU = (x.reshape(1, x.shape[0], W * T, x.shape[3]) for x in cache)
+        return self.self_attention.attend_cached(
+            x_1WD, jnp.full(W, t), k_1HXK, v_1HXU, jnp.tile(positions_T, W), mask_11WX
+        )

@@ -190,15 +190,11 @@ class Transformer(nn.Module):
         `beam_indices_WT` is what it reorders instead of the cache: the place where the history of
         each hypothesis stands at each position up to t.
         """
-        W, T = beam_indices_WT.shape
-        reached_T = jnp.arange(T) <= t
-        own_WWT = beam_indices_WT[:, None] == jnp.arange(W)[None, :, None]
-        mask_11WX = (own_WWT & reached_T[None, None]).reshape(1, 1, W, W * T)
         x_1WD = self.embed(self.embedding, tokens_W[None], t[None])
         new_cache = []
         for layer, layer_cache, cross_kv in zip(self.decoder, cache, memory.cross_kv, strict=True):
             x_1WD, layer_cache = layer.decode_step(
-                x_1WD, t, layer_cache, mask_11WX, cross_kv, memory.mask_B11S
+                x_1WD, t, layer_cache, beam_indices_WT, cross_kv, memory.mask_B11S
             )
             new_cache.append(layer_cache)
         x_1WD = self.final_norm("decoder_norm", x_1WD)

@@ -14,6 +14,7 @@ from experiments.plugins.additive_attention import AdditiveAttention
 from jformer.config import ModelConfig
 from jformer.config.model import POSITIONS
 from jformer.errors import UserError
+from jformer.model import layers
 from jformer.model.attention import MultiHeadAttention
 from jformer.model.dropout import Dropout
 from jformer.model.transformer import Transformer
@@ -80,8 +81,12 @@ def test_logits_equal_those_of_plain_numpy_loops(changes):
     np.testing.assert_allclose(logits_BTV[0], expected_TV, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["by mask", "by copy"])
 @by_position
-def test_cached_steps_give_the_logits_of_the_whole_decoder_though_hypotheses_change_places(changes):
+def test_cached_steps_give_the_logits_of_the_whole_decoder_though_hypotheses_change_places(
+    changes, wide, monkeypatch
+):
+    monkeypatch.setattr(layers, "WIDEST_MASK", 2 if wide else 3)
     model, variables = make(changes)
     memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
     memory = model.apply(variables, memory_BSD, SOURCE_BS, method="precompute_cross_kv")
