@@ -25,9 +25,10 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
             for point in [point for point in waiting if point.is_complete]:
                 waiting.remove(point)
                 progress.report(point, "complete, by another process")
+            begun = [point for point in waiting if point.has_begun]
             for point in workers.start(waiting):
                 at_work.append(point)
-                progress.report(point, "goes on" if point.has_begun else "begins")
+                progress.report(point, "goes on" if point in begun else "begins")
             if not at_work:  # places are free, so other processes run the waiting points
                 for point in [point for point in waiting if point not in elsewhere]:
                     elsewhere.append(point)
