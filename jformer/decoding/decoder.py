@@ -101,6 +101,6 @@ class Decoder:
             return 1  # all devices have to get the programs in the same order
         most = self.config.threads
         if most is None:
-            most = os.cpu_count() or 1 if jax.default_backend() == "cpu" else 1
+            most = (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
             most = min(most, self.places // PLACES_PER_THREAD)
         return max(1, min(most, self.places))

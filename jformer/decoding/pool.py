@@ -33,8 +33,13 @@ SHORTEST_BUCKET = 16  # source positions; buckets double from here
 # A compiled search is made for these keys, takes those as arguments, and does not see the others.
 COMPILED = ("search", "beam_size", "n_best", "top_k", "top_p")
 ARGUMENTS = (
-    "length_penalty", "length_penalty_beta", "diversity", "min_length", "temperature", "seed",
-)  # fmt: skip
+    "length_penalty",
+    "length_penalty_beta",
+    "diversity",
+    "min_length",
+    "temperature",
+    "seed",
+)
 
 State = tuple[Sentence, Search]
 

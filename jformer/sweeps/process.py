@@ -24,10 +24,14 @@ class Work:
             # Ctrl-C and preemption signals are for the parent, which then asks it to save and end.
             before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
             self._process = subprocess.Popen(
-                point.command, stdin=subprocess.DEVNULL, stdout=scores, stderr=log,
-                env={**os.environ, **environment}, start_new_session=True,
+                point.command,
+                stdin=subprocess.DEVNULL,
+                stdout=scores,
+                stderr=log,
+                env={**os.environ, **environment},
+                start_new_session=True,
                 pass_fds=[lock.fileno()],
-            )  # fmt: skip
+            )
             signal.signal(signal.SIGUSR2, before)
         if cores:
             with contextlib.suppress(ProcessLookupError):  # the process has already ended

@@ -108,9 +108,10 @@ def test_each_request_finds_what_a_search_over_lists_finds_for_it_alone(places, 
         assert set(shapes) == {(32, 32, 1 + 32 + 30)}
     else:
         assert len(shapes) > len(set(shapes))  # who is done leaves, and others take the places
-        known = {(places, S, T) for S, T in [(16, 32), (32, 48), (64, 1 + 64 + 30)]}
-        assert set(shapes) <= known
-        assert len(set(shapes)) > 1
+        # Of 24 places so few are left that a long source stays until no short one waits.
+        least = [(16, 32)] if places < 24 else []
+        expected = {(places, S, T) for S, T in [*least, (32, 48), (64, 1 + 64 + 30)]}
+        assert set(shapes) == expected
 
 
 def test_threads_that_share_the_places_find_the_same(requests, shapes):
