@@ -7,7 +7,6 @@ in `jformer/__init__.py`.
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,7 @@ from jformer.config import PAD, ModelConfig
 from jformer.model.dropout import Dropout
 from jformer.model.einsum import einsum_f32
 from jformer.model.initializers import kernel_init
+from jformer.model.linear import Linear
 from jformer.model.parts import NONE, Parts, make_part
 from jformer.model.positions import RelativeVectors, alibi_bias, apply_rotary
 from jformer.model.shapes import checked
@@ -89,16 +89,11 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         self.attend = make_part(self.config.attention, ATTENTIONS, self.parts)
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-
-        def project(features: Any, kernel_init: Callable, axis: Any = -1) -> nn.Module:
-            return nn.DenseGeneral(
-                features, axis, use_bias=False, kernel_init=kernel_init, dtype=config.compute_dtype
-            )
-
-        self.query = project((config.num_heads, config.key_width), first)
-        self.key = project((config.num_heads, config.key_width), first)
-        self.value = project((config.num_heads, config.value_width), first)
-        self.out = project(config.d_model, last, axis=(-2, -1))
+        dtype, D, H = config.compute_dtype, config.d_model, config.num_heads
+        self.query = Linear((D,), (H, config.key_width), first, dtype)
+        self.key = Linear((D,), (H, config.key_width), first, dtype)
+        self.value = Linear((D,), (H, config.value_width), first, dtype)
+        self.out = Linear((H, config.value_width), (D,), last, dtype)
         self.weights_dropout = Dropout(config.attention_dropout)
         if self.positions == "relative":
             self.relative_key = RelativeVectors(config.max_distance, config.key_width)

@@ -15,6 +15,7 @@ from jformer.config import ModelConfig
 from jformer.model.attention import MultiHeadAttention
 from jformer.model.dropout import Dropout
 from jformer.model.initializers import kernel_init
+from jformer.model.linear import Linear
 from jformer.model.parts import NONE, Parts, make_part
 from jformer.model.shapes import checked
 
@@ -75,8 +76,9 @@ class FeedForward(nn.Module):
 
     def setup(self):
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-        self.ffn_in = nn.Dense(config.d_ff, kernel_init=first, dtype=config.compute_dtype)
-        self.ffn_out = nn.Dense(config.d_model, kernel_init=last, dtype=config.compute_dtype)
+        D, F, dtype = config.d_model, config.d_ff, config.compute_dtype
+        self.ffn_in = Linear((D,), (F,), first, dtype, use_bias=True)
+        self.ffn_out = Linear((F,), (D,), last, dtype, use_bias=True)
         self.activation = make_part(config.activation, ACTIVATIONS, self.parts)
         self.activation_dropout = Dropout(config.activation_dropout)
 

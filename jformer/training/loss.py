@@ -7,6 +7,7 @@ batches and onto devices.
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +27,30 @@ def token_losses(
 
     Smoothing takes epsilon from the label and shares it evenly among entries of the vocabulary:
     `all` of them (which leaves 1 - epsilon + epsilon / V for the label), the `others`, or the
-    `others_but_padding`. Perplexity is exp of the mean NLL, never of the smoothed loss.
+    `others_but_padding`. Perplexity is exp of the mean NLL, never of the smoothed loss. Only the
+    loss has a gradient.
     """
     logits_BTV = logits_BTV.astype(jnp.float32)
+    return losses_of_logits(logits_BTV, labels_BT, label_smoothing, smoothing_over)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def losses_of_logits(
+    logits_BTV: Array, labels_BT: Array, label_smoothing: float, smoothing_over: str
+) -> tuple[Array, Array]:
+    return losses_and_softmax(logits_BTV, labels_BT, label_smoothing, smoothing_over)[0]
+
+
+def losses_and_softmax(
+    logits_BTV: Array, labels_BT: Array, label_smoothing: float, smoothing_over: str
+) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+    """Return the losses, and the softmax as exponentials (B, T, V) and their sums (B, T)."""
     V = logits_BTV.shape[-1]
-    log_normalizer_BT = jax.nn.logsumexp(logits_BTV, axis=-1)
-    # A gather: a one-hot product would cost another pass over (B, T, V), and two in the gradient.
+    most_BT = jnp.max(logits_BTV, axis=-1)
+    exps_BTV = jnp.exp(logits_BTV - most_BT[..., None])
+    sums_BT = jnp.sum(exps_BTV, axis=-1)
+    log_normalizer_BT = most_BT + jnp.log(sums_BT)
+    # A gather: a one-hot product would cost another pass over (B, T, V).
     label_logit_BT = jnp.take_along_axis(logits_BTV, labels_BT[..., None], axis=-1)[..., 0]
     nll_BT = log_normalizer_BT - label_logit_BT
     uniform_BT = log_normalizer_BT - jnp.mean(logits_BTV, axis=-1)
@@ -40,7 +59,34 @@ def token_losses(
     if smoothing_over == "others_but_padding":
         padding_nll_BT = log_normalizer_BT - logits_BTV[..., PAD]
         uniform_BT = (V * uniform_BT - nll_BT - padding_nll_BT) / (V - 2)
-    return (1 - label_smoothing) * nll_BT + label_smoothing * uniform_BT, nll_BT
+    loss_BT = (1 - label_smoothing) * nll_BT + label_smoothing * uniform_BT
+    return (loss_BT, nll_BT), (exps_BTV, sums_BT, labels_BT)
+
+
+def gradient_of_loss(
+    label_smoothing: float,
+    smoothing_over: str,
+    softmax_and_labels: tuple[Array, Array, Array],
+    cotangents: tuple[Array, Array],
+) -> tuple[Array, None]:
+    """Return the softmax less the smoothed labels, times the cotangent of the loss: (B, T, V).
+
+    JAX's own gradient computes the exponentials twice and scatters into a third array (B, T, V).
+    """
+    exps_BTV, sums_BT, labels_BT = softmax_and_labels
+    V = exps_BTV.shape[-1]
+    sharing = {"all": V, "others": V - 1, "others_but_padding": V - 2}[smoothing_over]
+    share = label_smoothing / sharing
+    label_share = 1 - label_smoothing + (share if smoothing_over == "all" else 0)
+    tokens_11V = jnp.arange(V)[None, None]
+    target_BTV = jnp.where(tokens_11V == labels_BT[..., None], label_share, share)
+    if smoothing_over == "others_but_padding":
+        target_BTV = jnp.where(tokens_11V == PAD, 0, target_BTV)
+    softmax_BTV = exps_BTV * (1 / sums_BT)[..., None]
+    return (softmax_BTV - target_BTV) * cotangents[0][..., None], None
+
+
+losses_of_logits.defvjp(losses_and_softmax, gradient_of_loss)
 
 
 def loss_sums(
@@ -57,30 +103,36 @@ def loss_sums(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def sum_by_chunks(
+def loss_by_chunks(
     sums_of: Callable[..., dict[str, Array]],
     chunks: int,
     states_BTD: Array,
     output_VD: Array,
     labels_BT: Array,
-) -> dict[str, Array]:
-    """Add up `sums_of(states_BTD, output_VD, labels_BT)` over chunks of the rows.
+    all_tokens: Array,
+) -> tuple[Array, dict[str, Array]]:
+    """Return the loss over `all_tokens`, and `sums_of(states_BTD, output_VD, labels_BT)`.
 
-    `sums_of` makes the logits, of which only those of one chunk are in memory at a time. Among the
-    sums only "loss" has a gradient. It is computed together with the sums: a backward pass of its
-    own would have to keep all logits, or to compute them twice.
+    `sums_of` makes the logits, of which only those of one chunk of the rows are in memory at a
+    time. The loss alone has a gradient. It is computed together with the sums: a backward pass of
+    its own would have to keep all logits, or to compute them twice.
     """
-    return sums_and_gradients(sums_of, chunks, states_BTD, output_VD, labels_BT)[0]
+    return loss_and_gradients(sums_of, chunks, states_BTD, output_VD, labels_BT, all_tokens)[0]
 
 
-def sums_and_gradients(
-    sums_of: Callable, chunks: int, states_BTD: Array, output_VD: Array, labels_BT: Array
-) -> tuple[dict[str, Array], tuple[Array, Array]]:
-    """Return the sums, and the gradients of the loss by states and output."""
+def loss_and_gradients(
+    sums_of: Callable,
+    chunks: int,
+    states_BTD: Array,
+    output_VD: Array,
+    labels_BT: Array,
+    all_tokens: Array,
+) -> tuple[tuple[Array, dict[str, Array]], tuple[Array, Array]]:
+    """Return the result of `loss_by_chunks`, and the gradients by states and output."""
 
     def loss_and_sums(states_BTD, output_VD, labels_BT):
         sums = sums_of(states_BTD, output_VD, labels_BT)
-        return sums["loss"], sums
+        return sums["loss"] / all_tokens, sums
 
     def add_chunk(total, chunk):
         states_BTD, labels_BT = chunk
@@ -93,18 +145,19 @@ def sums_and_gradients(
     )
     nothing = (dict.fromkeys(SUMS, jnp.float32(0)), jnp.zeros_like(output_VD))
     (sums, d_output_VD), d_states = jax.lax.scan(add_chunk, nothing, by_chunk)
-    return sums, (d_states.reshape(states_BTD.shape), d_output_VD)
+    gradients = (d_states.reshape(states_BTD.shape), d_output_VD)
+    return (sums["loss"] / all_tokens, sums), gradients
 
 
 def scale_gradients(
-    _sums_of: Callable, _chunks: int, gradients: tuple[Array, Array], cotangents: dict[str, Array]
-) -> tuple[Array, Array, None]:
+    _sums_of: Callable, _chunks: int, gradients: tuple[Array, Array], cotangents: tuple[Array, Any]
+) -> tuple[Array, Array, None, None]:
     d_states_BTD, d_output_VD = gradients
-    scale = cotangents["loss"]
-    return (d_states_BTD * scale).astype(d_states_BTD.dtype), d_output_VD * scale, None
+    scale, _ = cotangents  # the constant 1 in a train step, where XLA leaves the products out
+    return (d_states_BTD * scale).astype(d_states_BTD.dtype), d_output_VD * scale, None, None
 
 
-sum_by_chunks.defvjp(sums_and_gradients, scale_gradients)
+loss_by_chunks.defvjp(loss_and_gradients, scale_gradients)
 
 
 @checked

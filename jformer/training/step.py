@@ -15,7 +15,7 @@ from flax import struct
 
 from jformer.config import PAD, TrainConfig
 from jformer.model.transformer import Transformer, logits_of
-from jformer.training.loss import SUMS, loss_sums, r_drop_kl, sum_by_chunks
+from jformer.training.loss import SUMS, loss_by_chunks, loss_sums, r_drop_kl
 
 
 @struct.dataclass
@@ -60,8 +60,8 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
         states_BTD, output_VD = run_model(
             model, params, rows, train=True, rngs={"dropout": key}, method=model.decoder_states
         )
-        sums = sum_by_chunks(sums_of, chunks, states_BTD, output_VD, rows["labels_BT"])
-        return sums["loss"] / all_tokens, sums
+        labels_BT = rows["labels_BT"]
+        return loss_by_chunks(sums_of, chunks, states_BTD, output_VD, labels_BT, all_tokens)
 
     def sums_of(states_BTD, output_VD, labels_BT):
         logits_BTV = logits_of(states_BTD, output_VD)
@@ -119,29 +119,30 @@ def make_train_step(
     """
     gradients = make_gradients(model, config, sum_devices)
 
+    def update(step, grads, old):
+        params, optimizer_state, ema = old
+        updates, optimizer_state = optimizer.update(grads, optimizer_state, params, step=step)
+        params = optax.apply_updates(params, updates)
+        if ema is not None:
+            # A smaller decay at first forgets the initial parameters.
+            decay = jnp.minimum(config.ema_decay, (1 + step) / (10 + step))
+            ema = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
+        return params, optimizer_state, ema
+
     def step(state, batch, key):
         # A key per step: a resumed run draws the dropout masks of an uninterrupted one.
         key = jax.random.fold_in(key, state.step)
         grads, sums = gradients(state.params, batch, key)
         norm = optax.tree.norm(grads)
-        updates, optimizer_state = optimizer.update(
-            grads, state.optimizer_state, state.params, step=state.step
-        )
-        params, ema = optax.apply_updates(state.params, updates), state.ema
-        if ema is not None:
-            # A smaller decay at first forgets the initial parameters.
-            decay = jnp.minimum(config.ema_decay, (1 + state.step) / (10 + state.step))
-            ema = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
-        # A non-finite update changes nothing but the number of the step.
+        # A non-finite update changes nothing but the number of the step. By a condition and not by
+        # selection: that would keep the old state beside the new one, and copy it.
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
-        kept = (state.params, state.optimizer_state, state.ema)
-        kept = jax.tree.map(
-            lambda old, new: jnp.where(finite, new, old), kept, (params, optimizer_state, ema)
-        )
+        old = (state.params, state.optimizer_state, state.ema)
+        new = jax.lax.cond(finite, update, lambda step, grads, old: old, state.step, grads, old)
         metrics = {**sums, "gradient_norm": norm}
         metrics = {name: jnp.where(finite, value, 0) for name, value in metrics.items()}
         metrics["skipped"] = 1 - finite.astype(jnp.int32)
-        return TrainState(state.step + 1, *kept), metrics
+        return TrainState(state.step + 1, *new), metrics
 
     return step
 
