@@ -56,6 +56,12 @@ class ModelConfig(Section):
     dtype: str = choice(
         "compute dtype of activations; auto: bfloat16 on GPU and TPU, float32 on CPU", *DTYPES
     )
+    attention_kernel: str = choice(
+        "what computes Equation 1 over whole texts: operations of XLA, or, where the compute dtype "
+        "is bfloat16 and the device an NVIDIA GPU, the fused kernel of cuDNN",
+        "xla",
+        "cudnn",
+    )
     remat: str = choice(
         "recompute in the backward pass to save memory: all of a layer, or all but its "
         "matrix products (dots)",
@@ -80,6 +86,8 @@ class ModelConfig(Section):
             raise UserError(
                 f"config.model.d_k={self.key_width}: must be even, for rotary positions"
             )
+        if self.attention_kernel == "cudnn":
+            self._check_cudnn()
         if (count := self._parameters_of_layers()) > MOST_PARAMETERS:
             raise UserError(
                 f"config.model: would have {count:,} parameters beside embeddings, and "
@@ -108,9 +116,34 @@ class ModelConfig(Section):
         return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
     @property
+    def fused_attention(self) -> bool:
+        """Whether attention over whole texts is computed by the kernel of cuDNN on this backend."""
+        if self.attention_kernel != "cudnn" or self.compute_dtype != "bfloat16":
+            return False
+        import jax
+
+        return jax.default_backend() == "gpu"
+
+    @property
     def most_positions(self) -> float:
         """The number of tokens that a text may have, EOS included: a learned table has an end."""
         return self.max_positions if self.positions == "learned" else math.inf
+
+    def _check_cudnn(self) -> None:
+        """Raise `UserError` for a key that the fused kernel of cuDNN has no place for."""
+        others = {
+            "attention": self.attention == "dot_product",
+            "attention_dropout": self.attention_dropout == 0,
+            "positions": self.positions not in ("relative", "alibi"),
+            "dtype": self.dtype != "float32",
+        }
+        for name, fits in others.items():
+            if not fits:
+                raise self.wrong("attention_kernel", f"is not for {self.assignment(name)}")
+        if self.key_width != self.value_width or self.key_width % 8 or self.key_width > 128:
+            widths = f"d_k={self.key_width} and d_v={self.value_width}"
+            reason = f"needs equal d_k and d_v, a multiple of 8 up to 128, not {widths}"
+            raise self.wrong("attention_kernel", reason)
 
     def _parameters_of_layers(self) -> int:
         """The number of parameters without embeddings, biases and norms."""

@@ -20,8 +20,11 @@ class TrainConfig(Section):
         25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
     )
     accumulate: int = key(1, "parts that a batch is computed in, to save memory", ">= 1")
-    loss_chunk: int = key(
-        1024, "target positions of a device whose logits are in memory at a time; 0: all", ">= 0"
+    loss_chunk: int | None = key(
+        None,
+        "target positions of a device whose logits are in memory at a time; 0: all; unset: on a "
+        "CPU 2 d_model, at least 256, elsewhere 8,192",
+        ">= 0",
     )
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", *RATE)
     smoothing_over: str = choice("vocabulary entries that share epsilon_ls", *SMOOTHINGS)

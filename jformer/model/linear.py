@@ -27,7 +27,7 @@ class Linear(nn.Module):
             return self.kernel_init(key, (rows, columns)).reshape(shape)
 
         kernel = self.param("kernel", init, (*self.inputs, *self.outputs)).astype(self.dtype)
-        # Two axes on either side: with more of them XLA transposes kernels and activations in memory.
+        # Matrices on both sides: with more axes XLA transposes kernels and activations in memory.
         y_NF = x.reshape(-1, rows).astype(self.dtype) @ kernel.reshape(rows, columns)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)

@@ -25,6 +25,7 @@ from jformer.version import __version__
 MAY_CHANGE = (
     "train.steps",
     "train.accumulate",
+    "train.loss_chunk",
     "train.log_every",
     "train.evaluate_every",
     "train.bleu_every",
@@ -39,6 +40,7 @@ MAY_CHANGE = (
     "train.failed_save",
     "train.scored",
     "model.dtype",
+    "model.attention_kernel",
     "model.remat",
     "model.scan_layers",
     "data.cache",

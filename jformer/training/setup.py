@@ -225,10 +225,11 @@ def describe(setup: TrainSetup, state: TrainState) -> str:
         devices += f" ({', '.join(f'{name} {size}' for name, size in mesh.shape.items())})"
     if split:
         devices += f", {split / parameters:.0%} of the parameters split among them"
-    dtype = config.model.compute_dtype
+    computed = f"{config.model.compute_dtype}, attention by "
+    computed += "cuDNN" if config.model.fused_attention else "XLA"
     pairs = f"{len(batches.rows):,} training pairs an epoch; {'; '.join(setup.report.lines())}"
     return (
-        f"model       {parameters:,} parameters, vocabulary of {sizes}, {dtype}\n"
+        f"model       {parameters:,} parameters, vocabulary of {sizes}, {computed}\n"
         f"data        {pairs}\n"
         f"batches     {shapes} (rows x source + target tokens, each of these "
         f"{len(batches.layout.shapes)} compiled once);\n"

@@ -52,9 +52,8 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
 
     def loss_fn(params, rows, key, all_tokens):
         B, T = rows["labels_BT"].shape
-        chunks = loss_chunks(config, B, T)
+        chunks = loss_chunks(config, B, 2 * T if config.r_drop_alpha else T, model.config.d_model)
         if config.r_drop_alpha:
-            chunks = loss_chunks(config, B, 2 * T)
             # Each row stands beside its copy, on the same device, with another dropout mask.
             rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
         states_BTD, output_VD = run_model(
@@ -96,13 +95,15 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     return gradients
 
 
-def loss_chunks(config: TrainConfig, rows: int, length: int) -> int:
+def loss_chunks(config: TrainConfig, rows: int, length: int, d_model: int) -> int:
     """Return in how many chunks the loss of a batch is computed, see `train.loss_chunk`."""
-    if not config.loss_chunk or not jax.sharding.get_abstract_mesh().empty:
+    most = config.loss_chunk
+    if most is None:
+        # A small chunk's logits stay in a CPU's cache, but every chunk reads the matrix (V, D).
+        most = max(256, 2 * d_model) if jax.default_backend() == "cpu" else 8192
+    if not most or not jax.sharding.get_abstract_mesh().empty:
         return 1  # on several devices each chunk would cost an exchange of gradients
-    fitting = (
-        n for n in range(1, rows) if rows % n == 0 and rows * length <= n * config.loss_chunk
-    )
+    fitting = (n for n in range(1, rows) if rows % n == 0 and rows * length <= n * most)
     return next(fitting, rows)
 
 

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.model.attention import attend, causal_mask, padding_mask
+from jformer.config import ModelConfig
+from jformer.errors import UserError
+from jformer.model.attention import attend, attend_fused, causal_mask, padding_mask
 
 
 def random(*shape, seed=0, dtype=np.float32):
@@ -75,3 +77,42 @@ def test_heads_and_positions_that_changed_places_are_named():
     q, k, v = random(1, 5, 2, 7), random(1, 3, 2, 7), random(1, 3, 2, 7)
     with pytest.raises(ValueError, match=r"k_BHMK: axis H is 5 elsewhere"):
         attend(q, k, v, jnp.ones((1, 1, 1, 3)))
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("masked", ["padding", "causal"])
+def test_the_fused_attention_is_equation_1_with_the_same_gradients(masked, scaled):
+    """The kernel itself needs a GPU; what calls it is the same for JAX's own implementation."""
+    B, H, Q, M, K = 2, 3, 5, 5, 7
+    q, k, v = (random(B, H, L, K, seed=n) for n, L in enumerate((Q, M, M)))
+    tokens_BM = jnp.array([[5, 6, 7, 8, 9], [5, 6, 0, 0, 0]])
+    mask = padding_mask(tokens_BM) if masked == "padding" else causal_mask(Q)
+    weights = random(B, H, Q, K, seed=9)
+
+    def plain(q, k, v):
+        return jnp.sum(attend(q, k, v, mask, scaled=scaled)[0] * weights)
+
+    def fused(q, k, v):
+        return jnp.sum(attend_fused(q, k, v, mask, scaled, implementation="xla") * weights)
+
+    ours, others = (jax.value_and_grad(f, argnums=(0, 1, 2))(q, k, v) for f in (plain, fused))
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(others), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"attention_dropout": 0.1}, "is not for config.model.attention_dropout=0.1"),
+        ({"positions": "relative"}, "is not for config.model.positions=relative"),
+        ({"attention": "Own"}, "is not for config.model.attention=Own"),
+        ({"dtype": "float32"}, "is not for config.model.dtype=float32"),
+        ({"d_k": 12, "d_v": 12}, "a multiple of 8 up to 128, not d_k=12 and d_v=12"),
+        ({"d_k": 16, "d_v": 32}, "needs equal d_k and d_v"),
+        ({"num_heads": 2}, "up to 128, not d_k=256"),
+    ],
+)
+def test_what_the_kernel_of_cudnn_cannot_compute_is_an_error(changes, told):
+    with pytest.raises(UserError, match=r"config\.model\.attention_kernel=cudnn: ") as raised:
+        ModelConfig(**{"attention_kernel": "cudnn", **changes})
+    assert told in str(raised.value)

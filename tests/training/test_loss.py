@@ -66,11 +66,30 @@ def test_the_worked_example_of_the_paper_map(over, loss, least):
     assert entropy == pytest.approx(least, abs=5e-5)
 
 
-def test_gradient_is_the_softmax_less_the_smoothed_label():
-    gradient = jax.grad(lambda z: token_losses(z, jnp.asarray(LABELS), 0.1, "all")[0].sum())(LOGITS)
-    smoothed = np.full((B, T, V), 0.1 / V)
-    np.put_along_axis(smoothed, LABELS[..., None], 0.9 + 0.1 / V, axis=-1)
-    np.testing.assert_allclose(gradient, jax.nn.softmax(LOGITS) - smoothed, atol=1e-6)
+@pytest.mark.parametrize("over", SMOOTHINGS)
+def test_gradient_is_the_softmax_less_the_smoothed_label(over):
+    scales_BT = np.random.default_rng(2).normal(size=(B, T)).astype(np.float32)
+
+    def loss(logits_BTV):
+        return jnp.sum(token_losses(logits_BTV, jnp.asarray(LABELS), 0.1, over)[0] * scales_BT)
+
+    gradient = jax.grad(loss)(jnp.asarray(LOGITS))
+    for b, t in np.argwhere(LABELS != 0):
+        probs_V = np.exp(LOGITS[b, t]) / np.exp(LOGITS[b, t]).sum()
+        expected = (probs_V - smoothed_labels(LABELS[b, t], 0.1, over)) * scales_BT[b, t]
+        np.testing.assert_allclose(gradient[b, t], expected, atol=1e-6)
+
+
+def test_logits_far_apart_or_far_from_zero_overflow_nowhere():
+    logits_11V = jnp.array([[[1e4, -1e4, 0.0, 1e4 - 1]]])
+    labels_11 = jnp.array([[3]])
+    loss, gradient = jax.value_and_grad(
+        lambda logits_11V: token_losses(logits_11V, labels_11, 0.0, "all")[0].sum()
+    )(logits_11V)
+    # float32 has steps of 0.001 at 10,000.
+    assert float(loss) == pytest.approx(1 + math.log1p(math.exp(-1)), abs=1e-3)
+    share = 1 / (1 + math.e)
+    np.testing.assert_allclose(gradient[0, 0], [1 - share, 0, 0, share - 1], atol=1e-6)
 
 
 def test_disagreement_is_the_mean_of_the_two_divergences():

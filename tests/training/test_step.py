@@ -175,7 +175,7 @@ def test_r_drop_in_chunks_keeps_the_two_passes_of_a_row_together():
 
 def test_a_chunk_has_as_many_rows_as_fit_and_divide_the_batch():
     def chunks(most, B, T):
-        return loss_chunks(TrainConfig(loss_chunk=most), B, T)
+        return loss_chunks(TrainConfig(loss_chunk=most), B, T, d_model=128)
 
     assert [chunks(most, 24, 10) for most in (0, 240, 239, 80, 79, 10, 9)] == [
         1,
@@ -188,6 +188,17 @@ def test_a_chunk_has_as_many_rows_as_fit_and_divide_the_batch():
     ]
     with jax.sharding.use_abstract_mesh(AbstractMesh((2,), ("data",))):
         assert chunks(10, 24, 10) == 1  # each would cost an exchange between the devices
+
+
+@pytest.mark.parametrize(
+    ("backend", "d_model", "most"), [("cpu", 64, 256), ("cpu", 512, 1024), ("gpu", 512, 8192)]
+)
+def test_where_no_chunk_is_given_the_backend_and_the_width_choose_it(
+    backend, d_model, most, monkeypatch
+):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert loss_chunks(TrainConfig(), most, 1, d_model) == 1
+    assert loss_chunks(TrainConfig(), 2 * most, 1, d_model) == 2
 
 
 def test_without_dropout_two_passes_are_one():
