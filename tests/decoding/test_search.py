@@ -5,6 +5,7 @@ import functools
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding import pool
+from jformer.decoding.beam import top_tokens
 from tests.decoding.machines import (
     B,
     T,
@@ -358,3 +360,16 @@ def test_a_search_whose_logits_become_no_numbers_says_so(W):
     for limit in (2, 7):
         searches_B, _ = search(config_of(W), [machine], [limit])
         assert np.isnan(raw(config_of(W), searches_B).scores_W[0]).any()
+
+
+@pytest.mark.parametrize(("V", "count"), [(7, 4), (997, 8), (4001, 1), (512, 16), (511, 16)])
+@pytest.mark.parametrize("allowed", [1.0, 0.01, 0.0])
+def test_the_top_tokens_are_those_of_a_sorted_list(V, count, allowed):
+    """Also where few or none are allowed, and the others are -inf."""
+    rng = np.random.default_rng(V)
+    logits_WV = rng.permuted(np.tile(np.arange(V, dtype=np.float32), (5, 1)), axis=1)
+    logits_WV = np.where(rng.random(logits_WV.shape) < allowed, logits_WV, -np.inf)
+    values_WC, tokens_WC = jax.jit(top_tokens, static_argnums=1)(jnp.asarray(logits_WV), count)
+    np.testing.assert_array_equal(values_WC, -np.sort(-logits_WV)[:, :count])
+    np.testing.assert_array_equal(np.take_along_axis(logits_WV, tokens_WC, 1), values_WC)
+    assert all(len(set(row)) == count for row in np.asarray(tokens_WC).tolist())
