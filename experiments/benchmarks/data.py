@@ -53,13 +53,7 @@ def main() -> None:
 
 def write_corpus(folder: Path, prefix: str, languages: list[str], number: int) -> None:
     """Write `number` pairs that repeat the original lines; repeated ones end with their index."""
-    from jformer.data.corpora import Report, open_corpus, read
-    from jformer.data.phrases import make_splits
-
-    if prefix:
-        pairs = [pair[1:] for pair in read(open_corpus(prefix, *languages), "error", Report())]
-    else:
-        pairs = list(zip(*make_splits(*languages, 40_000, seed=0)["train"], strict=True))
+    pairs = read_pairs(prefix, languages)
     files = [
         (folder / f"{number}.{language}").open("w", encoding="utf-8") for language in languages
     ]
@@ -68,6 +62,16 @@ def write_corpus(folder: Path, prefix: str, languages: list[str], number: int) -
             file.write(f"{text} {i}\n" if i >= len(pairs) else f"{text}\n")
     for file in files:
         file.close()
+
+
+def read_pairs(prefix: str, languages: list[str]) -> list[tuple[str, str]]:
+    """Return the pairs of PREFIX, or where there is none those of the embedded phrases."""
+    from jformer.data.corpora import Report, open_corpus, read
+    from jformer.data.phrases import make_splits
+
+    if prefix:
+        return [pair[1:] for pair in read(open_corpus(prefix, *languages), "error", Report())]
+    return list(zip(*make_splits(*languages, 40_000, seed=0)["train"], strict=True))
 
 
 def measure(folder: str, languages: list[str], pairs: int, batching: str, warm: bool) -> dict:
