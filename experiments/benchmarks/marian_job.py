@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 from transformers import MarianMTModel
 
-from experiments.benchmarks import peers, pytorch_data
+from experiments.benchmarks import bpe, peers, pytorch_data
 from jformer.config import PAD, Config, read_config
 
 
@@ -80,7 +80,7 @@ def prepare(config: Config, device: str) -> tuple[Tokenizer, DataLoader, DataLoa
     languages = data.source_language, data.target_language
     training = [read_lines(f"{data.train}.{language}") for language in languages]
     validation = [read_lines(f"{data.validation}.{language}") for language in languages]
-    tokenizer = pytorch_data.train_tokenizer([*training[0], *training[1]], data.vocabulary_size)
+    tokenizer = bpe.train_tokenizer([*training[0], *training[1]], data.vocabulary_size)
     splits = []
     for texts in (training, validation):
         ids = [pytorch_data.encode(tokenizer, side) for side in texts]

@@ -1,39 +1,18 @@
-"""Batches of pairs as users of PyTorch make them: a tokenizer, batches by length, and padding."""
+"""Batches of pairs as users of PyTorch make them: tensors, batches by length, and padding."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from jformer.config import BOS, EOS, PAD
 
-SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
 TEXTS = 10_000  # encoded together
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """Return a BPE tokenizer on bytes that splits text into the same words as `data.tokenizer`."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Digits(individual_digits=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size,
-        special_tokens=[SPECIAL[token] for token in sorted(SPECIAL)],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    return tokenizer
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
@@ -41,7 +20,8 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
     ids = []
     for first in range(0, len(texts), TEXTS):
         for encoding in tokenizer.encode_batch_fast(texts[first : first + TEXTS]):
-            ids.append(torch.tensor([*encoding.ids, EOS], dtype=torch.int32))
+            # By way of numpy, which reads a list twice as fast as torch.
+            ids.append(torch.from_numpy(np.array([*encoding.ids, EOS], np.int32)))
     return ids
 
 
@@ -53,26 +33,31 @@ def no_longer_than(
 
 
 class TokenBatches:
-    """The numbers of the pairs of each batch: similar lengths, at most `tokens` positions a side.
+    """Lists of pairs of similar lengths, each with at most `tokens` positions a side.
 
-    Each iteration is another random epoch; the shortest batches are as full as the longest.
+    Each iteration is another random epoch.
     """
 
     def __init__(self, pairs: Sequence[Pair], tokens: int, seed: int = 0):
         self.S, self.T = np.array([[len(text) for text in pair] for pair in pairs]).T
         self.tokens, self.rng = tokens, np.random.default_rng(seed)
-        self.batches = self.cut(np.lexsort((self.S, self.T)))
+        self.batches = self.cut(self.by_length(np.arange(len(pairs))))
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        shuffled = self.rng.permutation(len(self.S))
-        self.batches = self.cut(shuffled[np.lexsort((self.S[shuffled], self.T[shuffled]))])
+        self.batches = self.cut(self.by_length(self.rng.permutation(len(self.S))))
         for number in self.rng.permutation(len(self.batches)):
             yield self.batches[number]
 
+    def by_length(self, order: np.ndarray) -> np.ndarray:
+        """Sort by the longer side, then by the source: of five orders that with least padding."""
+        S, T = self.S[order], self.T[order]
+        return order[np.lexsort((S, np.maximum(S, T)))]
+
     def cut(self, order: np.ndarray) -> list[list[int]]:
+        """Cut sorted pairs into batches, each as large as fits."""
         longest = np.maximum(self.S, self.T)[order].tolist()
         batches, first, width = [], 0, 0
         for place, length in enumerate(longest):

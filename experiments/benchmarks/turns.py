@@ -119,7 +119,7 @@ def machine() -> str:
 def spread(values: Sequence[float], digits: int = 2) -> str:
     """Return the median, with the smallest and the largest of several."""
     median, low, high = statistics.median(values), min(values), max(values)
-    return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return f"{median:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
