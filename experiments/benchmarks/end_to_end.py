@@ -198,7 +198,8 @@ def watch(
 ) -> tuple[dict[str, float], int]:
     """Run a process; return its seconds up to each mark and to its end, and its peak memory.
 
-    A mark is the pattern of a line on its standard error.
+    A mark is the pattern of a line on its standard error. Linux counts to a process's peak what the
+    one that started it had at that time, so this program must stay smaller than the contenders.
     """
     last, seconds, line = time.perf_counter(), {}, ""
     waiting = [*marks.items()]
