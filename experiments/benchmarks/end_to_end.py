@@ -206,10 +206,11 @@ def watch(
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    for line in process.stderr:
-        if waiting and re.search(waiting[0][1], line):
-            now = time.perf_counter()
-            seconds[waiting.pop(0)[0]], last = now - last, now
+    with process.stderr:
+        for line in process.stderr:
+            if waiting and re.search(waiting[0][1], line):
+                now = time.perf_counter()
+                seconds[waiting.pop(0)[0]], last = now - last, now
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     seconds["end"] = time.perf_counter() - last
