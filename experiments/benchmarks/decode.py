@@ -16,14 +16,14 @@ import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import sacrebleu
 
 import jformer
 from experiments.benchmarks import turns
-from jformer.config import BOS, EOS, PAD
+from jformer.config import EOS
 from jformer.run import Run
 
 OURS = "jformer"
@@ -115,12 +115,6 @@ def ours(options: argparse.Namespace, sources: list[str]) -> Callable[[], list[s
     return lambda: run.translate(sources)
 
 
-def by_length(ids: Sequence[list[int]], size: int) -> list[list[int]]:
-    """Return the numbers of the texts in batches, the longest first."""
-    order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
-    return [order[first : first + size] for first in range(0, len(order), size)]
-
-
 def ctranslate2_engine(
     options: argparse.Namespace, ids: list[list[int]], folder: str, dtype: str, workers: int
 ) -> Callable[[], list[list[int]]]:
@@ -165,26 +159,9 @@ def marian_engine(
     longest = max(map(len, ids)) + LONGER + 2
     model = peers.marian_of(jformer.load(options.workdir), longest).to(device)
 
-    @torch.inference_mode()
     def turn() -> list[list[int]]:
-        outputs: dict[int, list[int]] = {}
-        for numbers in by_length(ids, options.batch):
-            texts = [[*ids[number], EOS] for number in numbers]
-            width = max(map(len, texts))
-            source = torch.tensor([text + [PAD] * (width - len(text)) for text in texts])
-            source = source.to(device)
-            with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
-                found = model.generate(
-                    input_ids=source,
-                    attention_mask=source != PAD,
-                    num_beams=options.beam,
-                    do_sample=False,
-                    length_penalty=options.alpha,
-                    max_new_tokens=width + LONGER,
-                )
-            for number, output in zip(numbers, found.tolist(), strict=True):
-                outputs[number] = [token for token in output if token not in (BOS, EOS, PAD)]
-        return [outputs[number] for number in range(len(ids))]
+        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
+            return peers.generate(model, ids, options.batch, options.beam, options.alpha, LONGER)
 
     return turn
 

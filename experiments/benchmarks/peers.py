@@ -1,20 +1,22 @@
 """The models of other projects that the benchmarks run beside ours.
 
 Each is set up as its users would for speed, and with dropout where the paper has it, and not inside
-attention and the feed-forward network, which would be more work than ours does.
+attention and the feed-forward network, which would be more work than ours does. JAX is imported
+where it is used: a process of another project must not pay for it.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import nn
 
 from jformer.config import BOS, EOS, PAD, Config
-from jformer.model.positions import sinusoids
-from jformer.run import Run
+
+if TYPE_CHECKING:
+    from jformer.run import Run
 
 LAYER_NORM_EPSILON = 1e-6  # of flax
 PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
@@ -113,8 +115,12 @@ def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
     return MarianMTModel(ours)
 
 
-def marian_of(run: Run, longest: int) -> Any:
+def marian_of(run: "Run", longest: int) -> Any:
     """Return Marian with the weights of a run, for texts of at most `longest` tokens."""
+    import jax.numpy as jnp
+
+    from jformer.model.positions import sinusoids
+
     config = run.config.model
     ours = (config.norm_position, config.activation, config.positions, config.tying)
     if ours != ("post", "relu", "sinusoidal", "all"):
@@ -144,6 +150,35 @@ def marian_of(run: Run, longest: int) -> Any:
         if isinstance(module, nn.LayerNorm):
             module.eps = LAYER_NORM_EPSILON
     return model.eval()
+
+
+@torch.inference_mode()
+def generate(
+    model: Any, ids: Sequence[list[int]], batch: int, beam: int, alpha: float, longer: int
+) -> list[list[int]]:
+    """Return Marian's translations of texts, by batches of similar lengths, the longest first.
+
+    Each has at most `longer` tokens more than the longest source of its batch.
+    """
+    outputs: dict[int, list[int]] = {}
+    order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
+    for first in range(0, len(order), batch):
+        numbers = order[first : first + batch]
+        texts = [[*ids[number], EOS] for number in numbers]
+        width = max(map(len, texts))
+        source = torch.tensor([text + [PAD] * (width - len(text)) for text in texts])
+        source = source.to(model.device)
+        found = model.generate(
+            input_ids=source,
+            attention_mask=source != PAD,
+            num_beams=beam,
+            do_sample=False,
+            length_penalty=alpha,
+            max_new_tokens=width + longer,
+        )
+        for number, output in zip(numbers, found.tolist(), strict=True):
+            outputs[number] = [token for token in output if token not in (BOS, EOS, PAD)]
+    return [outputs[number] for number in range(len(ids))]
 
 
 def layer_of_marian(layer: dict) -> dict[str, Any]:

@@ -57,9 +57,7 @@ def take_turns(
         if not error:
             pipes[name] = ours
     for number in range(rounds):
-        # In another order each time: a contender may find the processor warm, or its cache full.
-        names = list(pipes)
-        for name in names[number % len(names) :] + names[: number % len(names)]:
+        for name in in_order(list(pipes), number):
             time.sleep(PAUSE)
             pipes[name].send(True)
             seconds, results[name].answer, _ = pipes[name].recv()
@@ -69,6 +67,15 @@ def take_turns(
         pipe.send(False)
         results[name].memory = pipe.recv()
     return list(results.values())
+
+
+def in_order(names: Sequence[str], number: int) -> list[str]:
+    """Return the names in the order of a round, another one in each.
+
+    A contender may find the processor warm, or its cache full.
+    """
+    first = number % len(names)
+    return [*names[first:], *names[:first]]
 
 
 def serve(pipe: Connection, make: Callable, arguments: tuple) -> None:
@@ -112,7 +119,7 @@ def machine() -> str:
 def spread(values: Sequence[float], digits: int = 2) -> str:
     """Return the median, with the smallest and the largest of several."""
     median, low, high = statistics.median(values), min(values), max(values)
-    return f"{median:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+    return f"{median:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from experiments.benchmarks.turns import take_turns
+from experiments.benchmarks.end_to_end import JobError, watch
+from experiments.benchmarks.turns import in_order, take_turns
 
 pytestmark = pytest.mark.process
 with_peers = pytest.mark.skipif(
@@ -59,6 +60,135 @@ def test_marian_and_ctranslate2_with_our_weights_find_our_translations():
     assert list(rows) == ["jformer", "ctranslate2", "marian"]
     assert {row["outputs as ours"] for row in rows.values()} == {"100.0%"}
     assert len({row["BLEU"] for row in rows.values()}) == 1
+
+
+SMALL_CONFIG = """
+from jformer.config import default_config
+
+
+def get_config(dataset):
+    config = default_config(dataset)
+    config.model.num_layers = 1
+    config.model.d_model = 16
+    config.model.d_ff = 24
+    config.model.num_heads = 2
+    config.data.vocabulary_size = 300
+    config.data.num_buckets = 1
+    config.train.batch_tokens = 256
+    config.decode.max_extra_length = 5
+    return config
+"""
+
+
+@with_peers
+def test_whole_jobs_of_jformer_and_marian_have_their_parts_timed(tmp_path):
+    config, file = tmp_path / "small.py", tmp_path / "jobs.json"
+    config.write_text(SMALL_CONFIG)
+    text = f"--prefix={STORED}/train", "--held_out=20"
+    rows = benchmark("end_to_end", *text, f"--config={config}", "--steps=5", f"--json={file}")
+    assert list(rows) == ["jformer", "jformer again", "marian"]
+    assert rows["jformer"]["speed, jformer = 1"] == "1.00 (1.00 to 1.00)"
+    # The second run has the batches and the bits of the first.
+    for name in ("target tokens", "validation NLL", "words an output"):
+        assert rows["jformer"][name] == rows["jformer again"][name]
+    # After five steps both are near a guess among 300 entries, which costs 5.7 at least.
+    assert all(5.5 < float(row["validation NLL"]) < 7.5 for row in rows.values())
+    # Of 5 x 256 positions most hold a token of Marian's batches; ours have one shape for all.
+    tokens = {name: int(row["target tokens"].replace(",", "")) for name, row in rows.items()}
+    assert 400 < tokens["jformer"] < tokens["marian"] <= 1280
+    for result in json.loads(file.read_text())["results"]:
+        parts = [each["seconds"] for each in result["answer"]]
+        assert [sum(each.values()) for each in parts] == pytest.approx(result["seconds"])
+        assert all(min(each.values()) > 0 and len(each) == 7 for each in parts)
+        assert result["memory"] > 10**8  # a process with XLA or PyTorch
+
+
+def program(text):
+    return [sys.executable, "-c", text]
+
+
+def test_the_parts_of_a_process_end_with_lines_of_its_standard_error():
+    waits = """
+import sys, time
+for text, seconds in [("first", 0.5), ("noise", 0.0), ("second", 0.2)]:
+    time.sleep(seconds)
+    print(text, file=sys.stderr)
+time.sleep(0.3)
+"""
+    seconds, memory = watch(program(waits), {}, {"one": "^fir", "two": "^second$"})
+    assert list(seconds) == ["one", "two", "end"]
+    # A process takes a while to start and to end.
+    assert list(seconds.values()) == pytest.approx([0.5, 0.2, 0.3], abs=0.2)
+    assert memory > 10**6  # in bytes, of a Python process
+
+
+def test_a_process_that_fails_or_lacks_a_part_is_told_with_the_reason():
+    with pytest.raises(JobError, match=r"^ValueError: no text$"):
+        watch(program("raise ValueError('no text')"), {}, {"one": "^first"})
+    with pytest.raises(JobError, match=r"has said nothing like '\^first'"):
+        watch(program("pass"), {}, {"one": "^first"})
+
+
+def test_each_contender_is_the_first_of_a_round():
+    rounds = [in_order(["a", "b", "c"], number) for number in range(4)]
+    assert rounds == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"]]
+
+
+@with_peers
+def test_the_batches_of_pytorch_hold_every_pair_once_within_the_budget():
+    import torch
+
+    from experiments.benchmarks import bpe, pytorch_data
+    from jformer.config import BOS, EOS, PAD
+
+    texts = [f"{'word ' * (number % 17)}{number}" for number in range(101)]
+    tokenizer = bpe.train_tokenizer(texts, 300)
+    sides = pytorch_data.encode(tokenizer, texts), pytorch_data.encode(tokenizer, texts[::-1])
+    pairs = pytorch_data.no_longer_than(15, *sides)
+    kept = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= 15]
+    assert 0 < len(pairs) < 101
+    assert [id(source) for source, _ in pairs] == [id(source) for source, _ in kept]
+    seen = []
+    for source_BS, target_BT, labels_BT in pytorch_data.make_loader(pairs, 64):
+        assert max(source_BS.numel(), labels_BT.numel()) <= 64
+        assert torch.all(target_BT[:, 0] == BOS)
+        for source, target, labels in zip(source_BS, target_BT, labels_BT, strict=True):
+            text = labels[labels != PAD].tolist()
+            assert text[-1] == EOS
+            assert target[target != PAD].tolist() == [BOS, *text[:-1]]
+            seen.append((source[source != PAD].tolist(), text))
+    assert sorted(seen) == sorted((s.tolist(), t.tolist()) for s, t in pairs)
+
+
+@with_peers
+def test_the_input_pipelines_of_others_are_measured_on_the_same_pairs():
+    names = ["torch", "datasets", "grain"]
+    command = [sys.executable, "-m", "experiments.benchmarks.data", f"--prefix={STORED}/train"]
+    command += ["--pairs=900", f"--contenders=jformer,{','.join(names)}"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    ours, others = lines[:3], {line["contender"]: line for line in lines[3:]}
+    assert [(line["contender"], line["cache"]) for line in ours] == [
+        ("jformer, buckets", "cold"),
+        ("jformer, buckets", "warm"),
+        ("jformer, packed", "warm"),
+    ]
+    assert list(others) == names
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    for name in missing:
+        assert others.pop(name)["error"] == f"No module named '{name}'"
+    for line in (*ours, *others.values()):
+        assert 0 < line["token_utilization"] <= 1
+        assert line["pairs_batched_per_second"] > 0
+        parts = line["seconds"]
+        # Each of at most eight parts is rounded to two digits.
+        before = sum(parts.values()) - parts["epoch"]
+        assert line["seconds_to_first_batch"] == pytest.approx(before, abs=0.05)
+    # The pairs fit one batch or two, and of their own lengths.
+    assert others["torch"]["batches"] <= 2
+    assert others["torch"]["token_utilization"] > 0.5
+    rows = [line for line in result.stdout.splitlines() if line.startswith("| 900")]
+    assert len(rows) == 6
 
 
 def sleeper(seconds):

@@ -1,0 +1,158 @@
+"""Marian's job in `end_to_end`: a plain loop of PyTorch with Hugging Face's model.
+
+    python -m experiments.benchmarks.marian_job train|translate FOLDER cpu|gpu INPUT
+
+FOLDER has the config of jformer's run as config.json, whose sizes and text files this job takes,
+and gets what it writes; `translate` reads the file INPUT. The end of each part is said on standard
+error, where `end_to_end` takes its time.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch.nn import functional
+from torch.utils.data import DataLoader
+from transformers import MarianMTModel
+
+from experiments.benchmarks import bpe, peers, pytorch_data
+from jformer.config import PAD, Config, read_config
+
+
+def main() -> None:
+    command, folder, platform, source = sys.argv[1:]
+    tell("start")
+    config = read_config(Path(folder, "config.json"))
+    device = {"cpu": "cpu", "gpu": "cuda"}[platform]
+    if command == "train":
+        train(config, Path(folder), device)
+    else:
+        translate(config, Path(folder), device, Path(source))
+
+
+def tell(part: str) -> None:
+    print(part, file=sys.stderr, flush=True)
+
+
+def train(config: Config, folder: Path, device: str) -> None:
+    torch.manual_seed(config.seed)
+    tokenizer, loader, validation = prepare(config, device)
+    model = peers.marian_model(config, tokenizer.get_vocab_size(), config.longest)
+    model = model.to(device).train()
+    adam = config.optimizer
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=1.0, betas=(adam.beta1, adam.beta2), eps=adam.epsilon, fused=True
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(config, step + 1))
+    tell("data")
+    tokens, began = 0, 0.0
+    for step, batch in zip(range(1, config.train.steps + 1), endless(loader), strict=False):
+        loss = loss_of(model, batch, device, config.train.label_smoothing)
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        tokens += int((batch[2] != PAD).sum())
+        if step == 1:
+            loss.item()
+            tell("first step")
+            of_first, began = tokens, time.perf_counter()
+    loss.item()
+    seconds = time.perf_counter() - began
+    tell("steps")
+    nll = validate(model, validation, device)
+    tell("validation")
+    model.save_pretrained(folder / "checkpoint")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    torch.save([optimizer.state_dict(), schedule.state_dict()], folder / "optimizer.pt")
+    metrics = {"tokens": tokens, "tokens_per_second": (tokens - of_first) / seconds, "nll": nll}
+    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+
+
+def prepare(config: Config, device: str) -> tuple[Tokenizer, DataLoader, DataLoader]:
+    """Return the tokenizer, and the batches of the training and the validation text."""
+    data, gpu = config.data, device == "cuda"
+    languages = data.source_language, data.target_language
+    training = [read_lines(f"{data.train}.{language}") for language in languages]
+    validation = [read_lines(f"{data.validation}.{language}") for language in languages]
+    tokenizer = bpe.train_tokenizer([*training[0], *training[1]], data.vocabulary_size)
+    splits = []
+    for texts in (training, validation):
+        ids = [pytorch_data.encode(tokenizer, side) for side in texts]
+        pairs = pytorch_data.no_longer_than(data.max_length, *ids)
+        tokens = config.train.batch_tokens
+        splits.append(pytorch_data.make_loader(pairs, tokens, workers=gpu, pin_memory=gpu))
+    return tokenizer, *splits
+
+
+def read_lines(name: str) -> list[str]:
+    return Path(name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+def rate(config: Config, step: int) -> float:
+    """Return the learning rate of Equation 3, Section 5.3."""
+    warmup = config.optimizer.warmup_steps
+    peak = config.optimizer.learning_rate_factor * config.model.d_model**-0.5
+    return peak * min(step**-0.5, step * warmup**-1.5)
+
+
+def endless(loader: DataLoader) -> Iterator[tuple[torch.Tensor, ...]]:
+    while True:
+        yield from loader
+
+
+def loss_of(model: Any, batch: tuple, device: str, smoothing: float, reduction: str = "mean"):
+    source, target, labels = (ids.to(device, non_blocking=True) for ids in batch)
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        logits = model(
+            input_ids=source,
+            attention_mask=source != PAD,
+            decoder_input_ids=target,
+            use_cache=False,
+        ).logits
+        return functional.cross_entropy(
+            logits.flatten(0, 1),
+            labels.flatten().long(),
+            ignore_index=PAD,
+            label_smoothing=smoothing,
+            reduction=reduction,
+        )
+
+
+@torch.inference_mode()
+def validate(model: Any, loader: DataLoader, device: str) -> float:
+    """Return the negative log-likelihood of a token."""
+    model.eval()
+    nll, tokens = 0.0, 0
+    for batch in loader:
+        nll += loss_of(model, batch, device, smoothing=0.0, reduction="sum").item()
+        tokens += int((batch[2] != PAD).sum())
+    return nll / tokens
+
+
+def translate(config: Config, folder: Path, device: str, source: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    model = MarianMTModel.from_pretrained(folder / "checkpoint", attn_implementation="sdpa")
+    model = model.to(device).eval()
+    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(read_lines(str(source)))]
+    decode = config.decode
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        outputs = peers.generate(
+            model,
+            ids,
+            decode.batch_size,
+            decode.beam_size,
+            decode.length_penalty,
+            decode.max_extra_length,
+        )
+    texts = tokenizer.decode_batch(outputs)
+    (folder / "output").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Batches of pairs as users of PyTorch make them: tensors, batches by length, and padding."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
+
+from jformer.config import BOS, EOS, PAD
+
+TEXTS = 10_000  # encoded together
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
+    """Return the ids of each text with EOS."""
+    ids = []
+    for first in range(0, len(texts), TEXTS):
+        for encoding in tokenizer.encode_batch_fast(texts[first : first + TEXTS]):
+            # By way of numpy, which reads a list twice as fast as torch.
+            ids.append(torch.from_numpy(np.array([*encoding.ids, EOS], np.int32)))
+    return ids
+
+
+def no_longer_than(
+    length: int, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
+) -> list[Pair]:
+    pairs = zip(sources, targets, strict=True)
+    return [pair for pair in pairs if max(map(len, pair)) <= length]
+
+
+class TokenBatches:
+    """Lists of pairs of similar lengths, each with at most `tokens` positions a side.
+
+    Each iteration is another random epoch.
+    """
+
+    def __init__(self, pairs: Sequence[Pair], tokens: int, seed: int = 0):
+        self.S, self.T = np.array([[len(text) for text in pair] for pair in pairs]).T
+        self.tokens, self.rng = tokens, np.random.default_rng(seed)
+        self.batches = self.cut(self.by_length(np.arange(len(pairs))))
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.batches = self.cut(self.by_length(self.rng.permutation(len(self.S))))
+        for number in self.rng.permutation(len(self.batches)):
+            yield self.batches[number]
+
+    def by_length(self, order: np.ndarray) -> np.ndarray:
+        """Sort by the longer side, then by the source: of five orders that with least padding."""
+        S, T = self.S[order], self.T[order]
+        return order[np.lexsort((S, np.maximum(S, T)))]
+
+    def cut(self, order: np.ndarray) -> list[list[int]]:
+        """Cut sorted pairs into batches, each as large as fits."""
+        longest = np.maximum(self.S, self.T)[order].tolist()
+        batches, first, width = [], 0, 0
+        for place, length in enumerate(longest):
+            if max(width, length) * (place + 1 - first) > self.tokens and place > first:
+                batches.append(order[first:place].tolist())
+                first, width = place, 0
+            width = max(width, length)
+        return [*batches, order[first:].tolist()]
+
+
+def collate(pairs: Sequence[Pair]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the padded sources, the targets after BOS, and the labels, which end with EOS."""
+    sources, targets = zip(*pairs, strict=True)
+    source_BS = pad_sequence(sources, batch_first=True, padding_value=PAD)
+    labels_BT = pad_sequence(targets, batch_first=True, padding_value=PAD)
+    target_BT = labels_BT.roll(1, 1)
+    target_BT[:, 0] = BOS
+    target_BT.masked_fill_(target_BT == EOS, PAD)
+    return source_BS, target_BT, labels_BT
+
+
+def make_loader(
+    pairs: Sequence[Pair], tokens: int, workers: int = 0, pin_memory: bool = False
+) -> DataLoader:
+    return DataLoader(
+        pairs,
+        batch_sampler=TokenBatches(pairs, tokens),
+        collate_fn=collate,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=pin_memory,
+    )
