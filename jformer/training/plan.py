@@ -175,10 +175,12 @@ def describe(config: Config, lengths: tuple[int, int], given: Assumptions) -> li
     return [
         f"a device does {given.peak / 1e12:.4g} TFLOP/s, of which {given.mfu:.0%} are used (MFU)",
         f"a device has {given.memory / 1e9:.4g} GB, and sends {link}",
-        "computation, exchange of gradients and making batches overlap: the longest of them counts",
+        "computation, exchange and making batches overlap: the longest of them counts",
+        "exchanged are gradients, with FSDP parameters too; activations of parallel.model are not here",
         f"a pair has {S} source and {T} target tokens; {used:.0%} of positions hold a token",
         f"a process a machine makes batches, in {1e9 * given.batch_time:.4g} ns a position",
-        f"one process tokenizes, {2 / given.tokenizing_time:,.0f} sentences a second",
+        f"one process tokenizes, {2 / given.tokenizing_time:,.0f} sentences a second; the plan of an epoch takes "
+        f"{given.epoch_memory:.4g} bytes of host memory a pair",
         f"a device is busy with {given.least_tokens:,} tokens of a side or more",
     ]
 
@@ -212,9 +214,7 @@ def plan_table(plans: Sequence[Plan]) -> str:
     ]
     cells = [[name, *(number(value(plan)) for plan in plans)] for name, value in rows]
     for name in plans[0].limits:
-        cells.append(
-            [f"used of its limit: {name}", *(f"{plan.limits[name]:.2f}" for plan in plans)]
-        )
+        cells.append([f"times its limit: {name}", *(f"{p.limits[name]:.2f}" for p in plans)])
     return aligned(cells)
 
 
@@ -224,7 +224,7 @@ def first_limit(plan: Plan) -> str:
     used = plan.limits[name]
     verdict = "breaks first" if used > 1 else "would break first, and holds"
     devices = "1 device" if plan.devices == 1 else f"{plan.devices} devices"
-    return f"{devices}: {name} {verdict} ({used:.2f} of its limit)"
+    return f"{devices}: {name} {verdict} ({used:.2f} times its limit)"
 
 
 def number(value: float) -> str:

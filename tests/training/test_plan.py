@@ -3,6 +3,8 @@
 import dataclasses
 import tracemalloc
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from jformer.data.layout import Buckets
 from jformer.data.pipeline import open_corpora
 from jformer.data.ragged import Ragged, TokenPairs
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora
-from jformer.main import main
+from jformer.training.checkpoint import Checkpoints
 from jformer.training.cost import run_sizes, step_bytes
 from jformer.training.plan import (
     UTILIZATION,
@@ -26,7 +28,9 @@ from jformer.training.plan import (
     first_limit,
     make_plan,
 )
+from jformer.training.restore import make_model
 from jformer.training.retention import kept
+from jformer.training.setup import from_config
 from tests.conftest import number_words, small_config, write_split
 
 BASE, BIG = freeze(base.get_config("wmt14")), freeze(big.get_config("wmt14"))
@@ -133,15 +137,24 @@ def test_as_many_checkpoints_are_planned_as_a_run_keeps(steps, keys):
     assert checkpoint_bytes(config, steps, sizes) == 1000 * len(left) + 4 * 10
 
 
-@pytest.mark.process
-def test_checkpoints_take_the_planned_bytes(trained_workdir, corpus_directory):
-    config = small_config()
-    sizes = run_sizes(config, {"data": 1, "fsdp": 1, "model": 1})
-    folders = trained_workdir / "checkpoints", trained_workdir / "best"
-    written = sum(
-        path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file()
+@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
+def test_checkpoints_take_the_planned_bytes(tmp_path, ema_decay):
+    config = small_config(ema_decay=ema_decay)
+    data = dataclasses.replace(config.data, vocabulary_size=30_000)
+    config = dataclasses.replace(config, data=data)
+    _, create, _ = from_config(config, make_model(config, 30_000))
+    key = jax.random.key(0)
+    # Random numbers throughout: the zeros of fresh moments would be compressed to nothing.
+    state = jax.tree.map(
+        lambda leaf: jax.random.normal(key, leaf.shape) if leaf.ndim else leaf, create(key)
     )
-    assert written == pytest.approx(checkpoint_bytes(config, config.train.steps, sizes), rel=0.25)
+    with Checkpoints(tmp_path, config.train) as checkpoints:
+        for step in (3, 6, 9, 12):
+            checkpoints.save(state.replace(step=jnp.int32(step)), {}, config, "")
+        checkpoints.save_best(state, 0.0, config, "")
+    written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    sizes = run_sizes(config, {"data": 1, "fsdp": 1, "model": 1})
+    assert written == pytest.approx(checkpoint_bytes(config, 12, sizes), rel=0.1)
 
 
 @pytest.mark.parametrize("keys", [{}, {"bpe_dropout": 0.1}])
