@@ -141,14 +141,14 @@ def main() -> None:
     print(
         f"{title}\n{turns.machine()}\n\n{sizes_table(works, timings)}\n\n{fits_table(works, fits)}"
     )
-    points = [
-        {"axis": axis, "size": size, "flops": work.flops, **dataclasses.asdict(timings[work])}
-        for axis, of_axis in works.items()
-        for size, work in of_axis.items()
-    ]
     if options.json:
-        fitted = {axis: dataclasses.asdict(fitted) for axis, fitted in fits.items()}
-        data = {"title": title, "machine": turns.machine(), "points": points, "fits": fitted}
+        points = [
+            {"axis": axis, "size": size, "flops": work.flops, **dataclasses.asdict(timings[work])}
+            for axis, of_axis in works.items()
+            for size, work in of_axis.items()
+        ]
+        lines = {axis: dataclasses.asdict(line) for axis, line in fits.items()}
+        data = {"title": title, "machine": turns.machine(), "points": points, "fits": lines}
         options.json.write_text(json.dumps(data, indent=1), encoding="utf-8")
     if options.chart:
         draw(title, works, timings).write_html(options.chart)

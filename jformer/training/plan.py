@@ -176,11 +176,11 @@ def describe(config: Config, lengths: tuple[int, int], given: Assumptions) -> li
         f"a device does {given.peak / 1e12:.4g} TFLOP/s, of which {given.mfu:.0%} are used (MFU)",
         f"a device has {given.memory / 1e9:.4g} GB, and sends {link}",
         "computation, exchange and making batches overlap: the longest of them counts",
-        "exchanged are gradients, with FSDP parameters too; activations of parallel.model are not here",
+        "gradients are exchanged, with FSDP parameters too; for parallel.model nothing is counted",
         f"a pair has {S} source and {T} target tokens; {used:.0%} of positions hold a token",
         f"a process a machine makes batches, in {1e9 * given.batch_time:.4g} ns a position",
-        f"one process tokenizes, {2 / given.tokenizing_time:,.0f} sentences a second; the plan of an epoch takes "
-        f"{given.epoch_memory:.4g} bytes of host memory a pair",
+        f"one process tokenizes, {2 / given.tokenizing_time:,.0f} sentences a second",
+        f"the host needs {given.epoch_memory:.4g} bytes a pair while it plans an epoch",
         f"a device is busy with {given.least_tokens:,} tokens of a side or more",
     ]
 
