@@ -98,13 +98,14 @@ def make_plan(
     exchange = exchanged / given.link_speed(devices)
     machines = -(-devices // given.devices_per_machine)
     making_batch = batch_tokens * given.batch_time / machines
+    at_once = tokens / (mesh["data"] * mesh["fsdp"] * config.train.accumulate)
     step = max(compute, exchange, making_batch)
     steps = int(hours * 3600 / step) if hours else config.train.steps
     tokenizing = corpus * given.tokenizing_time
     limits = {
         "exchange": exchange / compute,
         "making batches": making_batch / compute,
-        "tokens a device": given.least_tokens * mesh["data"] * mesh["fsdp"] / tokens,
+        "tokens a device": given.least_tokens / at_once,
         "memory": sizes.device_step / given.memory,
     }
     if corpus:
@@ -181,7 +182,7 @@ def describe(config: Config, lengths: tuple[int, int], given: Assumptions) -> li
         f"a process a machine makes batches, in {1e9 * given.batch_time:.4g} ns a position",
         f"one process tokenizes, {2 / given.tokenizing_time:,.0f} sentences a second",
         f"the host needs {given.epoch_memory:.4g} bytes a pair while it plans an epoch",
-        f"a device is busy with {given.least_tokens:,} tokens of a side or more",
+        f"a device is busy with {given.least_tokens:,} tokens of a side at a time, or more",
     ]
 
 

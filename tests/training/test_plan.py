@@ -122,6 +122,14 @@ def test_beyond_a_machine_the_slower_link_counts_and_machines_share_out_the_batc
     assert plan_of(link=7e9).exchange == pytest.approx(one.exchanged / 7e9)
 
 
+def test_a_device_is_busy_with_its_share_of_a_part_of_the_batch():
+    in_parts = dataclasses.replace(BASE, train=dataclasses.replace(BASE.train, accumulate=5))
+    tokens = 25_000 * UTILIZATION["buckets"] / 8
+    assert plan_of(least_tokens=100).limits["tokens a device"] == pytest.approx(100 / tokens)
+    parts = plan_of(in_parts, least_tokens=100)
+    assert parts.limits["tokens a device"] == pytest.approx(100 / (tokens / 5))
+
+
 @pytest.mark.parametrize("steps", [1, 999, 1000, 5500, 12_000])
 @pytest.mark.parametrize(
     "keys", [{}, {"keep_checkpoints": 8}, {"keep_every": 1500}, {"keep_every": 2000}]
@@ -155,6 +163,12 @@ def test_checkpoints_take_the_planned_bytes(tmp_path, ema_decay):
     written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     sizes = run_sizes(config, {"data": 1, "fsdp": 1, "model": 1})
     assert written == pytest.approx(checkpoint_bytes(config, 12, sizes), rel=0.1)
+
+
+def test_the_best_checkpoint_is_parameters_and_their_moving_average():
+    sizes = Sizes(parameters=10, state=0, device_state=0, device_step=0)
+    assert checkpoint_bytes(small_config(), 12, sizes) == 40
+    assert checkpoint_bytes(small_config(ema_decay=0.9), 12, sizes) == 80
 
 
 @pytest.mark.parametrize("keys", [{}, {"bpe_dropout": 0.1}])
@@ -191,16 +205,17 @@ def test_planning_an_epoch_takes_the_planned_memory_of_the_host():
 
 @pytest.mark.process
 def test_fsdp_splits_the_state_and_a_device_compiles_its_share_of_the_batch():
-    config = small_config()
+    config = small_config(batch_tokens=8 * 2048)
     one, eight = (run_sizes(config, {"data": 1, "fsdp": fsdp, "model": 1}) for fsdp in (1, 8))
     assert one.state == eight.state == pytest.approx(12 * one.parameters, rel=0.001)
     assert one.device_state == one.state
     # All but the norms and the biases is split.
     assert one.state / 8 < eight.device_state < one.state / 5
-    assert one.device_step == step_bytes(config, 256, 48)
+    assert one.device_step == step_bytes(config, 8 * 2048, 48)
+    # On several devices the loss of a share, of more than a chunk, is computed at once.
     share = dataclasses.replace(config, train=dataclasses.replace(config.train, loss_chunk=0))
     saved = eight.state - eight.device_state
-    assert eight.device_step == step_bytes(share, 32, 48) - saved
+    assert eight.device_step == step_bytes(share, 2048, 48) - saved
 
 
 @pytest.mark.parametrize(
