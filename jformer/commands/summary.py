@@ -3,7 +3,7 @@
     summary --config=CONFIG[:DATASET] [--source_length=32] [--target_length=32] [--memory=GB]
             [--plot=FILE]
     summary --config=CONFIG[:DATASET] --devices=N[,N...] [--hours=H] [--pairs=N]
-            [--device_kind=NAME|TFLOPS] [--mfu=0.4] [--link=GB] [--source_length=32]
+            [--device_kind=NAME] [--mfu=0.4] [--link=GB] [--source_length=32]
             [--target_length=32] [--memory=80]
 
 The train step is compiled for its memory. --memory asks for the largest train.batch_tokens that

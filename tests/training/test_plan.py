@@ -145,6 +145,7 @@ def test_as_many_checkpoints_are_planned_as_a_run_keeps(steps, keys):
     assert checkpoint_bytes(config, steps, sizes) == 1000 * len(left) + 4 * 10
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("ema_decay", [0.0, 0.9])
 def test_checkpoints_take_the_planned_bytes(tmp_path, ema_decay):
     config = small_config(ema_decay=ema_decay)
