@@ -48,6 +48,41 @@ def run_main(*arguments, **options):
             ["summary", "--config=configs/tiny.py", "--memory=much"],
             "--memory=much: must be float above 0",
         ),
+        (
+            ["summary", "--config=configs/tiny.py", "--hours=3"],
+            "--hours is of a plan; it needs --devices, as in --devices=8",
+        ),
+        (
+            ["summary", "--config=configs/tiny.py", "--devices=8,0"],
+            "--devices=0: must be int above",
+        ),
+        (
+            ["summary", "--config=configs/tiny.py", "--devices=8", "--mfu=40"],
+            "--mfu=40: is a share, at most 1",
+        ),
+        (
+            ["summary", "--config=configs/tiny.py", "--devices=8", "--device_kind=H100"],
+            "--device_kind=H100: its peak is not known; set --device_kind=TFLOPS, or a name such",
+        ),
+        (
+            ["summary", "--config=configs/tiny.py", "--devices=8", "--device_kind=-1"],
+            "--device_kind=-1: must be float above 0",
+        ),
+        (
+            ["summary", "--config=configs/tiny.py", "--devices=8", "--config.model.dtype=float32"],
+            "the peaks of devices are known for bfloat16; set --device_kind=TFLOPS",
+        ),
+        (
+            ["summary", "--config=configs/tiny.py", "--devices=8", "--config.parallel.data=3"],
+            "do not make up the 8 devices",
+        ),
+        (
+            [
+                *("summary", "--config=configs/tiny.py", "--devices=3"),
+                *("--config.parallel.data=1", "--config.parallel.fsdp=3"),
+            ],
+            "config.parallel.fsdp=3: does not divide config.model.d_model=128",
+        ),
         (["translate", "--workdir=/nowhere"], "/nowhere/config.json: no such file"),
         (["score", "--workdir=/nowhere"], "--data is missing, as in --data=PREFIX"),
         (["trainslate", "--workdir=/nowhere"], "did you mean translate?"),
@@ -330,6 +365,68 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     where = r"rows of 8 \(config\.data\.max_length\) on cpu"
     assert re.fullmatch(rf"train step: 0\.\d\d GB, 1,024 tokens, {where}", lines[-2])
     assert re.fullmatch(rf"--memory=0\.001 GB holds not one row, {where}", lines[-1])
+
+
+@pytest.fixture
+def planned(capsys):
+    """Return a function from flags to the rows of a plan of `summary`, numbers by their names."""
+
+    def planned(*flags):
+        small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
+        command = ["summary", "--config=configs/tiny.py", "--devices=1,16", "--pairs=1000000"]
+        assert main(["jformer", *command, *small, *flags]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        rows = [re.split("  +", line) for line in lines if "  " in line]
+        numbers = {row[0]: [float(cell.replace(",", "")) for cell in row[1:]] for row in rows}
+        return numbers | {"told": [line for line in lines if "  " not in line]}
+
+    return planned
+
+
+@pytest.mark.process
+def test_summary_plans_a_run_on_devices_that_are_not_here(planned):
+    plan = planned()
+    assert plan["devices"] == [1, 16]
+    assert plan["steps"] == [1800, 1800]
+    tokens = 1024 * 0.84  # of train.batch_tokens
+    assert plan["target tokens of a step"] == pytest.approx([tokens, tokens], rel=0.01)
+    seen = 1800 * tokens / 32
+    assert plan["epochs"] == pytest.approx([seen / 10**6] * 2, rel=0.01)
+    assert plan["hours of tokenizing"] == pytest.approx([2 * 10**6 / 59_300 / 3600] * 2, rel=0.01)
+    # Parameters, gradients' moments and the step of 585,728 parameters, as `summary` counts them.
+    assert plan["GB of a device: state"] == pytest.approx([12 * 585_728 / 1e9] * 2, rel=0.01)
+    assert plan["MB out of a device in a step"] == [
+        0,
+        pytest.approx(4 * 0.5857 * 2 * 15 / 16, 0.01),
+    ]
+    told = [line for line in plan["told"] if line]
+    assert all(line.startswith("assumed: ") for line in told[:-2])
+    assert "assumed: a device does 989 TFLOP/s, of which 40% are used (MFU)" in told
+    assert re.fullmatch(r"1 device: .* breaks first \(\d+\.\d\d times its limit\)", told[-2])
+    assert told[-1].startswith("16 devices: ")
+
+
+@pytest.mark.process
+def test_every_flag_of_a_plan_changes_it(planned):
+    before = planned()
+
+    def ratio(name, *flags):
+        return planned(*flags)[name][1] / before[name][1]
+
+    compute, exchange = "ms of a step: computation", "ms of a step: exchange"
+    assert ratio(compute, "--mfu=0.1") == pytest.approx(4, rel=0.01)
+    assert ratio(compute, "--device_kind=98.9") == pytest.approx(10, rel=0.01)
+    assert ratio(compute, "--device_kind=NVIDIA A100-SXM4-80GB") == pytest.approx(
+        989 / 312, rel=0.01
+    )
+    assert ratio(exchange, "--link=25") == pytest.approx(2, rel=0.01)
+    assert ratio("epochs", "--pairs=500000") == pytest.approx(2, rel=0.01)
+    assert ratio("epochs", "--source_length=64") == pytest.approx(1 / 2, rel=0.01)
+    assert ratio("target tokens of a step", "--source_length=64") == pytest.approx(1 / 2, rel=0.01)
+    small = planned("--memory=0.01")["times its limit: memory"][1]
+    assert small == pytest.approx(before["GB of a device: train step"][1] / 0.01, rel=0.03)
+    half = 0.5 * before["hours of steps"][1]
+    assert planned(f"--hours={half}")["steps"][1] == pytest.approx(900, rel=0.01)
 
 
 def test_help_names_the_commands_and_every_key(capsys):

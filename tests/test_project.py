@@ -97,7 +97,7 @@ def test_types_hold(typed):
 
 
 # What only checks a key, shows it or estimates by it does not make it change anything.
-NO_USE = ["schema.py", "training/cost.py", "training/flops.py", "views/"]
+NO_USE = ["schema.py", "training/cost.py", "training/flops.py", "training/plan.py", "views/"]
 CHECKS = ("check", "_parameters_of_layers", "__post_init__")
 
 

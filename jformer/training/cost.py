@@ -5,18 +5,23 @@ number of FLOPs is twice as large.
 """
 
 import collections
+import dataclasses
 import functools
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 
 from jformer.config import Config
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.flops import multiply_adds
+from jformer.training.parallel import state_shardings
+from jformer.training.plan import Sizes
 from jformer.training.restore import make_model, parameter_shapes
 from jformer.training.setup import from_config
 
@@ -90,6 +95,33 @@ def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
         else:
             too_many = rows
     return fits * length
+
+
+def run_sizes(config: Config, mesh: Mapping[str, int]) -> Sizes:
+    """Return the bytes of a run on a mesh of these sizes, none of whose devices need be here.
+
+    The train step is compiled on this backend for the share of a batch that one device has.
+    """
+    shares, longest = mesh["data"] * mesh["fsdp"], config.data.max_length
+    share = -(-config.train.batch_tokens // shares)
+    if shares > 1:  # then the loss is not computed in chunks
+        train = dataclasses.replace(config.train, loss_chunk=0)
+        config = dataclasses.replace(config, train=train)
+    state = abstract_step(config, 1, longest)[1][0]
+    devices = AbstractMesh(tuple(mesh.values()), tuple(mesh))
+    of_device = jax.tree.map(
+        lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+        state,
+        state_shardings(state, devices),
+    )
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    held = sum(jax.tree.leaves(of_device))
+    return Sizes(
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        state=whole,
+        device_state=held,
+        device_step=step_bytes(config, share, longest) - whole + held,
+    )
 
 
 def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:

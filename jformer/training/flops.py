@@ -49,11 +49,16 @@ def peak_flops(device: jax.Device, dtype: str) -> float:
 
     Where no data sheet gives it, it is measured once, which needs a device of this process.
     """
-    if dtype == "bfloat16":
-        for kind, tera in BFLOAT16_PEAKS:
-            if re.fullmatch(kind, device.device_kind):
-                return tera * 1e12
-    return measured_flops(device, dtype)
+    known = sheet_flops(device.device_kind) if dtype == "bfloat16" else None
+    return known or measured_flops(device, dtype)
+
+
+def sheet_flops(device_kind: str) -> float | None:
+    """Return the peak bfloat16 operations per second of a kind of device, by its data sheet."""
+    for kind, tera in BFLOAT16_PEAKS:
+        if re.fullmatch(kind, device_kind):
+            return tera * 1e12
+    return None
 
 
 @functools.cache
@@ -74,7 +79,7 @@ def measured_flops(device: jax.Device, dtype: str) -> float:
     return 2 * N**3 / min(seconds)
 
 
-def step_flops(config: Config, B: int, S: int, T: int) -> float:
+def step_flops(config: Config, B: float, S: int, T: int) -> float:
     """Return the operations of a train step on B rows of S + T positions, padding included."""
     passes = 2 if config.train.r_drop_alpha else 1
     # The backward pass has two products for each forward one: for the inputs and for the weights.

@@ -56,17 +56,7 @@ DEVICES = "devices"  # the name of pmap's axis
 def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return a mesh of all devices of all processes; `UserError` where the config does not fit."""
     devices = list(devices or jax.devices())
-    parallel, model = config.parallel, config.model
-    sizes = mesh_sizes(parallel, len(devices))
-    for axis, name, size in (
-        ("fsdp", "d_model", model.d_model),
-        ("model", "num_heads", model.num_heads),
-        ("model", "d_ff", model.d_ff),
-    ):
-        if size % sizes[axis]:
-            raise UserError(
-                f"config.parallel.{axis}={sizes[axis]}: does not divide config.model.{name}={size}"
-            )
+    sizes = checked_mesh_sizes(config, len(devices))
     mesh = jax.make_mesh(
         tuple(sizes.values()), tuple(sizes), (AxisType.Auto,) * len(sizes), devices=devices
     )
@@ -77,6 +67,21 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
             f"{jax.local_device_count()}"
         )
     return mesh
+
+
+def checked_mesh_sizes(config: Config, devices: int) -> dict[str, int]:
+    """Return the sizes of a mesh of so many devices; `UserError` where the config does not fit."""
+    model, sizes = config.model, mesh_sizes(config.parallel, devices)
+    for axis, name, size in (
+        ("fsdp", "d_model", model.d_model),
+        ("model", "num_heads", model.num_heads),
+        ("model", "d_ff", model.d_ff),
+    ):
+        if size % sizes[axis]:
+            raise UserError(
+                f"config.parallel.{axis}={sizes[axis]}: does not divide config.model.{name}={size}"
+            )
+    return sizes
 
 
 def mesh_sizes(parallel: ParallelConfig, devices: int) -> dict[str, int]:

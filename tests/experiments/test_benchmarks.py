@@ -1,8 +1,10 @@
-"""The benchmarks beside other projects, on work that takes seconds."""
+"""The benchmarks beside other projects and of scaling, on work that takes seconds."""
 
 import importlib.util
 import json
+import math
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ import time
 import pytest
 
 from experiments.benchmarks.end_to_end import JobError, watch
+from experiments.benchmarks.scaling import fit
 from experiments.benchmarks.turns import in_order, take_turns
 
 pytestmark = pytest.mark.process
@@ -207,3 +210,68 @@ def test_contenders_take_turns_and_one_that_fails_is_named_with_the_reason():
     assert failed.error == "ValueError: no such model"
     assert failed.seconds == []
     assert slow.memory > 10**7  # a Python process
+
+
+SMALL = """
+from configs import tiny
+
+def get_config():
+    config = tiny.get_config()
+    config.model.update({"num_layers": 1, "d_model": 16, "d_ff": 16})
+    config.data.vocabulary_size = 300
+    return config
+"""
+
+
+def test_a_step_is_timed_over_one_size_at_a_time(tmp_path):
+    config, measured, chart = (tmp_path / name for name in ("small.py", "s.json", "s.html"))
+    config.write_text(SMALL)
+    command = [sys.executable, "-m", "experiments.benchmarks.scaling", f"--config={config}"]
+    flags = "--axes=batch_tokens,length,d_model", "--rounds=2"
+    files = f"--json={measured}", f"--chart={chart}"
+    shown = subprocess.run([*command, *flags, *files], capture_output=True, text=True, check=True)
+    data = json.loads(measured.read_text())
+    points = {(point["axis"], point["size"]): point for point in data["points"]}
+    assert [*points] == [
+        *(("batch_tokens", size) for size in (1024, 2048, 4096, 8192)),
+        *(("length", size) for size in (32, 64, 128, 256)),
+        *(("d_model", size) for size in (16, 32, 64)),
+    ]
+    for point in points.values():
+        assert len(point["seconds"]) == 2
+        assert point["first"] > 2 * min(point["seconds"])  # it compiles
+    # Eight times the rows are eight times the work, and rows of another length as many tokens.
+    flops = {name: point["flops"] for name, point in points.items()}
+    assert flops["batch_tokens", 8192] == 8 * flops["batch_tokens", 1024]
+    attention = 3 * 2 * 1024 * 2 * 16 * 3  # of three attentions, with another position of each row
+    assert flops["length", 256] - flops["length", 32] == (256 - 32) * attention
+    assert points["batch_tokens", 1024] == {
+        **points["length", 32],
+        "axis": "batch_tokens",
+        "size": 1024,
+    }
+    growth = [statistics.median(points["d_model", size]["seconds"]) for size in (16, 64)]
+    exponent = math.log(growth[1] / growth[0], 4)
+    assert data["fits"]["d_model"]["exponent"] == pytest.approx(exponent)
+    rows = [line.split(" | ") for line in shown.stdout.splitlines() if line.startswith("| d_model")]
+    assert rows[-1][3] == f"{exponent:.2f}"
+    assert "plotly" in chart.read_text()
+
+
+def test_a_line_is_fitted_to_times_and_an_exponent_between_the_ends():
+    line = fit([1, 2, 4, 8], [5 + 3 * size for size in (1, 2, 4, 8)])
+    assert (line.a, line.b) == (pytest.approx(5), pytest.approx(3))
+    assert line.farthest == pytest.approx(0, abs=1e-9)
+    square = fit([1, 2, 4], [7, 28, 112])
+    assert square.exponent == pytest.approx(2)
+    # By hand: the means are 7/3 and 49, and deviations from them make a slope of 168 / (14/3).
+    assert square.b == pytest.approx(36)
+    assert square.a == pytest.approx(49 - 36 * 7 / 3)
+    assert square.farthest == pytest.approx((7 + 35 - 36) / 7)
+
+
+def test_an_axis_that_there_is_not_is_named():
+    command = [sys.executable, "-m", "experiments.benchmarks.scaling", "--axes=length,depth"]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "--axes: no depth; there are batch_tokens, length, d_model, vocabulary" in ended.stderr
