@@ -111,6 +111,7 @@ def train(
     )
     tera = flops / median / 1e12
     return {
+        "device": peaks["device"],
         "ms_a_step": [1000 * each for each in seconds],
         "tokens_per_second": float(real.sum()) / median,
         "mfu": float(real.mean()) * tera / peaks["sheet_tflops"],
