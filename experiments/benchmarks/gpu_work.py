@@ -1,0 +1,248 @@
+"""What experiments.benchmarks.gpu measures, each in a process of its own.
+
+    python -m experiments.benchmarks.gpu_work GROUP ARGUMENTS
+
+ARGUMENTS is a JSON object, and so is the line that is printed: the numbers, or an error.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jformer
+from experiments.benchmarks.train import OURS, make_batches, steps_of
+from jformer.config import BOS, EOS, PAD
+
+RUN = [
+    "--config=configs/tiny.py",
+    "--config.data.phrases=1000",
+    "--config.data.num_buckets=1",
+    "--config.train.scored=validation",
+    "--config.train.average_checkpoints=1",
+    "--config.decode.beam_size=1",
+]
+RUN_STEPS = 40
+PEER_LENGTH = 64  # of the rows of experiments.benchmarks.train, which are not packed
+
+
+def answer(group: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Measure in this process; an error is returned by its first line."""
+    try:
+        return GROUPS[group](**arguments)
+    except Exception as error:  # noqa: BLE001  a row of the table, the others go on without it
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+
+
+def peak(rounds: int, dtype: str = "bfloat16") -> dict[str, Any]:
+    """Measure the peak of matrix products: by data sheet, and the best of some rounds."""
+    import jax
+
+    from jformer.training.flops import peak_flops
+
+    device = jax.devices()[0]
+    N, products = (2048, 2) if device.platform == "cpu" else (8192, 20)
+    x_NN = np.random.default_rng(0).standard_normal((N, N), dtype=np.float32)
+    x_NN = jax.device_put(x_NN.astype(dtype), device)
+    product = jax.jit(lambda x_NN: x_NN @ x_NN)
+    product(x_NN).block_until_ready()
+    seconds = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        results = [product(x_NN) for _ in range(products)]
+        jax.block_until_ready(results)
+        seconds.append((time.perf_counter() - began) / products)
+    return {
+        "device": device.device_kind,
+        "sheet_tflops": peak_flops(device, dtype) / 1e12,
+        "measured_tflops": 2e-12 * N**3 / min(seconds),
+    }
+
+
+def train(
+    config: str, tokens: int, length: int, rounds: int, steps: int, keys: dict[str, Any],
+    jax_flags: dict[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Measure the train step on packed rows: speed, MFU, compilation and memory of the device."""
+    import jax
+
+    from jformer.training import parallel
+    from jformer.training.flops import step_flops
+    from jformer.training.restore import make_model
+    from jformer.training.setup import from_config
+
+    for flag, value in {"jax_enable_compilation_cache": False, **(jax_flags or {})}.items():
+        jax.config.update(flag, value)
+    fixed = {"model.dtype": "bfloat16", "data.batching": "packed"}
+    frozen = jformer.get_config(config, **{**fixed, **keys})
+    V, device = frozen.data.vocabulary_size, jax.devices()[0]
+    _, create, step = from_config(frozen, make_model(frozen, V, V))
+    mesh, key = parallel.make_mesh(frozen, [device]), jax.random.key(0)
+    shardings = parallel.state_shardings(jax.eval_shape(create, key), mesh)
+    train_step = parallel.compile_train_step(step, mesh, shardings)
+    state = jax.jit(create, out_shardings=shardings)(key)
+    batch = packed_batch(max(1, tokens // length), length, V)
+    rest = (parallel.shard_batch(batch, mesh), key, parallel.place_request(0, mesh))
+    began = time.perf_counter()
+    train_step = train_step.lower(state, *rest).compile()
+    compilation = time.perf_counter() - began
+    state, metrics = jax.block_until_ready(train_step(state, *rest))
+    seconds = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in range(steps):
+            state, metrics = train_step(state, *rest)
+        sums = jax.device_get(metrics)
+        seconds.append((time.perf_counter() - began) / steps)
+    memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # a CPU has no statistics
+    dtype, median = frozen.model.compute_dtype, statistics.median(seconds)
+    peaks = peak(rounds, dtype)
+    flops, real = (
+        step_flops(frozen, len(batch["source_BS"]), length, length),
+        batch["labels_BT"] != PAD,
+    )
+    tera = flops / median / 1e12
+    return {
+        "device": peaks["device"],
+        "ms_a_step": [1000 * each for each in seconds],
+        "tokens_per_second": float(real.sum()) / median,
+        "mfu": float(real.mean()) * tera / peaks["sheet_tflops"],
+        "mfu_with_padding": tera / peaks["sheet_tflops"],
+        "of_measured_peak": float(real.mean()) * tera / peaks["measured_tflops"],
+        "measured_tflops": peaks["measured_tflops"],
+        "peak_memory_gb": memory and memory / 1e9,
+        "seconds_to_compile": compilation,
+        "loss": float(sums["loss"] / sums["tokens"]),
+    }  # fmt: skip
+
+
+def packed_batch(rows: int, length: int, V: int) -> dict[str, np.ndarray]:
+    """Return rows filled with pairs of random tokens of as many tokens on both sides."""
+    rng = np.random.default_rng(0)
+    ids_BL = rng.integers(EOS + 1, V, (rows, length)).astype(np.int32)
+    segments_BL = np.zeros((rows, length), np.int32)
+    labels_BL, target_BL = ids_BL.copy(), np.roll(ids_BL, 1, axis=1)
+    for row in range(rows):
+        start, number = 0, 1
+        while start + (size := int(rng.integers(8, 49))) <= length:
+            segments_BL[row, start : start + size] = number
+            labels_BL[row, start + size - 1] = EOS
+            target_BL[row, start] = BOS
+            start, number = start + size, number + 1
+    texts = {"source_BS": labels_BL, "target_BT": target_BL, "labels_BT": labels_BL}
+    texts = {name: np.where(segments_BL == 0, PAD, each_BL) for name, each_BL in texts.items()}
+    return {**texts, "source_segments_BS": segments_BL, "target_segments_BT": segments_BL}
+
+
+def peers(
+    platform: str, config: str, peer: str, tokens: int, vocabulary: int, rounds: int, steps: int
+) -> dict[str, Any]:
+    """Measure the step of another project, in turns with ours, on the same batches."""
+    rows = max(1, tokens // PEER_LENGTH)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "results.json"
+        execute(
+            "experiments.benchmarks.train", f"--config={config}", f"--vocabulary={vocabulary}",
+            f"--rows={rows}", f"--length={PEER_LENGTH}", f"--rounds={rounds}", f"--steps={steps}",
+            f"--platform={platform}", f"--contenders={peer}", f"--json={file}",
+        )  # fmt: skip
+        results = {each["name"]: each for each in json.loads(file.read_text())["results"]}
+    for name in (OURS, peer):
+        if error := results[name]["error"]:
+            raise RuntimeError(f"{name}: {error}")
+    frozen = jformer.get_config(config, **{"data.vocabulary_size": vocabulary})
+    batches = steps_of(make_batches(frozen, rows, PEER_LENGTH), steps)
+    real = sum(int((batch["labels_BT"] != PAD).sum()) for batch in batches)
+    theirs, ours = results[peer]["seconds"], results[OURS]["seconds"]
+    return {
+        "speed_of_ours": [a / b for a, b in zip(theirs, ours, strict=True)],
+        "ms_a_step": [1000 * each / steps for each in theirs],
+        "tokens_per_second": real / statistics.median(theirs),
+        "tokens_per_second_of_ours": real / statistics.median(ours),
+        "seconds_to_compile": results[peer]["first"] - statistics.median(theirs),
+    }
+
+
+def decode(
+    config: str, beam: int, places: int, rounds: int, keys: dict[str, Any]
+) -> dict[str, Any]:
+    """Measure the search of random parameters on four times as many sentences as are searched."""
+    import jax
+
+    from jformer.decoding.decoder import Decoder
+    from jformer.decoding.pool import Request
+    from jformer.training.restore import make_model
+
+    frozen = jformer.get_config(config, **{**keys, "decode.beam_size": beam})
+    V, tokens_11 = frozen.data.vocabulary_size, np.ones((1, 1), np.int32)
+    model = make_model(frozen, V, V)
+    params = jax.jit(model.init)(jax.random.key(0), tokens_11, tokens_11)["params"]
+    decoder = Decoder((model,), (params,), frozen.decode, frozen.data.max_length, places)
+    rng = np.random.default_rng(0)
+    texts = [rng.integers(EOS + 1, V, rng.integers(8, 49)).tolist() for _ in range(4 * places)]
+    requests = [Request(text, [], 0) for text in texts]
+    seconds: list[float] = []
+    for _ in range(1 + min(rounds, 2)):  # the first compiles
+        began = time.perf_counter()
+        found = decoder.find(requests)
+        seconds.append(time.perf_counter() - began)
+    if decoder.places < places:
+        raise MemoryError(f"out of memory: {decoder.places} of {places} sentences at a time fit")
+    made = sum(int((each.tokens_WT[0] != PAD).sum()) for each in found.values())
+    return {
+        "tokens_per_second": made / min(seconds[1:]),
+        "sentences_per_second": len(found) / min(seconds[1:]),
+        "tokens": made,
+        "seconds": seconds[1:],
+        "seconds_to_compile": seconds[0] - min(seconds[1:]),
+    }
+
+
+def resume() -> dict[str, Any]:
+    """Compare the parameters of a run, of the same run again, and of one stopped at half."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole, again, resumed = (f"{folder}/{name}" for name in ("whole", "again", "resumed"))
+        for workdir, steps in (
+            (whole, RUN_STEPS),
+            (again, RUN_STEPS),
+            (resumed, RUN_STEPS // 2),
+            (resumed, RUN_STEPS),
+        ):
+            execute("jformer.main", *RUN, f"--config.train.steps={steps}", f"--workdir={workdir}")
+        first, second, third = (hash_of(Path(workdir)) for workdir in (whole, again, resumed))
+    return {"equal_again": first == second, "equal_resumed": first == third, "params_sha256": first}
+
+
+def hash_of(workdir: Path) -> str:
+    (scores,) = json.loads((workdir / "results.json").read_text()).values()
+    return scores["params_sha256"][0]
+
+
+def execute(module: str, *flags: str) -> None:
+    """Run a module of this repository; an error has the last line that it printed."""
+    command = [sys.executable, "-m", module, *flags]
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [""])[-1]
+        raise RuntimeError(f"{module} ended with {done.returncode}: {last}")
+
+
+GROUPS: dict[str, Callable[..., dict[str, Any]]] = {
+    "peak": peak,
+    "train": train,
+    "variants": train,
+    "peers": peers,
+    "decode": decode,
+    "resume": resume,
+}
+
+if __name__ == "__main__":
+    print(json.dumps(answer(sys.argv[1], json.loads(sys.argv[2]))))
