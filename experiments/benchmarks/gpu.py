@@ -131,7 +131,7 @@ def variants(name: str, step: dict[str, Any], in_full: bool) -> Iterator[Measure
     keys = step["keys"]
     for key, value in (
         ("model.attention_kernel", "cudnn"),
-        ("train.loss_chunk", 4096),
+        ("train.loss_chunk", 1024),
         ("train.loss_chunk", 16384),
         ("train.loss_chunk", 0),
         ("data.vocabulary_size", -(-keys["data.vocabulary_size"] // 128) * 128),

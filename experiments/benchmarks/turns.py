@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import json
 import multiprocessing
+import os
 import platform
 import resource
 import statistics
@@ -19,6 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+# All contenders have malloc on huge pages, as the commands of jformer do by themselves.
+HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
 PAUSE = 0.5  # seconds between two turns: the threads of OpenMP go on spinning for 0.2
 LIBRARIES = ("jax", "flax", "torch", "transformers", "ctranslate2")
 
@@ -45,6 +48,7 @@ def take_turns(
     A contender is `(make, arguments)`: in a process of its own `make(*arguments)` returns the
     function that is a turn.
     """
+    os.environ.setdefault(*HUGE_PAGES)
     context = multiprocessing.get_context("spawn")
     pipes, results = {}, {}
     for name, (make, arguments) in contenders.items():

@@ -44,9 +44,9 @@ def main(arguments: list[str]) -> int:
     from jformer.training.cost import summary
     from jformer.views.schedule import write_schedule
 
-    lines = plan(config, flag, (S, T)) if flag.devices else summary(config, S, T, gigabytes)
     if flag.plot:
         write_schedule(config, flag.plot)
+    lines = plan(config, flag, (S, T)) if flag.devices else summary(config, S, T, gigabytes)
     for line in lines:
         print(line)
     return 0

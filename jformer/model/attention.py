@@ -112,11 +112,11 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         self.attend = make_part(self.config.attention, ATTENTIONS, self.parts)
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-        dtype, D, H = config.compute_dtype, config.d_model, config.num_heads
-        self.query = Linear((D,), (H, config.key_width), first, dtype)
-        self.key = Linear((D,), (H, config.key_width), first, dtype)
-        self.value = Linear((D,), (H, config.value_width), first, dtype)
-        self.out = Linear((H, config.value_width), (D,), last, dtype)
+        dtype, H = config.compute_dtype, config.num_heads
+        self.query = Linear((H, config.key_width), first, dtype)
+        self.key = Linear((H, config.key_width), first, dtype)
+        self.value = Linear((H, config.value_width), first, dtype)
+        self.out = Linear((config.d_model,), last, dtype, input_axes=2)
         self.weights_dropout = Dropout(config.attention_dropout)
         if self.positions == "relative":
             self.relative_key = RelativeVectors(config.max_distance, config.key_width)

@@ -76,9 +76,9 @@ class FeedForward(nn.Module):
 
     def setup(self):
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-        D, F, dtype = config.d_model, config.d_ff, config.compute_dtype
-        self.ffn_in = Linear((D,), (F,), first, dtype, use_bias=True)
-        self.ffn_out = Linear((F,), (D,), last, dtype, use_bias=True)
+        dtype = config.compute_dtype
+        self.ffn_in = Linear((config.d_ff,), first, dtype, use_bias=True)
+        self.ffn_out = Linear((config.d_model,), last, dtype, use_bias=True)
         self.activation = make_part(config.activation, ACTIVATIONS, self.parts)
         self.activation_dropout = Dropout(config.activation_dropout)
 

@@ -200,8 +200,9 @@ def changed_value(field):
 
 
 OWN = {"AdditiveAttention": AdditiveAttention, "RMSNorm": nn.RMSNorm}
-# Two change only the memory and the program that the same results take, see test_compute.py.
-COMPUTE = ("remat", "scan_layers")
+# They change only the memory and the program that the same results take, see test_compute.py and
+# training/test_lowering.py.
+COMPUTE = ("remat", "scan_layers", "attention_kernel")
 KEYS = [field for field in dataclasses.fields(ModelConfig) if field.name not in COMPUTE]
 
 
