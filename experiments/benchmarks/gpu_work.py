@@ -57,8 +57,9 @@ def peak(rounds: int, dtype: str = "bfloat16") -> dict[str, Any]:
     seconds = []
     for _ in range(rounds):
         began = time.perf_counter()
-        results = [product(x_NN) for _ in range(products)]
-        jax.block_until_ready(results)
+        for _ in range(products):
+            result_NN = product(x_NN)
+        result_NN.block_until_ready()
         seconds.append((time.perf_counter() - began) / products)
     return {
         "device": device.device_kind,
@@ -103,25 +104,22 @@ def train(
         sums = jax.device_get(metrics)
         seconds.append((time.perf_counter() - began) / steps)
     memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # a CPU has no statistics
-    dtype, median = frozen.model.compute_dtype, statistics.median(seconds)
-    peaks = peak(rounds, dtype)
-    flops, real = (
-        step_flops(frozen, len(batch["source_BS"]), length, length),
-        batch["labels_BT"] != PAD,
-    )
-    tera = flops / median / 1e12
+    del state, rest  # make room for the products
+    peaks, median = peak(rounds, frozen.model.compute_dtype), statistics.median(seconds)
+    real_BT = batch["labels_BT"] != PAD
+    tera = step_flops(frozen, *real_BT.shape, length) / median / 1e12
     return {
         "device": peaks["device"],
         "ms_a_step": [1000 * each for each in seconds],
-        "tokens_per_second": float(real.sum()) / median,
-        "mfu": float(real.mean()) * tera / peaks["sheet_tflops"],
+        "tokens_per_second": float(real_BT.sum()) / median,
+        "mfu": float(real_BT.mean()) * tera / peaks["sheet_tflops"],
         "mfu_with_padding": tera / peaks["sheet_tflops"],
-        "of_measured_peak": float(real.mean()) * tera / peaks["measured_tflops"],
+        "of_measured_peak": float(real_BT.mean()) * tera / peaks["measured_tflops"],
         "measured_tflops": peaks["measured_tflops"],
         "peak_memory_gb": memory and memory / 1e9,
         "seconds_to_compile": compilation,
         "loss": float(sums["loss"] / sums["tokens"]),
-    }  # fmt: skip
+    }
 
 
 def packed_batch(rows: int, length: int, V: int) -> dict[str, np.ndarray]:
