@@ -3,6 +3,7 @@
 The budgets are what jax 0.10.2 needed when they were written, and a quarter more.
 """
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -17,7 +18,9 @@ from jformer.training.flops import step_flops
 
 pytestmark = pytest.mark.process
 
-TINY = freeze(tiny.get_config("phrases"))
+CONFIG = freeze(tiny.get_config("phrases"))
+# One chunk for the loss: XLA counts what is in a loop once, however often it runs.
+TINY = dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, loss_chunk=1024))
 COUNT = """
 import collections, json, sys
 import jax
@@ -50,12 +53,12 @@ def compiled():
 
 def test_a_step_has_few_operations_beside_those_that_the_model_needs(compiled):
     ratio = compiled.cost_analysis()["flops"] / step_flops(TINY, 32, 32, 32)
-    assert 1 <= ratio < 1.05  # 1.037
+    assert 1 <= ratio < 1.05  # 1.032
 
 
 def test_a_step_moves_and_holds_no_more_bytes_than_its_budget(compiled):
-    assert compiled.cost_analysis()["bytes accessed"] < 1.25 * 704e6
-    assert compiled.memory_analysis().temp_size_in_bytes < 1.25 * 78.1e6
+    assert compiled.cost_analysis()["bytes accessed"] < 1.25 * 617e6
+    assert compiled.memory_analysis().temp_size_in_bytes < 1.25 * 78.3e6
 
 
 def test_a_run_compiles_a_train_step_for_each_shape_and_few_programs_in_all(tmp_path):
