@@ -27,8 +27,7 @@ def token_losses(
 
     Smoothing takes epsilon from the label and shares it evenly among entries of the vocabulary:
     `all` of them (which leaves 1 - epsilon + epsilon / V for the label), the `others`, or the
-    `others_but_padding`. Perplexity is exp of the mean NLL, never of the smoothed loss. Only the
-    loss has a gradient.
+    `others_but_padding`. Perplexity is exp of the mean NLL, never of the smoothed loss.
     """
     logits_BTV = logits_BTV.astype(jnp.float32)
     return losses_of_logits(logits_BTV, labels_BT, label_smoothing, smoothing_over)
@@ -69,21 +68,27 @@ def gradient_of_loss(
     softmax_and_labels: tuple[Array, Array, Array],
     cotangents: tuple[Array, Array],
 ) -> tuple[Array, None]:
-    """Return the softmax less the smoothed labels, times the cotangent of the loss: (B, T, V).
+    """Return the gradient by the logits (B, T, V): the softmax less the smoothed labels.
 
-    JAX's own gradient computes the exponentials twice and scatters into a third array (B, T, V).
+    That of the likelihood is the softmax less the labels. JAX's own gradient computes the
+    exponentials twice and scatters into a third array (B, T, V).
     """
+    d_loss_BT, d_nll_BT = cotangents
     exps_BTV, sums_BT, labels_BT = softmax_and_labels
     V = exps_BTV.shape[-1]
     sharing = {"all": V, "others": V - 1, "others_but_padding": V - 2}[smoothing_over]
     share = label_smoothing / sharing
     label_share = 1 - label_smoothing + (share if smoothing_over == "all" else 0)
     tokens_11V = jnp.arange(V)[None, None]
-    target_BTV = jnp.where(tokens_11V == labels_BT[..., None], label_share, share)
+    is_label_BTV = tokens_11V == labels_BT[..., None]
+    target_BTV = jnp.where(is_label_BTV, label_share, share)
     if smoothing_over == "others_but_padding":
         target_BTV = jnp.where(tokens_11V == PAD, 0, target_BTV)
-    softmax_BTV = exps_BTV * (1 / sums_BT)[..., None]
-    return (softmax_BTV - target_BTV) * cotangents[0][..., None], None
+    # In a train step the likelihood has no gradient, and XLA leaves its part out.
+    softmax_BTV = exps_BTV * ((d_loss_BT + d_nll_BT) / sums_BT)[..., None]
+    of_labels_BTV = target_BTV * d_loss_BT[..., None]
+    of_labels_BTV += jnp.where(is_label_BTV, d_nll_BT[..., None], 0)
+    return softmax_BTV - of_labels_BTV, None
 
 
 losses_of_logits.defvjp(losses_and_softmax, gradient_of_loss)

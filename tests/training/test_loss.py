@@ -80,6 +80,17 @@ def test_gradient_is_the_softmax_less_the_smoothed_label(over):
         np.testing.assert_allclose(gradient[b, t], expected, atol=1e-6)
 
 
+def test_the_likelihood_has_its_own_gradient():
+    gradient = jax.grad(
+        lambda logits_BTV: token_losses(logits_BTV, jnp.asarray(LABELS), 0.1, "all")[1].sum()
+    )(jnp.asarray(LOGITS))
+    expected = np.array(jax.nn.softmax(LOGITS))
+    np.put_along_axis(
+        expected, LABELS[..., None], np.take_along_axis(expected, LABELS[..., None], -1) - 1, -1
+    )
+    np.testing.assert_allclose(gradient, expected, atol=1e-6)
+
+
 def test_logits_far_apart_or_far_from_zero_overflow_nowhere():
     logits_11V = jnp.array([[[1e4, -1e4, 0.0, 1e4 - 1]]])
     labels_11 = jnp.array([[3]])
