@@ -105,12 +105,14 @@ def machine() -> str:
     """Return the processor and the versions that figures depend on."""
     processor = platform.processor()
     if (cpuinfo := Path("/proc/cpuinfo")).exists():
-        lines = dict(line.split(":", 1) for line in cpuinfo.read_text().splitlines() if ":" in line)
-        parts = {"avx512f": "AVX-512", "amx_tile": "AMX"}
-        flags = next(value for name, value in lines.items() if name.strip() == "flags").split()
-        has = [text if flag in flags else f"no {text}" for flag, text in parts.items()]
-        model = next(value for name, value in lines.items() if name.strip() == "model name")
-        processor = f"{multiprocessing.cpu_count()} cores of {model.strip()} ({', '.join(has)})"
+        parts = (line.partition(":") for line in cpuinfo.read_text().splitlines())
+        facts = {name.strip(): value.strip() for name, _, value in parts}
+        name = facts.get("model name", processor)  # a processor of ARM has neither name nor flags
+        if flags := facts.get("flags", "").split():
+            kinds = {"avx512f": "AVX-512", "amx_tile": "AMX"}
+            has = [text if flag in flags else f"no {text}" for flag, text in kinds.items()]
+            name += f" ({', '.join(has)})"
+        processor = f"{multiprocessing.cpu_count()} cores of {name}"
     versions = []
     for library in LIBRARIES:
         try:
