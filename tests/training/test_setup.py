@@ -232,7 +232,7 @@ def test_what_is_trained_is_said_before_it_begins(run):
     _, lines = run
     first = lines.index(next(line for line in lines if line.startswith("step 1/12")))
     text = "\n".join(lines[:first])
-    assert re.search(r"model       [\d,]+ parameters, vocabulary of \d+, bfloat16\n", text)
+    assert re.search(r"model       [\d,]+ parameters, vocabulary of \d+, bfloat16, attention", text)
     assert re.search(r"data        300 training pairs an epoch; ", text)
     assert re.search(r"batches     \d+x\d+\+\d+ \(rows x source \+ target tokens, each", text)
     assert re.search(r"\d\d% of positions hold a token\n", text)
@@ -271,7 +271,8 @@ def test_devices_and_how_they_share_the_work_are_described():
         report=types.SimpleNamespace(lines=lambda: ["nothing skipped or changed"]),
     )  # fmt: skip
     assert describe(task, types.SimpleNamespace(params=leaves)) == (
-        "model       120 parameters, vocabulary of 1,300 and 2,000, float32\n"
+        "model       120 parameters, vocabulary of 1,300 and 2,000, float32, "
+        "attention by XLA\n"
         "data        5,000 training pairs an epoch; nothing skipped or changed\n"
         "batches     8x16+20, 4x32+40 (rows x source + target tokens, each of these 2 compiled "
         "once);\n"
