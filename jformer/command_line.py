@@ -27,6 +27,7 @@ from jformer.rundir import config_to_open
 from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, thaw
 from jformer.version import __version__
 
+HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # a setting of glibc's malloc
 REQUIRED = None  # the default of a flag that must be given
 LONGEST_LINE = 1000  # of an error message, in characters: a value can have thousands of digits
 OF_RUN = r"--?config\.(decode\.|data\.bad_lines)"  # keys of a run that commands may change
@@ -141,8 +142,9 @@ def use_huge_pages() -> None:
     third of the step is spent in page faults. glibc reads this setting only at process start.
     """
     at_once = {"--help", "-h", "--version"} & {*sys.argv}
-    if sys.platform == "linux" and "GLIBC_TUNABLES" not in os.environ and not at_once:
-        os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1"
+    name, value = HUGE_PAGES
+    if sys.platform == "linux" and name not in os.environ and not at_once:
+        os.environ[name] = value
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 

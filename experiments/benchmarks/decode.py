@@ -103,7 +103,7 @@ def table(run: Run, results: list[turns.Result], options: argparse.Namespace) ->
 def ours(options: argparse.Namespace, sources: list[str]) -> Callable[[], list[str]]:
     import jax
 
-    jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda"}[options.platform])
+    jax.config.update("jax_platforms", turns.PLATFORMS[options.platform])
     run = jformer.load(options.workdir)
     run = run.with_decode(
         beam_size=options.beam,
@@ -128,7 +128,7 @@ def ctranslate2_engine(
         peers.save_for_ctranslate2(peers.marian_of(jformer.load(options.workdir), longest), model)
     translator = ctranslate2.Translator(
         str(model),
-        device={"cpu": "cpu", "gpu": "cuda"}[options.platform],
+        device=turns.PLATFORMS[options.platform],
         compute_type=dtype,
         inter_threads=workers,
         intra_threads=max(1, (os.cpu_count() or 1) // workers),
@@ -155,7 +155,7 @@ def marian_engine(
 
     from experiments.benchmarks import peers
 
-    device = {"cpu": "cpu", "gpu": "cuda"}[options.platform]
+    device = turns.PLATFORMS[options.platform]
     longest = max(map(len, ids)) + LONGER + 2
     model = peers.marian_of(jformer.load(options.workdir), longest).to(device)
 

@@ -157,7 +157,7 @@ def config_of(folder: Path, options: argparse.Namespace) -> Config:
 def our_job(name: str, folder: Path, place: Path, options: argparse.Namespace) -> dict[str, Any]:
     workdir, program = place / name, [sys.executable, "-m", "jformer.main"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(place / "cache")}
-    environment["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda"}[options.platform]
+    environment["JAX_PLATFORMS"] = turns.PLATFORMS[options.platform]
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would be full in the first round
     train = [*program, *our_flags(folder, options), f"--workdir={workdir}"]
     translate = [f"--workdir={workdir}", f"--output={workdir / 'output'}"]
@@ -174,10 +174,8 @@ def marian_job(name: str, folder: Path, place: Path, options: argparse.Namespace
     own.mkdir()
     write_config(config_of(folder, options), own / "config.json")
     program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
-    commands = [
-        [*program, command, str(own), options.platform, source_of(folder, options)]
-        for command in ("train", "translate")
-    ]
+    rest = [str(own), turns.PLATFORMS[options.platform], source_of(folder, options)]
+    commands = [[*program, command, *rest] for command in ("train", "translate")]
     figures = run_job(commands, dict(os.environ), {part: f"^{part}$" for part in MARKS})
     return {**figures, **json.loads((own / "metrics.json").read_text(encoding="utf-8"))}
 

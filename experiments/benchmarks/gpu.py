@@ -56,7 +56,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path)
     parser.add_argument("--minutes", type=float, default=25)
-    parser.add_argument("--platform", choices=("cpu", "gpu"), default="gpu")
+    parser.add_argument("--platform", choices=turns.PLATFORMS, default="gpu")
     parser.add_argument("--only", default="*", help="patterns of GROUP NAME, with commas")
     parser.add_argument("--configs", default="base,big")
     parser.add_argument("--tokens", default="25000,50000,100000", help="of a side of a batch")
@@ -156,7 +156,7 @@ def in_process(each: Measurement, platform: str, left: float) -> dict[str, Any]:
         return {"error": "skipped: the minutes are over"}
     flags = f"{os.environ.get('XLA_FLAGS', '')} {each.environment.get('XLA_FLAGS', '')}"
     environment = {**os.environ, **each.environment, "XLA_FLAGS": flags.strip()}
-    environment["JAX_PLATFORMS"] = {"cpu": "cpu", "gpu": "cuda"}[platform]
+    environment["JAX_PLATFORMS"] = turns.PLATFORMS[platform]
     module, work = "experiments.benchmarks.gpu_work", json.dumps(each.arguments)
     process = subprocess.Popen(
         [sys.executable, "-m", module, each.group, work],

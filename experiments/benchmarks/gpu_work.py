@@ -1,4 +1,4 @@
-"""What experiments.benchmarks.gpu measures, each in a process of its own.
+"""Measure one thing for experiments.benchmarks.gpu, which starts a process for each.
 
     python -m experiments.benchmarks.gpu_work GROUP ARGUMENTS
 
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import jformer
-from experiments.benchmarks.train import OURS, make_batches, steps_of
+from experiments.benchmarks.train import OURS, make_batches, ready_to_train, steps_of
 from jformer.config import BOS, EOS, PAD
 
 RUN = [
@@ -75,23 +75,16 @@ def train(
     """Measure the train step on packed rows: speed, MFU, compilation and memory of the device."""
     import jax
 
-    from jformer.training import parallel
     from jformer.training.flops import step_flops
-    from jformer.training.restore import make_model
-    from jformer.training.setup import from_config
 
     for flag, value in {"jax_enable_compilation_cache": False, **(jax_flags or {})}.items():
         jax.config.update(flag, value)
     fixed = {"model.dtype": "bfloat16", "data.batching": "packed"}
     frozen = jformer.get_config(config, **{**fixed, **keys})
     V, device = frozen.data.vocabulary_size, jax.devices()[0]
-    _, create, step = from_config(frozen, make_model(frozen, V, V))
-    mesh, key = parallel.make_mesh(frozen, [device]), jax.random.key(0)
-    shardings = parallel.state_shardings(jax.eval_shape(create, key), mesh)
-    train_step = parallel.compile_train_step(step, mesh, shardings)
-    state = jax.jit(create, out_shardings=shardings)(key)
+    train_step, state, place = ready_to_train(frozen, [device])
     batch = packed_batch(max(1, tokens // length), length, V)
-    rest = (parallel.shard_batch(batch, mesh), key, parallel.place_request(0, mesh))
+    rest = place(batch)
     began = time.perf_counter()
     train_step = train_step.lower(state, *rest).compile()
     compilation = time.perf_counter() - began

@@ -1,6 +1,6 @@
 """Marian's job in `end_to_end`: a plain loop of PyTorch with Hugging Face's model.
 
-    python -m experiments.benchmarks.marian_job train|translate FOLDER cpu|gpu INPUT
+    python -m experiments.benchmarks.marian_job train|translate FOLDER cpu|cuda INPUT
 
 FOLDER has the config of jformer's run as config.json, whose sizes and text files this job takes,
 and gets what it writes; `translate` reads the file INPUT. The end of each part is said on standard
@@ -25,10 +25,9 @@ from jformer.config import PAD, Config, read_config
 
 
 def main() -> None:
-    command, folder, platform, source = sys.argv[1:]
+    command, folder, device, source = sys.argv[1:]
     tell("start")
     config = read_config(Path(folder, "config.json"))
-    device = {"cpu": "cpu", "gpu": "cuda"}[platform]
     if command == "train":
         train(config, Path(folder), device)
     else:

@@ -45,7 +45,7 @@ KEYS = {
 
 
 class Work(NamedTuple):
-    """What a step works on; the sizes that axes share are measured once."""
+    """The config and the shape of the batch that a step is timed with; axes may share some."""
 
     config: Config
     rows: int
@@ -111,9 +111,7 @@ def measure(works: Sequence[Work], rounds: int, platform: str) -> dict[Work, Tim
         steps[work] = ours(*work, 1, platform)
         timings[work] = Timing(turns.timed(steps[work])[0], [])
     for number in range(rounds):
-        order = list(steps)
-        start = number * len(order) // rounds
-        for work in order[start:] + order[:start]:
+        for work in turns.in_order(list(steps), number):
             timings[work].seconds.append(turns.timed(steps[work])[0])
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
     return timings
@@ -126,7 +124,7 @@ def main() -> None:
     parser.add_argument("--config", default="tiny:multi30k")
     parser.add_argument("--axes", default=",".join(FACTORS))
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--platform", choices=turns.PLATFORMS, default="cpu")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path)
     options = parser.parse_args()

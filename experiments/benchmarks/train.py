@@ -14,7 +14,7 @@ product that XLA makes in the same round, in the compute dtype; model FLOPs with
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,29 +128,40 @@ def steps_of(batches: list[dict], steps: int) -> Iterator[dict]:
 def ours(config: Config, rows: int, length: int, steps: int, device: str) -> Callable[[], Any]:
     import jax
 
-    jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda"}[device])
-    from jformer.training import parallel
-    from jformer.training.restore import make_model
-    from jformer.training.setup import from_config
-
+    jax.config.update("jax_platforms", turns.PLATFORMS[device])
     batches = make_batches(config, rows, length)
-    model = make_model(config, config.data.vocabulary_size, config.data.vocabulary_size)
-    _, create, step = from_config(config, model)
-    mesh = parallel.make_mesh(config)
-    key = jax.random.key(0)
-    shardings = parallel.state_shardings(jax.eval_shape(create, key), mesh)
-    train_step = parallel.compile_train_step(step, mesh, shardings)
-    state = jax.jit(create, out_shardings=shardings)(key)
-    request_X = parallel.place_request(0, mesh)
+    train_step, state, place = ready_to_train(config)
 
     def turn() -> float:
         nonlocal state
         for batch in steps_of(batches, steps):
-            placed = parallel.shard_batch(batch, mesh)
-            state, metrics = train_step(state, placed, key, request_X)
+            state, metrics = train_step(state, *place(batch))
         return float(metrics["loss"])
 
     return turn
+
+
+def ready_to_train(
+    config: Config, devices: Sequence | None = None
+) -> tuple[Callable, Any, Callable[[dict], tuple]]:
+    """Return the jitted train step, a state, and what turns a batch into its other arguments."""
+    import jax
+
+    from jformer.training import parallel
+    from jformer.training.restore import make_model
+    from jformer.training.setup import from_config
+
+    model = make_model(config, config.data.vocabulary_size, config.data.vocabulary_size)
+    _, create, step = from_config(config, model)
+    mesh, key = parallel.make_mesh(config, devices), jax.random.key(0)
+    shardings = parallel.state_shardings(jax.eval_shape(create, key), mesh)
+    train_step = parallel.compile_train_step(step, mesh, shardings)
+    state = jax.jit(create, out_shardings=shardings)(key)
+
+    def place(batch: dict) -> tuple:
+        return parallel.shard_batch(batch, mesh), key, parallel.place_request(0, mesh)
+
+    return train_step, state, place
 
 
 def peer(
@@ -162,7 +173,7 @@ def peer(
     from experiments.benchmarks import peers
 
     batches = make_batches(config, rows, length)
-    device = {"cpu": "cpu", "gpu": "cuda"}[platform]
+    device = turns.PLATFORMS[platform]
     torch.manual_seed(0)
     make = {"torch": peers.TorchTransformer, "marian": peers.Marian}[kind]
     model = make(config, length).to(device).train()
@@ -203,7 +214,7 @@ def peak(config: Config, rows: int, length: int, steps: int, device: str) -> Cal
     """Multiply square matrices of 2048 rows, in the dtype in which the config computes."""
     import jax
 
-    jax.config.update("jax_platforms", {"cpu": "cpu", "gpu": "cuda"}[device])
+    jax.config.update("jax_platforms", turns.PLATFORMS[device])
     x_NN = np.random.default_rng(0).standard_normal((2048, 2048), dtype=np.float32)
     x_NN = jax.device_put(x_NN.astype(config.model.compute_dtype))
     product = jax.jit(lambda x_NN: x_NN @ x_NN)

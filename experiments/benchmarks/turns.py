@@ -20,8 +20,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-# All contenders have malloc on huge pages, as the commands of jformer do by themselves.
-HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+from jformer.command_line import HUGE_PAGES
+
+PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}  # and what JAX, PyTorch and CTranslate2 call them
 PAUSE = 0.5  # seconds between two turns: the threads of OpenMP go on spinning for 0.2
 LIBRARIES = ("jax", "flax", "torch", "transformers", "ctranslate2")
 
@@ -48,7 +49,7 @@ def take_turns(
     A contender is `(make, arguments)`: in a process of its own `make(*arguments)` returns the
     function that is a turn.
     """
-    os.environ.setdefault(*HUGE_PAGES)
+    os.environ.setdefault(*HUGE_PAGES)  # as the commands of jformer have by themselves
     context = multiprocessing.get_context("spawn")
     pipes, results = {}, {}
     for name, (make, arguments) in contenders.items():
@@ -73,8 +74,8 @@ def take_turns(
     return list(results.values())
 
 
-def in_order(names: Sequence[str], number: int) -> list[str]:
-    """Return the names in the order of a round, another one in each.
+def in_order(names: Sequence[Any], number: int) -> list[Any]:
+    """Return the contenders in the order of a round, another one in each.
 
     A contender may find the processor warm, or its cache full.
     """
@@ -136,7 +137,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def add_flags(parser: argparse.ArgumentParser, rounds: int) -> None:
     """Add the flags that all benchmarks of contenders have."""
     parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--platform", choices=PLATFORMS, default="cpu")
     parser.add_argument("--contenders", help="names, with commas; default: all", default="")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path)

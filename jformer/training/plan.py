@@ -20,7 +20,7 @@ UTILIZATION = {"buckets": 0.84, "packed": 0.94}
 
 @dataclasses.dataclass(frozen=True)
 class Assumptions:
-    """What a plan takes for granted; times are in seconds, sizes in bytes."""
+    """The figures that a plan assumes; times are in seconds, sizes in bytes."""
 
     peak: float  # FLOP/s of a device
     mfu: float = 0.4  # model FLOPs utilization
@@ -54,7 +54,7 @@ class Sizes:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a run on some devices takes; times are in seconds, sizes in bytes."""
+    """The time and storage of a run on some devices; in seconds and bytes."""
 
     devices: int
     sizes: Sizes
