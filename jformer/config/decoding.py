@@ -22,6 +22,12 @@ class DecodeConfig(Section):
     )
     length_penalty_beta: float = key(5.0, "beta of the length penalty; 0: length^alpha", ">= 0")
     diversity: float = key(0.0, "penalty per sibling rank (Li et al. 2016)", ">= 0", only_if=BEAM)
+    early_stopping: bool = key(
+        False,
+        "end the search of a sentence once beam_size hypotheses have ended, as fairseq and "
+        "CTranslate2 do; otherwise once no other hypothesis can be better",
+        only_if=BEAM,
+    )
     min_length: int = key(0, "minimum number of output tokens", ">= 0")
     max_length: int | None = key(
         None, "maximum number of output tokens; unset: only max_extra_length counts", ">= 1"

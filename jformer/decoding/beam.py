@@ -2,7 +2,8 @@
 
 At each position the 2W best continuations count. Of the W best, those with EOS are finished; the W
 best without EOS stay live. A sentence is done when no live hypothesis can enter the best `n_best`
-finished ones, or at its limit. If none has finished by then, the live ones are the result.
+finished ones, with `early_stopping` when W are finished, or at its limit. If none has finished by
+then, the live ones are the result.
 """
 
 import dataclasses
@@ -55,6 +56,7 @@ def beam_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: 
     worst = search.finished_scores_W[config.n_best - 1]
     # A greedy search is done with its first EOS.
     settled = worst >= best_possible if W > 1 else worst != -jnp.inf
+    settled |= config.early_stopping & (search.finished_scores_W[-1] != -jnp.inf)
     busy = ~settled & (search.t < sentence.limit)
     given_up = ~busy & (search.finished_scores_W[0] > -jnp.inf)
     return dataclasses.replace(search, busy=busy, live_sums_W=jnp.where(given_up, -jnp.inf, sums_W))

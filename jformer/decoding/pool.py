@@ -36,6 +36,7 @@ ARGUMENTS = (
     "length_penalty",
     "length_penalty_beta",
     "diversity",
+    "early_stopping",
     "min_length",
     "temperature",
     "seed",

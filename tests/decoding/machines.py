@@ -68,7 +68,7 @@ def step(machine, cache_WT, tokens_W, t, beam_indices_WT):
 
 # One program serves all values of these.
 TRACED = ("length_penalty", "length_penalty_beta", "min_length")
-TRACED_BY = {"beam": ("diversity", "n_best"), "sampling": ("temperature", "seed")}
+TRACED_BY = {"beam": ("diversity", "early_stopping", "n_best"), "sampling": ("temperature", "seed")}
 
 
 def in_two(config):
@@ -250,6 +250,7 @@ def beam_over_lists(log_probs_after, limit, config, prefix=(), early_end=True):
             worst = ended[config.n_best - 1].score
             margin = min(margin, abs(worst - bound))
             done = worst >= bound or W == 1
+        done = done or (config.early_stopping and len(ended) == W)
     unended = [Found(total / penalty(t, config), total, tokens) for total, tokens in opened]
     best = ended or sorted(unended, reverse=True)
     return Twin(best[: config.n_best], t, margin)

@@ -191,7 +191,7 @@ def asked(draw):
     config = config_of(
         W, draw(ALPHAS), length_penalty_beta=draw(BETAS), n_best=draw(st.integers(1, W)),
         min_length=draw(st.integers(0, limit - 1)),
-        diversity=draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])),
+        diversity=draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])), early_stopping=draw(st.booleans()),
     )  # fmt: skip
     return config, limit, draw(st.lists(st.sampled_from([A, C, D]), max_size=limit - 1))
 
@@ -218,6 +218,7 @@ def test_any_beam_takes_the_steps_and_finds_the_hypotheses_of_a_search_over_list
 @given(SEEDS, asked())
 def test_the_early_end_of_a_search_takes_nothing_from_its_n_best(seed, question):
     config, limit, prefix = question
+    config = dataclasses.replace(config, early_stopping=False)
     machine = random_machine(seed, 3)
     log_probs = functools.partial(log_probs_after, machine)
     twin = beam_over_lists(log_probs, limit, config, prefix, early_end=False)
@@ -236,6 +237,17 @@ def test_the_loop_ends_when_no_open_hypothesis_can_win():
     assert int(search(config_of(3, 10.0), [machine], [7])[0].t[0]) == 7
     # Where two are asked for, the second is still open.
     assert int(search(config_of(3, 0.6, n_best=2), [machine], [7])[0].t[0]) == 7
+
+
+def test_early_stopping_ends_the_loop_with_as_many_hypotheses_as_the_beam_has():
+    # After two tokens A EOS and C EOS have ended; longer ones are worth more with this penalty.
+    machine = chain({BOS: {A: 0.6, C: 0.4}, A: {EOS: 0.9, C: 0.1}, C: {EOS: 0.9, D: 0.1}})
+    config = config_of(2, 10.0)
+    assert int(search(config, [machine], [7])[0].t[0]) > 2
+    config = dataclasses.replace(config, early_stopping=True)
+    searches_B, outputs = search(config, [machine], [7])
+    assert int(searches_B.t[0]) == 2
+    assert outputs[0][0].tokens == [A, EOS]
 
 
 def test_no_hypothesis_ends_before_min_length():
