@@ -7,8 +7,8 @@
 Each engine translates the first sentences of the file, from ids to ids, in batches of sentences of
 similar length, and gets a first turn to compile and to fill its caches. CTranslate2 has float32
 weights, or those of 8 bits (int8), in one worker with all cores, or in a worker a core; Marian is
-Hugging Face's `generate`. The penalties of `alpha` are each engine's own, so outputs may differ;
-with 0 there is none. The table has the share of outputs that are equal to ours, and BLEU where
+Hugging Face's `generate`. All end the search of a sentence with as many hypotheses as the beam has.
+The penalties of `alpha` are each engine's own, so outputs may differ; with 0 there is none. The table has the share of outputs that are equal to ours, and BLEU where
 there are references.
 """
 
@@ -108,6 +108,7 @@ def ours(options: argparse.Namespace, sources: list[str]) -> Callable[[], list[s
     run = run.with_decode(
         beam_size=options.beam,
         n_best=1,
+        early_stopping=True,
         length_penalty=options.alpha,
         batch_size=options.batch,
         max_extra_length=LONGER,

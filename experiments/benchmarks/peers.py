@@ -172,6 +172,7 @@ def generate(
             input_ids=source,
             attention_mask=source != PAD,
             num_beams=beam,
+            early_stopping=beam > 1,
             do_sample=False,
             length_penalty=alpha,
             max_new_tokens=width + longer,
