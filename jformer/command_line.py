@@ -36,6 +36,8 @@ EXAMPLES = {
     "data": "PREFIX for PREFIX.en and PREFIX.de",
     "source": "'3.5 kilometers'",
     "output": "attention.html",
+    "from": "weights.pt",
+    "layout": "pytorch",
 }
 
 
@@ -259,6 +261,16 @@ def parse(
     else:
         # Without a --config another mistake is told first: that of --cfg, for one.
         config = config_from(values.config) if values.config else thaw(Config())
+    edited = with_overrides(config, rest, defaults)
+    if not of_run and not values.config:
+        raise UserError("--config is missing, as in --config=tiny")
+    return values, freeze(edited, of_run)
+
+
+def with_overrides(
+    config: config_dict.ConfigDict, rest: list[str], defaults: Mapping[str, Any]
+) -> config_dict.ConfigDict:
+    """Put the values of `--config.KEY=VALUE` into the config; any other argument is an error."""
     try:
         overrides = flags.FlagValues()
         known: dict[str, Any] = {"sys_argv": ["", *rest], "flag_values": overrides}
@@ -273,6 +285,4 @@ def parse(
         raise UserError(f"--config: {error}") from error
     if extra:
         raise UserError(f"{extra[0]!r} is neither a flag nor a command; values follow a flag's =")
-    if not of_run and not values.config:
-        raise UserError("--config is missing, as in --config=tiny")
-    return values, freeze(config, of_run)
+    return config

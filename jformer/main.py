@@ -30,6 +30,7 @@ from jformer.commands import (
     data,
     doctor,
     evaluate,
+    import_,
     report,
     score,
     summary,
@@ -48,6 +49,7 @@ COMMANDS = {
     "summary": summary,
     "report": report,
     "sweep": sweep,
+    "import": import_,
     "doctor": doctor,
     "completion": completion,
 }

@@ -9,9 +9,13 @@ import math
 import numpy as np
 
 
-def layer_norm(x_D, norm):
-    deviation = math.sqrt(np.mean((x_D - np.mean(x_D)) ** 2) + 1e-6)
-    return (x_D - np.mean(x_D)) / deviation * norm["scale"] + norm["bias"]
+def layer_norm(x_D, norm, config):
+    centred_D = x_D - np.mean(x_D)
+    if config.norm == "sample_layer_norm":
+        deviation = math.sqrt(sum(centred_D**2) / (len(x_D) - 1)) + config.norm_epsilon
+    else:
+        deviation = math.sqrt(np.mean(centred_D**2) + config.norm_epsilon)
+    return centred_D / deviation * norm["scale"] + norm["bias"]
 
 
 def softmax(logits):
@@ -32,7 +36,10 @@ def turned(x_K, position):
 def attention(x_QD, memory_MD, may_see, params, config, positions="none"):
     """`may_see(q, m)` says whether query q may read memory m."""
     d_model, heads, d_k = params["query"]["kernel"].shape
+    biased = config.attention_bias
     result = np.zeros((len(x_QD), d_model))
+    if config.out_projection and biased:
+        result = result + params["out"]["bias"]
 
     def relative(name, q, m):
         farthest = config.max_distance
@@ -50,16 +57,23 @@ def attention(x_QD, memory_MD, may_see, params, config, positions="none"):
 
     for h in range(heads):
         w_q, w_k, w_v = (params[name]["kernel"][:, h] for name in ("query", "key", "value"))
+        b_q, b_k, b_v = (
+            params[name]["bias"][h] if biased else 0 for name in ("query", "key", "value")
+        )
         for q in range(len(x_QD)):
             seen = [m for m in range(len(memory_MD)) if may_see(q, m)]
-            logits = [logit(x_QD[q] @ w_q, memory_MD[m] @ w_k, h, q, m) for m in seen]
+            query_K = x_QD[q] @ w_q + b_q
+            logits = [logit(query_K, memory_MD[m] @ w_k + b_k, h, q, m) for m in seen]
             mixture = 0
             for weight, m in zip(softmax(logits), seen, strict=True):
-                value = memory_MD[m] @ w_v
+                value = memory_MD[m] @ w_v + b_v
                 if positions == "relative":
                     value = value + relative("relative_value", q, m)
                 mixture = mixture + weight * value
-            result[q] += mixture @ params["out"]["kernel"][h]
+            if config.out_projection:
+                result[q] += mixture @ params["out"]["kernel"][h]
+            else:
+                result[q, h * len(mixture) : (h + 1) * len(mixture)] = mixture
     return result
 
 
@@ -69,20 +83,22 @@ def feed_forward(x_LD, params, config):
         hidden = x_D @ params["ffn_in"]["kernel"] + params["ffn_in"]["bias"]
         if config.activation == "relu":
             hidden = np.maximum(hidden, 0)
+        elif config.activation == "silu":
+            hidden = np.array([z / (1 + math.exp(-z)) for z in hidden])
         else:
             hidden = np.array([z * (1 + math.erf(z / math.sqrt(2))) / 2 for z in hidden])
         rows.append(hidden @ params["ffn_out"]["kernel"] + params["ffn_out"]["bias"])
     return np.array(rows)
 
 
-def normalized(x_LD, norm):
-    return np.array([layer_norm(x_D, norm) for x_D in x_LD])
+def normalized(x_LD, norm, config):
+    return np.array([layer_norm(x_D, norm, config) for x_D in x_LD])
 
 
 def residual(x_LD, sublayer, params, config):
     if config.norm_position == "pre":
-        return x_LD + sublayer(normalized(x_LD, params["norm"]))
-    return normalized(x_LD + sublayer(x_LD), params["norm"])
+        return x_LD + sublayer(normalized(x_LD, params["norm"], config))
+    return normalized(x_LD + sublayer(x_LD), params["norm"], config)
 
 
 def encoding(position, params, config):
@@ -100,6 +116,13 @@ def encoding(position, params, config):
     return result
 
 
+def words(name, params, config):
+    embedding_VD = np.array(params[name])
+    if config.zero_padding:
+        embedding_VD[0] = 0
+    return embedding_VD
+
+
 def embed(tokens_L, embedding_VD, params, config):
     return np.array(
         [
@@ -111,7 +134,8 @@ def embed(tokens_L, embedding_VD, params, config):
 
 def forward(params, config, source_S, target_T):
     """Logits (T, V) for one sentence pair; source padding is 0."""
-    source_embedding = params["embedding" if config.tying == "all" else "source_embedding"]
+    name = "embedding" if config.tying == "all" else "source_embedding"
+    source_embedding = words(name, params, config)
     x = embed(source_S, source_embedding, params, config)
     not_padding = [token != 0 for token in source_S]
 
@@ -131,15 +155,17 @@ def forward(params, config, source_S, target_T):
         sublayer = self_attention(layer, lambda q, m: not_padding[m])
         x = residual(x, sublayer, layer["self_attention_residual"], config)
         x = residual(x, network(layer), layer["feed_forward_residual"], config)
-    pre = config.norm_position == "pre"
-    memory = normalized(x, params["encoder_norm"]) if pre else x
-    x = embed(target_T, params["embedding"], params, config)
+    final = {"auto": config.norm_position == "pre", "on": True, "off": False}[config.final_norm]
+    memory = normalized(x, params["encoder_norm"], config) if final else x
+    embedding = words("embedding", params, config)
+    x = embed(target_T, embedding, params, config)
     for n in range(config.decoder_layers):
         layer = params[f"decoder_{n}"]
         sublayer = self_attention(layer, lambda q, m: m <= q)
         x = residual(x, sublayer, layer["self_attention_residual"], config)
         x = residual(x, cross_attention(layer), layer["cross_attention_residual"], config)
         x = residual(x, network(layer), layer["feed_forward_residual"], config)
-    if pre:
-        x = normalized(x, params["decoder_norm"])
-    return x @ params["output" if config.tying == "none" else "embedding"].T
+    if final:
+        x = normalized(x, params["decoder_norm"], config)
+    logits = x @ (params["output"] if config.tying == "none" else embedding).T
+    return logits + params["output_bias"] if config.output_bias else logits

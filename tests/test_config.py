@@ -94,6 +94,11 @@ def test_the_default_is_the_papers_base_model():
         ({"model__positions": "rotery"}, r"positions=rotery: is unknown; did you mean rotary\?"),
         ({"model__positions": "rotary", "model__d_k": 5}, r"d_k=5: must be even, for rotary"),
         (
+            {"model__out_projection": False, "model__d_v": 5},
+            r"out_projection=False: 8 heads of d_v=5 are no d_model=512; set .*projection=True",
+        ),
+        ({"model__norm_epsilon": 0.0}, r"config\.model\.norm_epsilon=0\.0: must be > 0"),
+        (
             {"model__positions": "learned", "model__max_positions": 300},
             r"config\.model\.max_positions=300: must be >= 306",
         ),

@@ -211,7 +211,7 @@ MISTAKES = {
         "from flax.linen import relu as layer_norm\ndef gelu(x):\n    return x",
         "activation=gelu: is one of ours, and parts.py defines another; rename that",
     ),
-    "no plugin": ({"plugins": ""}, "", "model.norm=Same: is unknown; there are layer_norm; a part"),
+    "no plugin": ({"plugins": ""}, "", "model.norm=Same: is unknown; there are layer_norm, sample"),
     "optimizer": (
         {"model.norm": "layer_norm", "optimizer.name": "sgd"},
         "def sgd(config):\n    return config.momentum",

@@ -114,7 +114,8 @@ def main(arguments: list[str]) -> int:
 def docstrings() -> dict[str, str]:
     """Return the docstrings of all commands, by their names."""
     names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
-    modules = {name: importlib.import_module(f"jformer.commands.{name}") for name in names}
+    # `import` is a word of Python, so its module is import_.
+    modules = {n.rstrip("_"): importlib.import_module(f"jformer.commands.{n}") for n in names}
     return {n: module.__doc__ or "" for n, module in modules.items() if hasattr(module, "main")}
 
 

@@ -7,6 +7,7 @@ from jformer.errors import UserError
 from jformer.schema import RATE, Section, choice, key, part
 
 POSITIONS = ("sinusoidal", "halves", "learned", "relative", "rotary", "alibi", "none")
+NORMS = ("layer_norm", "sample_layer_norm")
 TYINGS = ("all", "output", "none")
 INITIALIZERS = ("scaled_xavier", "xavier", "normal")
 REMATS = ("none", "layer", "dots")
@@ -39,18 +40,37 @@ class ModelConfig(Section):
     activation_dropout: float = key(
         0.0, "dropout rate inside the feed-forward network; the paper has none", *RATE
     )
+    residual_dropout: bool = key(
+        True, "dropout of each sub-layer's output, and not of the embeddings alone; Section 5.4"
+    )
     attention: str = part("attention of each head; Section 3.2.1", "dot_product")
-    activation: str = part("activation of the feed-forward network", "relu", "gelu")
-    norm: str = part("normalization; Section 3.1", "layer_norm")
+    activation: str = part("activation of the feed-forward network", "relu", "gelu", "silu")
+    norm: str = part("normalization; Section 3.1", *NORMS)
+    norm_epsilon: float = key(
+        1e-6, "added to the variance, or to the sample's deviation", "> 0", only_if=("norm", *NORMS)
+    )
     scaled_attention: bool = key(True, "divide the logits by sqrt(d_k), Equation 1")
+    attention_bias: bool = key(
+        False, "biases in the projections of attention; the paper has none, Section 3.2.2"
+    )
+    out_projection: bool = key(
+        True, "project the concatenated heads, W^O; Section 3.2.2; without it h d_v = d_model"
+    )
     norm_position: str = choice(
         "norm after each residual sum, or before each sub-layer", "post", "pre"
+    )
+    final_norm: str = choice(
+        "one more norm at the end of each stack; auto: with norm_position=pre", "auto", "on", "off"
     )
     positions: str = choice("position encoding; Section 3.5", *POSITIONS)
     max_positions: int = key(512, "size of the table of learned positions; Table 3 (E)", *ROWS)
     max_distance: int = key(16, "distance at which relative positions are clipped", *ROWS)
     tying: str = choice(
         "which of the two embeddings and the output share one matrix; Section 3.4", *TYINGS
+    )
+    output_bias: bool = key(False, "a bias for each logit; the paper has none, Section 3.4")
+    zero_padding: bool = key(
+        False, "keep the embedding of padding at zero, so that its logit is 0 where they share one"
     )
     initializer: str = choice("initial values of the kernels", *INITIALIZERS)
     dtype: str = choice(
@@ -86,6 +106,10 @@ class ModelConfig(Section):
             raise UserError(
                 f"config.model.d_k={self.key_width}: must be even, for rotary positions"
             )
+        if not self.out_projection and self.num_heads * self.value_width != self.d_model:
+            joined = f"{self.num_heads} heads of d_v={self.value_width}"
+            reason = f"{joined} are no d_model={self.d_model}; set config.model.out_projection=True"
+            raise self.wrong("out_projection", reason)
         if self.attention_kernel == "cudnn":
             self._check_cudnn()
         if (count := self._parameters_of_layers()) > MOST_PARAMETERS:
@@ -105,6 +129,13 @@ class ModelConfig(Section):
     @property
     def value_width(self) -> int:
         return self.d_v or self.d_model // self.num_heads
+
+    @property
+    def ends_in_norm(self) -> bool:
+        """Whether each stack ends in a norm of its own, beside those of its layers."""
+        if self.final_norm == "auto":
+            return self.norm_position == "pre"
+        return self.final_norm == "on"
 
     @property
     def compute_dtype(self) -> str:

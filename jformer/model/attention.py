@@ -99,7 +99,7 @@ ATTENTIONS: dict[str, Callable] = {"dot_product": attend}
 
 
 class MultiHeadAttention(nn.Module):
-    """Section 3.2.2: h attentions side by side, without biases.
+    """Section 3.2.2: h attentions side by side.
 
     `positions` is the encoding of distances inside this attention: relative, rotary, alibi or none.
     `parts` holds the attention that the config names, where it is not one of ours.
@@ -112,11 +112,12 @@ class MultiHeadAttention(nn.Module):
     def setup(self):
         self.attend = make_part(self.config.attention, ATTENTIONS, self.parts)
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-        dtype, H = config.compute_dtype, config.num_heads
-        self.query = Linear((H, config.key_width), first, dtype)
-        self.key = Linear((H, config.key_width), first, dtype)
-        self.value = Linear((H, config.value_width), first, dtype)
-        self.out = Linear((config.d_model,), last, dtype, input_axes=2)
+        dtype, H, use_bias = config.compute_dtype, config.num_heads, config.attention_bias
+        self.query = Linear((H, config.key_width), first, dtype, use_bias=use_bias)
+        self.key = Linear((H, config.key_width), first, dtype, use_bias=use_bias)
+        self.value = Linear((H, config.value_width), first, dtype, use_bias=use_bias)
+        if config.out_projection:
+            self.out = Linear((config.d_model,), last, dtype, input_axes=2, use_bias=use_bias)
         self.weights_dropout = Dropout(config.attention_dropout)
         if self.positions == "relative":
             self.relative_key = RelativeVectors(config.max_distance, config.key_width)
@@ -134,7 +135,7 @@ class MultiHeadAttention(nn.Module):
             q_BHQK = self.project_q(x_BQD, positions_Q)
             scaled = self.config.scaled_attention
             mixed_BHQU = attend_fused(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, scaled)
-            return self.out(mixed_BHQU.swapaxes(1, 2))
+            return self.join_heads(mixed_BHQU)
         return self.attend_cached(x_BQD, positions_Q, k_BHMK, v_BHMU, positions_M, mask_B1QM, train)
 
     @checked
@@ -173,7 +174,15 @@ class MultiHeadAttention(nn.Module):
             mixed_BHQU += jnp.einsum("BHQM,QMU->BHQU", weights_BHQM, relative_QMU)
         # Kept only where a caller asks for it: apply(..., mutable="intermediates").
         self.sow("intermediates", "weights_BHQM", weights_BHQM)
-        return self.out(mixed_BHQU.swapaxes(1, 2))
+        return self.join_heads(mixed_BHQU)
+
+    @checked
+    def join_heads(self, mixed_BHQU: Array) -> Array:
+        """Concatenate the heads of each position and project them: (B, Q, D)."""
+        mixed_BQHU = mixed_BHQU.swapaxes(1, 2)
+        if self.config.out_projection:
+            return self.out(mixed_BQHU)
+        return mixed_BQHU.reshape(*mixed_BQHU.shape[:2], self.config.d_model)
 
     def rotate(self, x_BHLK: Array, positions_L: Array) -> Array:
         return apply_rotary(x_BHLK, positions_L) if self.positions == "rotary" else x_BHLK

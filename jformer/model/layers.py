@@ -23,8 +23,8 @@ from jformer.model.shapes import checked
 ACTIVATIONS: dict[str, Callable] = {
     "relu": nn.relu,
     "gelu": functools.partial(nn.gelu, approximate=False),
+    "silu": nn.silu,
 }
-NORMS: dict[str, Callable] = {"layer_norm": nn.LayerNorm}
 # A mask over all hypotheses' positions costs W squared; with more of them a copy costs less.
 WIDEST_MASK = 16
 
@@ -38,6 +38,37 @@ def shard_by_batch(x_BLD: Array) -> Array:
     return nn.with_logical_constraint(x_BLD, ("B", None, None))
 
 
+class SampleLayerNorm(nn.Module):
+    """(x - mean) / (s + epsilon) with the sample's deviation s, whose divisor is D - 1."""
+
+    epsilon: float
+
+    @nn.compact
+    @checked
+    def __call__(self, x_BLD: Array) -> Array:
+        D = x_BLD.shape[-1]
+        scale_D = self.param("scale", nn.initializers.ones_init(), (D,))
+        bias_D = self.param("bias", nn.initializers.zeros_init(), (D,))
+        x_BLD = x_BLD.astype(jnp.float32)
+        variance_BL1 = jnp.var(x_BLD, axis=-1, keepdims=True, ddof=1)
+        # The root of zero has no gradient; this is far below epsilon.
+        deviation_BL1 = jnp.sqrt(jnp.maximum(variance_BL1, 1e-30))
+        normed_BLD = (x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)) / (
+            deviation_BL1 + self.epsilon
+        )
+        return normed_BLD * scale_D[None, None] + bias_D[None, None]
+
+
+NORMS: dict[str, Callable] = {"layer_norm": nn.LayerNorm, "sample_layer_norm": SampleLayerNorm}
+
+
+def make_norm(config: ModelConfig, parts: Parts) -> Callable[[Array], Array]:
+    """Return the norm that the config names; one of ours has the config's epsilon."""
+    if config.norm in NORMS:
+        return NORMS[config.norm](epsilon=config.norm_epsilon)
+    return make_part(config.norm, NORMS, parts)
+
+
 def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
     """Apply a norm, whose result is in the dtype of its parameters, float32."""
     normed_BLD = norm(x_BLD)
@@ -49,15 +80,15 @@ def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
 class Residual(nn.Module):
     """LayerNorm(x + Dropout(Sublayer(x))), Sections 3.1 and 5.4; post-norm.
 
-    Pre-norm is x + Dropout(Sublayer(LayerNorm(x))), with one more norm at the end of each stack.
+    Pre-norm is x + Dropout(Sublayer(LayerNorm(x))).
     """
 
     config: ModelConfig
     parts: Parts = NONE
 
     def setup(self):
-        self.dropout = Dropout(self.config.dropout)
-        self.norm = make_part(self.config.norm, NORMS, self.parts)
+        self.dropout = Dropout(self.config.dropout if self.config.residual_dropout else 0.0)
+        self.norm = make_norm(self.config, self.parts)
 
     @checked
     def __call__(self, x_BLD: Array, sublayer: Callable[[Array], Array], train: bool) -> Array:

@@ -14,13 +14,19 @@ from flax import struct
 from flax.core import FrozenDict
 from jax import Array
 
-from jformer.config import ModelConfig
+from jformer.config import PAD, ModelConfig
 from jformer.errors import UserError
 from jformer.model.attention import causal_mask, padding_mask, segment_mask
 from jformer.model.dropout import Dropout
 from jformer.model.einsum import einsum_f32
-from jformer.model.layers import NORMS, DecoderLayer, EncoderLayer, normalize, shard_by_batch
-from jformer.model.parts import NONE, Parts, make_part
+from jformer.model.layers import (
+    DecoderLayer,
+    EncoderLayer,
+    make_norm,
+    normalize,
+    shard_by_batch,
+)
+from jformer.model.parts import NONE, Parts
 from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
 from jformer.model.shapes import checked
 from jformer.model.stack import rematerialized, scan_layers
@@ -66,9 +72,9 @@ class Transformer(nn.Module):
         self.decoder = [
             decoder_layer(decoder_config, self.parts) for _ in range(config.decoder_layers)
         ]
-        if config.norm_position == "pre":
-            self.encoder_norm = make_part(config.norm, NORMS, self.parts)
-            self.decoder_norm = make_part(config.norm, NORMS, self.parts)
+        if config.ends_in_norm:
+            self.encoder_norm = make_norm(config, self.parts)
+            self.decoder_norm = make_norm(config, self.parts)
 
     def create_embeddings(self) -> None:
         """Create one matrix for source, target and output (Section 3.4), or as `tying` says."""
@@ -82,11 +88,17 @@ class Transformer(nn.Module):
             normal = nn.initializers.normal(config.d_model**-0.5)
             return self.param(name, normal, (rows, config.d_model))
 
-        self.embedding = self.source_embedding = self.output = matrix("embedding", V_target)
+        def words(name: str, rows: int) -> Array:
+            embedding_VD = matrix(name, rows)
+            return embedding_VD.at[PAD].set(0.0) if config.zero_padding else embedding_VD
+
+        self.embedding = self.source_embedding = self.output = words("embedding", V_target)
         if config.tying != "all":
-            self.source_embedding = matrix("source_embedding", V_source)
+            self.source_embedding = words("source_embedding", V_source)
         if config.tying == "none":
             self.output = matrix("output", V_target)
+        if config.output_bias:
+            self.output_bias = self.param("output_bias", nn.initializers.zeros_init(), (V_target,))
         if config.positions == "learned":
             self.position_embedding = matrix("position_embedding", config.max_positions)
 
@@ -112,9 +124,17 @@ class Transformer(nn.Module):
         train: bool = False,
         segments: tuple[Array, Array] | None = None,
     ) -> tuple[Array, Array]:
-        """Return the last states of the decoder (B, T, D), and the matrix (V, D) of the logits."""
+        """Return the last states of the decoder (B, T, D), and the matrix (V, D) of the logits.
+
+        A bias of the logits is one more column of the matrix, and the states end in a one for it.
+        """
         memory_BSD = self.encode(source_BS, train, None if segments is None else segments[0])
-        return self.run_decoder(target_BT, memory_BSD, source_BS, train, segments), self.output
+        states_BTD = self.run_decoder(target_BT, memory_BSD, source_BS, train, segments)
+        if not self.config.output_bias:
+            return states_BTD, self.output
+        ones_BT1 = jnp.ones((*states_BTD.shape[:2], 1), states_BTD.dtype)
+        columns = jnp.concatenate([self.output, self.output_bias[:, None]], axis=1)
+        return jnp.concatenate([states_BTD, ones_BT1], axis=2), columns
 
     @checked
     def encode(
@@ -140,7 +160,7 @@ class Transformer(nn.Module):
     ) -> Array:
         """Return logits (B, T, V), given the encoded sources; `source_BS` shows their padding."""
         states_BTD = self.run_decoder(target_BT, memory_BSD, source_BS, train, segments)
-        return logits_of(states_BTD, self.output)
+        return self.logits(states_BTD)
 
     def run_decoder(
         self,
@@ -200,7 +220,12 @@ class Transformer(nn.Module):
             )
             new_cache.append(layer_cache)
         x_1WD = self.final_norm("decoder_norm", x_1WD)
-        return logits_of(x_1WD, self.output)[0], new_cache
+        return self.logits(x_1WD)[0], new_cache
+
+    def logits(self, x_BLD: Array) -> Array:
+        """Return the logits of the decoder's last states: float32 (B, L, V)."""
+        logits_BLV = logits_of(x_BLD, self.output)
+        return logits_BLV + self.output_bias[None, None] if self.config.output_bias else logits_BLV
 
     def run_stack(self, layers: list, x_BLD: Array, *arguments: Any) -> Array:
         """Run the layers one after the other, each with the same other arguments."""
@@ -213,7 +238,7 @@ class Transformer(nn.Module):
 
     def final_norm(self, name: str, x_BLD: Array) -> Array:
         """Normalize the end of a pre-norm stack; in a post-norm one the last layer has done so."""
-        if self.config.norm_position == "post":
+        if not self.config.ends_in_norm:
             return x_BLD
         return normalize(getattr(self, name), x_BLD)
 

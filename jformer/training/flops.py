@@ -95,7 +95,8 @@ def multiply_adds(config: Config, S: int, T: int) -> dict[str, int]:
     D, F, H, K, U = model.d_model, model.d_ff, model.num_heads, model.key_width, model.value_width
 
     def attention(Q: int, M: int, by_distance: bool = False) -> int:
-        projections = D * H * (K + U) * (Q + M)  # query and out; key and value
+        out = D * H * U * Q if model.out_projection else 0
+        projections = D * H * (K * (Q + M) + U * M) + out
         return projections + (1 + by_distance) * Q * M * H * (K + U)
 
     relative = model.positions == "relative"

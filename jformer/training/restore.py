@@ -136,7 +136,7 @@ def initial_params(
     same_words = other.vocabularies.hash == vocabularies.hash
     taken, new = flatten_dict(params, sep="/"), []
     for name, own in taken.items():
-        words = name in ("embedding", "source_embedding", "output")
+        words = name in ("embedding", "source_embedding", "output", "output_bias")
         same_shape = name in theirs and theirs[name].shape == own.shape
         if same_shape and (same_words or not words):
             taken[name] = jax.device_put(jax.device_get(theirs[name]), own.sharding)

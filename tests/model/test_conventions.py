@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jformer.config import DecodeConfig
+from jformer.config import DecodeConfig, ModelConfig
 from jformer.decoding.search import length_penalty
+from jformer.model.layers import make_norm
 from jformer.model.positions import sinusoids, sinusoids_in_halves
 from jformer.training.loss import loss_sums
 
@@ -29,6 +30,13 @@ def test_layer_norms():
     centred = x[0] - x.mean()
     assert centred / (np.var(x) + 1e-8) ** 0.5 == pytest.approx(-1.3363, abs=5e-5)
     assert centred / (np.std(x, ddof=1) + 1e-6) == pytest.approx(-1.1610, abs=5e-5)
+    for norm, epsilon, number in (
+        ("layer_norm", 1e-8, -1.3363),
+        ("sample_layer_norm", 1e-6, -1.1610),
+    ):
+        config = ModelConfig(norm=norm, norm_epsilon=epsilon)
+        theirs, _ = make_norm(config, {}).init_with_output(jax.random.key(0), rows[None])
+        assert float(theirs[0, 0, 0]) == pytest.approx(number, abs=5e-5)
 
 
 def test_length_penalties():

@@ -313,7 +313,7 @@ def test_the_smallest_transformer_has_one_layer_on_each_side():
 
 
 def test_a_row_of_zeros_for_padding_stays_zero_where_its_update_is_masked():
-    """Kyubyong's zero_pad, as two lines of optax. Nobody attends to padding, so it is no key."""
+    """Kyubyong's zero_pad as two lines of optax, and not as the key `zero_padding`."""
     model = Transformer(SMALL, V)
     source, target = tokens(B, L), tokens(B, L + 1, seed=1)
     source[0, 4:] = target[0, 5:] = 0

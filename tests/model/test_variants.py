@@ -40,6 +40,19 @@ OTHERS = [
     {"tying": "output"},
     {"tying": "none"},
     {"activation": "gelu"},
+    {"activation": "silu"},
+    {"attention_bias": True},
+    {"attention_bias": True, "positions": "relative"},
+    {"out_projection": False, "num_heads": 2, "d_v": 7},
+    {"out_projection": False, "attention_bias": True, "num_heads": 2, "d_v": 7},
+    {"output_bias": True},
+    {"zero_padding": True},
+    {"zero_padding": True, "tying": "none"},
+    {"final_norm": "on"},
+    {"final_norm": "off", "norm_position": "pre"},
+    {"norm": "sample_layer_norm"},
+    {"norm_epsilon": 0.3},
+    {"norm": "sample_layer_norm", "norm_epsilon": 0.3},
     {"num_decoder_layers": 2},
     {"scaled_attention": False},
     {"scaled_attention": False, "positions": "relative"},
@@ -188,7 +201,7 @@ def changed_value(field):
     special = {
         "d_model": 8, "d_k": 3, "d_v": 3, "dropout": 0.5, "attention_dropout": 0.5,
         "activation_dropout": 0.5, "dtype": "bfloat16", "num_decoder_layers": 2,
-        "attention": "AdditiveAttention", "norm": "RMSNorm",
+        "attention": "AdditiveAttention", "norm": "RMSNorm", "norm_epsilon": 0.3,
     }  # fmt: skip
     if field.name in special:
         return special[field.name]
@@ -208,7 +221,12 @@ KEYS = [field for field in dataclasses.fields(ModelConfig) if field.name not in 
 
 @pytest.mark.parametrize("field", KEYS, ids=lambda field: field.name)
 def test_every_key_under_model_changes_the_parameters_or_the_output(field):
-    base = {"max_distance": {"positions": "relative"}, "max_positions": {"positions": "learned"}}
+    base = {
+        "max_distance": {"positions": "relative"},
+        "max_positions": {"positions": "learned"},
+        "out_projection": {"num_heads": 2, "d_v": 7},
+        "zero_padding": {"tying": "output"},
+    }
     config = dataclasses.replace(MODEL, **base.get(field.name, {}))
 
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
@@ -293,6 +311,8 @@ def test_dropout_stands_where_the_paper_has_it_and_where_a_key_puts_it(norm_posi
     assert train(attention_dropout=0.2, activation_dropout=0.4) == papers | {
         f"{block}/weights_dropout": 0.2 for block in blocks if "attention" in block
     } | {f"{block}/activation_dropout": 0.4 for block in blocks if "feed" in block}
+    assert train(residual_dropout=False) == {"embedding_dropout": 0.3}
+    train(attention_dropout=0.2, activation_dropout=0.4)
     weights = places["decoder_0/cross_attention/weights_dropout"][1]
     np.testing.assert_allclose(np.sum(weights, axis=-1), 1, rtol=1e-5)
     assert np.min(places["decoder_0/feed_forward/activation_dropout"][1]) == 0  # after ReLU

@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import base, tiny
@@ -85,6 +86,25 @@ def test_multiply_adds_are_those_of_the_formulas():
         "decoder_norm": 0,
         "output": T * 10 * V,
     }
+
+
+def test_attention_without_its_last_projection_costs_that_much_less():
+    model = ModelConfig(num_layers=3, d_model=12, d_ff=7, num_heads=2, d_k=4)
+    S, T = 5, 11
+
+    def costs(**changes):
+        changed = dataclasses.replace(TINY, model=dataclasses.replace(model, **changes))
+        return {name: np.array(rest) for name, *rest in forward_costs(changed, S, T)}
+
+    whole, without = costs(), costs(out_projection=False)
+    square = 12 * 12
+    for name, Q in (
+        ("encoder/self_attention", S), ("decoder/self_attention", T), ("decoder/cross_attention", T)
+    ):  # fmt: skip
+        assert (whole[name] - without[name]).tolist() == [3 * square, 3 * square * Q]
+    biased = costs(attention_bias=True)["encoder/self_attention"]
+    width = 2 * (4 + 4 + 6) + 12
+    assert (biased - whole["encoder/self_attention"]).tolist() == [3 * width, 0]
 
 
 def test_the_largest_batch_fits_and_a_larger_one_does_not():

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from jformer.config import ModelConfig, ParallelConfig
 from jformer.errors import UserError
@@ -153,20 +154,25 @@ def test_widths_that_the_devices_do_not_divide_are_an_error(model, axes, message
         parallel.make_mesh(with_(of_model=model, **axes), devices)
 
 
-def test_a_vocabulary_that_the_devices_do_not_divide_stays_whole():
+def specs_of(shapes, monkeypatch):
+    """How two devices of FSDP and four of tensor parallelism split parameters of these shapes."""
     mesh = SimpleNamespace(shape={"data": 1, "fsdp": 2, "model": 4})
-    shape = jax.ShapeDtypeStruct
-    tree = {"embedding": shape((31, 16), np.float32), "output": shape((32, 16), np.float32)}
-    specs = {}
+    leaves = {name: jax.ShapeDtypeStruct(shape, np.float32) for name, shape in shapes.items()}
+    monkeypatch.setattr(parallel, "NamedSharding", lambda mesh, spec: spec)
+    return parallel.state_shardings(unflatten_dict(leaves, sep="/"), mesh)
 
-    def named(mesh, spec):
-        return spec
 
-    original, parallel.NamedSharding = parallel.NamedSharding, named
-    try:
-        specs = parallel.state_shardings(tree, mesh)
-    finally:
-        parallel.NamedSharding = original
+def test_biases_are_split_as_the_kernels_beside_them(monkeypatch):
+    specs = specs_of(
+        {"query/bias": (8, 6), "value/bias": (8, 5), "output_bias": (32,)}, monkeypatch
+    )
+    assert tuple(specs["query"]["bias"]) == ("model", None)
+    assert tuple(specs["value"]["bias"]) == ("model", None)
+    assert tuple(specs["output_bias"]) == ("model",)
+
+
+def test_a_vocabulary_that_the_devices_do_not_divide_stays_whole(monkeypatch):
+    specs = specs_of({"embedding": (31, 16), "output": (32, 16)}, monkeypatch)
     assert tuple(specs["embedding"]) == (None, "fsdp")
     assert tuple(specs["output"]) == ("model", "fsdp")
 

@@ -1,0 +1,151 @@
+"""Tensors of other programs' files, each of which is taken once, by its name and with its shape.
+
+Files are safetensors, or PyTorch's, of which only tensors are read: nothing in a file is run.
+"""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jformer.console import say
+from jformer.errors import UserError, import_extra
+from jformer.model.positions import sinusoids
+
+ROWS_COMPARED = 64  # of a table of positions
+
+
+class Weights:
+    """The tensors of a file by name; `check` raises one error for all that does not fit."""
+
+    def __init__(self, tensors: dict[str, np.ndarray], where: Path):
+        self._tensors, self.where = tensors, where
+        self._taken: set[str] = set()
+        self._wrong: list[str] = []
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._tensors)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor from which a size is read; `UserError` if there is none."""
+        if name not in self._tensors:
+            raise UserError(f"{self.where}: has no {name}; {self._some()}")
+        return self._tensors[name].shape
+
+    def take(self, name: str, *shape: int) -> np.ndarray:
+        """Return a tensor of this shape; zeros, and `check` will raise, where there is none."""
+        self._taken.add(name)
+        found = self._tensors.get(name)
+        if found is None:
+            self._wrong.append(f"{name} {list(shape)} is missing")
+        elif found.shape != shape:
+            self._wrong.append(f"{name} is {list(found.shape)}, not {list(shape)}")
+        elif found.dtype != np.float32:
+            self._wrong.append(f"{name} {list(shape)} is {found.dtype}, no float")
+        else:
+            return found
+        return np.zeros(shape, np.float32)
+
+    def linear(
+        self, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], use_bias: bool = True
+    ) -> dict[str, np.ndarray]:
+        """Take the matrix (outputs, inputs) and the bias of a layer, as a kernel and a bias."""
+        rows, columns = math.prod(inputs), math.prod(outputs)
+        kernel = self.take(f"{name}.weight", columns, rows).T.reshape(*inputs, *outputs)
+        if not use_bias:
+            return {"kernel": kernel}
+        return {"kernel": kernel, "bias": self.take(f"{name}.bias", columns).reshape(outputs)}
+
+    def norm(self, scale: str, bias: str, D: int) -> dict[str, np.ndarray]:
+        return {"scale": self.take(scale, D), "bias": self.take(bias, D)}
+
+    def layers(self, prefix: str) -> int:
+        """Return how many numbers follow `prefix` in the names of tensors."""
+        pattern = re.compile(rf"{re.escape(prefix)}(\d+)\.")
+        return len({found[1] for name in self._tensors if (found := pattern.match(name))})
+
+    def ignore(self, pattern: str, why: str) -> None:
+        """Leave the tensors out whose names match, and say so."""
+        for name in self._tensors:
+            if re.fullmatch(pattern, name) and name not in self._taken:
+                self._taken.add(name)
+                say(f"ignored     {name} {list(self._tensors[name].shape)}: {why}")
+
+    def is_table_of_sinusoids(self, name: str, D: int, columns: Any = slice(None)) -> bool:
+        """Return whether `columns` of a tensor are the paper's sinusoids, a row a position."""
+        table = self._tensors[name]
+        few_LD = table.reshape(-1, table.shape[-1])[:ROWS_COMPARED] if table.ndim else table
+        if few_LD.ndim < 2 or few_LD.shape[1] != D or len(few_LD) < 2:
+            return False
+        # Theirs may be computed from logarithms, in float32 or less.
+        return np.allclose(few_LD[:, columns], sinusoids(np.arange(len(few_LD)), D), atol=1e-2)
+
+    def ignore_sinusoids(self, D: int, columns: Any = slice(None)) -> None:
+        """Leave tables of the paper's sinusoids out: they are computed. Others stay unmatched."""
+        for name in self.names:
+            if self.is_table_of_sinusoids(name, D, columns):
+                self.ignore(re.escape(name), "the sinusoids of Section 3.5, which are computed")
+
+    def check(self) -> None:
+        """Raise `UserError` that names every tensor that is missing, left over or misshapen."""
+        left = [
+            f"{name} {list(tensor.shape)} has no place"
+            for name, tensor in self._tensors.items()
+            if name not in self._taken
+        ]
+        if found := self._wrong + left:
+            raise UserError(f"{self.where}: {'; '.join(found)}")
+
+    def _some(self) -> str:
+        names = [f"{name} {list(self._tensors[name].shape)}" for name in self.names]
+        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+        return f"it has {', '.join(names[:10])}{more}"
+
+
+def read_weights(path: Path) -> Weights:
+    """Read a file of tensors; `UserError` if it is another file, or needs code to be run."""
+    if not path.is_file():
+        raise UserError(f"--from={path}: no such file")
+    read = read_safetensors if path.suffix == ".safetensors" else read_pytorch
+    return Weights(read(path), path)
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    # The library's arrays of numpy lack bfloat16.
+    library: Any = import_extra("safetensors.flax", f"{path}: reading it", "safetensors")
+    try:
+        tensors = library.load_file(path)
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{path}: is no file of safetensors ({reason})") from error
+    return {
+        name: np.asarray(x, np.float32 if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype)
+        for name, x in tensors.items()
+    }
+
+
+def read_pytorch(path: Path) -> dict[str, np.ndarray]:
+    torch: Any = import_extra("torch", f"{path}: a file of PyTorch", "torch")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise UserError(
+            f"{path}: is no file of tensors alone, and nothing else is read, since that would run "
+            f"code of its author. Save a state dict: torch.save(model.state_dict(), FILE)"
+        ) from error
+    tensors = state if isinstance(state, dict) else {}
+    strange = [str(name) for name, each in tensors.items() if not isinstance(each, torch.Tensor)]
+    if strange or not tensors:
+        what = f"holds {', '.join(strange[:5])}, no tensor" if strange else "holds no state dict"
+        raise UserError(f"{path}: {what}; save torch.save(model.state_dict(), FILE)")
+    return {
+        name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+        for name, tensor in tensors.items()
+    }

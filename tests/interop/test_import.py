@@ -1,0 +1,349 @@
+"""`import`: weights of models in PyTorch, made here at random, and the run that they become."""
+
+import json
+import os
+import pickle
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+import jformer
+from jformer.config import EOS, PAD
+from jformer.main import main
+from jformer.training.checkpoint import Checkpoints
+
+torch = pytest.importorskip(
+    "torch", reason="the extra `parity` has PyTorch: pip install -e '.[parity]'"
+)
+
+from tests.annotated import AnnotatedTransformer, with_random_weights  # noqa: E402
+
+V_SOURCE, V_TARGET, D, F, H, B, S, T = 23, 19, 20, 31, 4, 3, 7, 11
+HEADS = f"--config.model.num_heads={H}"
+# PAD, BOS and EOS of The Annotated Transformer, whose other tokens are from 3 on.
+SPECIALS = ["<s>", "</s>", "<blank>", "<unk>"]
+ANNOTATED_ROWS = [2, 0, 1, *range(3, V_TARGET)]
+
+
+def write_words(path, size, specials=SPECIALS):
+    """A token a line: specials, then words."""
+    words = [*specials, *(f"w{n}" for n in range(size - len(specials)))]
+    path.write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def annotated(tmp_path):
+    """A model of The Annotated Transformer, and the command that imports it."""
+    model = AnnotatedTransformer(V_SOURCE, V_TARGET, 2, D, F, H, pad=2)
+    with_random_weights(model)
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    write_words(tmp_path / "source.txt", V_SOURCE)
+    write_words(tmp_path / "target.txt", V_TARGET)
+    return model, [
+        "import", f"--from={tmp_path / 'model.pt'}", "--layout=annotated",
+        f"--workdir={tmp_path / 'run'}", f"--vocabulary={tmp_path / 'target.txt'}",
+        f"--source_vocabulary={tmp_path / 'source.txt'}", HEADS,
+    ]  # fmt: skip
+
+
+def run_of(command, tmp_path):
+    assert main(["jformer", *command]) == 0
+    return jformer.load(tmp_path / "run")
+
+
+def texts(size, length, seed):
+    """Ids of ours, with a text that is shorter than the others."""
+    ids = np.random.default_rng(seed).integers(3, size, (B, length)).astype(np.int32)
+    ids[0, 4:] = PAD
+    return ids
+
+
+def compare_logits(run, theirs, rows, source_rows, first=0):
+    """Hold our logits to those of `theirs(source, target)`, in ids of theirs, from entry `first`.
+
+    `rows` are the ids of theirs of our entries.
+    """
+    source_BS, target_BT = texts(len(source_rows), S, 1), texts(len(rows), T, 2)
+    logits_BTV = run.model.apply({"params": run.params}, source_BS, target_BT)
+    source, target = (
+        torch.tensor(np.asarray(ids_of)[ids].astype(np.int64))
+        for ids_of, ids in ((source_rows, source_BS), (rows, target_BT))
+    )
+    with torch.no_grad():
+        expected_BTV = theirs(source, target).numpy()[..., rows]
+    seen_BT = target_BT != PAD  # nothing is asked of what follows the end
+    # float32 twice, in other orders of summation
+    np.testing.assert_allclose(
+        logits_BTV[seen_BT][:, first:], expected_BTV[seen_BT][:, first:], atol=1e-4
+    )
+
+
+def test_an_annotated_transformer_gives_the_logits_that_it_gives_in_pytorch(
+    annotated, tmp_path, capsys
+):
+    model, command = annotated
+    run = run_of(command, tmp_path)
+    source_rows = [2, 0, 1, *range(3, V_SOURCE)]
+    compare_logits(run, model, ANNOTATED_ROWS, source_rows)
+    assert "ignored     src_embed.1.pe [1, 50, 20]: the sinusoids" in capsys.readouterr().err
+    config = run.config.model
+    assert (config.tying, config.norm, config.norm_position) == ("none", "sample_layer_norm", "pre")
+    assert (config.num_layers, config.d_model, config.d_ff) == (2, D, F)
+
+
+def test_each_row_of_an_embedding_goes_where_its_token_is(annotated, tmp_path):
+    model, command = annotated
+    run = run_of(command, tmp_path)
+    theirs = model.tgt_embed[0].lut.weight.detach().numpy()
+    np.testing.assert_array_equal(run.params["embedding"], theirs[ANNOTATED_ROWS])
+    np.testing.assert_array_equal(
+        run.params["output_bias"], model.generator.proj.bias.detach().numpy()[ANNOTATED_ROWS]
+    )
+    # Their 3 is <unk>, their 4 the first word: ours are 3 and 4, too, after PAD, BOS and EOS.
+    assert run.vocabulary.encode(["w0 w2 none"]) == [[4, 6, 3]]
+    assert run.vocabulary.decode([4, 6, EOS]) == "w0 w2"
+    assert run.vocabularies.source.encode(["w18"]) == [[22]]
+
+
+def test_the_imported_run_translates_and_is_scored_as_any_other(annotated, tmp_path, capsys):
+    _, command = annotated
+    run_of(command, tmp_path)
+    (tmp_path / "in").write_text("w1 w2\nw3\n")
+    workdir = f"--workdir={tmp_path / 'run'}"
+    files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
+    assert main(["jformer", "translate", workdir, *files, "--config.decode.beam_size=2"]) == 0
+    assert len((tmp_path / "out").read_text().splitlines()) == 2
+    for language in ("en", "de"):
+        (tmp_path / f"test.{language}").write_text("w1 w2\nw3\n")
+    assert main(["jformer", "evaluate", workdir, f"--data={tmp_path / 'test'}"]) == 0
+    (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
+    assert scores["perplexity"] > 1
+
+
+class OwnModel(torch.nn.Module):
+    """`torch.nn.Transformer` as its users have it: with embeddings and an output layer."""
+
+    def __init__(self, norm_first=False, shared=False):
+        super().__init__()
+        with warnings.catch_warnings():  # it warns of nested tensors, which it then does without
+            warnings.simplefilter("ignore")
+            self.transformer = torch.nn.Transformer(
+                D, H, 2, 1, F, dropout=0.0, batch_first=True, norm_first=norm_first
+            )
+        self.transformer.encoder.use_nested_tensor = False
+        self.tgt_tok_emb = torch.nn.Embedding(V_TARGET, D)
+        self.src_tok_emb = self.tgt_tok_emb if shared else torch.nn.Embedding(V_SOURCE, D)
+        self.generator = torch.nn.Linear(D, V_TARGET, bias=not shared)
+        if shared:
+            self.generator.weight = self.tgt_tok_emb.weight
+
+    def embed(self, table, tokens):
+        angles = torch.arange(tokens.shape[1])[:, None] / 10000 ** (
+            torch.div(torch.arange(D), 2, rounding_mode="floor") * 2 / D
+        )
+        positions = torch.where(torch.arange(D) % 2 == 1, angles.cos(), angles.sin())
+        return table(tokens) * D**0.5 + positions
+
+    def forward(self, source, target, pad=1):
+        causal = torch.triu(torch.ones(target.shape[1], target.shape[1], dtype=torch.bool), 1)
+        hidden = self.transformer(
+            self.embed(self.src_tok_emb, source), self.embed(self.tgt_tok_emb, target),
+            tgt_mask=causal, src_key_padding_mask=source == pad,
+            memory_key_padding_mask=source == pad,
+        )  # fmt: skip
+        return self.generator(hidden)
+
+
+TORCH_SPECIALS = ["<unk>", "<pad>", "<bos>", "<eos>"]  # as in PyTorch's own tutorial
+
+
+def torch_rows(size):
+    return [1, 2, 3, 0, *range(4, size)]
+
+
+def torch_command(tmp_path, model, *flags, form="pt"):
+    path = tmp_path / f"model.{form}"
+    if form == "pt":
+        torch.save(model.state_dict(), path)
+    else:
+        library = pytest.importorskip("safetensors.torch", reason="the extra `export` has it")
+        library.save_model(model, path)
+    write_words(tmp_path / "source.txt", V_SOURCE, TORCH_SPECIALS)
+    write_words(tmp_path / "target.txt", V_TARGET, TORCH_SPECIALS)
+    return [
+        "import", f"--from={path}", "--layout=pytorch", f"--workdir={tmp_path / 'run'}",
+        f"--vocabulary={tmp_path / 'target.txt'}", HEADS, *flags,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["pt", "safetensors"])
+@pytest.mark.parametrize("norm_position", ["post", "pre"])
+def test_a_transformer_of_torch_gives_the_logits_that_it_gives_there(norm_position, form, tmp_path):
+    model = with_random_weights(OwnModel(norm_first=norm_position == "pre"))
+    source = f"--source_vocabulary={tmp_path / 'source.txt'}"
+    norm = f"--config.model.norm_position={norm_position}"
+    run = run_of(torch_command(tmp_path, model, source, norm, form=form), tmp_path)
+    compare_logits(run, model, torch_rows(V_TARGET), torch_rows(V_SOURCE))
+    config = run.config.model
+    # nn.Transformer ends its stacks in a norm with post-norm, too.
+    assert (config.ends_in_norm, config.attention_bias, config.decoder_layers) == (True, True, 1)
+    assert config.norm_epsilon == 1e-5
+
+
+def test_without_biases_and_with_one_matrix_it_is_a_model_without_them(tmp_path):
+    model = OwnModel(shared=True)
+    for module in model.modules():
+        if isinstance(module, torch.nn.MultiheadAttention):
+            module.in_proj_bias = module.out_proj.bias = None
+    with_random_weights(model)
+    run = run_of(torch_command(tmp_path, model), tmp_path)
+    compare_logits(run, model, torch_rows(V_TARGET), torch_rows(V_TARGET))
+    config = run.config.model
+    assert (config.tying, config.attention_bias, config.output_bias) == ("all", False, False)
+
+
+def test_names_say_which_matrix_is_which(tmp_path):
+    model = with_random_weights(OwnModel())
+    state = {
+        name.replace("src_tok_emb", "a").replace("tgt_tok_emb", "b"): tensor
+        for name, tensor in model.state_dict().items()
+    }
+    model.state_dict = lambda: state
+    source = f"--source_vocabulary={tmp_path / 'source.txt'}"
+    command = torch_command(tmp_path, model, source)
+    assert main(["jformer", *command]) == 2
+    names = "--names=source_embedding=a.weight,embedding=b.weight,output=generator.weight"
+    run = run_of([*command, names], tmp_path)
+    compare_logits(run, model, torch_rows(V_TARGET), torch_rows(V_SOURCE))
+
+
+def test_specials_may_be_given_by_their_ids(annotated, tmp_path):
+    _, command = annotated
+    for name, size in (("source", V_SOURCE), ("target", V_TARGET)):
+        write_words(tmp_path / f"{name}.txt", size, ["begin", "end", "fill", "<unk>"])
+    assert main(["jformer", *command]) == 2
+    run = run_of([*command, "--specials=2,0,1"], tmp_path)
+    assert run.vocabulary.encode(["w0"]) == [[4]]
+
+
+def failed(command, capsys):
+    assert main(["jformer", *command]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("jformer: ")]
+    return line
+
+
+def without(flag, command):
+    return [argument for argument in command if not argument.startswith(flag)]
+
+
+def test_every_tensor_that_does_not_fit_is_named_in_one_error(annotated, tmp_path, capsys):
+    model, command = annotated
+    state = model.state_dict()
+    del state["decoder.layers.1.src_attn.linears.2.bias"]
+    state["encoder.layers.0.extra.weight"] = torch.ones(3, 2)
+    state["encoder.norm.a_2"] = torch.ones(D + 1)
+    state["decoder.norm.b_2"] = torch.ones(D, dtype=torch.int8)
+    torch.save(state, tmp_path / "model.pt")
+    line = failed(command, capsys)
+    assert f"decoder.layers.1.src_attn.linears.2.bias [{D}] is missing" in line
+    assert "encoder.layers.0.extra.weight [3, 2] has no place" in line
+    assert f"encoder.norm.a_2 is [{D + 1}], not [{D}]" in line
+    assert f"decoder.norm.b_2 [{D}] is int8, no float" in line
+    assert not os.path.exists(tmp_path / "run")
+
+
+def test_a_table_of_other_positions_is_not_taken_for_sinusoids(annotated, tmp_path, capsys):
+    model, command = annotated
+    state = model.state_dict()
+    state["src_embed.1.pe"] = state["src_embed.1.pe"] + 0.1
+    torch.save(state, tmp_path / "model.pt")
+    assert "src_embed.1.pe [1, 50, 20] has no place" in failed(command, capsys)
+
+
+@pytest.mark.parametrize("form", ["pt", "safetensors"])
+def test_bfloat16_is_read_without_another_rounding(form, annotated, tmp_path):
+    model, command = annotated
+    model.bfloat16()
+    path = tmp_path / f"half.{form}"
+    if form == "pt":
+        torch.save(model.state_dict(), path)
+    else:
+        pytest.importorskip("safetensors.torch").save_file(model.state_dict(), path)
+    run = run_of([*without("--from", command), f"--from={path}"], tmp_path)
+    theirs = model.tgt_embed[0].lut.weight.detach().float().numpy()
+    np.testing.assert_array_equal(run.params["embedding"], theirs[ANNOTATED_ROWS])
+
+
+class Harm:
+    def __reduce__(self):
+        return os.mkdir, ("harmed",)
+
+
+def test_a_file_that_runs_code_is_refused_and_not_run(annotated, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model, command = annotated
+    torch.save({**model.state_dict(), "more": Harm()}, tmp_path / "model.pt")
+    assert "is no file of tensors alone" in failed(command, capsys)
+    (tmp_path / "model.pt").write_bytes(pickle.dumps(Harm()))
+    assert "is no file of tensors alone" in failed(command, capsys)
+    assert not os.path.exists("harmed")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: [*without("--vocabulary", x)], "--vocabulary is missing"),
+        (lambda x: [*without("--layout", x), "--layout=keras"], "must be pytorch, annotated or"),
+        (lambda x: [*without("--from", x), "--from=none.pt"], "--from=none.pt: no such file"),
+        (lambda x: without("--source_vocabulary", x), "src_embed.0.lut.weight has 23 rows"),
+        (lambda x: without("--config", x), "num_heads=8: does not divide d_model=20"),
+        (lambda x: [*x, "--config.model.d_ff=32"], "w_1.weight is [31, 20], not [32, 20]"),
+        (lambda x: [*x, "--config.model.num_layers=1"], "encoder.layers.1.sublayer.0.norm.a_2"),
+        (lambda x: [*x, "--specials=1,2"], "must be PAD,BOS,EOS"),
+        (lambda x: [*x, "--specials=1,2,99"], "has no entry of id 99"),
+        (lambda x: [*x, "--specials=1,2,2"], "needs an id of its own"),
+        (lambda x: [*x, "--config.model.droput=0.1"], "did you mean model.dropout?"),
+        (lambda x: [*x, "--config.model.attention_bias=False"], "query/bias [4, 5] has no place"),
+    ],
+)
+def test_a_mistake_is_one_line_and_makes_no_run(change, message, annotated, tmp_path, capsys):
+    _, command = annotated
+    assert message in failed(change(command), capsys)
+    assert not os.path.exists(tmp_path / "run")
+
+
+def test_a_run_is_not_imported_over_another(annotated, tmp_path, capsys):
+    _, command = annotated
+    run_of(command, tmp_path)
+    assert "holds a run already" in failed(command, capsys)
+    (tmp_path / "run" / "config.json").unlink()  # written last: the import was killed before
+    assert "holds a run already" in failed(command, capsys)
+
+
+def test_a_matrix_shared_by_padding_and_beginning_counts_once_in_the_softmax(tmp_path):
+    model = with_random_weights(OwnModel())
+    source = f"--source_vocabulary={tmp_path / 'source.txt'}"
+    command = torch_command(tmp_path, model, source, "--specials=1,1,3")
+    run = run_of(command, tmp_path)
+    rows = np.array([1, 1, 3, 0, 2, *range(4, V_TARGET)])
+    assert len(run.params["embedding"]) == len(rows)
+    source_BS, target_BT = texts(V_SOURCE, S, 1), texts(V_TARGET, T, 2)
+    logits_BTV = run.model.apply({"params": run.params}, source_BS, target_BT)
+    source_rows = np.array([1, 1, 3, 0, 2, *range(4, V_SOURCE)])
+    theirs = torch.tensor(source_rows[source_BS]), torch.tensor(rows[target_BT])
+    with torch.no_grad():
+        expected_BTV = model(*theirs).log_softmax(-1).numpy()[..., rows]
+    seen_BT = target_BT != PAD
+    ours = jax.nn.log_softmax(logits_BTV)[seen_BT][:, 1:]
+    np.testing.assert_allclose(ours, expected_BTV[seen_BT][:, 1:], atol=1e-4)
+
+
+def test_the_checkpoint_is_one_of_ours(annotated, tmp_path):
+    _, command = annotated
+    run_of(command, tmp_path)
+    checkpoints = Checkpoints(tmp_path / "run")
+    assert checkpoints.steps() == [1]
+    assert checkpoints.is_whole(1)

@@ -1,0 +1,196 @@
+"""`import` of Marian models, made here at random with SentencePiece vocabularies trained here."""
+
+import json
+
+import numpy as np
+import pytest
+
+import jformer
+from jformer.config import BOS, EOS, PAD
+from jformer.data.phrases import make_splits
+from jformer.main import main
+
+REASON = "the extra `parity` has PyTorch and transformers: pip install -e '.[parity]'"
+torch = pytest.importorskip("torch", reason=REASON)
+transformers = pytest.importorskip("transformers", reason=REASON)
+sentencepiece = pytest.importorskip("sentencepiece", reason="the extra `sentencepiece` has it")
+
+from tests.annotated import with_random_weights  # noqa: E402
+
+D, F, H, S, T = 20, 31, 4, 7, 11
+CODE = ">>deu<<"
+SENTENCES = ["3.5 kilometers and Sweden", "Friday, May 3, 2041", "a word of Zürich", "557 lira"]
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """A SentencePiece model of each language, and one vocab.json for both as OPUS-MT has it."""
+    folder = tmp_path_factory.mktemp("pieces")
+    sources, targets = make_splits("en", "de", 1000, 0)["train"]
+    ids = {"</s>": 0, "<unk>": 1}
+    for name, texts in (("source", sources), ("target", targets)):
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(texts), model_prefix=str(folder / name), vocab_size=150,
+            model_type="unigram", character_coverage=1.0, num_threads=1, minloglevel=2,
+            hard_vocab_limit=False,
+        )  # fmt: skip
+        (folder / f"{name}.model").rename(folder / f"{name}.spm")
+        model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{name}.spm"))
+        for number in range(3, model.get_piece_size()):
+            ids.setdefault(model.id_to_piece(number), len(ids))
+    ids[CODE] = len(ids)
+    ids["<pad>"] = len(ids)  # the last, as there
+    (folder / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    return folder, ids
+
+
+def save_marian(pieces, folder, scale_embedding=True):
+    """A random Marian model in `folder`, as `save_pretrained` writes it, with its vocabulary."""
+    spm, ids = pieces
+    V = len(ids)
+    config = transformers.MarianConfig(
+        vocab_size=V, d_model=D, encoder_layers=2, decoder_layers=1, encoder_attention_heads=H,
+        decoder_attention_heads=H, encoder_ffn_dim=F, decoder_ffn_dim=F, max_position_embeddings=64,
+        activation_function="swish", scale_embedding=scale_embedding, forced_eos_token_id=None,
+        pad_token_id=V - 1, decoder_start_token_id=V - 1, eos_token_id=0, bos_token_id=0,
+        num_beams=1,
+    )  # fmt: skip
+    model = with_random_weights(transformers.MarianMTModel(config))
+    with torch.no_grad():
+        for stack in (model.model.encoder, model.model.decoder):
+            stack.embed_positions.weight.copy_(stack.embed_positions.create_weight())
+    generator = torch.Generator().manual_seed(7)
+    model.final_logits_bias.copy_(0.25 * torch.randn(1, V, generator=generator))
+    model.generation_config.bad_words_ids = [[V - 1]]
+    model.save_pretrained(folder)
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        (folder / name).write_bytes((spm / name).read_bytes())
+    return model
+
+
+def run_of(folder, tmp_path):
+    flags = [f"--from={folder}", "--layout=marian", f"--workdir={tmp_path / 'run'}"]
+    assert main(["jformer", "import", *flags]) == 0
+    return jformer.load(tmp_path / "run")
+
+
+def rows_of(ids):
+    """The ids of theirs of our entries: <pad> stands for PAD and for BOS."""
+    V = len(ids)
+    return np.array([V - 1, V - 1, 0, *range(1, V - 1)])
+
+
+def compare_logits(run, model, rows):
+    rng = np.random.default_rng(1)
+    source_BS, target_BT = (rng.integers(3, len(rows), (3, L)).astype(np.int32) for L in (S, T))
+    source_BS[:, -1], source_BS[0, 4:] = EOS, PAD
+    target_BT[:, 0] = BOS
+    logits_BTV = run.model.apply({"params": run.params}, source_BS, target_BT)
+    with torch.no_grad():
+        expected_BTV = model(
+            input_ids=torch.tensor(rows[source_BS]),
+            attention_mask=torch.tensor(source_BS != PAD),
+            decoder_input_ids=torch.tensor(rows[target_BT]),
+        ).logits.numpy()[..., rows]
+    np.testing.assert_allclose(logits_BTV[..., 1:], expected_BTV[..., 1:], atol=1e-4)
+    assert np.all(logits_BTV[..., PAD] < -1e8)  # <pad> is BOS, and counts once in the softmax
+
+
+@pytest.mark.parametrize("scale_embedding", [True, False])
+def test_a_marian_model_gives_the_logits_that_it_gives_in_transformers(
+    scale_embedding, pieces, tmp_path
+):
+    model = save_marian(pieces, tmp_path / "theirs", scale_embedding=scale_embedding)
+    run = run_of(tmp_path / "theirs", tmp_path)
+    compare_logits(run, model, rows_of(pieces[1]))
+    assert run.config.model.tying == ("output" if scale_embedding else "none")
+    assert (run.config.model.activation, run.config.model.norm_epsilon) == ("silu", 1e-5)
+
+
+def test_an_older_file_of_pytorch_and_one_sentencepiece_model_for_both(pieces, tmp_path):
+    folder = tmp_path / "theirs"
+    model = save_marian(pieces, folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    (folder / "target.spm").write_bytes((folder / "source.spm").read_bytes())
+    run = run_of(folder, tmp_path)
+    compare_logits(run, model, rows_of(pieces[1]))
+    assert (run.config.model.tying, run.config.data.joint_vocabulary) == ("all", True)
+
+
+def test_texts_have_the_pieces_and_ids_that_they_have_in_transformers(pieces, tmp_path):
+    save_marian(pieces, tmp_path / "theirs")
+    run = run_of(tmp_path / "theirs", tmp_path)
+    _, ids = pieces
+    rows = rows_of(ids)
+    folder = tmp_path / "theirs"
+    tokenizer = transformers.MarianTokenizer(
+        str(folder / "source.spm"), str(folder / "target.spm"), str(folder / "vocab.json")
+    )
+    for sentence in [*SENTENCES, f"{CODE} Sweden", "☃"]:
+        (ours,) = run.vocabularies.source.encode([sentence])
+        assert [*rows[ours], 0] == tokenizer(sentence).input_ids, sentence
+    target = "3,5 Kilometer und Schweden"
+    (ours,) = run.vocabulary.encode([target])
+    assert [*rows[ours], 0] == tokenizer(text_target=target).input_ids
+    assert run.vocabulary.decode(ours) == target
+
+
+def test_greedy_outputs_are_those_of_generate(pieces, tmp_path):
+    model = save_marian(pieces, tmp_path / "theirs")
+    run = run_of(tmp_path / "theirs", tmp_path)
+    rows = rows_of(pieces[1])
+    longest, outputs = 12, []
+    for sentence in SENTENCES:
+        (source,) = run.vocabularies.source.encode([sentence])
+        with torch.no_grad():
+            (theirs,) = model.generate(
+                input_ids=torch.tensor([[*rows[source], 0]]), num_beams=1, do_sample=False,
+                max_new_tokens=longest,
+            ).tolist()  # fmt: skip
+        (best,) = run.hypotheses([sentence], beam_size=1, max_length=longest, details=True)[0]
+        ids = {piece: number for number, piece in enumerate(rows)}
+        expected = [ids[token] for token in theirs[1:] if token != 0]
+        assert best.tokens == run.vocabulary.tokens(expected)
+        assert best.text == run.vocabulary.decode(expected)
+        outputs.append(best.text)
+    assert len({*outputs}) > 1
+
+
+def failed(folder, tmp_path, capsys):
+    flags = [f"--from={folder}", "--layout=marian", f"--workdir={tmp_path / 'run'}"]
+    assert main(["jformer", "import", *flags]) == 2
+    assert not (tmp_path / "run").exists()
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_what_cannot_be_had_here_is_one_line(pieces, tmp_path, capsys):
+    folder = tmp_path / "theirs"
+    save_marian(pieces, folder)
+    edit(folder / "config.json", decoder_ffn_dim=17)
+    assert "encoder_ffn_dim=31 and decoder_ffn_dim=17" in failed(folder, tmp_path, capsys)
+    edit(folder / "config.json", decoder_ffn_dim=F, activation_function="tanh")
+    assert "activation_function=tanh is none of" in failed(folder, tmp_path, capsys)
+    edit(folder / "config.json", activation_function="swish", encoder_layers=3)
+    line = failed(folder, tmp_path, capsys)
+    assert "model.encoder.layers.2.self_attn.q_proj.weight [20, 20] is missing" in line
+    edit(folder / "config.json", encoder_layers=1)
+    line = failed(folder, tmp_path, capsys)
+    assert "model.encoder.layers.1.fc1.weight [31, 20] has no place" in line
+    edit(folder / "config.json", encoder_layers=2)
+    edit(folder / "vocab.json", more=len(pieces[1]))
+    V = len(pieces[1])
+    assert f"is [{V}, 20], not [{V + 1}, 20]" in failed(folder, tmp_path, capsys)
+    (folder / "target.spm").write_bytes(b"no model")
+    assert "target.spm: is no SentencePiece model" in failed(folder, tmp_path, capsys)
+    (folder / "target.spm").unlink()
+    assert "target.spm: no such file" in failed(folder, tmp_path, capsys)
+    (folder / "model.safetensors").unlink()
+    assert "has neither model.safetensors nor" in failed(folder, tmp_path, capsys)
+    flags = [f"--from={folder}", "--layout=marian", f"--workdir={tmp_path / 'run'}"]
+    assert main(["jformer", "import", *flags, "--vocabulary=x"]) == 2
+    assert "--vocabulary: is in the folder of a Marian model" in capsys.readouterr().err

@@ -1,0 +1,213 @@
+"""The models of the documents, as their configs have them, against twins with the same weights."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from configs import annotated, kyubyong
+from jformer.config import freeze
+from jformer.model.transformer import Transformer
+from jformer.training.cost import module_name
+from jformer.training.optimizer import learning_rate
+from tests.conftest import decode_step_of, init_caches, random_params
+
+B, S, T, V, V_SOURCE, D, F, H = 2, 7, 11, 19, 23, 20, 31, 5
+SOURCE_BS = np.random.default_rng(1).integers(3, V, (B, S)).astype(np.int32)
+SOURCE_BS[0, 4:] = 0
+TARGET_BT = np.random.default_rng(2).integers(3, V, (B, T)).astype(np.int32)
+TARGET_BT[1, 8:] = 0
+
+
+def small(document):
+    """The document's config, and a small model of it with random weights."""
+    config = freeze(document.get_config())
+    sizes = {"num_layers": 2, "d_model": D, "d_ff": F, "num_heads": H, "dtype": "float32"}
+    model_config = dataclasses.replace(config.model, **sizes)
+    model = Transformer(model_config, V, None if model_config.tying == "all" else V_SOURCE)
+    return config, model, random_params(model)
+
+
+def doubles(params):
+    return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+
+
+def annotated_names(params):
+    """Our parameters by The Annotated Transformer's names."""
+    result = {
+        "src_embed.0.lut.weight": params["source_embedding"],
+        "tgt_embed.0.lut.weight": params["embedding"],
+        "generator.proj.weight": params["output"], "generator.proj.bias": params["output_bias"],
+    }  # fmt: skip
+
+    def norm(theirs, ours):
+        result.update({f"{theirs}.a_2": ours["scale"], f"{theirs}.b_2": ours["bias"]})
+
+    for side, attentions in (("encoder", ["self"]), ("decoder", ["self", "cross"])):
+        norm(f"{side}.norm", params[f"{side}_norm"])
+        for n in range(2):
+            ours, theirs = params[f"{side}_{n}"], f"{side}.layers.{n}"
+            for i, kind in enumerate(attentions):
+                name = {"self": "self_attn", "cross": "src_attn"}[kind]
+                for j, part in enumerate(("query", "key", "value", "out")):
+                    leaf = ours[f"{kind}_attention"][part]
+                    linear = f"{theirs}.{name}.linears.{j}"
+                    result[f"{linear}.weight"] = leaf["kernel"].reshape(D, D).T
+                    result[f"{linear}.bias"] = leaf["bias"].reshape(D)
+                norm(f"{theirs}.sublayer.{i}.norm", ours[f"{kind}_attention_residual"]["norm"])
+            norm(f"{theirs}.sublayer.{len(attentions)}.norm", ours["feed_forward_residual"]["norm"])
+            for part, linear in (("ffn_in", "w_1"), ("ffn_out", "w_2")):
+                leaf = ours["feed_forward"][part]
+                result[f"{theirs}.feed_forward.{linear}.weight"] = leaf["kernel"].T
+                result[f"{theirs}.feed_forward.{linear}.bias"] = leaf["bias"]
+    return result
+
+
+def test_the_annotated_transformer_gives_the_logits_of_its_twin_in_pytorch():
+    torch = pytest.importorskip(
+        "torch", reason="the extra `parity` has PyTorch: pip install -e '.[parity]'"
+    )
+    from tests.annotated import AnnotatedTransformer
+
+    _, model, params = small(annotated)
+    twin = AnnotatedTransformer(V_SOURCE, V, 2, D, F, H, pad=0).double()
+    state = {name: torch.tensor(x) for name, x in annotated_names(doubles(params)).items()}
+    tables = {name: x for name, x in twin.state_dict().items() if name.endswith(".pe")}
+    twin.load_state_dict(state | tables)
+    source, target = (torch.tensor(x, dtype=torch.long) for x in (SOURCE_BS, TARGET_BT))
+    with torch.no_grad():
+        expected_BTV = twin(source, target).numpy()
+    logits_BTV = model.apply({"params": params}, SOURCE_BS, TARGET_BT)
+    seen_BT = TARGET_BT != 0  # nothing is asked of what follows the end
+    # float32 against float64
+    np.testing.assert_allclose(logits_BTV[seen_BT], expected_BTV[seen_BT], atol=1e-4)
+
+
+MASKED = -(2.0**32) + 1
+
+
+def kyubyong_logits(params, source_BS, target_BT):
+    """Kyubyong's model in numpy, with the heads on the axis of the batch and masks that are added.
+
+    Its norms and residuals are inside its attention and its feed-forward network.
+    """
+    weights_VD = np.concatenate([np.zeros((1, D)), params["embedding"][1:]])
+
+    def ln(x, norm):
+        mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+        return norm["scale"] * (x - mean) / (variance + 1e-8) ** 0.5 + norm["bias"]
+
+    def dense(x, leaf):
+        return x @ leaf["kernel"].reshape(D, -1) + leaf["bias"].reshape(-1)
+
+    def attend(queries, memory, is_padding, layer, name, causal=False):
+        Q, K, V = (
+            np.concatenate(np.split(dense(x, layer[name][part]), H, axis=2), axis=0)
+            for x, part in ((queries, "query"), (memory, "key"), (memory, "value"))
+        )
+        logits = Q @ K.swapaxes(1, 2) / (D / H) ** 0.5
+        logits += np.tile(is_padding, (H, 1))[:, None] * MASKED
+        if causal:
+            logits = np.where(np.tril(np.ones(logits.shape)) == 0, MASKED, logits)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        mixed = weights / weights.sum(-1, keepdims=True) @ V
+        joined = np.concatenate(np.split(mixed, H, axis=0), axis=2)
+        return ln(joined + queries, layer[f"{name}_residual"]["norm"])
+
+    def ff(x, layer):
+        network = layer["feed_forward"]
+        inner = np.maximum(dense(x, network["ffn_in"]), 0)
+        outer = inner @ network["ffn_out"]["kernel"] + network["ffn_out"]["bias"]
+        return ln(outer + x, layer["feed_forward_residual"]["norm"])
+
+    def embed(tokens):
+        angles = np.arange(tokens.shape[1])[:, None] / 10000 ** ((np.arange(D) // 2 * 2) / D)
+        table = np.where(np.arange(D) % 2, np.cos(angles), np.sin(angles))
+        x = weights_VD[tokens] * D**0.5
+        return x + np.where(x == 0, x, table)
+
+    x = embed(source_BS)
+    for n in range(2):
+        layer = params[f"encoder_{n}"]
+        x = ff(attend(x, x, source_BS == 0, layer, "self_attention"), layer)
+    memory, x = x, embed(target_BT)
+    for n in range(2):
+        layer = params[f"decoder_{n}"]
+        x = attend(x, x, target_BT == 0, layer, "self_attention", causal=True)
+        x = ff(attend(x, memory, source_BS == 0, layer, "cross_attention"), layer)
+    return x @ weights_VD.T
+
+
+def test_kyubyongs_transformer_gives_the_logits_of_its_twin_in_numpy():
+    _, model, params = small(kyubyong)
+    expected_BTV = kyubyong_logits(doubles(params), SOURCE_BS, TARGET_BT)
+    logits_BTV = model.apply({"params": params}, SOURCE_BS, TARGET_BT)
+    seen_BT = TARGET_BT != 0
+    # float32 against float64
+    np.testing.assert_allclose(logits_BTV[seen_BT], expected_BTV[seen_BT], atol=1e-4)
+    assert np.all(logits_BTV[..., 0] == 0)  # padding's
+
+
+@pytest.mark.parametrize("document", [annotated, kyubyong])
+def test_cached_steps_give_the_logits_of_the_whole_decoder(document):
+    _, model, params = small(document)
+    variables = {"params": params}
+    target_BT = np.where(TARGET_BT == 0, 5, TARGET_BT)
+    memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
+    memory = model.apply(variables, memory_BSD, SOURCE_BS, method="precompute_cross_kv")
+    cache, step = init_caches(model, B, 1, T), decode_step_of(model)
+    places_B1T = np.zeros((B, 1, T), np.int32)
+    stepped = []
+    for t in range(T):
+        tokens_B1 = target_BT[:, t : t + 1]
+        logits_B1V, cache = step(variables, tokens_B1, np.int32(t), places_B1T, cache, memory)
+        stepped.append(logits_B1V[:, 0])
+    expected_BTV = model.apply(variables, SOURCE_BS, target_BT)
+    np.testing.assert_allclose(np.stack(stepped, axis=1), expected_BTV, atol=1e-5)
+
+
+def test_the_documents_learning_rates_are_those_of_their_formulas():
+    rates = learning_rate(freeze(kyubyong.get_config()))
+    for step in (1, 3999, 4000, 4001, 16_000):
+        theirs = 0.0003 * 4000**0.5 * min(step * 4000**-1.5, step**-0.5)
+        # at the peak the two rises meet in float32
+        assert float(rates(step - 1)) == pytest.approx(theirs, rel=1e-4)
+    rates = learning_rate(freeze(annotated.get_config()))
+    for step in (1, 299, 300, 301, 725):
+        batches = 10 * step  # theirs counts each of the ten that it moves by
+        theirs = 512**-0.5 * min(batches**-0.5, batches * 3000**-1.5)
+        assert float(rates(step - 1)) == pytest.approx(theirs, rel=1e-5)
+
+
+def test_the_documents_drop_out_what_they_say():
+    annotated_model, kyubyong_model = (
+        freeze(document.get_config()).model for document in (annotated, kyubyong)
+    )
+    keys = ("dropout", "residual_dropout", "attention_dropout", "activation_dropout")
+    assert [getattr(annotated_model, name) for name in keys] == [0.1, True, 0.1, 0.1]
+    assert [getattr(kyubyong_model, name) for name in keys] == [0.3, False, 0.3, 0.0]
+
+
+def test_the_parameters_of_the_documents_are_as_many_as_theirs_at_full_size():
+    """6 + 6 layers, d_model 512, d_ff 2048: written out by hand, with 1,000 words a side."""
+    D, F, V = 512, 2048, 1000
+    linear, feed_forward, norm = D * D + D, 2 * D * F + F + D, 2 * D
+
+    def count(document, source_size):
+        config = freeze(document.get_config()).model
+        model = Transformer(config, V, source_size)
+        tokens_11 = np.ones((1, 1), np.int32)
+        shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
+        names = {module_name([key.key for key in path]) for path, _ in
+                 jax.tree_util.tree_leaves_with_path(shapes)}  # fmt: skip
+        return sum(leaf.size for leaf in jax.tree.leaves(shapes)), names
+
+    attention = 4 * linear
+    layers = 6 * (attention + feed_forward + 2 * norm + 2 * attention + feed_forward + 3 * norm)
+    total, names = count(annotated, 1100)
+    assert total == layers + 2 * norm + (V + 1100) * D + V * D + V
+    assert {"output", "output_bias", "source_embedding", "encoder_norm"} <= names
+    attention = 3 * linear
+    layers = 6 * (attention + feed_forward + 2 * norm + 2 * attention + feed_forward + 3 * norm)
+    assert count(kyubyong, None)[0] == layers + V * D
