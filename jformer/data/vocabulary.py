@@ -297,5 +297,4 @@ class Vocabularies(NamedTuple):
 
     @property
     def hash(self) -> str:
-        both = dict.fromkeys(self)  # one entry if they are joint
-        return " ".join(vocabulary.hash for vocabulary in both)
+        return " ".join(each.hash for each in dict.fromkeys(self))  # one entry if they are joint
