@@ -68,13 +68,19 @@ class Run(Restored):
         return self.vocabularies.target
 
     def translate(
-        self, sentences: Sequence[str], prefixes: Sequence[str] | None = None, **decode: Any
+        self,
+        sentences: Sequence[str],
+        prefixes: Sequence[str] | None = None,
+        terms: Sequence[tuple[str, str]] = (),
+        **decode: Any,
     ) -> list[str]:
         """Return the best output for each sentence, which begins with its prefix.
 
-        `decode` overrides keys of `config.decode`, as beam_size=1.
+        `terms` are pairs of words in a sentence and of what then must stand in its output, as
+        `("cat", "Kater")`. `decode` overrides keys of `config.decode`, as beam_size=1.
         """
-        return [best[0].text for best in self.hypotheses(sentences, prefixes, **decode)]
+        found = self.hypotheses(sentences, prefixes, terms=terms, **decode)
+        return [best[0].text for best in found]
 
     def hypotheses(
         self,
@@ -82,10 +88,12 @@ class Run(Restored):
         prefixes: Sequence[str] | None = None,
         details: bool = False,
         first_line: int = 1,
+        terms: Sequence[tuple[str, str]] = (),
         **decode: Any,
     ) -> list[list[Translation]]:
         """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
+        With `choose="mbr"` it is one, the one with minimum Bayes risk of these.
         `details` adds tokens, their log-probabilities and a word alignment. Messages count lines
         from `first_line`.
         """
@@ -94,8 +102,11 @@ class Run(Restored):
             check_strings("prefixes", prefixes)
             if len(prefixes) != len(sentences):
                 raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
+        check_terms(terms)
         run = self.with_decode(**decode)
-        found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line)
+        if terms and run.config.decode.search != "beam":
+            raise UserError("terms need a beam: config.decode.search=beam")
+        found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line, terms)
         if not details:
             return [[translation_of(one) for one in ones] for ones in found]
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
@@ -193,6 +204,15 @@ class Run(Restored):
             decoder.models, decoder.params, pairs, decoder.places, layer, first_pair
         )
         return zip(pairs, results, strict=True)
+
+
+def check_terms(terms: Sequence[tuple[str, str]]) -> None:
+    check_type("terms", terms, list | tuple, "a list of pairs of strings")
+    for term in terms:
+        check_type("a term", term, list | tuple, "a pair of strings")
+        check_strings("a term", term)
+        if len(term) != 2 or not all(text.strip() for text in term):
+            raise UserError(f"term {term!r}: is no pair of a source and a target, both with text")
 
 
 def translation_of(one: Hypothesis) -> Translation:

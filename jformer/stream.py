@@ -33,6 +33,7 @@ def translate_stream(
     output: Output,
     format: str,
     total: int | None,
+    terms: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Write the translations of all `lines` but the first `output.done`, which are written already.
 
@@ -52,7 +53,7 @@ def translate_stream(
                 column.append(text or "")
         first, details = window[0][0], format != "text"
         starts = None if prefixes is None else columns[1]
-        found = run.hypotheses(columns[0], starts, details, first)
+        found = run.hypotheses(columns[0], starts, details, first, terms)
         rows = zip(itertools.count(first), columns[0], found, strict=False)
         output.write("".join(TRANSLATIONS[format](*row) for row in rows))
         progress.advance(len(window))

@@ -129,6 +129,13 @@ def test_the_default_is_the_papers_base_model():
         ({"parallel__data": 0}, r"config\.parallel\.data=0: must be a number of devices, or -1"),
         ({"parallel__fsdp": -1}, r"config\.parallel\.fsdp=-1: .* set config\.parallel\.data=1"),
         ({"decode__n_best": 5}, r"n_best=5: must be <= config\.decode\.beam_size=4"),
+        ({"decode__choose": "mbr"}, r"n_best=1: must be > 1 for config\.decode\.choose=mbr"),
+        ({"decode__keep": "urls,number"}, r"keep=urls,number: the names are urls, tags, numbers;"),
+        ({"decode__keep": "("}, r"keep=\(: is no regular expression: missing \), unterminated"),
+        (
+            {"decode__search": "sampling", "decode__keep": "numbers"},
+            r"keep=numbers: is only for config\.decode\.search=beam",
+        ),
         ({"decode__top_k": 3}, r"top_k=3: is only for config\.decode\.search=sampling"),
         (
             {"decode__search": "sampling", "decode__diversity": 0.5},
@@ -165,6 +172,9 @@ def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, mess
         {"model__positions": "learned", "model__max_positions": 256 + 50},
         {"decode__min_length": 4, "decode__max_length": 5},
         {"decode__n_best": 4},
+        {"decode__n_best": 2, "decode__choose": "mbr"},
+        {"decode__keep": "tags,urls"},
+        {"decode__keep": r"[A-Z]{2,}"},
         {"decode__alignment_layer": 6},
         {"optimizer__schedule": "linear", "optimizer__decay_steps": 4001},
         {"train__keep_checkpoints": 5},

@@ -312,6 +312,7 @@ def test_debug_shows_where_a_mistake_was_found():
         (["translate", "--input={}/none"], "none: no such file"),
         (["translate", "--input={}"], ": is a directory; a text file is needed there"),
         (["translate", "--prefix={}/none"], "none: no such file"),
+        (["translate", "--terms={}/none"], "none: no such file"),
         (["translate", "--format=json"], "--format=json: must be text, jsonl or tsv"),
         (
             ["translate", "--config.decode.n_best=2"],
@@ -433,7 +434,8 @@ def test_help_names_the_commands_and_every_key(capsys):
     assert main(["jformer", "--help"]) == 0
     text = capsys.readouterr().out
     words = """
-        translate score evaluate summary --prefix=FILE --format=text|jsonl|tsv --data=PAIRS
+        translate score evaluate summary --prefix=FILE --terms=FILE
+        --format=text|jsonl|tsv --data=PAIRS
         --references=FILE,FILE --against=RUN[@C] --checkpoint=C --ensemble=RUN[@C],RUN[@C]
         sacrebleu:NAME --config.optimizer.warmup_steps=4000 --config.decode.n_best=1
         --config.decode.search=beam --config.decode.long_texts=cut --config.decode.read_ahead=10000

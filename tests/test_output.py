@@ -243,11 +243,13 @@ def test_only_the_same_command_goes_on_with_a_file(job, learnt, tmp_path, capfd)
     before = {name: (tmp_path / name).read_bytes() for name in ("out.partial", "out.job")}
     other = shutil.copytree(learnt, tmp_path / "other")
     (tmp_path / "prefix").write_text("\n" * len(lines))
+    (tmp_path / "terms").write_text("a\tb\n")
     for flags, options, name in (
         (["--config.decode.beam_size=1"], {}, "config.decode.beam_size"),
         (["--checkpoint=150"], {}, "step, checkpoint, params_sha256"),
         ([f"--ensemble={other}"], {}, "ensemble, params_sha256"),
         ([f"--prefix={tmp_path / 'prefix'}"], {}, "prefix"),
+        ([f"--terms={tmp_path / 'terms'}"], {}, "terms"),
         (["--format=jsonl"], {}, "format"),
         ([], {"workdir": other}, "workdir"),
         ([], {"lines": [*lines[:-1], "9 9"]}, "input"),

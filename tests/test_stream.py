@@ -337,6 +337,27 @@ def test_each_output_begins_with_its_prefix(translate, tmp_path, flags):
     assert [one["text"] for one in found[5]] == ["four"]  # there is nothing to translate
 
 
+def test_outputs_have_the_terms_of_their_lines(translate, tmp_path):
+    (tmp_path / "terms").write_text("3\tnine nine\n7 7\tzero\n")
+    lines = ["1 2 3", "4 5", "33"]
+    free = in_lines(translate(as_file(lines)))
+    bound = in_lines(translate(as_file(lines), f"--terms={tmp_path / 'terms'}"))
+    assert "nine nine" in bound[0]
+    assert "nine nine" not in free[0]
+    assert bound[1:] == free[1:]
+
+
+def test_minimum_bayes_risk_gives_one_line_for_each(translate, learnt):
+    decode = {"beam_size": 5, "n_best": 5, "choose": "mbr", "utility": "bleu"}
+    flags = [f"--config.decode.{name}={value}" for name, value in decode.items()]
+    expected = jformer.load(learnt).translate(LINES[:7], **decode)
+    assert in_lines(translate(as_file(LINES[:7]), *flags)) == expected
+    rows = in_lines(translate(as_file(LINES[:7]), *flags, "--format=jsonl"))
+    assert [[one["text"] for one in json.loads(row)["outputs"]] for row in rows] == [
+        [text] for text in expected
+    ]
+
+
 @pytest.mark.parametrize("count", [6, 8])
 def test_a_line_without_its_prefix_is_an_error_at_once(learnt, tmp_path, capfd, monkeypatch, count):
     source, prefixes = tmp_path / "in", tmp_path / "prefixes"

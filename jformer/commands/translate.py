@@ -1,11 +1,13 @@
 """Translate each line of the input into one line of the output.
 
     translate --workdir=DIR [--input=FILE] [--output=FILE] [--prefix=FILE]
-              [--format=text|jsonl|tsv] [MODEL]
+              [--terms=FILE] [--format=text|jsonl|tsv] [MODEL]
 
 Reads standard input and writes standard output where no file is named. A stopped command with
 --output goes on where it was. Outputs begin with the lines of --prefix; jsonl and tsv have more
-of them, by config.decode.n_best, with scores, tokens and alignments.
+of them, by config.decode.n_best, with scores, tokens and alignments. With config.decode.choose=mbr
+there is one output a line, chosen from n_best. --terms has lines of source TAB target: where an
+input has the source's words, its output contains the target.
 """
 
 from pathlib import Path
@@ -18,22 +20,35 @@ from jformer.output import check_output, fingerprints, open_output, standard_inp
 
 
 def main(arguments: list[str]) -> int:
-    known = {"workdir": REQUIRED, "input": "", "prefix": "", "output": "", "format": "text"}
+    known = {
+        "workdir": REQUIRED,
+        "input": "",
+        "prefix": "",
+        "terms": "",
+        "output": "",
+        "format": "text",
+    }
     flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
     one_of("format", flag.format, *FORMATS)
-    if flag.format == "text" and config.decode.n_best > 1:
+    several = config.decode.n_best > 1 and config.decode.choose == "score"
+    if flag.format == "text" and several:
         raise UserError("--format=text: has one output a line; take jsonl or tsv for n_best")
 
-    check_output(flag.output, [flag.input, flag.prefix])
+    check_output(flag.output, [flag.input, flag.prefix, flag.terms])
     files = fingerprints({"input": flag.input, "prefix": flag.prefix}, config.data.bad_lines)
+    files |= fingerprints({"terms": flag.terms}, config.data.bad_lines)
 
+    from jformer.decoding.lexicon import read_terms
     from jformer.results import job_of
     from jformer.stream import translate_stream
 
+    terms = read_terms(Path(flag.terms)) if flag.terms else []
+    if terms and config.decode.search != "beam":
+        raise UserError(f"--terms={flag.terms}: needs config.decode.search=beam")
     run = open_run(flag, config)
     lines = texts(Path(flag.input)) if flag.input else standard_input()
     prefixes = texts(Path(flag.prefix)) if flag.prefix else None
     with open_output(flag.output, job_of(run, flag.format, files), flag.format) as output:
         place, total = flag.input or "standard input", files.get("input", {}).get("lines")
-        translate_stream(run, lines, place, prefixes, output, flag.format, total)
+        translate_stream(run, lines, place, prefixes, output, flag.format, total, terms)
     return 0

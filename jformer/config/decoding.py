@@ -1,12 +1,19 @@
 """config.decode: beam search and sampling."""
 
 import dataclasses
+import re
 
 from jformer.schema import Section, choice, key
 
 SEEDS = (">= 0", "<= 4294967295")  # JAX takes seeds modulo 2^32
 SIZES = (">= 1", "<= 4096")
 SHARE = ("> 0", "<= 1")
+# Strings that decode.keep knows by name.
+KINDS = {
+    "urls": r"(?:https?://|www\.)\S*[\w/]",
+    "tags": r"</?[A-Za-z][^<>]*>",
+    "numbers": r"(?<!\w)\d+(?:[.,:/-]\d+)*(?!\w)",
+}
 BEAM, SAMPLING = ("search", "beam"), ("search", "sampling")
 
 
@@ -16,7 +23,16 @@ class DecodeConfig(Section):
 
     search: str = choice("decoding strategy", "beam", "sampling")
     beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", *SIZES)
-    n_best: int = key(1, "outputs per sentence; with a beam at most beam_size", *SIZES)
+    n_best: int = key(
+        1, "outputs per sentence, or with choose=mbr candidates; with a beam <= beam_size", *SIZES
+    )
+    choose: str = choice(
+        "what is given: the n_best by score, or the one of the n_best with minimum Bayes risk, "
+        "which is most like the others",
+        "score",
+        "mbr",
+    )
+    utility: str = choice("likeness of two outputs for choose=mbr", "chrf", "bleu")
     length_penalty: float = key(
         0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
     )
@@ -41,6 +57,12 @@ class DecodeConfig(Section):
         1.0, "sample from the fewest tokens that hold this probability", *SHARE, only_if=SAMPLING
     )
     seed: int = key(0, "seed of the samples", *SEEDS, only_if=SAMPLING)
+    keep: str = key(
+        "",
+        "strings of a source that its output must contain as they are: a regular expression, or "
+        f"some of {', '.join(KINDS)} with commas between; empty: none",
+        only_if=BEAM,
+    )
     long_texts: str = choice(
         "sources with more tokens than data.max_length: cut them, or split at sentences",
         "cut",
@@ -66,9 +88,28 @@ class DecodeConfig(Section):
         """Raise `UserError` for the first value that cannot work with `decoder_layers` layers."""
         if self.search == "beam" and self.n_best > self.beam_size:
             raise self.wrong("n_best", f"must be <= {self.assignment('beam_size')}")
+        if self.choose == "mbr" and self.n_best == 1:
+            raise self.wrong("n_best", f"must be > 1 for {self.assignment('choose')}")
         if self.max_length is not None and self.min_length >= self.max_length:
             raise self.wrong("min_length", f"must be below {self.assignment('max_length')}")
+        names = self.keep.split(",")
+        if re.fullmatch("[a-z,]+", self.keep) and not all(name in KINDS for name in names):
+            reason = f"the names are {', '.join(KINDS)}; a pattern of letters alone is a mistake"
+            raise self.wrong("keep", reason)
+        try:
+            re.compile(self.keep)
+        except re.error as error:
+            raise self.wrong("keep", f"is no regular expression: {error}") from error
         self.layer_to_align(decoder_layers)
+
+    @property
+    def kept(self) -> re.Pattern | None:
+        """Return the pattern of the strings to keep, or None where there are none."""
+        names = self.keep.split(",")
+        if all(name in KINDS for name in names):
+            # In the order of KINDS: a number in a URL is a part of it.
+            return re.compile("|".join(KINDS[name] for name in KINDS if name in names))
+        return re.compile(self.keep) if self.keep else None
 
     def layer_to_align(self, decoder_layers: int) -> int:
         """Return the layer whose attention gives alignments; `UserError` if there is none such."""

@@ -15,6 +15,7 @@ from jax import Array
 
 from jformer.config import EOS, DecodeConfig
 from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
+from jformer.decoding.terms import deal, follow, next_tokens, tokens_met
 
 BLOCK = 8  # tokens of which `top_tokens` looks at the largest first
 
@@ -26,13 +27,27 @@ def beam_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: 
     copies_W = (t == 0) & (jnp.arange(W) > 0)
     sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
     search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
+    if search.progress is not None:
+        whole_W = jnp.all(search.progress.met_WC, axis=-1)
+        logits_WV = logits_WV.at[:, EOS].set(jnp.where(whole_W, logits_WV[:, EOS], -jnp.inf))
     # Two stages give the exact result: the best of all are among the best of each hypothesis.
     each = min(2 * W, logits_WV.shape[-1])
     logits_WC, tokens_WC = top_tokens(logits_WV, each)
+    if search.progress is not None:
+        logits_WC, tokens_WC = with_terms(sentence, search, logits_WV, logits_WC, tokens_WC)
+        each = tokens_WC.shape[-1]
     sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
     # Li et al. (2016): a penalty per rank among the continuations of one hypothesis.
     ranked_WC = sums_WC - config.diversity * jnp.arange(each)[None]
-    _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
+    progress_M = None
+    if search.progress is None:
+        _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
+    else:
+        # Axis M is that of all continuations.
+        before_M = jax.tree.map(lambda x: jnp.repeat(x, each, axis=0), search.progress)
+        progress_M = follow(sentence.terms_CKL, before_M, tokens_WC.reshape(-1), t)
+        met_M = tokens_met(sentence.terms_CKL, progress_M)
+        order_C = deal(ranked_WC.reshape(-1), met_M, 2 * W)
     parents_C = order_C // each
     sums_C, tokens_C = sums_WC.reshape(-1)[order_C], tokens_WC.reshape(-1)[order_C]
     histories_CT = search.live_tokens_WT[parents_C].at[:, t].set(tokens_C)
@@ -48,6 +63,7 @@ def beam_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: 
         beam_indices_WT=search.beam_indices_WT[parents_C[chosen_W]],
         live_tokens_WT=histories_CT[chosen_W],
         live_sums_W=sums_W,
+        progress=jax.tree.map(lambda x: x[order_C[chosen_W]], progress_M),
     )
     ending_sums_W = jnp.where(ends_C, sums_C, -jnp.inf)[:W]
     search = add_finished(search, histories_CT[:W], ending_sums_W, config)
@@ -60,6 +76,20 @@ def beam_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: 
     busy = ~settled & (search.t < sentence.limit)
     given_up = ~busy & (search.finished_scores_W[0] > -jnp.inf)
     return dataclasses.replace(search, busy=busy, live_sums_W=jnp.where(given_up, -jnp.inf, sums_W))
+
+
+def with_terms(
+    sentence: Sentence, search: Search, logits_WV: Array, logits_WC: Array, tokens_WC: Array
+) -> tuple[Array, Array]:
+    """Add the tokens that bring a term on to the likeliest ones, each of them once."""
+    more_WC = next_tokens(sentence.terms_CKL, search.progress, search.t)
+    more_logits_WC = jnp.take_along_axis(logits_WV, more_WC, axis=1)
+    tokens_WC = jnp.concatenate([tokens_WC, more_WC], axis=1)
+    logits_WC = jnp.concatenate([logits_WC, more_logits_WC], axis=1)
+    C = tokens_WC.shape[-1]
+    same_WCC = tokens_WC[:, :, None] == tokens_WC[:, None, :]
+    again_WC = jnp.any(same_WCC & jnp.tri(C, k=-1, dtype=bool)[None], axis=-1)
+    return jnp.where(again_WC, -jnp.inf, logits_WC), tokens_WC
 
 
 def top_tokens(logits_WV: Array, count: int) -> tuple[Array, Array]:

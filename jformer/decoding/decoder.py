@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -71,7 +71,14 @@ class Decoder:
                 pool.fit(buckets[numbers[-1]], last=True)
                 found.update(pool.run(last=True))
 
-        make_pool = functools.partial(Pool, self.models, self.params, self.config, self.max_length)
+        make_pool = functools.partial(
+            Pool,
+            self.models,
+            self.params,
+            self.config,
+            self.max_length,
+            largest_terms(requests.values()),
+        )
         if len(order) <= self.places:
             # There is a place for each from the start: one shape, instead of one per bucket.
             rows = min(self.places, 1 << (len(order) - 1).bit_length())
@@ -104,3 +111,16 @@ class Decoder:
             most = (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
             most = min(most, self.places // PLACES_PER_THREAD)
         return max(1, min(most, self.places))
+
+
+def largest_terms(requests: Iterable[Request]) -> tuple[int, int] | None:
+    """Return the largest number of terms of a request and of tokens of a term, or None.
+
+    They are rounded up to powers of two, so that few searches are compiled.
+    """
+    of_each = [request.terms for request in requests if request.terms]
+    if not of_each:
+        return None
+    longest = max(len(ids) for terms in of_each for spellings in terms for ids in spellings)
+    most = max(map(len, of_each))
+    return 1 << (most - 1).bit_length(), 1 << (longest - 1).bit_length()

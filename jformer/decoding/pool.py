@@ -43,6 +43,9 @@ ARGUMENTS = (
 )
 
 State = tuple[Sentence, Search]
+Spellings = tuple[
+    list[int], list[int]
+]  # ids of a term at the beginning of an output, and elsewhere
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Request:
     source: list[int]
     prefix: list[int]
     seed: int
+    terms: tuple[Spellings, ...] = ()  # that must stand in the output
 
     @property
     def bucket(self) -> int:
@@ -69,7 +73,8 @@ class Request:
 class Pool:
     """The state of the searches on the device, and the number of the request in each place.
 
-    It is refilled in parts of its rows. `max_length` is that of sources, EOS included; `long` means
+    It is refilled in parts of its rows. `max_length` is that of sources, EOS included; `terms` the
+    largest numbers of terms of a sentence and of tokens of a term, None without terms; `long` means
     that T suffices for every output of a bucket.
     """
 
@@ -79,10 +84,12 @@ class Pool:
         params: tuple[Any, ...],
         config: DecodeConfig,
         max_length: int,
+        terms: tuple[int, int] | None,
         rows: int,
         parts: int,
         long: bool,
     ):
+        self._terms = terms
         self._params, self._config, self._max_length = params, config, max_length
         self._rows, self._always_long = rows, long
         compiled = {key: getattr(config, key) for key in COMPILED}
@@ -108,7 +115,7 @@ class Pool:
         if shape == self._shape:
             return
         self._shape = shape
-        empty = empty_state(*self._static, self._params, self._rows, *shape)
+        empty = empty_state(*self._static, self._params, self._rows, *shape, self._terms)
         self._state = empty if self._state is None else resize(self._state, empty)
 
     def _tokens(self, bucket: int) -> int:
@@ -133,6 +140,8 @@ class Pool:
         prefix_RT = np.full((R, T), PAD, np.int32)
         limits_R = np.zeros(R, np.int32)
         seeds_R = np.zeros(R, np.int32)
+        C, L = self._terms or (0, 0)
+        terms_RCKL = np.full((R, C, 2, L), PAD, np.int32)
         places_R = np.full(R, self._rows)  # out of bounds: rows without a request are dropped
         free = iter(np.flatnonzero(~self.occupied()))
         for row, (number, request) in enumerate(requests.items()):
@@ -140,12 +149,15 @@ class Pool:
             prefix_RT[row, : len(request.prefix)] = request.prefix
             limits_R[row] = request.limit(config)
             seeds_R[row] = request.seed
+            for c, spellings in enumerate(request.terms):
+                for k, ids in enumerate(spellings):
+                    terms_RCKL[row, c, k, : len(ids)] = ids
             place = next(free)
             places_R[row] = place
             self._numbers[place] = number
             self._buckets[place] = request.bucket
             self._t[place] = 0
-        new = (source_RS, prefix_RT, limits_R, seeds_R)
+        new = (source_RS, prefix_RT, limits_R, seeds_R, terms_RCKL if self._terms else None)
         self._state = insert(*self._static, self._params, self._state, places_R, *new)
 
     def run(self, last: bool) -> Iterator[tuple[int, Hypotheses]]:
@@ -170,23 +182,32 @@ def init_searches(
     prefix_BT: Array,
     limit_B: Array,
     seed_B: Array,
+    terms_BCKL: Array | None = None,
 ) -> State:
     """Encode the sources and return their searches before the first token."""
     W = config.beam_size if config.search == "beam" else config.n_best
     memory = ensemble.encode_sources(models, params, source_BS)
-    sentences_B = Sentence(memory, prefix_BT, limit_B, seed_B)
+    sentences_B = Sentence(memory, prefix_BT, limit_B, seed_B, terms_BCKL)
     cache = ensemble.init_cache(models, W, prefix_BT.shape[1])
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 3, 4, 5))
+@functools.partial(jax.jit, static_argnums=(0, 1, 3, 4, 5, 6))
 def empty_state(
-    models: Models, config: DecodeConfig, params: tuple[Any, ...], B: int, S: int, T: int
+    models: Models,
+    config: DecodeConfig,
+    params: tuple[Any, ...],
+    B: int,
+    S: int,
+    T: int,
+    terms: tuple[int, int] | None = None,
 ) -> State:
     """Return a pool without sentences."""
-    inputs = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((B, S), (B, T), (B,), (B,))]
-    shapes = jax.eval_shape(functools.partial(init_searches, models, config), params, *inputs)
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    of_terms = (B, terms[0], 2, terms[1]) if terms else None
+    shapes = ((B, S), (B, T), (B,), (B,), of_terms)
+    inputs = [shape and jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
+    state = jax.eval_shape(functools.partial(init_searches, models, config), params, *inputs)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state)
 
 
 @jax.jit
@@ -207,7 +228,7 @@ def insert(
     params: tuple[Any, ...],
     state: State,
     places_R: Array,
-    *new: Array,
+    *new: Array | None,
 ) -> State:
     """Put new searches at `places_R`."""
     fresh = init_searches(models, config, params, *new)

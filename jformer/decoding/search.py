@@ -25,6 +25,7 @@ from flax import struct
 from jax import Array
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
+from jformer.decoding.terms import no_progress
 
 
 @struct.dataclass
@@ -35,6 +36,7 @@ class Sentence:
     prefix_T: Any  # tokens that every hypothesis begins with, then PAD
     limit: Any  # () maximum number of tokens, EOS counted; 0: there is no sentence
     seed: Any  # () seed of the samples, in addition to that of the config
+    terms_CKL: Any = None  # that must stand in the output, see terms.py
 
 
 @struct.dataclass
@@ -50,6 +52,7 @@ class Search:
     finished_tokens_WT: Any  # hypotheses with EOS
     finished_sums_W: Any  # their log-probabilities
     finished_scores_W: Any  # the same with the length penalty; -inf: no hypothesis
+    progress: Any = None  # of the live hypotheses in the terms, if there are any
 
 
 @struct.dataclass
@@ -71,6 +74,7 @@ def init_search(sentence: Sentence, cache: Any, W: int) -> Search:
     T = sentence.prefix_T.shape[0]
     no_tokens_WT = jnp.full((W, T), PAD, jnp.int32)
     no_scores_W = jnp.full(W, -jnp.inf)
+    terms = sentence.terms_CKL
     return Search(
         busy=sentence.limit > 0,
         t=jnp.int32(0),
@@ -81,6 +85,7 @@ def init_search(sentence: Sentence, cache: Any, W: int) -> Search:
         finished_tokens_WT=no_tokens_WT,
         finished_sums_W=no_scores_W,
         finished_scores_W=no_scores_W,
+        progress=None if terms is None else no_progress(terms, W),
     )
 
 
@@ -139,7 +144,17 @@ def next_logits(
 
 
 def result_of(search: Search, config: DecodeConfig) -> Hypotheses:
-    """Return the finished hypotheses; where there are fewer than W, live ones take the rest."""
+    """Return the finished hypotheses; where there are fewer than W, live ones take the rest.
+
+    Of these, the ones with more terms come first.
+    """
+    if search.progress is not None:
+        order_W = jnp.argsort(-jnp.sum(search.progress.met_WC, axis=-1), stable=True)
+        search = dataclasses.replace(
+            search,
+            live_tokens_WT=search.live_tokens_WT[order_W],
+            live_sums_W=search.live_sums_W[order_W],
+        )
     lengths_W = jnp.maximum(jnp.sum(search.live_tokens_WT != PAD, axis=-1), 1)
     live_scores_W = search.live_sums_W / length_penalty(lengths_W, config)
     finished_W = search.finished_scores_W != -jnp.inf  # NaN is kept, so that it shows

@@ -16,7 +16,9 @@ from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.sentences import pieces
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.decoder import Decoder
+from jformer.decoding.lexicon import Term, missing, spellings_in
 from jformer.decoding.pool import Request
+from jformer.decoding.risk import mean_utilities
 from jformer.decoding.search import Hypotheses
 from jformer.errors import RunError, UserError
 from jformer.model.transformer import Transformer
@@ -62,13 +64,16 @@ def hypotheses(
     texts: Sequence[str],
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
+    terms: Sequence[Term] = (),
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
-    Each output begins with its prefix. `first_line` is the line number of texts[0] in messages.
+    With `choose=mbr` it is one, the one with minimum Bayes risk of these. Each output begins with
+    its prefix, and contains the target of each of the `terms` whose source its text has, unless
+    the length limit comes first. `first_line` is the line number of texts[0] in messages.
     """
     prefixes = prefixes or [""] * len(texts)
-    asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line))
+    asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms))
     found: dict[int, list[Hypothesis]] = {}
     for i, raw in decoder.find([request for *_, request in asked]).items():
         number, first_word, request = asked[i]
@@ -82,15 +87,19 @@ def hypotheses(
     for i, (number, *_) in enumerate(asked):
         of_parts[number].append(found[i])
     blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
-    return [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
+    joined = [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
+    if decoder.config.choose == "mbr":
+        joined = [[least_risky(ones, decoder.config.utility)] for ones in joined]
+    warn_of_missing([(joined[n][0].text, request) for n, _, request in asked], vocabularies)
+    return joined
 
 
-def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line):
+def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line, terms):
     """Yield `(index of the text, index of the first word, Request)`; none for a blank text.
 
     A source longer than those in training is cut with a warning, or split into several requests.
     """
-    longest = decoder.max_length - 1
+    longest, kept = decoder.max_length - 1, decoder.config.kept
     wanted = [n for n, text in enumerate(texts) if text.strip()]
     sources = vocabularies.source.encode([texts[n] for n in wanted])
     starts = vocabularies.target.encode([prefixes[n] for n in wanted])
@@ -107,9 +116,23 @@ def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line):
                 f"translated (data.max_length); config.decode.long_texts=split translates all"
             )
             parts = [(source[:longest], 0)]
-        for i, (ids, first_word) in enumerate(parts):
+        words, ends = texts[n].split(), [first_word for _, first_word in parts[1:]]
+        for i, ((ids, first_word), end) in enumerate(zip(parts, [*ends, None], strict=True)):
             seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # fits int32
-            yield n, first_word, Request(ids, [] if i else start, seed)
+            text = " ".join(words[first_word:end])
+            spelled = spellings_in(text, terms, kept, vocabularies.target)
+            yield n, first_word, Request(ids, [] if i else start, seed, spelled)
+
+
+def warn_of_missing(outputs: Sequence[tuple[str, Request]], vocabularies: Vocabularies) -> None:
+    """Warn of terms of the requests that do not stand in the texts of the outputs."""
+    lacking = sum(missing(request.terms, text, vocabularies.target) for text, request in outputs)
+    if lacking:
+        wanted = sum(len(request.terms) for _, request in outputs)
+        log.warning(
+            f"{lacking} of {wanted} terms do not stand in the output: its length limit came first "
+            f"(config.decode.max_extra_length)"
+        )
 
 
 def as_texts(
@@ -124,6 +147,11 @@ def as_texts(
             text, part = vocabularies.target.decode(ids), Part(source, ids, first_word)
             result.append(Hypothesis(text, float(score), float(log_prob), complete, (part,)))
     return result
+
+
+def least_risky(ones: list[Hypothesis], utility: str) -> Hypothesis:
+    """Return the hypothesis that is most like all others, the first of equal ones."""
+    return ones[int(np.argmax(mean_utilities([one.text for one in ones], utility)))]
 
 
 def join(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:

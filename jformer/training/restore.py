@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jformer.config import Config
@@ -127,21 +128,28 @@ def initial_params(
 ) -> Any:
     """Return `params` with those of RUN[@CHECKPOINT] wherever name and shape are the same.
 
-    Embeddings and the output, whose rows are tokens, are taken only if the vocabularies are the
-    same. Prints which parameters stay new; `UserError` if all of them do.
+    Of embeddings and the output, whose rows are tokens of a vocabulary, those rows are taken whose
+    tokens have the same entry in the other run's vocabulary. Prints which parameters and how many
+    rows stay new; `UserError` if all parameters do.
     """
     workdir, which = run_and_checkpoint(init_from)
     other = restore(workdir, which, plugins)
     theirs = flatten_dict(other.params, sep="/")
-    same_words = other.vocabularies.hash == vocabularies.hash
-    taken, new = flatten_dict(params, sep="/"), []
+    taken, new, rows = flatten_dict(params, sep="/"), [], []
     for name, own in taken.items():
         words = name in ("embedding", "source_embedding", "output", "output_bias")
-        same_shape = name in theirs and theirs[name].shape == own.shape
-        if same_shape and (same_words or not words):
-            taken[name] = jax.device_put(jax.device_get(theirs[name]), own.sharding)
-        else:
+        if name not in theirs or theirs[name].shape[words:] != own.shape[words:]:
             new.append(name)
+            continue
+        values = jax.device_get(theirs[name])
+        if not words:
+            taken[name] = jax.device_put(values, own.sharding)
+            continue
+        side = "source" if name == "source_embedding" else "target"
+        ids_V = getattr(vocabularies, side).ids_in(getattr(other.vocabularies, side))
+        taken[name] = with_rows(own, values, ids_V)
+        if kept := int(np.sum(ids_V < 0)):
+            rows.append(f"{kept:,} of {len(ids_V):,} rows of {name}")
     if len(new) == len(taken):
         raise UserError(
             f"config.train.init_from={init_from}: has no parameter that fits this model"
@@ -150,5 +158,16 @@ def initial_params(
     say(f"parameters  {fit} are those of {workdir}, step {other.step}")
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        say(f"            new, as they have other shapes or words: {', '.join(new[:5])}{more}")
+        say(f"            new, as they have other shapes: {', '.join(new[:5])}{more}")
+    if rows:
+        say(f"            new, as their tokens are: {', '.join(rows)}")
     return unflatten_dict(taken, sep="/")
+
+
+def with_rows(own_VD: Any, theirs_UD: np.ndarray, ids_V: np.ndarray) -> Any:
+    """Return `own_VD` with the row `ids_V` of the other matrix in each place where that is >= 0."""
+    rows_VD = jax.device_put(theirs_UD[ids_V], own_VD.sharding)
+    # Under jit, since a process may hold only a part of the matrix.
+    choose = jax.jit(jnp.where, out_shardings=own_VD.sharding)
+    found_V = (ids_V >= 0).reshape(-1, *[1] * (own_VD.ndim - 1))  # a bias has no axis D
+    return choose(found_V, rows_VD, own_VD)

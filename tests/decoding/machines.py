@@ -108,9 +108,9 @@ def within(sentences_B, T):
     return dataclasses.replace(sentences_B, prefix_T=sentences_B.prefix_T[:, :T])
 
 
-def search(config, machines, limits, prefixes=(), seeds=()):
+def search(config, machines, limits, prefixes=(), seeds=(), terms=None):
     """The searches when all are done, and the hypotheses of each machine."""
-    sentences_B = sentences(machines, limits, prefixes, seeds)
+    sentences_B = sentences(machines, limits, prefixes, seeds, terms)
     searches_B = advanced(*in_two(config), sentences_B, started(sentences_B, width(config), T), B)
     return searches_B, found(config, searches_B)[: len(machines)]
 
@@ -125,7 +125,7 @@ def found(config, searches_B):
     return [found_of(jax.tree.map(lambda x, b=b: x[b], every), config.n_best) for b in range(B)]
 
 
-def sentences(machines, limits, prefixes=(), seeds=()):
+def sentences(machines, limits, prefixes=(), seeds=(), terms=None):
     """A batch of B; those that lack have the limit 0."""
     lacking = B - len(machines)
     prefix_BT = np.full((B, T), PAD, np.int32)
@@ -134,7 +134,21 @@ def sentences(machines, limits, prefixes=(), seeds=()):
     seeds_B = np.array([*seeds, *[0] * (B - len(seeds))], np.uint32)
     machines = [*machines, *[NOTHING] * lacking]
     memory_B = jax.tree.map(lambda *leaves: jnp.stack(leaves), *machines)
-    return Sentence(memory_B, prefix_BT, np.array([*limits, *[0] * lacking], np.int32), seeds_B)
+    limits_B = np.array([*limits, *[0] * lacking], np.int32)
+    return Sentence(memory_B, prefix_BT, limits_B, seeds_B, terms and terms_array(terms))
+
+
+MOST_TERMS, LONGEST_TERM = 2, 3
+
+
+def terms_array(terms):
+    """`terms` are pairs of spellings for each sentence, at the beginning and elsewhere."""
+    terms_BCKL = np.full((B, MOST_TERMS, 2, LONGEST_TERM), PAD, np.int32)
+    for b, of_sentence in enumerate(terms):
+        for c, spellings in enumerate(of_sentence):
+            for k, tokens in enumerate(spellings):
+                terms_BCKL[b, c, k, : len(tokens)] = tokens
+    return terms_BCKL
 
 
 class Found(NamedTuple):

@@ -6,6 +6,7 @@ import logging
 import jax
 import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU, CHRF
 
 from jformer.config import EOS, PAD, DecodeConfig, ModelConfig
 from jformer.data.sentences import split
@@ -43,11 +44,13 @@ class Translator:
         params = params or self.params
         return translate(self.model, params, self.vocabularies, texts, config, max_length)
 
-    def find(self, texts, prefixes=None, first_line=1, max_length=100, params=None, **decode):
+    def find(
+        self, texts, prefixes=None, first_line=1, max_length=100, params=None, terms=(), **decode
+    ):
         config = dataclasses.replace(CONFIG, **decode)
         members = (self.model,), (params or self.params,)
         decoder = Decoder(*members, config, max_length, config.batch_size)
-        return hypotheses(decoder, self.vocabularies, texts, prefixes, first_line)
+        return hypotheses(decoder, self.vocabularies, texts, prefixes, first_line, terms)
 
     def with_rows(self, rows, value):
         """The parameters with rows of the embedding set."""
@@ -251,6 +254,62 @@ def test_no_more_than_n_best_are_taken_and_no_place_without_a_hypothesis(transla
             Hypothesis(vocabulary.decode(ids), score, log_prob, complete, (Part([3], ids, 0),))
             for ids, score, log_prob, complete in expected[:n]
         ]
+
+
+def test_where_a_text_has_a_terms_source_its_output_has_the_target(translator):
+    texts = [*SENTENCES, "two five two"]
+    free = translator.find(texts, max_extra_length=20)
+    bound = translator.find(texts, max_extra_length=20, terms=[("two", "six"), ("ten", "one six")])
+    assert not any("six" in one[0].text for one in free)
+    for text, before, after in zip(texts, free, bound, strict=True):
+        if "two" in text or "ten" in text:
+            assert ("six" if "two" in text else "one six") in after[0].text
+        else:
+            assert after == before
+
+
+def test_strings_that_match_are_kept(translator):
+    texts = ["one 37 two", "(37)", "three"]
+    found = translator.find(texts, max_extra_length=20, keep="numbers")
+    assert ["37" in one[0].text for one in found] == [True, True, False]
+    assert found[2] == translator.find(texts, max_extra_length=20)[2]
+
+
+def test_of_a_text_that_is_split_each_part_has_its_own_terms(translator):
+    texts = ["one two. three four. five six. ten one."]
+    terms = [("two", "eleven"), ("five", "twelve")]
+    ((best, *_),) = translator.find(
+        texts, max_length=8, terms=terms, long_texts="split", max_extra_length=30
+    )
+    for part in best.parts:
+        source, output = (translator.vocabularies.target.decode(ids) for ids in part[:2])
+        assert [target in output for _, target in terms] == [word in source for word, _ in terms]
+    assert len(best.parts) > 2
+
+
+def test_terms_without_room_are_counted_in_a_warning(translator, caplog):
+    with caplog.at_level(logging.WARNING):
+        translator.find(["one two", "two"], terms=[("two", "six six six")], max_extra_length=0)
+    assert "2 of 2 terms do not stand in the output: its length limit came first" in caplog.text
+
+
+@pytest.mark.parametrize("utility", ["chrf", "bleu"])
+def test_of_the_n_best_the_one_is_given_that_is_most_like_the_others(translator, utility):
+    metric = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}[utility]
+    drawn = {"search": "sampling", "n_best": 7, "temperature": 1.0, "utility": utility}
+    candidates = translator.find(SENTENCES, **drawn)
+    chosen = translator(SENTENCES, choose="mbr", **drawn)
+
+    def likeness(one, ones):
+        others = [other for other in ones if other is not one]
+        return sum(metric.sentence_score(one.text, [other.text]).score for other in others)
+
+    for text, ones in zip(chosen, candidates, strict=True):
+        (one, *_) = (one for one in ones if one.text == text)
+        # Sums of a few float64 in another order; equally good ones are equally right.
+        assert likeness(one, ones) >= max(likeness(each, ones) for each in ones) - 1e-9
+    assert chosen != [ones[0].text for ones in candidates]
+    assert [len(ones) for ones in translator.find(SENTENCES, choose="mbr", **drawn)] == [1] * 7
 
 
 @pytest.mark.parametrize("search", ["beam", "sampling"])

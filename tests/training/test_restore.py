@@ -1,6 +1,7 @@
 """Trained parameters out of a run directory, by hand from its checkpoints, and into another run."""
 
 import dataclasses
+import json
 import shutil
 
 import jax
@@ -17,7 +18,7 @@ from jformer.main import main
 from jformer.model.transformer import Transformer
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.restore import initial_params
+from jformer.training.restore import initial_params, restore
 from jformer.training.setup import NEW, prepare, restore_or_init
 from jformer.training.step import TrainState
 from tests.conftest import small_flags
@@ -219,21 +220,97 @@ def test_what_has_another_shape_is_new_and_named(trained_workdir, capsys):
         np.testing.assert_array_equal(leaf, own[name] if name in new else theirs[name])
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith(f"parameters  {len(own) - len(new)} of {len(own)} are those of ")
-    listed = second.removeprefix("            new, as they have other shapes or words: ")
+    listed = second.removeprefix("            new, as they have other shapes: ")
     shown, _, more = listed.partition(" and ")
     assert more == f"{len(new) - 5} more"
     assert len(set(shown.split(", ")) & new) == 5
 
 
-def test_under_another_vocabulary_the_words_are_new_and_the_rest_is_taken(trained_workdir, capsys):
+def other_vocabulary(run):
+    """One of another size that has some of the run's entries, at other places."""
+    learned = run.vocabulary.tokens(range(259, run.vocabulary.size))
+    return Vocabulary.train([" ".join(learned[::-1]), "more words"], 283)
+
+
+def entries(vocabulary, path):
+    """The entries of a vocabulary by their ids, from its file."""
+    vocabulary.save(path)
+    model = json.loads(path.read_text())["model"]
+    return {i + 3: name for name, i in model["vocab"].items()}
+
+
+def test_under_another_vocabulary_the_rows_of_equal_tokens_are_taken(
+    trained_workdir, tmp_path, capsys
+):
     run = jformer.load(trained_workdir)
-    own = other_params(run.config, run.vocabularies)
-    other = Vocabulary.train(["other text of other words"], 300)
+    other = other_vocabulary(run)
+    own = other_params(run.config, Vocabularies(other, other))
     taken = initial_params(str(trained_workdir), own, Vocabularies(other, other))
     assert taken.keys() == own.keys() == run.params.keys()
-    np.testing.assert_array_equal(taken["embedding"], own["embedding"])
     assert_same({**taken, "embedding": 0}, {**run.params, "embedding": 0})
-    assert capsys.readouterr().err.endswith("new, as they have other shapes or words: embedding\n")
+
+    ours, theirs = (entries(each, tmp_path / "v.json") for each in (other, run.vocabulary))
+    rows_of = {name: run.params["embedding"][i] for i, name in theirs.items()}
+    new = sum(name not in rows_of for name in ours.values())
+    assert_same(taken["embedding"][:3], run.params["embedding"][:3])  # PAD, BOS, EOS
+    for i, name in ours.items():
+        assert_same(taken["embedding"][i], rows_of.get(name, own["embedding"][i]))
+    assert other.size != run.vocabulary.size
+    assert 0 < new < len(ours) - 256
+    told = f"            new, as their tokens are: {new} of {other.size} rows of embedding\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_source_target_and_output_have_the_rows_of_their_own_vocabularies(
+    trained_workdir, tmp_path, monkeypatch
+):
+    texts = {"source": "a source of the other run", "target": "ein Ziel des anderen Laufs"}
+    old, new = (
+        Vocabularies(*(Vocabulary.train([f"{text} {more}"], 290) for text in texts.values()))
+        for more in ("", "und mehr davon")
+    )
+    run = jformer.load(trained_workdir)
+    made = {
+        which: Transformer(
+            dataclasses.replace(run.config.model, tying="none"),
+            which.target.size,
+            which.source.size,
+        ).init(jax.random.key(seed), *[jnp.ones((1, 1), jnp.int32)] * 2)["params"]
+        for seed, which in enumerate((old, new))
+    }
+    restored = dataclasses.replace(restore(trained_workdir), vocabularies=old, params=made[old])
+    monkeypatch.setattr("jformer.training.restore.restore", lambda *_: restored)
+    taken = initial_params("another", made[new], new)
+    for name in ("source_embedding", "embedding", "output"):
+        side = "source" if name == "source_embedding" else "target"
+        theirs, ours = (entries(getattr(each, side), tmp_path / "v.json") for each in (old, new))
+        ids = {entry: i for i, entry in theirs.items()}
+        assert {*theirs.values()} != {*ours.values()}
+        for i, entry in ours.items():
+            row = made[old][name][ids[entry]] if entry in ids else made[new][name][i]
+            np.testing.assert_array_equal(taken[name][i], row)
+
+
+def test_a_run_with_another_vocabulary_begins_with_the_same_logits_of_equal_tokens(
+    trained_workdir, tmp_path
+):
+    run = jformer.load(trained_workdir)
+    other = other_vocabulary(run)
+    model = Transformer(run.config.model, other.size, other.size)
+    own = other_params(run.config, Vocabularies(other, other))
+    taken = initial_params(str(trained_workdir), own, Vocabularies(other, other))
+    ids = {name: i for i, name in entries(run.vocabulary, tmp_path / "v.json").items()}
+    ours = entries(other, tmp_path / "v.json")
+    here = [j for j, name in ours.items() if j != ids.get(name, j)][:7]
+    there = [ids[ours[j]] for j in here]
+    assert here
+    logits_there, logits_here = (
+        each.apply({"params": params}, jnp.array([ids]), jnp.array([ids]))[0]
+        for each, params, ids in ((run.model, run.params, there), (model, taken, here))
+    )
+    for i, j in zip(there, here, strict=True):
+        # The sums over d_model are the same; only the width of the product differs.
+        np.testing.assert_allclose(logits_here[:, j], logits_there[:, i], rtol=1e-5, atol=1e-5)
 
 
 def test_a_run_of_which_nothing_fits_is_refused(trained_workdir):

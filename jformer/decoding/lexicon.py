@@ -1,0 +1,58 @@
+"""Which terms an output must contain, by the text of its source."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from jformer.data.corpora import Report, clean, texts
+from jformer.data.vocabulary import Vocabulary
+from jformer.decoding.pool import Spellings
+from jformer.errors import UserError
+
+Term = tuple[str, str]  # the words in the source, and what must stand in the output
+
+
+def read_terms(path: Path) -> list[Term]:
+    """Read lines of source TAB target; `UserError` names the first that is another."""
+    terms = []
+    for number, line in enumerate(texts(path), start=1):
+        place = f"{path}:{number}"
+        fields = (clean(line, place, number == 1, "error", Report()) or "").split("\t")
+        if len(fields) != 2 or not all(field.strip() for field in fields):
+            raise UserError(f"{place}: a term is needed: its source, a tab and its target")
+        terms.append((fields[0].strip(), fields[1].strip()))
+    return terms
+
+
+def spellings_in(
+    text: str, terms: Sequence[Term], kept: re.Pattern | None, vocabulary: Vocabulary
+) -> tuple[Spellings, ...]:
+    """Return the spellings of each term that the output for `text` must contain, each once.
+
+    These are the targets of the `terms` whose source is among its words, case included, and its
+    own strings that match `kept`.
+    """
+    wanted = {
+        target: True for source, target in terms if source in text and has_words(text, source)
+    }
+    for match in kept.finditer(text) if kept else ():
+        if string := match.group().strip():
+            # Behind a bracket or a quotation mark there is no space in the output, either.
+            before = text[: match.start()][-1:]
+            wanted.setdefault(string, not before or before.isspace())
+    return tuple(spellings(target, spaced, vocabulary) for target, spaced in wanted.items())
+
+
+def has_words(text: str, words: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(words)}(?!\w)", text) is not None
+
+
+def spellings(term: str, spaced: bool, vocabulary: Vocabulary) -> Spellings:
+    """Return the ids of a term at the beginning of an output, and elsewhere, behind a space."""
+    first, later = vocabulary.encode([term, f" {term}" if spaced else term])
+    return first, later
+
+
+def missing(terms: Iterable[Spellings], text: str, vocabulary: Vocabulary) -> int:
+    """Count the terms that do not stand in an output."""
+    return sum(vocabulary.decode(first).strip() not in text for first, _ in terms)
