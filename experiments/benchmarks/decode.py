@@ -8,8 +8,8 @@ Each engine translates the first sentences of the file, from ids to ids, in batc
 similar length, and gets a first turn to compile and to fill its caches. CTranslate2 has float32
 weights, or those of 8 bits (int8), in one worker with all cores, or in a worker a core; Marian is
 Hugging Face's `generate`. All end the search of a sentence with as many hypotheses as the beam has.
-The penalties of `alpha` are each engine's own, so outputs may differ; with 0 there is none. The table has the share of outputs that are equal to ours, and BLEU where
-there are references.
+The penalties of `alpha` are each engine's own, so outputs may differ; with 0 there is none. The
+table has the share of outputs that are equal to ours, and BLEU where there are references.
 """
 
 import argparse
