@@ -36,6 +36,7 @@ EXAMPLES = {
     "data": "PREFIX for PREFIX.en and PREFIX.de",
     "source": "'3.5 kilometers'",
     "output": "attention.html",
+    "format": "ctranslate2",
 }
 
 

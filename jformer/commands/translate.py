@@ -1,11 +1,12 @@
 """Translate each line of the input into one line of the output.
 
     translate --workdir=DIR [--input=FILE] [--output=FILE] [--prefix=FILE]
-              [--format=text|jsonl|tsv] [MODEL]
+              [--format=text|jsonl|tsv] [--engine=jformer|ctranslate2|ctranslate2:int8] [MODEL]
 
 Reads standard input and writes standard output where no file is named. A stopped command with
 --output goes on where it was. Outputs begin with the lines of --prefix; jsonl and tsv have more
-of them, by config.decode.n_best, with scores, tokens and alignments.
+of them, by config.decode.n_best, with scores, tokens and alignments. --engine=ctranslate2 searches
+with CTranslate2, and with weights in 8 bits where it ends in :int8.
 """
 
 from pathlib import Path
@@ -16,14 +17,21 @@ from jformer.data.corpora import texts
 from jformer.errors import UserError
 from jformer.output import check_output, fingerprints, open_output, standard_input
 
+ENGINES = ("jformer", "ctranslate2", "ctranslate2:int8")
+
 
 def main(arguments: list[str]) -> int:
     known = {"workdir": REQUIRED, "input": "", "prefix": "", "output": "", "format": "text"}
+    known |= {"engine": ENGINES[0]}
     flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
     one_of("format", flag.format, *FORMATS)
+    one_of("engine", flag.engine, *ENGINES)
     if flag.format == "text" and config.decode.n_best > 1:
         raise UserError("--format=text: has one output a line; take jsonl or tsv for n_best")
 
+    if flag.engine != ENGINES[0] and (flag.ensemble or flag.prefix):
+        name = "ensemble" if flag.ensemble else "prefix"
+        raise UserError(f"--{name}: is not for --engine={flag.engine}; leave one of them out")
     check_output(flag.output, [flag.input, flag.prefix])
     files = fingerprints({"input": flag.input, "prefix": flag.prefix}, config.data.bad_lines)
 
@@ -31,9 +39,15 @@ def main(arguments: list[str]) -> int:
     from jformer.stream import translate_stream
 
     run = open_run(flag, config)
+    job = job_of(run, flag.format, files)
+    if flag.engine != ENGINES[0]:
+        from jformer.interop.engine import with_engine
+
+        run = with_engine(run, flag.engine)
+        job = job and {**job, "engine": flag.engine}
     lines = texts(Path(flag.input)) if flag.input else standard_input()
     prefixes = texts(Path(flag.prefix)) if flag.prefix else None
-    with open_output(flag.output, job_of(run, flag.format, files), flag.format) as output:
+    with open_output(flag.output, job, flag.format) as output:
         place, total = flag.input or "standard input", files.get("input", {}).get("lines")
         translate_stream(run, lines, place, prefixes, output, flag.format, total)
     return 0
