@@ -38,6 +38,7 @@ EXAMPLES = {
     "output": "attention.html",
     "from": "weights.pt",
     "layout": "pytorch",
+    "format": "ctranslate2",
 }
 
 

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,33 @@ def write_file(flag: str, name: str, content: bytes) -> None:
         replace_file(final_path(name), content)
     except OSError as error:
         raise RunError(f"--{flag}={name}: cannot be written ({error.strerror})") from error
+
+
+@contextlib.contextmanager
+def new_folder(flag: str, name: str) -> Iterator[Path]:
+    """Give a folder to fill, which becomes --FLAG=NAME when the block ends, or is removed.
+
+    Raises `UserError` where there is anything of that name but an empty folder.
+    """
+    path = final_path(name)
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise UserError(f"--{flag}={name}: exists; a new or an empty folder is needed there")
+    with writing(flag, name):
+        partial = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent))
+    try:
+        yield partial
+        partial.chmod(0o777 & ~umask())
+        with writing(flag, name):
+            partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def umask() -> int:
+    """Return the permissions that new files do not get; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def open_special(flag: str, name: str) -> int:

@@ -23,7 +23,6 @@ import sacrebleu
 
 import jformer
 from experiments.benchmarks import turns
-from jformer.config import EOS
 from jformer.run import Run
 
 OURS = "jformer"
@@ -121,12 +120,14 @@ def ctranslate2_engine(
 ) -> Callable[[], list[list[int]]]:
     import ctranslate2
 
-    from experiments.benchmarks import peers
+    from jformer.interop.ctranslate2 import save_model, token_names
 
-    model = Path(folder) / "ctranslate2"
+    model, run = Path(folder) / "ctranslate2", jformer.load(options.workdir)
     if not model.exists():
-        longest = max(map(len, ids)) + LONGER + 2
-        peers.save_for_ctranslate2(peers.marian_of(jformer.load(options.workdir), longest), model)
+        model.mkdir()
+        save_model(run, model)
+    names = token_names(run.vocabulary)
+    numbers = {name: token for token, name in enumerate(names)}
     translator = ctranslate2.Translator(
         str(model),
         device=turns.PLATFORMS[options.platform],
@@ -134,7 +135,7 @@ def ctranslate2_engine(
         inter_threads=workers,
         intra_threads=max(1, (os.cpu_count() or 1) // workers),
     )
-    texts = [[str(token) for token in [*text, EOS]] for text in ids]
+    texts = [[names[token] for token in text] for text in ids]
 
     def turn() -> list[list[int]]:
         found = translator.translate_batch(
@@ -144,7 +145,7 @@ def ctranslate2_engine(
             length_penalty=options.alpha,
             max_decoding_length=max(map(len, ids)) + LONGER,
         )
-        return [[int(token) for token in result.hypotheses[0]] for result in found]
+        return [[numbers[token] for token in result.hypotheses[0]] for result in found]
 
     return turn
 

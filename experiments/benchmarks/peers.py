@@ -6,10 +6,8 @@ where it is used: a process of another project must not pay for it.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
     from jformer.run import Run
 
 LAYER_NORM_EPSILON = 1e-6  # of flax
-PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
 
 
 class TorchTransformer(nn.Module):
@@ -117,35 +114,16 @@ def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
 
 def marian_of(run: "Run", longest: int) -> Any:
     """Return Marian with the weights of a run, for texts of at most `longest` tokens."""
-    import jax.numpy as jnp
+    from jformer.interop import marian
 
-    from jformer.model.positions import sinusoids
-
-    config = run.config.model
-    ours = (config.norm_position, config.activation, config.positions, config.tying)
-    if ours != ("post", "relu", "sinusoidal", "all"):
-        raise ValueError(f"Marian is the Transformer of the paper, and {run.workdir} has {ours}")
+    marian.check(run.config.model, "the peer marian")
     model = marian_model(run.config, run.vocabulary.size, longest)
-    state = {"final_logits_bias": np.zeros((1, run.vocabulary.size))}
-    embedding_VD = run.params["embedding"]
-    table_LD = sinusoids(jnp.arange(longest), config.d_model)
-    for name in (
-        "lm_head",
-        "model.shared",
-        "model.encoder.embed_tokens",
-        "model.decoder.embed_tokens",
-    ):
-        state[f"{name}.weight"] = embedding_VD
-    for stack, depth in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
-        state[f"model.{stack}.embed_positions.weight"] = table_LD
-        for number in range(depth):
-            layer = run.params[f"{stack}_{number}"]
-            for name, value in layer_of_marian(layer).items():
-                state[f"model.{stack}.layers.{number}.{name}"] = value
-    tensors = {name: torch.tensor(np.asarray(value, np.float32)) for name, value in state.items()}
+    state = marian.state_dict(run.params, run.config.model)
+    tensors = {name: torch.tensor(value) for name, value in state.items()}
     missing, unexpected = model.load_state_dict(tensors, strict=False)
-    if missing or unexpected:
-        raise ValueError(f"weights of Marian: missing {missing}, unknown {unexpected}")
+    own = {name for name in missing if not name.endswith("embed_positions.weight")}
+    if unexpected or own - {*marian.TIED}:
+        raise ValueError(f"weights of Marian: missing {own}, unknown {unexpected}")
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = LAYER_NORM_EPSILON
@@ -180,43 +158,3 @@ def generate(
         for number, output in zip(numbers, found.tolist(), strict=True):
             outputs[number] = [token for token in output if token not in (BOS, EOS, PAD)]
     return [outputs[number] for number in range(len(ids))]
-
-
-def layer_of_marian(layer: dict) -> dict[str, Any]:
-    """Return our parameters of a layer by Marian's names; what we do not have is zero."""
-    D = layer["feed_forward"]["ffn_in"]["kernel"].shape[0]
-    result = {}
-    for name, theirs in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
-        if name in layer:
-            for part, projection in PROJECTIONS.items():
-                kernel = np.asarray(layer[name][part]["kernel"])
-                matrix = kernel.reshape((-1, D) if part == "out" else (D, -1))
-                result[f"{theirs}.{projection}.weight"] = matrix.T
-                result[f"{theirs}.{projection}.bias"] = np.zeros(matrix.shape[1])
-            result |= norm_of(layer[f"{name}_residual"], f"{theirs}_layer_norm")
-    for name, theirs in (("ffn_in", "fc1"), ("ffn_out", "fc2")):
-        result[f"{theirs}.weight"] = layer["feed_forward"][name]["kernel"].T
-        result[f"{theirs}.bias"] = layer["feed_forward"][name]["bias"]
-    return result | norm_of(layer["feed_forward_residual"], "final_layer_norm")
-
-
-def norm_of(residual: dict, name: str) -> dict[str, Any]:
-    return {f"{name}.weight": residual["norm"]["scale"], f"{name}.bias": residual["norm"]["bias"]}
-
-
-def save_for_ctranslate2(model: Any, folder: Path) -> None:
-    """Convert Marian's weights by CTranslate2's own converter, with each id as its own token."""
-    from ctranslate2.converters import transformers
-
-    loader = transformers.BartLoader()  # MarianMTLoader would begin from a zero embedding
-    model.config.normalize_before = model.config.normalize_embedding = False
-    spec = loader.get_model_spec(model)
-    loader.set_vocabulary(spec, [str(token) for token in range(model.config.vocab_size)])
-    spec.config.bos_token = spec.config.decoder_start_token = str(BOS)
-    spec.config.eos_token, spec.config.unk_token = str(EOS), str(PAD)
-    spec.config.layer_norm_epsilon = LAYER_NORM_EPSILON
-    spec.config.add_source_eos = False
-    spec.validate()
-    spec.optimize()
-    folder.mkdir()
-    spec.save(str(folder))

@@ -219,6 +219,11 @@ class Vocabulary:
         entries = [token - FIRST for token in kept if token >= FIRST]
         return self._tokenizer.decode(entries, skip_special_tokens=False)
 
+    def entries(self) -> list[str | None]:
+        """Return the tokenizer's entry of each id; None for PAD, BOS, EOS and gaps."""
+        entries = (self._tokenizer.id_to_token(token) for token in range(self.size - FIRST))
+        return [None] * FIRST + list(entries)
+
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the text of each token, or its number as in "#2" if it has none, such as EOS."""
         return [self.decode([token]) or f"#{token}" for token in ids]

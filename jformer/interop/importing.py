@@ -67,7 +67,7 @@ def import_run(
     theirs.check()
     params = layers | matrices
     if layout == "marian":
-        params = marian_models.paper_columns(params, config.model.d_model)
+        params = marian_models.paper_columns(params, config.model)
     vocabularies = Vocabularies(words[0].vocabulary, words[1].vocabulary)
     model = make_model(config, vocabularies.target.size, vocabularies.source.size)
     check_complete(params, model, source)

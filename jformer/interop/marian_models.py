@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from tokenizers import Tokenizer
 
 from jformer.config import ModelConfig
@@ -23,15 +23,11 @@ from jformer.data.tokenizer_file import from_sentencepiece
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
 from jformer.files import read_object
+from jformer.interop import marian
 from jformer.interop.weights import Weights, read_weights
 from jformer.interop.words import Words
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
-ATTENTIONS = {
-    "encoder": {"self_attention": "self_attn"},
-    "decoder": {"self_attention": "self_attn", "cross_attention": "encoder_attn"},
-}
 LEAST_LIKELY = -1e6  # the score of a piece that the model knows, and its SentencePiece does not
 RESTORE = "copy the model's folder again"
 
@@ -81,39 +77,22 @@ def marian_values(folder: Path) -> dict[str, Any]:
 
 def marian_layers(theirs: Weights, config: ModelConfig) -> dict[str, Any]:
     """Take the layers of both stacks."""
-    D, F, heads = config.d_model, config.d_ff, (config.num_heads, config.key_width)
-    params: dict[str, Any] = {}
-
-    def norm(at: str) -> dict[str, Any]:
-        return {"norm": theirs.norm(f"{at}.weight", f"{at}.bias", D)}
-
-    for side, depth in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
-        for n in range(depth):
-            at, layer = f"model.{side}.layers.{n}", dict[str, Any]()
-            for ours, name in ATTENTIONS[side].items():
-                layer[ours] = {
-                    part: theirs.linear(
-                        f"{at}.{name}.{projection}",
-                        heads if part == "out" else (D,),
-                        (D,) if part == "out" else heads,
-                    )
-                    for part, projection in PROJECTIONS.items()
-                }
-                layer[f"{ours}_residual"] = norm(f"{at}.{name}_layer_norm")
-            layer["feed_forward"] = {
-                "ffn_in": theirs.linear(f"{at}.fc1", (D,), (F,)),
-                "ffn_out": theirs.linear(f"{at}.fc2", (F,), (D,)),
-            }
-            layer["feed_forward_residual"] = norm(f"{at}.final_layer_norm")
-            params[f"{side}_{n}"] = layer
-    return params
+    H, K, U = config.num_heads, config.key_width, config.value_width
+    sizes = {"D": config.d_model, "F": config.d_ff, "H": H, "K": K, "U": U}
+    layers = {}
+    for name, leaf in marian.leaves(config).items():
+        if name != marian.EMBEDDING:
+            shape = tuple(sizes[axis] for axis in leaf.axes)
+            their_shape = marian.matrix_of(name, np.empty(shape)).shape
+            layers[name] = marian.array_of(name, theirs.take(leaf.name, *their_shape), shape)
+    return unflatten_dict(layers, sep="/")
 
 
 def marian_matrices(
     theirs: Weights, folder: Path, D: int, sizes: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     """Take the embeddings, the output and the bias of the logits; embeddings as ours are scaled."""
-    shared = "model.shared.weight"
+    shared = marian.SHARED
     names = {
         "source_embedding": ("model.encoder.embed_tokens.weight", shared),
         "embedding": ("model.decoder.embed_tokens.weight", shared, "lm_head.weight"),
@@ -135,22 +114,14 @@ def marian_matrices(
 
 def paper_order(D: int) -> np.ndarray:
     """Return where sine, cosine, sine, cosine, ... stand with all sines before all cosines."""
-    return np.arange(D).reshape(2, D // 2).T.ravel()
+    return np.argsort(marian.halves_order(D))
 
 
-def paper_columns(params: dict[str, Any], D: int) -> dict[str, Any]:
+def paper_columns(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
     """Put the columns of all that has an axis D into the order of the paper's sinusoids."""
-    order = paper_order(D)
-
-    def reorder(path: tuple, leaf: np.ndarray) -> np.ndarray:
-        *modules, name = (key.key for key in path)
-        if name == "output_bias":
-            return leaf
-        if modules and modules[-1] in ("query", "key", "value", "ffn_in"):
-            return leaf[order] if name == "kernel" else leaf
-        return leaf[..., order]
-
-    return jax.tree_util.tree_map_with_path(reorder, params)
+    arrays = flatten_dict(params, sep="/")
+    arrays = marian.reordered(arrays, paper_order(config.d_model), config)
+    return unflatten_dict(arrays, sep="/")
 
 
 def marian_words(folder: Path) -> tuple[Words, Words]:

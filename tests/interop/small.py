@@ -1,0 +1,45 @@
+"""A run with random weights, for the formats of other programs."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from jformer.config import EOS, DecodeConfig, ModelConfig
+from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.model.transformer import Transformer
+from jformer.run import Run
+from tests.conftest import random_params, small_config
+
+LETTERS = [f"{a}{b} {c}" for a, b, c in zip("adbecfdg", "xyzxyzxy", "mnopqrst", strict=True)]
+TEXTS = [" ".join(np.random.default_rng(n).choice(LETTERS, 1 + n % 5)) for n in range(23)]
+# Sizes that differ for different axes, and an odd number of heads.
+SMALL = {"num_layers": 2, "num_decoder_layers": 3, "d_model": 42, "d_ff": 31, "num_heads": 3}
+
+
+def random_run(
+    joint: bool = True, decode: dict | None = None, kind: str = "byte_bpe", **model
+) -> Run:
+    config = dataclasses.replace(
+        small_config(),
+        data=dataclasses.replace(small_config().data, joint_vocabulary=joint),
+        model=ModelConfig(**{**SMALL, "dtype": "float32", "max_positions": 67, **model}),
+        decode=DecodeConfig(
+            **{
+                "beam_size": 1, "max_extra_length": 7, "length_penalty_beta": 0.0,
+                "early_stopping": True, **(decode or {}),
+            }
+        ),
+    )  # fmt: skip
+    vocabulary = Vocabulary.train(TEXTS, 587 if kind == "wordpiece" else 283, kind)
+    source = vocabulary if joint else Vocabulary.train(["xy", "xy"], 261)
+    vocabularies = Vocabularies(source, vocabulary)
+    network = Transformer(config.model, vocabulary.size, source.size)
+    # Sharper than an untrained model's near ties, which rounding would decide.
+    params = random_params(network, deviation=0.5)
+    # Unlikely, as in a trained model: CTranslate2 has probabilities among the allowed tokens alone.
+    for name in {"embedding", "output"} & {*params}:
+        params[name] = params[name].at[:EOS].set(0.0)
+    if config.model.output_bias:
+        params["output_bias"] = params["output_bias"].at[:EOS].set(-30.0)
+    return Run(Path("run"), "average", config, vocabularies, network, params, 7)
