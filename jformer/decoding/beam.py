@@ -15,20 +15,29 @@ from jax import Array
 
 from jformer.config import EOS, DecodeConfig
 from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
-from jformer.decoding.terms import deal, follow, next_tokens, tokens_met
+from jformer.decoding.terms import Progress, deal, follow, next_tokens, tokens_met
 
 BLOCK = 8  # tokens of which `top_tokens` looks at the largest first
 
 
-def beam_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
-    """Extend the hypotheses by one token. Axis C is that of the 2W best continuations."""
+def beam_step(
+    step: Callable,
+    config: DecodeConfig,
+    sentence: Sentence,
+    search: Search,
+    edges_V2: Array | None = None,
+) -> Search:
+    """Extend the hypotheses by one token. Axis C is that of the 2W best continuations.
+
+    For a search with terms, `edges_V2` says of each token whether it begins and ends within a word.
+    """
     W, t = config.beam_size, search.t
     # The first token continues one empty hypothesis, not W equal ones.
     copies_W = (t == 0) & (jnp.arange(W) > 0)
     sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
     search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
     if search.progress is not None:
-        whole_W = jnp.all(search.progress.met_WC, axis=-1)
+        whole_W = jnp.all(search.progress.has_WC, axis=-1)
         logits_WV = logits_WV.at[:, EOS].set(jnp.where(whole_W, logits_WV[:, EOS], -jnp.inf))
     # Two stages give the exact result: the best of all are among the best of each hypothesis.
     each = min(2 * W, logits_WV.shape[-1])
@@ -43,11 +52,8 @@ def beam_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: 
     if search.progress is None:
         _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
     else:
-        # Axis M is that of all continuations.
-        before_M = jax.tree.map(lambda x: jnp.repeat(x, each, axis=0), search.progress)
-        progress_M = follow(sentence.terms_CKL, before_M, tokens_WC.reshape(-1), t)
-        met_M = tokens_met(sentence.terms_CKL, progress_M)
-        order_C = deal(ranked_WC.reshape(-1), met_M, 2 * W)
+        progress_M = progress_after(sentence, search, tokens_WC, edges_V2, t)
+        order_C = deal(ranked_WC.reshape(-1), tokens_met(sentence.terms_CKL, progress_M), 2 * W)
     parents_C = order_C // each
     sums_C, tokens_C = sums_WC.reshape(-1)[order_C], tokens_WC.reshape(-1)[order_C]
     histories_CT = search.live_tokens_WT[parents_C].at[:, t].set(tokens_C)
@@ -90,6 +96,18 @@ def with_terms(
     same_WCC = tokens_WC[:, :, None] == tokens_WC[:, None, :]
     again_WC = jnp.any(same_WCC & jnp.tri(C, k=-1, dtype=bool)[None], axis=-1)
     return jnp.where(again_WC, -jnp.inf, logits_WC), tokens_WC
+
+
+def progress_after(
+    sentence: Sentence, search: Search, tokens_WC: Array, edges_V2: Array, t: Array
+) -> Progress:
+    """Return the progress of all continuations (M,), with C for each hypothesis."""
+    C, tokens_M = tokens_WC.shape[-1], tokens_WC.reshape(-1)
+    before_M = jax.tree.map(lambda x: jnp.repeat(x, C, axis=0), search.progress)
+    last_M = jnp.repeat(search.live_tokens_WT[:, t - 1], C)
+    # Before the first token no term has ended, whatever stands at -1.
+    goes_on_M = edges_V2[last_M, 1] & edges_V2[tokens_M, 0]
+    return follow(sentence.terms_CKL, before_M, tokens_M, goes_on_M, t)
 
 
 def top_tokens(logits_WV: Array, count: int) -> tuple[Array, Array]:

@@ -35,13 +35,18 @@ class Decoder:
     max_length: int  # source positions, EOS included
     places: int  # sentences at a time; lowered where memory does not suffice
 
-    def find(self, requests: Sequence[Request]) -> dict[int, Hypotheses]:
-        """Decode all requests: return the hypotheses by the number of the request."""
+    def find(
+        self, requests: Sequence[Request], edges_V2: np.ndarray | None = None
+    ) -> dict[int, Hypotheses]:
+        """Decode all requests: return the hypotheses by the number of the request.
+
+        Requests with terms need `edges_V2` of the vocabulary, see lexicon.py.
+        """
         found: dict[int, Hypotheses] = {}
         while len(found) < len(requests):
             waiting = {n: each for n, each in enumerate(requests) if n not in found}
             try:
-                self._find(waiting, found)
+                self._find(waiting, found, edges_V2)
             except jax.errors.JaxRuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -53,7 +58,12 @@ class Decoder:
                 log.warning("out of memory: config.decode.batch_size=%d from here on", self.places)
         return found
 
-    def _find(self, requests: dict[int, Request], found: dict[int, Hypotheses]) -> None:
+    def _find(
+        self,
+        requests: dict[int, Request],
+        found: dict[int, Hypotheses],
+        edges_V2: np.ndarray | None,
+    ) -> None:
         """Decode the requests, in several threads if that pays, and add what is found."""
         order = sorted(requests, key=lambda n: (-requests[n].bucket, -len(requests[n].source)))
         buckets = {n: requests[n].bucket for n in order}
@@ -78,6 +88,7 @@ class Decoder:
             self.config,
             self.max_length,
             largest_terms(requests.values()),
+            edges_V2,
         )
         if len(order) <= self.places:
             # There is a place for each from the start: one shape, instead of one per bucket.

@@ -1,8 +1,11 @@
 """Which terms an output must contain, by the text of its source."""
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from jformer.data.corpora import Report, clean, texts
 from jformer.data.vocabulary import Vocabulary
@@ -53,6 +56,25 @@ def spellings(term: str, spaced: bool, vocabulary: Vocabulary) -> Spellings:
     return first, later
 
 
+@functools.lru_cache(maxsize=8)
+def edges(vocabulary: Vocabulary) -> np.ndarray:
+    """Return whether each token begins and ends within a word (V, 2), behind another token."""
+    before = vocabulary.encode(["a"])[0]
+    start = len(vocabulary.decode(before))
+    texts = [vocabulary.decode([*before, token])[start:] for token in range(vocabulary.size)]
+    return np.array([[within_word(text[:1]), within_word(text[-1:])] for text in texts])
+
+
+def within_word(character: str) -> bool:
+    # A byte of a longer character is most often one of a letter.
+    return re.fullmatch(r"\w|\ufffd", character) is not None
+
+
 def missing(terms: Iterable[Spellings], text: str, vocabulary: Vocabulary) -> int:
-    """Count the terms that do not stand in an output."""
-    return sum(vocabulary.decode(first).strip() not in text for first, _ in terms)
+    """Count the terms that do not stand in an output, or only as the beginning of a word."""
+
+    def stands(term: str) -> bool:
+        end = r"(?!\w)" if within_word(term[-1:]) else ""
+        return re.search(re.escape(term) + end, text) is not None
+
+    return sum(not stands(vocabulary.decode(first).strip()) for first, _ in terms)

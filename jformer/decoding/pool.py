@@ -74,8 +74,8 @@ class Pool:
     """The state of the searches on the device, and the number of the request in each place.
 
     It is refilled in parts of its rows. `max_length` is that of sources, EOS included; `terms` the
-    largest numbers of terms of a sentence and of tokens of a term, None without terms; `long` means
-    that T suffices for every output of a bucket.
+    largest numbers of terms of a sentence and of tokens of a term, None without terms; `edges_V2`
+    is for these, see beam.py; `long` means that T suffices for every output of a bucket.
     """
 
     def __init__(
@@ -85,11 +85,12 @@ class Pool:
         config: DecodeConfig,
         max_length: int,
         terms: tuple[int, int] | None,
+        edges_V2: np.ndarray | None,
         rows: int,
         parts: int,
         long: bool,
     ):
-        self._terms = terms
+        self._terms, self._edges_V2 = terms, None if terms is None else edges_V2
         self._params, self._config, self._max_length = params, config, max_length
         self._rows, self._always_long = rows, long
         compiled = {key: getattr(config, key) for key in COMPILED}
@@ -164,7 +165,7 @@ class Pool:
         """Search until a part of the pool is done, or all of it; yield and remove what is done."""
         waiting = ~self.occupied() | (self._t >= self._shape[1] - 1)
         enough = self._rows if last else min(self._rows, int(waiting.sum()) + self.part)
-        arguments = (self._params, self._keys, self._state, enough)
+        arguments = (self._params, self._keys, self._state, enough, self._edges_V2)
         self._state, seen = run_searches(*self._static, *arguments)
         busy, t, found = jax.device_get(seen)
         self._t = np.where(self.occupied(), t, 0)
@@ -243,6 +244,7 @@ def run_searches(
     keys: dict[str, Array],
     state: State,
     enough: Array,
+    edges_V2: Array | None = None,
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
     """Advance until `enough` places wait; return the pool, and what the host needs to see of it.
 
@@ -250,7 +252,9 @@ def run_searches(
     """
     config = dataclasses.replace(config, **keys)
     sentences_B, searches_B = state
-    extend: Callable = beam.beam_step if config.search == "beam" else sampling.sample_step
+    extend: Callable = sampling.sample_step
+    if config.search == "beam":
+        extend = functools.partial(beam.beam_step, edges_V2=edges_V2)
     extend = functools.partial(extend, ensemble.make_step(models, params), config)
     searches_B = advance(extend, sentences_B, searches_B, enough)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)

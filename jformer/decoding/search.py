@@ -149,7 +149,7 @@ def result_of(search: Search, config: DecodeConfig) -> Hypotheses:
     Of these, the ones with more terms come first.
     """
     if search.progress is not None:
-        order_W = jnp.argsort(-jnp.sum(search.progress.met_WC, axis=-1), stable=True)
+        order_W = jnp.argsort(-jnp.sum(search.progress.has_WC, axis=-1), stable=True)
         search = dataclasses.replace(
             search,
             live_tokens_WT=search.live_tokens_WT[order_W],

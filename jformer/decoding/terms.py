@@ -22,27 +22,37 @@ class Progress:
     """What W hypotheses have of the terms."""
 
     matched_WCKL: Any  # whether the last l + 1 tokens are the first l + 1 of a spelling
-    met_WC: Any  # whether the term stands in the hypothesis
+    ended_WC: Any  # whether the last token ends the term
+    met_WC: Any  # whether it ended before, and the token after it did not go on with its word
+
+    @property
+    def has_WC(self) -> Array:
+        """Return whether the term stands in a hypothesis that ends here."""
+        return self.met_WC | self.ended_WC
 
 
 def no_progress(terms_CKL: Array, W: int) -> Progress:
     none_C = jnp.all(terms_CKL == PAD, axis=(1, 2))
-    return Progress(
-        jnp.zeros((W, *terms_CKL.shape), bool), jnp.broadcast_to(none_C, (W, len(none_C)))
-    )
+    met_WC = jnp.broadcast_to(none_C, (W, len(none_C)))
+    return Progress(jnp.zeros((W, *terms_CKL.shape), bool), jnp.zeros_like(met_WC), met_WC)
 
 
-def follow(terms_CKL: Array, before: Progress, tokens_W: Array, t: Array) -> Progress:
-    """Return the progress after one more token, the one at position t."""
+def follow(
+    terms_CKL: Array, before: Progress, tokens_W: Array, goes_on_W: Array, t: Array
+) -> Progress:
+    """Return the progress after one more token, the one at position t.
+
+    Where it goes on with the word of the token before, a term that ended there does not stand in
+    the hypothesis: 17 is not in 175.
+    """
     begun_CK1 = may_begin(terms_CKL, t)[:, :, None]
     begun_WCK1 = jnp.broadcast_to(begun_CK1, (len(tokens_W), *begun_CK1.shape))
     before_WCKL = jnp.concatenate([begun_WCK1, before.matched_WCKL[..., :-1]], axis=-1)
     matched_WCKL = before_WCKL & (terms_CKL[None] == tokens_W[:, None, None, None])
     follows_CKL = jnp.pad(terms_CKL[..., 1:], ((0, 0), (0, 0), (0, 1)), constant_values=PAD)
     ends_CKL = (terms_CKL != PAD) & (follows_CKL == PAD)
-    return Progress(
-        matched_WCKL, before.met_WC | jnp.any(matched_WCKL & ends_CKL[None], axis=(2, 3))
-    )
+    ended_WC = jnp.any(matched_WCKL & ends_CKL[None], axis=(2, 3))
+    return Progress(matched_WCKL, ended_WC, before.met_WC | (before.ended_WC & ~goes_on_W[:, None]))
 
 
 def may_begin(terms_CKL: Array, t: Array) -> Array:
@@ -58,7 +68,7 @@ def next_tokens(terms_CKL: Array, progress: Progress, t: Array) -> Array:
     next_WCK = jnp.take_along_axis(ahead_WCKL, jnp.minimum(reached_WCK, L - 1)[..., None], axis=-1)[
         ..., 0
     ]
-    possible_WCK = ~progress.met_WC[..., None] & ((reached_WCK > 0) | may_begin(terms_CKL, t)[None])
+    possible_WCK = ~progress.has_WC[..., None] & ((reached_WCK > 0) | may_begin(terms_CKL, t)[None])
     return jnp.where(possible_WCK, next_WCK, PAD).reshape(W, -1)
 
 
@@ -72,7 +82,7 @@ def tokens_met(terms_CKL: Array, progress: Progress) -> Array:
     """Return how many tokens of terms each hypothesis has (W,): all of those that are met."""
     lengths_C = jnp.max(jnp.sum(terms_CKL != PAD, axis=-1), axis=-1)
     begun_WC = jnp.max(tokens_matched(progress), axis=-1)
-    return jnp.sum(jnp.where(progress.met_WC, lengths_C[None], begun_WC), axis=-1)
+    return jnp.sum(jnp.where(progress.has_WC, lengths_C[None], begun_WC), axis=-1)
 
 
 def deal(scores_M: Array, met_M: Array, count: int) -> Array:

@@ -16,7 +16,7 @@ from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.sentences import pieces
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.decoder import Decoder
-from jformer.decoding.lexicon import Term, missing, spellings_in
+from jformer.decoding.lexicon import Term, edges, missing, spellings_in
 from jformer.decoding.pool import Request
 from jformer.decoding.risk import mean_utilities
 from jformer.decoding.search import Hypotheses
@@ -75,7 +75,10 @@ def hypotheses(
     prefixes = prefixes or [""] * len(texts)
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms))
     found: dict[int, list[Hypothesis]] = {}
-    for i, raw in decoder.find([request for *_, request in asked]).items():
+    requests = [request for *_, request in asked]
+    with_terms = any(request.terms for request in requests)
+    edges_V2 = edges(vocabularies.target) if with_terms else None
+    for i, raw in decoder.find(requests, edges_V2).items():
         number, first_word, request = asked[i]
         if np.isnan(raw.scores_W).any():
             raise RunError(

@@ -24,6 +24,10 @@ STATES, V, T, B = 37, 8, 8, 3
 FIRST_WORD = 3
 
 
+# For terms: each word ends within one, and two of them go on with the one before.
+EDGES_V2 = np.array([[token in (4, 6), token >= FIRST_WORD] for token in range(V)])
+
+
 class Machine(NamedTuple):
     logits_SV: np.ndarray
     next_SV: np.ndarray
@@ -92,7 +96,9 @@ def started(sentences_B, W, T):
 
 @functools.partial(jax.jit, static_argnames="config")
 def advanced(config, keys, sentences_B, searches_B, enough):
-    grow = beam.beam_step if config.search == "beam" else sampling.sample_step
+    grow = sampling.sample_step
+    if config.search == "beam":
+        grow = functools.partial(beam.beam_step, edges_V2=jnp.asarray(EDGES_V2))
     grow = functools.partial(grow, step, dataclasses.replace(config, **keys))
     sentences_B = within(sentences_B, searches_B.live_tokens_WT.shape[-1])
     return advance(grow, sentences_B, searches_B, enough)

@@ -4,7 +4,7 @@ import pytest
 
 from jformer.config import DecodeConfig
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.lexicon import missing, read_terms, spellings, spellings_in
+from jformer.decoding.lexicon import edges, missing, read_terms, spellings, spellings_in
 from jformer.errors import UserError
 
 TEXTS = ["a cat sat on the mat", "der Kater saß auf der Matte", "see https://a.org/b?c=3.5 (7)"]
@@ -68,7 +68,8 @@ def test_what_is_kept_by_a_name_or_a_pattern(vocabulary, keep, text, kept):
 def test_terms_that_do_not_stand_in_an_output_are_counted(vocabulary):
     terms = spellings_in("cat mat 7", [("cat", "Kater"), ("mat", "Matte")], None, vocabulary)
     assert missing(terms, "Der Kater.", vocabulary) == 1
-    assert missing(terms, "Kater auf Matten", vocabulary) == 0
+    assert missing(terms, "Kater auf Matten", vocabulary) == 1
+    assert missing(terms, "(Kater) auf Matte", vocabulary) == 0
 
 
 @pytest.mark.parametrize("line", ["cat", "cat\t", "\tKater", "cat\tKater\tmehr", ""])
@@ -79,3 +80,16 @@ def test_a_line_of_terms_that_is_no_pair_is_named(tmp_path, line):
         read_terms(path)
     path.write_text("cat\tKater\nthe mat\tdie Matte \n")
     assert read_terms(path) == [("cat", "Kater"), ("the mat", "die Matte")]
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece", "bpe", "unigram"])
+def test_the_edges_of_tokens_are_within_words_or_not(kind):
+    vocabulary = Vocabulary.train(TEXTS * 5, 600 if kind == "wordpiece" else 350, kind)
+    edges_V2 = edges(vocabulary)
+    assert edges_V2.shape == (vocabulary.size, 2)
+    for text, within in {"7": (True, True), "(": (False, False), "x": (True, True)}.items():
+        (token,) = vocabulary.encode([text])[0][-1:]
+        assert tuple(edges_V2[token]) == within
+    (*_, later) = vocabulary.encode(["der Kater"])[0]
+    assert edges_V2[later, 1]
+    assert not edges_V2[:3].any()  # PAD, BOS, EOS
