@@ -19,6 +19,7 @@ FEATURES = {
     "matplotlib": "pictures: summary --plot, curves, attention",
     "plotly": "the page of report --output",
     "ctranslate2": "export --format=ctranslate2, translate --engine=ctranslate2",
+    "flatbuffers": "export --format=stablehlo",
     "safetensors": "export --format=safetensors, export --format=transformers",
     "submitit": "sweeps on a cluster",
 }

@@ -19,6 +19,7 @@ NAMED = {
     "RUN": "runs/tiny-phrases-en-de",
     "PREFIX": "corpus",
     "FILE": "written.svg",
+    "FOLDER": "exported",
     "GB": "1",
     "TEXT": "one",
     "ID": "1",

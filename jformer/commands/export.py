@@ -1,7 +1,7 @@
 """Write a run in the format of another program, with its vocabulary.
 
     export --workdir=DIR --output=FOLDER
-           --format=ctranslate2|ctranslate2:int8|transformers|safetensors
+           --format=ctranslate2|ctranslate2:int8|transformers|safetensors|stablehlo
            [--checkpoint=average] [--plugins=FILE,FILE]
 
 FOLDER must be new or empty. It gets its name when all of it is written.
@@ -12,7 +12,7 @@ from typing import Any
 from jformer.command_line import REQUIRED, one_of, parse
 from jformer.files import new_folder
 
-FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors")
+FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "stablehlo")
 OF_ONE_RUN = {"checkpoint": "average", "plugins": ""}
 
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
 
 def exporter(format: str) -> Any:
     """Return the module that writes a format."""
-    from jformer.interop import ctranslate2, safetensors, transformers
+    from jformer.interop import ctranslate2, safetensors, stablehlo, transformers
 
-    modules = {"transformers": transformers, "safetensors": safetensors}
+    modules = {"transformers": transformers, "safetensors": safetensors, "stablehlo": stablehlo}
     return modules.get(format, ctranslate2)

@@ -162,13 +162,6 @@ class Vocabulary:
         rows = [(entries[a], entries[b], entries[a + b[prefix:]]) for a, b in model["merges"]]
         return np.array(rows, np.int32).reshape(-1, 3) + np.int32(FIRST)
 
-    def ids_in(self, other: "Vocabulary") -> np.ndarray:
-        """Return for each id the one of the same entry in `other`; -1: it has none."""
-        ids_V, theirs = np.r_[:FIRST, np.full(self.size - FIRST, -1)], other._tokenizer.get_vocab()
-        for entry, i in self._tokenizer.get_vocab().items():
-            ids_V[i + FIRST] = theirs.get(entry, -1 - FIRST) + FIRST
-        return ids_V
-
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""
         return self.encode_flat(texts).rows()

@@ -44,10 +44,12 @@ class EngineDecoder(Decoder):
     translator: Any
     names: tuple[list[str], ...]  # of the tokens of the source and of the target
 
-    def find(self, requests: Sequence[Request]) -> dict[int, Hypotheses]:
+    def find(
+        self, requests: Sequence[Request], edges_V2: np.ndarray | None = None
+    ) -> dict[int, Hypotheses]:
         """Decode all requests: return the hypotheses by the number of the request."""
-        if any(request.prefix for request in requests):
-            raise UserError("--prefix: --engine=ctranslate2 cannot begin outputs with prefixes")
+        if any(request.prefix or request.terms for request in requests):
+            raise UserError("--engine=ctranslate2: has no prefixes and no terms; leave them out")
         limits = {number: request.limit(self.config) for number, request in enumerate(requests)}
         found = self.search(requests, list(limits), max(limits.values(), default=1))
         # CTranslate2 has one limit for all: a text whose output is beyond its own is done again.

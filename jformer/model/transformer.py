@@ -271,15 +271,15 @@ class Transformer(nn.Module):
         if kind == "halves":
             return sinusoids_in_halves(positions_L, d_model)
         if kind == "learned":
-            if len(positions_L) > self.config.max_positions:
+            if positions_L.shape[0] > self.config.max_positions:
                 raise UserError(
                     f"config.model.max_positions={self.config.max_positions}: "
-                    f"a text needs {len(positions_L)}; shorten it, or train with more"
+                    f"a text needs {positions_L.shape[0]}; shorten it, or train with more"
                 )
             # In a compiled step the position is not known here: beyond the table it gives NaN.
             rows_LD = jnp.take(self.position_embedding, positions_L, axis=0, mode="fill")
             return rows_LD * d_model**0.5
-        return jnp.zeros((len(positions_L), d_model))
+        return jnp.zeros((positions_L.shape[0], d_model))
 
 
 @checked

@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jformer.config import Config
 from jformer.console import say
-from jformer.data.vocabulary import Vocabularies
+from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.plugins import find_parts, tell_changed
@@ -146,7 +146,7 @@ def initial_params(
             taken[name] = jax.device_put(values, own.sharding)
             continue
         side = "source" if name == "source_embedding" else "target"
-        ids_V = getattr(vocabularies, side).ids_in(getattr(other.vocabularies, side))
+        ids_V = ids_in(getattr(other.vocabularies, side), getattr(vocabularies, side))
         taken[name] = with_rows(own, values, ids_V)
         if kept := int(np.sum(ids_V < 0)):
             rows.append(f"{kept:,} of {len(ids_V):,} rows of {name}")
@@ -162,6 +162,13 @@ def initial_params(
     if rows:
         say(f"            new, as their tokens are: {', '.join(rows)}")
     return unflatten_dict(taken, sep="/")
+
+
+def ids_in(other: Vocabulary, own: Vocabulary) -> np.ndarray:
+    """Return for each id of `own` that of the same entry in `other`, or -1 where it has none."""
+    theirs = {entry: token for token, entry in enumerate(other.entries())}
+    rest = (-1 if entry is None else theirs.get(entry, -1) for entry in own.entries()[FIRST:])
+    return np.array([*range(FIRST), *rest])
 
 
 def with_rows(own_VD: Any, theirs_UD: np.ndarray, ids_V: np.ndarray) -> Any:
