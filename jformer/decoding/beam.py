@@ -8,6 +8,7 @@ then, the live ones are the result.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +22,7 @@ BLOCK = 8  # tokens of which `top_tokens` looks at the largest first
 
 
 def beam_step(
-    step: Callable,
-    config: DecodeConfig,
-    sentence: Sentence,
-    search: Search,
-    edges_V2: Array | None = None,
+    step: Callable, config: DecodeConfig, sentence: Sentence, search: Search, edges_V2: Any = None
 ) -> Search:
     """Extend the hypotheses by one token. Axis C is that of the 2W best continuations.
 
