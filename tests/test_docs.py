@@ -64,7 +64,7 @@ SECTIONS = "|".join(name for name in vars(Config()) if name not in ("name", "see
 KEY = re.compile(
     rf"(?<![\w.])(?:config\.)?((?:{SECTIONS})\.[a-z]\w*)(?:=([^\s`,;)\]+]+))?(?![\w./(])"
 )
-FILES = (".py", ".ipynb", ".md")  # train.py is no key
+FILES = (".py", ".ipynb", ".md", ".safetensors")  # train.py is no key
 
 
 def test_every_key_that_is_named_exists_and_takes_the_value_that_it_is_given():
