@@ -33,7 +33,7 @@ def export(run: Run, folder: Path, format: str) -> None:
     run.vocabulary.save(tokenizer)
     content = read_object(tokenizer, "export again")
     write_object(tokenizer, shifted(content, [*special.values()]))
-    words = {f"{role}_token": name for role, name in special.items()}
+    words: dict[str, Any] = {f"{role}_token": name for role, name in special.items()}
     words |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     write_object(folder / "tokenizer_config.json", words)
 

@@ -15,7 +15,7 @@ with_library = pytest.mark.skipif(
 
 
 @with_library
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("activation", ["relu", pytest.param("gelu", marks=pytest.mark.process)])
 def test_the_folder_translates_as_the_run_does(tmp_path, activation):
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
