@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 
+from jformer import files
 from jformer.config import Config, write_config
+from jformer.errors import UserError
 from jformer.main import main
 from tests.test_output import disk_full_at
 
@@ -127,3 +129,27 @@ def test_on_a_full_disk_the_old_page_stays_and_nothing_else(tmp_path, capfd):
     assert capfd.readouterr().err == told
     assert (tmp_path / "page.html").read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == ["base", "page.html"]
+
+
+def test_a_new_folder_appears_whole_or_not_at_all(tmp_path):
+    name = str(tmp_path / "made")
+
+    def fill(then):
+        with files.new_folder("output", name) as folder:
+            (folder / "file").write_text("x")
+            then()
+
+    with pytest.raises(ZeroDivisionError):
+        fill(lambda: 1 / 0)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "made").mkdir()  # an empty one is filled
+    fill(lambda: None)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "made"]
+    with pytest.raises(UserError, match=r"--output=.*made: exists; a new or an empty folder"):
+        fill(lambda: None)
+
+
+def test_a_new_folder_in_a_missing_one_is_an_error(tmp_path):
+    name = str(tmp_path / "none" / "made")
+    with pytest.raises(UserError, match="cannot be written"), files.new_folder("output", name):
+        pass

@@ -37,7 +37,9 @@ def export(run: Run, folder: Path, format: str) -> None:
     # One dtype on every platform; `auto` would choose by the machine that exports.
     config = dataclasses.replace(run.config.model, dtype="float32", attention_kernel="xla")
     model = run.model.clone(config=config)
-    weights: Any = {name: np.asarray(x) for name, x in flatten_dict(run.params, sep="/").items()}
+    weights: dict[str, Any] = {
+        name: np.asarray(x) for name, x in flatten_dict(run.params, sep="/").items()
+    }
     np.savez(folder / "weights.npz", **weights)
     signatures = {}
     for name, (function, arguments) in programs(model, weights).items():
