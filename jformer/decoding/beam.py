@@ -40,7 +40,9 @@ def beam_step(
     each = min(2 * W, logits_WV.shape[-1])
     logits_WC, tokens_WC = top_tokens(logits_WV, each)
     if search.progress is not None:
-        logits_WC, tokens_WC = with_terms(sentence, search, logits_WV, logits_WC, tokens_WC)
+        logits_WC, tokens_WC = with_terms(
+            sentence, search, logits_WV, logits_WC, tokens_WC, edges_V2
+        )
         each = tokens_WC.shape[-1]
     sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
     # Li et al. (2016): a penalty per rank among the continuations of one hypothesis.
@@ -82,10 +84,20 @@ def beam_step(
 
 
 def with_terms(
-    sentence: Sentence, search: Search, logits_WV: Array, logits_WC: Array, tokens_WC: Array
+    sentence: Sentence,
+    search: Search,
+    logits_WV: Array,
+    logits_WC: Array,
+    tokens_WC: Array,
+    edges_V2: Array,
 ) -> tuple[Array, Array]:
-    """Add the tokens that bring a term on to the likeliest ones, each of them once."""
-    more_WC = next_tokens(sentence.terms_CKL, search.progress, search.t)
+    """Add to the likeliest tokens those that bring a term on, and one that begins a word.
+
+    Without that all of them might go on with the word that ends a term. Each token stands once.
+    """
+    next_WC = next_tokens(sentence.terms_CKL, search.progress, search.t)
+    begins_W = jnp.argmax(jnp.where(edges_V2[None, :, 0], -jnp.inf, logits_WV), axis=-1)
+    more_WC = jnp.concatenate([next_WC, begins_W[:, None]], axis=1)
     more_logits_WC = jnp.take_along_axis(logits_WV, more_WC, axis=1)
     tokens_WC = jnp.concatenate([tokens_WC, more_WC], axis=1)
     logits_WC = jnp.concatenate([logits_WC, more_logits_WC], axis=1)
