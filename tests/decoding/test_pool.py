@@ -81,7 +81,7 @@ def shapes(monkeypatch):
     seen, grown = [], pool.run_searches
 
     def watched(*arguments):
-        *_, state, _ = arguments
+        *_, state, _, _ = arguments
         B, _, T = state[1].live_tokens_WT.shape[-3:]
         seen.append((B, state[0].memory[0].mask_B11S.shape[-1], T))
         return grown(*arguments)
