@@ -89,8 +89,8 @@ def as_way(way: str) -> None:
     pool.run_searches = search_to_limits if way == "to limits" else SEARCH
 
 
-def to_limits(step, config, sentence, search):
-    grown = GROW(step, config, sentence, search)
+def to_limits(step, config, sentence, search, **edges):
+    grown = GROW(step, config, sentence, search, **edges)
     return dataclasses.replace(grown, busy=grown.t < sentence.limit)
 
 
