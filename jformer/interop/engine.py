@@ -95,8 +95,9 @@ def hypotheses_of(
     tokens_WT = np.full((len(outputs), lengths_W.max()), PAD, np.int32)
     for row_T, tokens in zip(tokens_WT, outputs, strict=True):
         row_T[: len(tokens)] = tokens
-    scores_W = np.array(scores)
-    return Hypotheses(tokens_WT, scores_W * length_penalty(lengths_W, config), scores_W)
+    # CTranslate2's own penalty is length^alpha, whatever beta is.
+    sums_W = np.array(scores) * lengths_W**config.length_penalty
+    return Hypotheses(tokens_WT, sums_W, sums_W / length_penalty(lengths_W, config))
 
 
 def check_decode(config: DecodeConfig) -> None:

@@ -28,6 +28,9 @@ def assert_engine_agrees(run, **decode):
         np.testing.assert_allclose(
             [x.log_prob for x in other], [x.log_prob for x in one], rtol=1e-3, atol=1e-3
         )
+        np.testing.assert_allclose(
+            [x.score for x in other], [x.score for x in one], rtol=1e-3, atol=1e-3
+        )
     assert len({one[0].text for one in ours}) > 5  # not the same for every source
 
 
@@ -48,6 +51,10 @@ def test_greedy_outputs_and_log_probabilities_of_the_papers_model_are_ours():
 )
 def test_greedy_outputs_and_log_probabilities_of_variants_are_ours(model):
     assert_engine_agrees(random_run(**model))
+
+
+def test_a_greedy_search_has_our_scores_under_our_length_penalty():
+    assert_engine_agrees(random_run(), length_penalty=0.6, length_penalty_beta=5.0)
 
 
 def test_a_beam_finds_the_same_lists_where_both_end_and_penalize_alike():
