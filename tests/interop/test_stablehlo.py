@@ -35,8 +35,10 @@ for n in range(2):
 # The first tokens once more, by the step alone.
 memory = programs["encode"](weights, source_BS)
 B, T = zeros_BT.shape
-H, K = memory["keys_values"][0][0].shape[1], memory["keys_values"][0][0].shape[3]
-cache = [[np.zeros((B, H, 1, T, K), np.float32)] * 2 for _ in memory["keys_values"]]
+_, H, K, _ = memory["keys_values"][0][0].shape
+U = memory["keys_values"][0][1].shape[3]
+empty = [np.zeros((B, H, K, 1, T), np.float32), np.zeros((B, H, 1, T, U), np.float32)]
+cache = [empty for _ in memory["keys_values"]]
 tokens_B, t = np.full(B, 1, np.int32), np.int32(0)
 logits_BV, cache = programs["step"](weights, tokens_B, t, cache, memory)
 np.save(folder / "first.npy", np.asarray(logits_BV)[:, 2:].argmax(axis=1) + 2)
