@@ -78,16 +78,17 @@ class Weights:
                 self._taken.add(name)
                 say(f"ignored     {name} {list(self._tensors[name].shape)}: {why}")
 
-    def is_table_of_sinusoids(self, name: str, D: int, columns: Any = slice(None)) -> bool:
+    def is_table_of_sinusoids(self, name: str, D: int, columns: np.ndarray | None = None) -> bool:
         """Return whether `columns` of a tensor are the paper's sinusoids, a row a position."""
         table = self._tensors[name]
         few_LD = table.reshape(-1, table.shape[-1])[:ROWS_COMPARED] if table.ndim else table
         if few_LD.ndim < 2 or few_LD.shape[1] != D or len(few_LD) < 2:
             return False
         # Theirs may be computed from logarithms, in float32 or less.
-        return np.allclose(few_LD[:, columns], sinusoids(np.arange(len(few_LD)), D), atol=1e-2)
+        few_LD = few_LD if columns is None else few_LD[:, columns]
+        return np.allclose(few_LD, sinusoids(np.arange(len(few_LD)), D), atol=1e-2)
 
-    def ignore_sinusoids(self, D: int, columns: Any = slice(None)) -> None:
+    def ignore_sinusoids(self, D: int, columns: np.ndarray | None = None) -> None:
         """Leave tables of the paper's sinusoids out: they are computed. Others stay unmatched."""
         for name in self.names:
             if self.is_table_of_sinusoids(name, D, columns):
