@@ -101,28 +101,18 @@ def hypotheses_of(
 
 
 def check_decode(config: DecodeConfig) -> None:
-    """Raise `UserError` for the first key that CTranslate2 cannot follow."""
+    """Raise `UserError` that names all keys that CTranslate2 cannot follow, with the way out."""
     beam = config.beam_size > 1
     followed = {
-        "search": config.search == "beam",
-        "diversity": config.diversity == 0,
-        "keep": not config.keep,
-        "early_stopping": config.early_stopping or not beam,
-        "length_penalty_beta": config.length_penalty_beta == 0
-        or config.length_penalty == 0
+        "search=beam": config.search == "beam",
+        "diversity=0": config.diversity == 0,
+        "keep=": not config.keep,
+        "early_stopping=true": config.early_stopping or not beam,
+        "length_penalty_beta=0": 0 in (config.length_penalty_beta, config.length_penalty)
         or not beam,
     }
-    needed = {
-        "search": "beam",
-        "diversity": 0,
-        "keep": "",
-        "early_stopping": True,
-        "length_penalty_beta": 0,
-    }
-    for name, follows in followed.items():
-        if not follows:
-            reason = f"--engine=ctranslate2 needs {name}={needed[name]}"
-            raise config.wrong(name, reason)
+    if needed := [f"--config.decode.{key}" for key, follows in followed.items() if not follows]:
+        raise UserError(f"--engine=ctranslate2: needs {' '.join(needed)}")
 
 
 def with_engine(run: Run, engine: str) -> EngineRun:

@@ -5,6 +5,7 @@ Files are safetensors, or PyTorch's, of which only tensors are read: nothing in 
 
 import math
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,9 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def read_pytorch(path: Path) -> dict[str, np.ndarray]:
     torch: Any = import_extra("torch", f"{path}: a file of PyTorch", "torch")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of protocols: the error says more
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(
             f"{path}: is no file of tensors alone, and nothing else is read, since that would run "

@@ -135,14 +135,14 @@ def test_what_the_format_cannot_hold_is_named(tmp_path, model, key):
 @pytest.mark.parametrize(
     ("decode", "key"),
     [
-        ({"search": "sampling"}, "search=sampling"),
-        ({"beam_size": 2, "diversity": 0.5}, "diversity=0.5"),
-        ({"beam_size": 2, "early_stopping": False}, "early_stopping=False"),
-        ({"beam_size": 2, "length_penalty_beta": 5.0}, "length_penalty_beta=5.0"),
+        ({"search": "sampling"}, "search=beam"),
+        ({"beam_size": 2, "diversity": 0.5}, "diversity=0"),
+        ({"beam_size": 2, "early_stopping": False}, "early_stopping=true"),
+        ({"beam_size": 2, "length_penalty_beta": 5.0}, "length_penalty_beta=0"),
     ],
 )
 def test_what_the_engine_cannot_follow_is_named(decode, key):
-    with pytest.raises(UserError, match=f"config.decode.{key}: --engine=ctranslate2 needs"):
+    with pytest.raises(UserError, match=f"--engine=ctranslate2: needs --config.decode.{key}$"):
         engine.with_engine(random_run(decode=decode), "ctranslate2")
 
 
