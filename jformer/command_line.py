@@ -35,7 +35,7 @@ EXAMPLES = {
     "workdir": "runs/tiny-phrases-en-de",
     "data": "PREFIX for PREFIX.en and PREFIX.de",
     "source": "'3.5 kilometers'",
-    "output": "attention.html",
+    "output": "PATH",
     "from": "weights.pt",
     "layout": "pytorch",
     "format": "ctranslate2",

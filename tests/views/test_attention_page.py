@@ -236,7 +236,7 @@ def test_the_command_writes_the_attention_of_the_runs_own_translation(tmp_path, 
     ("flags", "message"),
     [
         (["--output=x.html"], "--source is missing, as in --source='3.5 kilometers'"),
-        (["--source=1"], "--output is missing, as in --output=attention.html"),
+        (["--source=1"], "--output is missing, as in --output=PATH"),
         (
             ["--source=1", "--output=none/x.html"],
             "--output=none/x.html: cannot be written (No such",
