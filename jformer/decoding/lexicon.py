@@ -1,4 +1,4 @@
-"""Which terms an output must contain, by the text of its source."""
+"""Find the terms that the output for a source must contain, and read and spell them."""
 
 import functools
 import re

@@ -43,9 +43,8 @@ ARGUMENTS = (
 )
 
 State = tuple[Sentence, Search]
-Spellings = tuple[
-    list[int], list[int]
-]  # ids of a term at the beginning of an output, and elsewhere
+# The ids of a term at the beginning of an output, and elsewhere.
+Spellings = tuple[list[int], list[int]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,7 +19,7 @@ from jformer.config import PAD
 
 @struct.dataclass
 class Progress:
-    """What W hypotheses have of the terms."""
+    """The progress of W hypotheses in a sentence's terms: what is matched, ended and met."""
 
     matched_WCKL: Any  # whether the last l + 1 tokens are the first l + 1 of a spelling
     ended_WC: Any  # whether the last token ends the term

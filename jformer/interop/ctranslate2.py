@@ -16,7 +16,6 @@ from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import import_extra
 from jformer.interop.limits import check_common, check_model
 from jformer.interop.marian import matrix_of
-from jformer.model.positions import sinusoids, sinusoids_in_halves
 from jformer.run import Run
 
 QUANTIZATIONS = {"ctranslate2": "float32", "ctranslate2:int8": "int8"}
@@ -105,13 +104,11 @@ def specification(run: Run) -> Any:
 def positions_table(run: Run) -> np.ndarray:
     """Return what is added to the embeddings at each position that a text can have: (L, D)."""
     config = run.config.model
-    if config.positions == "learned":
-        return as_float32(run.params["position_embedding"]) * config.d_model**0.5
     length = max(MOST_POSITIONS, run.config.longest) + 1  # EOS
-    if config.positions == "none":
-        return np.zeros((length, config.d_model), np.float32)
-    encode = {"sinusoidal": sinusoids, "halves": sinusoids_in_halves}[config.positions]
-    return as_float32(encode(jnp.arange(length), config.d_model))
+    if config.positions == "learned":
+        length = config.max_positions
+    variables = {"params": run.params}
+    return as_float32(run.model.apply(variables, jnp.arange(length), method="encode_positions"))
 
 
 def set_layer(spec: Any, layer: Any) -> None:

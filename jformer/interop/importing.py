@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from jformer.config import BOS, PAD, Config, write_config
 from jformer.console import say
@@ -144,12 +145,10 @@ def in_our_rows(
 
 def check_complete(params: dict[str, Any], model: Transformer, source: Path) -> None:
     """Raise `UserError` that names each parameter of the model that has no value of its shape."""
-
-    def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
-        return {"/".join(key.key for key in path): leaf.shape for path, leaf in leaves}
-
-    given, needed = shapes(params), shapes(parameter_shapes(model))
+    given, needed = (
+        {name: leaf.shape for name, leaf in flatten_dict(tree, sep="/").items()}
+        for tree in (params, parameter_shapes(model))
+    )
     wrong = [f"{name} {list(needed[name])} is missing" for name in needed.keys() - given.keys()]
     wrong += [f"{name} {list(given[name])} has no place" for name in given.keys() - needed.keys()]
     wrong += [

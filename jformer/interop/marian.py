@@ -56,9 +56,13 @@ def check(config: ModelConfig, user: str) -> None:
     """Raise `UserError` for what Marian has no place for; `user` is the flag that asks for it."""
     check_common(config, user)
     check_model(
-        config, user, activation=("relu", "gelu", "silu"), norm_position=("post",),
-        positions=("sinusoidal",), tying=("all",),
-    )  # fmt: skip
+        config,
+        user,
+        activation=("relu", "gelu", "silu"),
+        norm_position=("post",),
+        positions=("sinusoidal",),
+        tying=("all",),
+    )
 
 
 def layer_leaves(stack: str, config: ModelConfig) -> dict[str, Leaf]:

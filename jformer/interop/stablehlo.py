@@ -5,6 +5,7 @@ are stored once, in weights.npz; signatures.json says what each program takes an
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from jax import export as jax_export
 
 from jformer.config import BOS, EOS, PAD
 from jformer.config.model import POSITIONS
+from jformer.decoding.ensemble import encode_sources
 from jformer.errors import import_extra
 from jformer.files import replace_file, write_object
 from jformer.interop.limits import check_model
@@ -68,15 +70,10 @@ def programs(model: Transformer, weights: Any) -> dict[str, tuple[Callable, tupl
     ids_B = jax.ShapeDtypeStruct((B,), jnp.int32)
     zeros_BT = jax.ShapeDtypeStruct((B, T), jnp.int32)
 
-    def encode(weights: Weights, source_BS: Array) -> dict[str, Any]:
-        return encode_source(model, weights, source_BS)
-
-    def step(weights: Weights, tokens_B: Array, t: Array, cache: Any, memory: Any) -> Any:
-        return decode_step(model, weights, tokens_B, t, cache, memory)
-
-    def greedy(weights: Weights, source_BS: Array, limits_B: Array, zeros_BT: Array) -> Array:
-        return greedy_search(model, weights, source_BS, limits_B, zeros_BT)
-
+    encode, step, greedy = (
+        functools.partial(function, model)
+        for function in (encode_source, decode_step, greedy_search)
+    )
     memory = jax.eval_shape(encode, shapes, source_BS)
     cache = jax.eval_shape(lambda: init_cache(model, B, T))
     t = jax.ShapeDtypeStruct((), jnp.int32)
@@ -89,9 +86,7 @@ def programs(model: Transformer, weights: Any) -> dict[str, tuple[Callable, tupl
 
 def encode_source(model: Transformer, weights: Weights, source_BS: Array) -> dict[str, Any]:
     """Return keys and values of the encoded sources for each decoder layer, and their mask."""
-    variables = {"params": unflatten_dict(weights, sep="/")}
-    memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory: Any = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+    [memory] = encode_sources((model,), (unflatten_dict(weights, sep="/"),), source_BS)
     return {"keys_values": [list(pair) for pair in memory.cross_kv], "mask": memory.mask_B11S}
 
 

@@ -138,7 +138,8 @@ def initial_params(
     taken, new, rows = flatten_dict(params, sep="/"), [], []
     for name, own in taken.items():
         words = name in ("embedding", "source_embedding", "output", "output_bias")
-        if name not in theirs or theirs[name].shape[words:] != own.shape[words:]:
+        first = int(words)  # the number of rows may differ
+        if name not in theirs or theirs[name].shape[first:] != own.shape[first:]:
             new.append(name)
             continue
         values = jax.device_get(theirs[name])
