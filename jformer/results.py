@@ -12,15 +12,17 @@ from typing import Any
 
 from jformer.config import Config
 from jformer.console import say
-from jformer.data.corpora import Split, existing, open_corpus, read_text, texts
-from jformer.data.pipeline import open_corpora, read_split
+from jformer.data.corpora import Corpus, existing, read_text, texts
+from jformer.data.pipeline import open_corpora, open_pairs, read_split
+from jformer.data.trees import Tree, trees_in, trees_of
 from jformer.errors import UserError
+from jformer.evaluation.bracketing import bracketing
 from jformer.evaluation.compare import compare
 from jformer.evaluation.named_sets import open_test_set
-from jformer.evaluation.scores import REPORTED, by_length, score
+from jformer.evaluation.scores import METRICS, REPORTED, by_length, score
 from jformer.files import read_object, write_object
 from jformer.plugins import plugin_hashes
-from jformer.run import Run
+from jformer.run import Run, Translation
 from jformer.rundir import RESULTS
 from jformer.training.loss import perplexity
 from jformer.training.provenance import versions
@@ -34,10 +36,11 @@ SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 
 @dataclasses.dataclass(frozen=True)
 class TestSet:
-    """Sources, and one list of references per translator."""
+    """Sources, and one list of references per translator; for a parser the trees, too."""
 
     sources: Sequence[str]
     references: Sequence[Sequence[str]]
+    trees: Sequence[Tree] = ()
 
     @property
     def sha256(self) -> str:
@@ -49,11 +52,13 @@ class TestSet:
 def own_test_sets(config: Config) -> dict[str, TestSet]:
     """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config.data, config.seed, False, config.plugins)
-    return {name: as_test_set(read_split(files, config.data)) for name, files in corpora.items()}
+    return {name: as_test_set(of_split, config) for name, of_split in corpora.items()}
 
 
-def as_test_set(split: Split) -> TestSet:
-    return TestSet(split.sources, [split.targets])
+def as_test_set(corpora: list[Corpus], config: Config) -> TestSet:
+    split = read_split(corpora, config.data)
+    trees = trees_of(corpora) if config.data.name == "parsing" else ()
+    return TestSet(split.sources, [split.targets], trees)
 
 
 def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
@@ -65,7 +70,9 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
     if name.startswith(SACREBLEU):
         found = TestSet(*open_test_set(name.removeprefix(SACREBLEU), source, target))
     else:
-        found = as_test_set(read_split([open_corpus(name, source, target)], config.data))
+        found = as_test_set([open_pairs(name, config.data)], config)
+    if more_references and found.trees:
+        raise UserError(f"--references={more_references}: a parser is scored by one tree alone")
     references = [*found.references]
     for path in filter(None, more_references.split(",")):
         stream = read_text(texts(existing(Path(path))), path, config.data.bad_lines)
@@ -75,7 +82,7 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
                 f"must be a reference for the same line"
             )
         references.append(stream)
-    return TestSet(found.sources, references)
+    return TestSet(found.sources, references, found.trees)
 
 
 def score_test_set(
@@ -85,12 +92,18 @@ def score_test_set(
 
     `against` is compared with the run; it translates with the same `config.decode`.
     """
+    if against is not None and test.trees:
+        raise UserError("--against: compares translations, and not trees")
     began = time.monotonic()
-    outputs = run.translate(test.sources)
+    found = [best[0] for best in run.hypotheses(test.sources)]
+    outputs = [one.text for one in found]
     seconds = time.monotonic() - began
-    scores = score(outputs, test.references, run.config.data.target_language)
+    if test.trees:
+        scores = parsing_scores(found, test, run.config)
+    else:
+        scores = score(outputs, test.references, run.config.data.target_language)
+        scores["by_length"] = by_length(test.sources, outputs, test.references)
     scores |= perplexity_of(run, test)
-    scores["by_length"] = by_length(test.sources, outputs, test.references)
     if against is not None:
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
@@ -98,6 +111,16 @@ def score_test_set(
     scores |= {"seconds": round(seconds, 1), "versions": versions(run.config.plugins)}
     scores |= identity(run, test)
     return scores, outputs
+
+
+def parsing_scores(found: Sequence[Translation], test: TestSet, config: Config) -> dict[str, Any]:
+    """Return the bracketing scores of trees, and how many outputs were trees without repair."""
+    trees = [*trees_in((one.text.encode() for one in found), "outputs")]
+    well_formed = sum(one.well_formed is True for one in found)
+    return {
+        **bracketing(trees, test.trees, with_tags=config.data.tags == "keep"),
+        "well_formed": 100 * well_formed / len(found),
+    }
 
 
 def score_all(
@@ -109,7 +132,8 @@ def score_all(
         number = len(test.sources)
         say(f"\nscoring {name}: {number:,} pairs ...")
         scores[name], outputs = score_test_set(run, test, against)
-        say(f"{name}: {number:,} pairs, BLEU {scores[name]['bleu']:.2f}")
+        main = "f1" if test.trees else "bleu"
+        say(f"{name}: {number:,} pairs, {METRICS[main].short} {scores[name][main]:.2f}")
         for i in range(0, number, -(-number // EXAMPLES_SHOWN)):
             say(f"  source     {test.sources[i]}")
             say(f"  reference  {test.references[0][i]}")

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jformer.data.trees import tree_of
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
 from jformer.decoding.attention import Attention, attention_of
@@ -30,15 +31,16 @@ from jformer.training.restore import Restored, restore, run_and_checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Translation:
-    """One output for a sentence. The fields after `complete` are set only with `details=True`."""
+    """One output for a sentence. Tokens and alignment are set only with `details=True`."""
 
-    text: str
+    text: str  # of a parser: a tree in Penn bracketing
     score: float  # log_prob with the length penalty, by which the search ranks
     log_prob: float  # of its tokens, and of EOS if it is complete
     complete: bool  # whether it ended with EOS, not at its length limit
     tokens: list[str] | None = None
     token_log_probs: list[float] | None = None  # one more than tokens, for EOS (of each part)
     alignment: list[tuple[int, int]] | None = None  # indices of source word and target word
+    well_formed: bool | None = None  # of a parser: whether the tree was one without repair
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,11 +110,12 @@ class Run(Restored):
             raise UserError("terms need a beam: config.decode.search=beam")
         found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line, terms)
         if not details:
-            return [[translation_of(one) for one in ones] for ones in found]
+            return run._with_trees(sentences, [[*map(translation_of, ones)] for ones in found])
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
         fewest = min(member.config.model.decoder_layers for member in (run, *run.others))
         forced = run._forced(pairs, run.config.decode.layer_to_align(fewest))
-        return [[detailed(one, forced, run.vocabularies) for one in ones] for ones in found]
+        outputs = [[detailed(one, forced, run.vocabularies) for one in ones] for ones in found]
+        return run._with_trees(sentences, outputs)
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
@@ -188,6 +191,17 @@ class Run(Restored):
         config.check()
         return dataclasses.replace(self, config=config)
 
+    def _with_trees(
+        self, sentences: Sequence[str], found: list[list[Translation]]
+    ) -> list[list[Translation]]:
+        """Return the outputs of a parser with trees of the sentences' words as their texts."""
+        if self.config.data.name != "parsing":
+            return found
+        return [
+            [as_tree(one, sentence) if sentence.strip() else one for one in ones]
+            for sentence, ones in zip(sentences, found, strict=True)
+        ]
+
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
         check_strings("sources", sources)
         check_strings("targets", targets)
@@ -217,6 +231,11 @@ def check_terms(terms: Sequence[tuple[str, str]]) -> None:
 
 def translation_of(one: Hypothesis) -> Translation:
     return Translation(one.text, one.score, one.log_prob, one.complete)
+
+
+def as_tree(one: Translation, sentence: str) -> Translation:
+    tree, well_formed = tree_of(one.text, sentence.split())
+    return dataclasses.replace(one, text=str(tree), well_formed=well_formed)
 
 
 def detailed(

@@ -7,9 +7,9 @@ from jformer.errors import UserError
 from jformer.schema import RATE, Section, choice, key, part
 
 NAMED = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
-DATASETS = ("phrases", *NAMED, "hub", "files", "given")
+DATASETS = ("phrases", *NAMED, "hub", "files", "parsing", "given")
 NORMALIZATIONS = ("none", "nfc", "nfkc", "lower")
-TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram")
+TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram", "words")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,21 +20,36 @@ class DataConfig(Section):
     source_language: str = key("en", "suffix of the source files; for phrases a CLDR locale")
     target_language: str = key("de", "suffix of the target files; for phrases a CLDR locale")
     directory: str = key(
-        "", "folder with the files of a named corpus; empty: from the hub", only_if=("name", *NAMED)
+        "",
+        "folder with the files of a named corpus; empty: from the hub; for parsing with .mrg files",
+        only_if=("name", *NAMED, "parsing"),
     )
     hub: str = key(
         "",
         "REPOSITORY[@REVISION] of the Hugging Face hub, or a folder of Parquet files",
         only_if=("name", "hub", *NAMED),
     )
-    train: str = key("", "training pairs: PREFIX, FILE.tsv or FILE.parquet, several by commas")
+    train: str = key(
+        "",
+        "training pairs: PREFIX, FILE.tsv or FILE.parquet, several by commas; for parsing, as for "
+        "validation and test, patterns of .mrg files by commas",
+    )
     weights: str = key(
         "", "how often an epoch repeats each training corpus, as 1,4; empty: once each"
     )
     validation: str = key(
-        "", "validation pairs: PREFIX, FILE.tsv or FILE.parquet", only_if=("name", "files")
+        "",
+        "validation pairs: PREFIX, FILE.tsv or FILE.parquet",
+        only_if=("name", "files", "parsing"),
     )
-    test: str = key("", "test pairs; empty: no test scores", only_if=("name", "files"))
+    test: str = key("", "test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
+    tags: str = key(
+        "XX",
+        "tags of the words in a linearised tree: XX for all, or keep",
+        "XX",
+        "keep",
+        only_if=("name", "parsing"),
+    )
     phrases: int = key(
         40_000, "number of pairs made for the corpus phrases", ">= 1000", "<= 10000000"
     )
@@ -48,7 +63,14 @@ class DataConfig(Section):
         ">= 2",
         "<= 32768",
     )
-    tokenizer: str = choice("sub-word algorithm; Section 5.1", *TOKENIZERS)
+    tokenizer: str = choice("sub-word algorithm, or words between spaces; Section 5.1", *TOKENIZERS)
+    target_tokenizer: str = key(
+        "same",
+        f"the same for the target: same, {', '.join(TOKENIZERS)}",
+        "same",
+        *TOKENIZERS,
+        only_if=("joint_vocabulary", "False"),
+    )
     vocabulary_size: int = key(
         37_000, "maximum number of entries; Section 5.1", ">= 260", "<= 10000000"
     )
@@ -94,6 +116,8 @@ class DataConfig(Section):
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
         needed = {"files": ("train", "validation"), "hub": ("hub",)}
+        if not self.directory:
+            needed["parsing"] = ("train", "validation")
         for name in needed.get(self.name, ()):
             if not getattr(self, name):
                 raise UserError(f"config.data.{name} is empty: set config.data.{name}=PATH")
@@ -105,6 +129,10 @@ class DataConfig(Section):
                 f"{self.assignment('directory')} is set too, and the text can come from one of "
                 f"them; leave one empty",
             )
+        listed = self.train or self.validation or self.test
+        if self.name == "parsing" and self.directory and listed:
+            reason = "trees are named by config.data.train, validation and test, too; set one"
+            raise self.wrong("directory", reason)
         if not (self.source_language and self.target_language):
             which = "target" if self.source_language else "source"
             raise UserError(f"config.data.{which}_language is empty: set it to a language as in de")

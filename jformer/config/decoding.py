@@ -63,6 +63,11 @@ class DecodeConfig(Section):
         f"some of {', '.join(KINDS)} with commas between; empty: none",
         only_if=BEAM,
     )
+    constraint: str = choice(
+        "what outputs may be: any tokens, or trees of all words of the source (data.name=parsing)",
+        "none",
+        "trees",
+    )
     long_texts: str = choice(
         "sources with more tokens than data.max_length: cut them, or split at sentences",
         "cut",

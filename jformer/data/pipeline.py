@@ -16,6 +16,8 @@ from jformer.data.datasets import open_folder
 from jformer.data.hub import open_hub
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import TokenPairs
+from jformer.data.treebank import matching, open_treebank
+from jformer.data.trees import open_trees
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.plugins import find_parts, naming_failures_in
@@ -38,6 +40,8 @@ def open_corpora(
             "validation=...); to score others, name them by --data=PAIRS"
         )
     languages = data.source_language, data.target_language
+    if data.name == "parsing":
+        return open_treebank(data, with_train)
     added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
     if own := find_parts(data, plugins).get(data.name):
         try:
@@ -56,6 +60,13 @@ def open_corpora(
         splits = open_hub(data, with_train)
     training = splits.pop("train", []) + added
     return {"train": training, **splits} if with_train else splits
+
+
+def open_pairs(name: str, data: DataConfig) -> Corpus:
+    """Open pairs that a command names: files as for training, for a parser of trees."""
+    if data.name == "parsing":
+        return open_trees(matching(name), data.tags)
+    return open_corpus(name, data.source_language, data.target_language)
 
 
 def read_split(corpora: list[Corpus], data: DataConfig) -> Split:

@@ -31,6 +31,7 @@ SIDES = ("source", "target")
 # The settings that a vocabulary depends on, besides the text.
 VOCABULARY_KEYS = (
     "tokenizer",
+    "target_tokenizer",
     "vocabulary_size",
     "vocabulary_sample",
     "joint_vocabulary",

@@ -8,6 +8,9 @@ characters. `byte_bpe` and `wordpiece` work on 256 characters that stand for byt
 has no byte fallback. `bpe` and `unigram` work on characters; unseen ones become UTF-8 bytes, the
 entries "<0x00>" to "<0xFF>". Text never matches these, since digits are split off: numbers of any
 length are thus copied digit by digit, too. Vocabularies loaded from other files may be lossy.
+
+`words` has an entry for each word between white space, and one for all that it does not know: it is
+for targets of a small closed vocabulary, as linearised trees.
 """
 
 import functools
@@ -41,7 +44,8 @@ FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
 MARK = "…"  # prefix of WordPiece entries within a word; unlike "##", it stands for no bytes
 # The entries that suffice for any text, before all learned ones.
 BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]}
-BASES |= {"bpe": FALLBACK, "unigram": FALLBACK}
+UNKNOWN = "<unk>"
+BASES |= {"bpe": FALLBACK, "unigram": FALLBACK, "words": [UNKNOWN]}
 
 NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
     "none": None,
@@ -62,6 +66,7 @@ CUTS = {
     "wordpiece": pre_tokenizers.Sequence([*TO_BYTES, CHOP]),
     "bpe": pre_tokenizers.Split(WORDS, "isolated"),
     "unigram": pre_tokenizers.Split(WORDS, "isolated"),
+    "words": pre_tokenizers.WhitespaceSplit(),
 }
 # All of these split before a space, so the words of a text can be encoded separately.
 BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
@@ -235,6 +240,9 @@ def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
         decoder = decoders.Sequence([decoders.Replace(MARK, ""), decoders.ByteLevel()])
     elif kind == "unigram":
         model, train = models.Unigram(), trainers.UnigramTrainer
+    elif kind == "words":
+        model, train = models.WordLevel(unk_token=UNKNOWN), trainers.WordLevelTrainer
+        decoder = None  # with spaces between
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer, tokenizer.decoder = CUTS[kind], decoder
     return tokenizer, train(vocab_size=size, special_tokens=BASES[kind], show_progress=False)
@@ -269,18 +277,18 @@ class Vocabularies(NamedTuple):
     ) -> "Vocabularies":
         """Learn from the pairs, read again for each side, or load the files that `data` names."""
 
-        def make(texts: Iterable[str], path: str) -> Vocabulary:
+        def make(texts: Iterable[str], path: str, kind: str) -> Vocabulary:
             if path:
                 return Vocabulary.bring(Path(path))
-            size, kind, normalization = data.vocabulary_size, data.tokenizer, data.normalization
-            return Vocabulary.train(texts, size, kind, normalization)
+            return Vocabulary.train(texts, data.vocabulary_size, kind, data.normalization)
 
         if data.joint_vocabulary:
-            both = make(chain.from_iterable(pairs()), data.vocabulary)
+            both = make(chain.from_iterable(pairs()), data.vocabulary, data.tokenizer)
             return cls(both, both)
+        of_target = data.tokenizer if data.target_tokenizer == "same" else data.target_tokenizer
         return cls(
-            make((source for source, _ in pairs()), data.source_vocabulary),
-            make((target for _, target in pairs()), data.vocabulary),
+            make((source for source, _ in pairs()), data.source_vocabulary, data.tokenizer),
+            make((target for _, target in pairs()), data.vocabulary, of_target),
         )
 
     @classmethod

@@ -8,31 +8,38 @@ then, the live ones are the result.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jformer.config import EOS, DecodeConfig
-from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
+from jformer.decoding.search import (
+    NO_RULES,
+    Rules,
+    Search,
+    Sentence,
+    length_penalty,
+    next_logits,
+)
 from jformer.decoding.terms import Progress, deal, follow, next_tokens, tokens_met
 
 BLOCK = 8  # tokens of which `top_tokens` looks at the largest first
 
 
 def beam_step(
-    step: Callable, config: DecodeConfig, sentence: Sentence, search: Search, edges_V2: Any = None
+    step: Callable,
+    config: DecodeConfig,
+    sentence: Sentence,
+    search: Search,
+    rules: Rules = NO_RULES,
 ) -> Search:
-    """Extend the hypotheses by one token. Axis C is that of the 2W best continuations.
-
-    For a search with terms, `edges_V2` says of each token whether it begins and ends within a word.
-    """
+    """Extend the hypotheses by one token. Axis C is that of the 2W best continuations."""
     W, t = config.beam_size, search.t
     # The first token continues one empty hypothesis, not W equal ones.
     copies_W = (t == 0) & (jnp.arange(W) > 0)
     sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
-    search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
+    search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
     if search.progress is not None:
         whole_W = jnp.all(search.progress.has_WC, axis=-1)
         logits_WV = logits_WV.at[:, EOS].set(jnp.where(whole_W, logits_WV[:, EOS], -jnp.inf))
@@ -41,7 +48,7 @@ def beam_step(
     logits_WC, tokens_WC = top_tokens(logits_WV, each)
     if search.progress is not None:
         logits_WC, tokens_WC = with_terms(
-            sentence, search, logits_WV, logits_WC, tokens_WC, edges_V2
+            sentence, search, logits_WV, logits_WC, tokens_WC, rules.edges_V2
         )
         each = tokens_WC.shape[-1]
     sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
@@ -51,7 +58,7 @@ def beam_step(
     if search.progress is None:
         _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
     else:
-        progress_M = progress_after(sentence, search, tokens_WC, edges_V2, t)
+        progress_M = progress_after(sentence, search, tokens_WC, rules.edges_V2, t)
         order_C = deal(ranked_WC.reshape(-1), tokens_met(sentence.terms_CKL, progress_M), 2 * W)
     parents_C = order_C // each
     sums_C, tokens_C = sums_WC.reshape(-1)[order_C], tokens_WC.reshape(-1)[order_C]

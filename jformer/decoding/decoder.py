@@ -16,7 +16,7 @@ import numpy as np
 from jformer.config import DecodeConfig
 from jformer.decoding.ensemble import Models
 from jformer.decoding.pool import Pool, Request
-from jformer.decoding.search import Hypotheses
+from jformer.decoding.search import NO_RULES, Hypotheses, Rules
 from jformer.errors import RunError, is_out_of_memory
 
 log = logging.getLogger(__name__)
@@ -35,18 +35,16 @@ class Decoder:
     max_length: int  # source positions, EOS included
     places: int  # sentences at a time; lowered where memory does not suffice
 
-    def find(
-        self, requests: Sequence[Request], edges_V2: np.ndarray | None = None
-    ) -> dict[int, Hypotheses]:
+    def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> dict[int, Hypotheses]:
         """Decode all requests: return the hypotheses by the number of the request.
 
-        Requests with terms need `edges_V2` of the vocabulary, see lexicon.py.
+        Requests with terms need `rules.edges_V2` of the vocabulary, see lexicon.py.
         """
         found: dict[int, Hypotheses] = {}
         while len(found) < len(requests):
             waiting = {n: each for n, each in enumerate(requests) if n not in found}
             try:
-                self._find(waiting, found, edges_V2)
+                self._find(waiting, found, rules)
             except jax.errors.JaxRuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -62,7 +60,7 @@ class Decoder:
         self,
         requests: dict[int, Request],
         found: dict[int, Hypotheses],
-        edges_V2: np.ndarray | None,
+        rules: Rules,
     ) -> None:
         """Decode the requests, in several threads if that pays, and add what is found."""
         order = sorted(requests, key=lambda n: (-requests[n].bucket, -len(requests[n].source)))
@@ -88,7 +86,7 @@ class Decoder:
             self.config,
             self.max_length,
             largest_terms(requests.values()),
-            edges_V2,
+            rules,
         )
         if len(order) <= self.places:
             # There is a place for each from the start: one shape, instead of one per bucket.

@@ -9,7 +9,7 @@ are enough of them to pay for a long one.
 import dataclasses
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,7 +21,9 @@ from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding import beam, ensemble, sampling
 from jformer.decoding.ensemble import Models
 from jformer.decoding.search import (
+    NO_RULES,
     Hypotheses,
+    Rules,
     Search,
     Sentence,
     advance,
@@ -55,6 +57,7 @@ class Request:
     prefix: list[int]
     seed: int
     terms: tuple[Spellings, ...] = ()  # that must stand in the output
+    words: int = 0  # number of words of the source, for a constraint
 
     @property
     def bucket(self) -> int:
@@ -73,8 +76,8 @@ class Pool:
     """The state of the searches on the device, and the number of the request in each place.
 
     It is refilled in parts of its rows. `max_length` is that of sources, EOS included; `terms` the
-    largest numbers of terms of a sentence and of tokens of a term, None without terms; `edges_V2`
-    is for these, see beam.py; `long` means that T suffices for every output of a bucket.
+    largest numbers of terms of a sentence and of tokens of a term, None without terms; `long` means
+    that T suffices for every output of a bucket.
     """
 
     def __init__(
@@ -84,12 +87,12 @@ class Pool:
         config: DecodeConfig,
         max_length: int,
         terms: tuple[int, int] | None,
-        edges_V2: np.ndarray | None,
+        rules: Rules,
         rows: int,
         parts: int,
         long: bool,
     ):
-        self._terms, self._edges_V2 = terms, None if terms is None else edges_V2
+        self._terms, self._rules = terms, rules
         self._params, self._config, self._max_length = params, config, max_length
         self._rows, self._always_long = rows, long
         compiled = {key: getattr(config, key) for key in COMPILED}
@@ -140,6 +143,7 @@ class Pool:
         prefix_RT = np.full((R, T), PAD, np.int32)
         limits_R = np.zeros(R, np.int32)
         seeds_R = np.zeros(R, np.int32)
+        words_R = np.zeros(R, np.int32)
         C, L = self._terms or (0, 0)
         terms_RCKL = np.full((R, C, 2, L), PAD, np.int32)
         places_R = np.full(R, self._rows)  # out of bounds: rows without a request are dropped
@@ -149,6 +153,7 @@ class Pool:
             prefix_RT[row, : len(request.prefix)] = request.prefix
             limits_R[row] = request.limit(config)
             seeds_R[row] = request.seed
+            words_R[row] = request.words
             for c, spellings in enumerate(request.terms):
                 for k, ids in enumerate(spellings):
                     terms_RCKL[row, c, k, : len(ids)] = ids
@@ -157,14 +162,15 @@ class Pool:
             self._numbers[place] = number
             self._buckets[place] = request.bucket
             self._t[place] = 0
-        new = (source_RS, prefix_RT, limits_R, seeds_R, terms_RCKL if self._terms else None)
+        terms = terms_RCKL if self._terms else None
+        new = (source_RS, prefix_RT, limits_R, seeds_R, words_R, terms)
         self._state = insert(*self._static, self._params, self._state, places_R, *new)
 
     def run(self, last: bool) -> Iterator[tuple[int, Hypotheses]]:
         """Search until a part of the pool is done, or all of it; yield and remove what is done."""
         waiting = ~self.occupied() | (self._t >= self._shape[1] - 1)
         enough = self._rows if last else min(self._rows, int(waiting.sum()) + self.part)
-        arguments = (self._params, self._keys, self._state, enough, self._edges_V2)
+        arguments = (self._params, self._keys, self._state, enough, self._rules)
         self._state, seen = run_searches(*self._static, *arguments)
         busy, t, found = jax.device_get(seen)
         self._t = np.where(self.occupied(), t, 0)
@@ -182,12 +188,13 @@ def init_searches(
     prefix_BT: Array,
     limit_B: Array,
     seed_B: Array,
+    words_B: Array,
     terms_BCKL: Array | None = None,
 ) -> State:
     """Encode the sources and return their searches before the first token."""
     W = config.beam_size if config.search == "beam" else config.n_best
     memory = ensemble.encode_sources(models, params, source_BS)
-    sentences_B = Sentence(memory, prefix_BT, limit_B, seed_B, terms_BCKL)
+    sentences_B = Sentence(memory, prefix_BT, limit_B, seed_B, terms_BCKL, words_B)
     cache = ensemble.init_cache(models, W, prefix_BT.shape[1])
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
@@ -204,7 +211,7 @@ def empty_state(
 ) -> State:
     """Return a pool without sentences."""
     of_terms = (B, terms[0], 2, terms[1]) if terms else None
-    shapes = ((B, S), (B, T), (B,), (B,), of_terms)
+    shapes = ((B, S), (B, T), (B,), (B,), (B,), of_terms)
     inputs = [shape and jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
     state = jax.eval_shape(functools.partial(init_searches, models, config), params, *inputs)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state)
@@ -243,7 +250,7 @@ def run_searches(
     keys: dict[str, Array],
     state: State,
     enough: Array,
-    edges_V2: Array | None = None,
+    rules: Rules = NO_RULES,
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
     """Advance until `enough` places wait; return the pool, and what the host needs to see of it.
 
@@ -251,10 +258,8 @@ def run_searches(
     """
     config = dataclasses.replace(config, **keys)
     sentences_B, searches_B = state
-    extend: Callable = sampling.sample_step
-    if config.search == "beam":
-        extend = functools.partial(beam.beam_step, edges_V2=edges_V2)
-    extend = functools.partial(extend, ensemble.make_step(models, params), config)
+    one_step = beam.beam_step if config.search == "beam" else sampling.sample_step
+    extend = functools.partial(one_step, ensemble.make_step(models, params), config, rules=rules)
     searches_B = advance(extend, sentences_B, searches_B, enough)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)
     return (sentences_B, searches_B), (searches_B.busy, searches_B.t, found_B)

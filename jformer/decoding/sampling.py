@@ -11,13 +11,26 @@ import jax.numpy as jnp
 from jax import Array
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.decoding.search import Search, Sentence, length_penalty, next_logits
+from jformer.decoding.search import (
+    NO_RULES,
+    Rules,
+    Search,
+    Sentence,
+    length_penalty,
+    next_logits,
+)
 
 
-def sample_step(step: Callable, config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+def sample_step(
+    step: Callable,
+    config: DecodeConfig,
+    sentence: Sentence,
+    search: Search,
+    rules: Rules = NO_RULES,
+) -> Search:
     """Extend each sample that is not finished by one token."""
     W, t = config.n_best, search.t
-    search, logits_WV, log_total_W = next_logits(step, config, sentence, search)
+    search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), sentence.seed), t)
     keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))
     tokens_W = jax.vmap(jax.random.categorical)(keys_W, filter_logits(logits_WV, config))

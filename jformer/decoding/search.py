@@ -37,6 +37,22 @@ class Sentence:
     limit: Any  # () maximum number of tokens, EOS counted; 0: there is no sentence
     seed: Any  # () seed of the samples, in addition to that of the config
     terms_CKL: Any = None  # that must stand in the output, see terms.py
+    words: Any = None  # () number of words of the source, for a constraint
+
+
+@struct.dataclass
+class Rules:
+    """What else says which tokens may come next, the same for all sentences.
+
+    A `constraint` has `allowed(tokens_WT, t, sentence)`, which returns the tokens (W, V) that may
+    stand at position t of hypotheses whose tokens before t are given.
+    """
+
+    edges_V2: Any = None  # of each token: whether it begins and ends within a word; for terms
+    constraint: Any = None
+
+
+NO_RULES = Rules()
 
 
 @struct.dataclass
@@ -121,7 +137,7 @@ def advance(
 
 
 def next_logits(
-    step: Callable, config: DecodeConfig, sentence: Sentence, search: Search
+    step: Callable, config: DecodeConfig, sentence: Sentence, search: Search, rules: Rules
 ) -> tuple[Search, Array, Array]:
     """Predict the tokens at t + 1.
 
@@ -137,10 +153,13 @@ def next_logits(
     tokens_V = jnp.arange(logits_WV.shape[-1])
     allowed_V = (tokens_V != PAD) & (tokens_V != BOS)
     allowed_V &= (tokens_V != EOS) | (t >= config.min_length)
-    allowed_V = jnp.where(forced == PAD, allowed_V, tokens_V == forced)
+    allowed_WV = jnp.broadcast_to(allowed_V, logits_WV.shape)
+    if rules.constraint is not None:
+        allowed_WV &= rules.constraint.allowed(search.live_tokens_WT, t, sentence)
+    allowed_WV = jnp.where(forced == PAD, allowed_WV, (tokens_V == forced)[None])
     search = dataclasses.replace(search, cache=cache, beam_indices_WT=beam_indices_WT)
     log_total_W = jax.nn.logsumexp(logits_WV, axis=-1)
-    return search, jnp.where(allowed_V[None], logits_WV, -jnp.inf), log_total_W
+    return search, jnp.where(allowed_WV, logits_WV, -jnp.inf), log_total_W
 
 
 def result_of(search: Search, config: DecodeConfig) -> Hypotheses:

@@ -15,11 +15,12 @@ import numpy as np
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.sentences import pieces
 from jformer.data.vocabulary import Vocabularies
+from jformer.decoding.brackets import well_formed
 from jformer.decoding.decoder import Decoder
 from jformer.decoding.lexicon import Term, edges, missing, spellings_in
 from jformer.decoding.pool import Request
 from jformer.decoding.risk import mean_utilities
-from jformer.decoding.search import Hypotheses
+from jformer.decoding.search import Hypotheses, Rules
 from jformer.errors import RunError, UserError
 from jformer.model.transformer import Transformer
 
@@ -76,9 +77,11 @@ def hypotheses(
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms))
     found: dict[int, list[Hypothesis]] = {}
     requests = [request for *_, request in asked]
-    with_terms = any(request.terms for request in requests)
-    edges_V2 = edges(vocabularies.target) if with_terms else None
-    for i, raw in decoder.find(requests, edges_V2).items():
+    rules = Rules(
+        edges(vocabularies.target) if any(request.terms for request in requests) else None,
+        well_formed(vocabularies.target) if decoder.config.constraint == "trees" else None,
+    )
+    for i, raw in decoder.find(requests, rules).items():
         number, first_word, request = asked[i]
         if np.isnan(raw.scores_W).any():
             raise RunError(
@@ -122,9 +125,10 @@ def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line, ter
         words, ends = texts[n].split(), [first_word for _, first_word in parts[1:]]
         for i, ((ids, first_word), end) in enumerate(zip(parts, [*ends, None], strict=True)):
             seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # fits int32
-            text = " ".join(words[first_word:end])
-            spelled = spellings_in(text, terms, kept, vocabularies.target)
-            yield n, first_word, Request(ids, [] if i else start, seed, spelled)
+            own_words = words[first_word:end]
+            spelled = spellings_in(" ".join(own_words), terms, kept, vocabularies.target)
+            request = Request(ids, [] if i else start, seed, spelled, len(own_words))
+            yield n, first_word, request
 
 
 def warn_of_missing(outputs: Sequence[tuple[str, Request]], vocabularies: Vocabularies) -> None:

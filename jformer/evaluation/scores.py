@@ -38,10 +38,20 @@ METRICS = {
     "bleu_moses_compounds": Metric("BLEU, and compounds split", "signature_moses_compounds"),
     "chrf": Metric("chrF", "signature_chrf", "chrF"),
     "ter": Metric("TER", "signature_ter"),
+    "f1": Metric("labelled F1", short="F1"),
+    "f1_interval": Metric("  95 % interval"),
+    "precision": Metric("  precision"),
+    "recall": Metric("  recall"),
+    "f1_short": Metric("  F1 up to 40 words"),
+    "exact_match": Metric("exact match, %"),
+    "crossing_brackets": Metric("crossing brackets a sentence"),
+    "no_crossing": Metric("sentences without, %"),
+    "tag_accuracy": Metric("tag accuracy"),
+    "well_formed": Metric("well-formed without repair, %", short="well-formed"),
     "perplexity": Metric("perplexity", short="PPL", digits=3),
 }
 SIGNATURES = {name: metric.signature for name, metric in METRICS.items() if metric.signature}
-REPORTED = ("bleu", "chrf", "perplexity")  # in a report of runs
+REPORTED = ("bleu", "chrf", "f1", "perplexity")  # in a report of runs
 SAMPLES = 1000  # of the bootstrap
 MOST_PAIRS = 20_000  # for the bootstrap: sacreBLEU holds all samples at once, 50 to 90 kB per pair
 # Upper bounds of the groups that are scored apart, in words of the source.

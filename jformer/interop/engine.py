@@ -18,7 +18,7 @@ import numpy as np
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding.decoder import Decoder
 from jformer.decoding.pool import Request
-from jformer.decoding.search import Hypotheses, length_penalty
+from jformer.decoding.search import NO_RULES, Hypotheses, Rules, length_penalty
 from jformer.errors import UserError
 from jformer.interop import ctranslate2
 from jformer.run import Run
@@ -44,9 +44,7 @@ class EngineDecoder(Decoder):
     translator: Any
     names: tuple[list[str], ...]  # of the tokens of the source and of the target
 
-    def find(
-        self, requests: Sequence[Request], edges_V2: np.ndarray | None = None
-    ) -> dict[int, Hypotheses]:
+    def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> dict[int, Hypotheses]:
         """Decode all requests: return the hypotheses by the number of the request."""
         if any(request.prefix or request.terms for request in requests):
             raise UserError("--engine=ctranslate2: has no prefixes and no terms; leave them out")
@@ -107,6 +105,7 @@ def check_decode(config: DecodeConfig) -> None:
         "search=beam": config.search == "beam",
         "diversity=0": config.diversity == 0,
         "keep=": not config.keep,
+        "constraint=none": config.constraint == "none",
         "early_stopping=true": config.early_stopping or not beam,
         "length_penalty_beta=0": 0 in (config.length_penalty_beta, config.length_penalty)
         or not beam,

@@ -212,7 +212,8 @@ def table(rows: list[Row]) -> list[list[str]]:
     for (split, short), name in itertools.product(names_of_test_sets(rows).items(), REPORTED):
         metric = METRICS[name]
         means = [spread(scores_of(row, split, name), metric.digits) for row in rows]
-        columns[f"{short} {metric.short}"] = means
+        if {*means} != {"-"}:
+            columns[f"{short} {metric.short}"] = means
     counts = [row.runs[0].parameters for row in rows]
     columns["parameters"] = ["-" if count is None else f"{count:,}" for count in counts]
     columns["FLOPs"] = [exponent(mean_spent(row, "flops")) for row in rows]

@@ -1,0 +1,187 @@
+"""Constituency trees in Penn bracketing, and as the targets of a translation (Section 6.3).
+
+A tree is linearised as by Vinyals et al. (2015): constituents as "(NP" and ")NP", and no words:
+each stands as its tag, by default as "XX". So a parser is a translator whose source has the words.
+
+Trees are read as EVALB compares them: without empty elements, function tags and the root TOP.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from jformer.data.corpora import Corpus, Row, texts
+from jformer.errors import UserError
+
+ANY_TAG = "XX"
+ROOTS = ("", "TOP", "ROOT", "S1")
+TOP = "TOP"  # the label of a root with several children
+EMPTY = "-NONE-"  # the tag of what is not written, as traces
+DEEPEST = 200
+PART = re.compile(r"[()]|[^\s()]+")
+FUNCTION = re.compile(r"(?<=.)[-=|].*")  # of NP-SBJ-1; "-LRB-" has none
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+    """A constituent with its children, or a word, whose `label` is its tag."""
+
+    label: str
+    children: tuple["Tree", ...] = ()
+    word: str = ""  # empty for a constituent
+
+    def leaves(self) -> list["Tree"]:
+        return [self] if self.word else [leaf for each in self.children for leaf in each.leaves()]
+
+    def words(self) -> list[str]:
+        return [leaf.word for leaf in self.leaves()]
+
+    def __str__(self) -> str:
+        """Return the tree in Penn bracketing."""
+        inside = self.word or " ".join(map(str, self.children))
+        return f"({self.label} {inside})"
+
+
+def read_trees(path: Path) -> Iterator[Tree]:
+    """Yield the trees of a file."""
+    return trees_in(texts(path), str(path))
+
+
+def trees_in(lines: Iterable[bytes], name: str) -> Iterator[Tree]:
+    """Yield the trees in lines, each on one or many of them; those without words are left out.
+
+    Raises `UserError` with the file's name and the line for brackets that are none of a tree.
+    """
+    stack: list[tuple[str, list[Tree], list[str]]] = []  # label, children and words of open ones
+    opened = 0  # the line where the tree begins
+    previous = ""
+    for number, line in enumerate(lines, start=1):
+        place = f"{name}:{number}"
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{place}: not UTF-8 ({error.reason}); mend it") from error
+        for part in PART.findall(text):
+            if part == "(":
+                opened = opened if stack else number
+                stack.append(("", [], []))
+                if len(stack) > DEEPEST:
+                    raise UserError(f"{place}: a tree of more than {DEEPEST} levels")
+            elif not stack:
+                raise UserError(f"{place}: {part!r} is outside of all brackets")
+            elif part == ")":
+                done = finished(*stack.pop(), place)
+                if stack:
+                    stack[-1][1].extend(done)
+                elif tree := normalised(done[0] if len(done) == 1 else Tree("", done)):
+                    yield tree
+            elif previous == "(":
+                stack[-1] = (part, [], [])
+            else:
+                stack[-1][2].append(part)
+            previous = part
+    if stack:
+        raise UserError(f"{name}:{opened}: the tree that begins here lacks {len(stack)} ')'")
+
+
+def finished(label: str, children: list[Tree], words: list[str], place: str) -> tuple[Tree, ...]:
+    """Return a constituent, or the words with the tag of a pair of brackets, mostly one."""
+    if words and children:
+        raise UserError(
+            f"{place}: ({label} has {words[0]!r} beside constituents; a word needs brackets with "
+            f"its tag, as in (NN word)"
+        )
+    if not (words or children):
+        raise UserError(f"{place}: ({label}) is empty; it needs a word or constituents")
+    if words:
+        return tuple(Tree(label, word=word) for word in words)
+    return (Tree(label, tuple(children)),)
+
+
+def normalised(tree: Tree) -> Tree | None:
+    """Return the tree as EVALB compares it; None if no word is left.
+
+    A root of one constituent is left out, and any other is labelled TOP.
+    """
+    kept = without_empty(tree)
+    if kept is None or (kept.label not in ROOTS and not kept.word):
+        return kept
+    children = (kept,) if kept.word else kept.children
+    if len(children) == 1 and not children[0].word:
+        return children[0]
+    return Tree(TOP, children)
+
+
+def without_empty(tree: Tree) -> Tree | None:
+    """Return a tree without function tags, empty elements and constituents of these alone."""
+    if tree.word:
+        return None if tree.label == EMPTY else tree
+    children = tuple(kept for child in tree.children if (kept := without_empty(child)))
+    label = FUNCTION.sub("", tree.label)
+    return Tree(label, children) if children else None
+
+
+def linearise(tree: Tree, tags: str) -> str:
+    """Return the tree as tokens with spaces between; `tags` is "XX" for all words, or "keep"."""
+    if tree.word:
+        return tree.label if tags == "keep" else ANY_TAG
+    inside = " ".join(linearise(child, tags) for child in tree.children)
+    return f"({tree.label} {inside} ){tree.label}"
+
+
+def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
+    """Return the tree of a linearised output for `words`, and whether the output was one itself.
+
+    Where it was none, constituents without words are left out, a closing bracket closes what is
+    open within its constituent, or nothing if there is none, and words without a tag stand at the
+    end. Several roots become one, labelled TOP.
+    """
+    roots: list[Tree] = []
+    stack: list[tuple[str, list[Tree]]] = [("", roots)]  # labels and children of what is open
+    left, well_formed = list(reversed(words)), True
+
+    def close() -> bool:
+        label, children = stack.pop()
+        if children:
+            stack[-1][1].append(Tree(label, tuple(children)))
+        return bool(children)
+
+    for token in text.split():
+        if token.startswith("("):
+            stack.append((token[1:], []))
+        elif not token.startswith(")"):
+            well_formed &= bool(left) and len(stack) > 1
+            if left:
+                stack[-1][1].append(Tree(token, word=left.pop()))
+        elif any(label == token[1:] for label, _ in stack[1:]):
+            well_formed &= stack[-1][0] == token[1:]
+            while stack[-1][0] != token[1:]:
+                close()
+            well_formed &= close()
+        else:
+            well_formed = False
+    well_formed &= len(stack) == 1 and not left
+    while len(stack) > 1:
+        close()
+    roots += [Tree(ANY_TAG, word=word) for word in reversed(left)]
+    if len(roots) == 1 and not roots[0].word:
+        return roots[0], well_formed
+    return Tree(TOP, tuple(roots)), False
+
+
+def open_trees(files: list[Path], tags: str) -> Corpus:
+    """Return sentences, their words with spaces between, and their linearised trees."""
+
+    def rows() -> Iterator[Row]:
+        for path in files:
+            for tree in read_trees(path):
+                yield " ".join(tree.words()), linearise(tree, tags)
+
+    name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    return Corpus((name, name), tuple(files), rows)
+
+
+def trees_of(corpora: Iterable[Corpus]) -> list[Tree]:
+    """Return the trees of corpora made by `open_trees`, in their order."""
+    return [tree for corpus in corpora for path in corpus.files for tree in read_trees(path)]
