@@ -12,9 +12,9 @@ from typing import Any
 
 from jformer.config import Config
 from jformer.console import say
-from jformer.data.corpora import Corpus, existing, read_text, texts
+from jformer.data.corpora import Split, existing, read_text, texts
 from jformer.data.pipeline import open_corpora, open_pairs, read_split
-from jformer.data.trees import Tree, trees_in, trees_of
+from jformer.data.trees import Tree, trees_in
 from jformer.errors import UserError
 from jformer.evaluation.bracketing import bracketing
 from jformer.evaluation.compare import compare
@@ -52,13 +52,11 @@ class TestSet:
 def own_test_sets(config: Config) -> dict[str, TestSet]:
     """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config.data, config.seed, False, config.plugins)
-    return {name: as_test_set(of_split, config) for name, of_split in corpora.items()}
+    return {name: as_test_set(read_split(files, config.data)) for name, files in corpora.items()}
 
 
-def as_test_set(corpora: list[Corpus], config: Config) -> TestSet:
-    split = read_split(corpora, config.data)
-    trees = trees_of(corpora) if config.data.name == "parsing" else ()
-    return TestSet(split.sources, [split.targets], trees)
+def as_test_set(split: Split) -> TestSet:
+    return TestSet(split.sources, [split.targets], split.trees)
 
 
 def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
@@ -70,7 +68,7 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
     if name.startswith(SACREBLEU):
         found = TestSet(*open_test_set(name.removeprefix(SACREBLEU), source, target))
     else:
-        found = as_test_set([open_pairs(name, config.data)], config)
+        found = as_test_set(read_split([open_pairs(name, config.data)], config.data))
     if more_references and found.trees:
         raise UserError(f"--references={more_references}: a parser is scored by one tree alone")
     references = [*found.references]

@@ -15,6 +15,10 @@ from jformer.schema import check_flags, flatten, help_text, thaw, walk
 CONFIG_FILES = sorted(path.stem for path in Path("configs").glob("*.py"))
 
 
+OF_ONE_DATA_SET = ("table3", "parsing")
+NEEDED_KEYS = {"files": ("train", "validation"), "hub": ("hub",), "parsing": ("directory",)}
+
+
 def edited(**changes):
     """The default config with `section__key=value` changed."""
     config = thaw(Config())
@@ -24,14 +28,31 @@ def edited(**changes):
     return config
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIG_FILES if name != "table3"])
+@pytest.mark.parametrize("name", [name for name in CONFIG_FILES if name not in OF_ONE_DATA_SET])
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_every_config_file_gives_a_valid_config_for_every_data_set(name, dataset):
     config = importlib.import_module(f"configs.{name}").get_config(dataset)
-    for key in {"files": ("train", "validation"), "hub": ("hub",)}.get(dataset, ()):
+    for key in NEEDED_KEYS.get(dataset, ()):
         config.data[key] = "somewhere"
     assert freeze(config).name == name
     assert freeze(config).data.name == dataset
+
+
+def test_the_parsers_sizes_are_those_of_the_paper_and_one_for_two_cores():
+    get_config = importlib.import_module("configs.parsing").get_config
+    small, paper = (freeze(edit_directory(get_config(size))) for size in ("small", "paper"))
+    assert (paper.model.num_layers, paper.model.d_model) == (4, 1024)
+    decode = paper.decode
+    assert (decode.beam_size, decode.length_penalty, decode.max_extra_length) == (21, 0.3, 300)
+    assert small.model.d_model < 256
+    assert small.decode.constraint == "trees"
+    with pytest.raises(UserError, match="no size 'smal'; did you mean small"):
+        get_config("smal")
+
+
+def edit_directory(config):
+    config.data.directory = "somewhere"
+    return config
 
 
 def test_small_corpora_have_small_vocabularies():
@@ -68,6 +89,17 @@ def test_the_default_is_the_papers_base_model():
             r"config\.data\.name=phrase: is unknown; did you mean phrases\?",
         ),
         ({"data__name": "files"}, r"config\.data\.train is empty: set config"),
+        ({"data__name": "parsing"}, r"config\.data\.train is empty: set config\.data\.directory="),
+        (
+            {"data__name": "parsing", "data__directory": "x", "data__train": "y"},
+            r"config\.data\.directory=x: trees are named by config\.data\.train",
+        ),
+        ({"decode__constraint": "trees"}, r"constraint=trees: is not for config\.data\.name=phr"),
+        ({"data__tags": "keep"}, r"tags=keep: is only for config\.data\.name=parsing"),
+        (
+            {"data__target_tokenizer": "words"},
+            r"target_tokenizer=words: is only for config\.data\.joint_vocabulary=False",
+        ),
         ({"data__name": "hub"}, r"config\.data\.hub is empty: set config"),
         (
             {"data__directory": "x"},
@@ -75,7 +107,7 @@ def test_the_default_is_the_papers_base_model():
         ),
         (
             {"data__name": "wmt14", "data__test": "x"},
-            r"test=x: is only for config\.data\.name=files$",
+            r"test=x: is only for config\.data\.name=files or parsing$",
         ),
         ({"data__name": "wmt14", "data__directory": "x", "data__hub": "y"}, "leave one empty"),
         (

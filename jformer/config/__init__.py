@@ -29,6 +29,16 @@ VOCABULARY_SIZES = {
     "tatoeba": 8000,
     "iwslt14": 10_000,
     "iwslt17": 16_000,
+    "parsing": 16_000,  # Section 6.3, for the Wall Street Journal alone
+}
+# A parser translates words into linearised trees.
+PARSING = {
+    "data.source_language": "words",
+    "data.target_language": "tree",
+    "data.joint_vocabulary": False,
+    "data.target_tokenizer": "words",
+    "model.tying": "output",
+    "decode.constraint": "trees",
 }
 RENAMED = {"consistency": "r_drop_alpha"}  # keys of config.train in runs made before 0.2
 
@@ -109,7 +119,9 @@ def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
     Whether there is such a data set is checked later, when it is known which plugins there are.
     """
     size = VOCABULARY_SIZES.get(dataset, DataConfig.vocabulary_size)
-    return thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
+    config = thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
+    config.update_from_flattened_dict(PARSING if dataset == "parsing" else {})
+    return config
 
 
 def freeze(config: config_dict.ConfigDict | dict, of_run: bool = False) -> Config:

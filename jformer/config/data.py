@@ -120,7 +120,10 @@ class DataConfig(Section):
             needed["parsing"] = ("train", "validation")
         for name in needed.get(self.name, ()):
             if not getattr(self, name):
-                raise UserError(f"config.data.{name} is empty: set config.data.{name}=PATH")
+                directory = "config.data.directory=FOLDER, or " if self.name == "parsing" else ""
+                raise UserError(
+                    f"config.data.{name} is empty: set {directory}config.data.{name}=PATH"
+                )
         if self.name == "given" and self.train:
             raise self.wrong("train", "all pairs are those given to jformer.train; leave it empty")
         if self.directory and self.hub:

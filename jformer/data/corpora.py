@@ -17,6 +17,7 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from jformer.errors import UserError, import_extra
 
@@ -50,6 +51,7 @@ class Split:
     sources: list[str]
     targets: list[str]
     places: Sequence[str] = ()  # of each pair, for messages; empty if not read from a corpus
+    trees: Sequence[Any] = ()  # whose words and linearised trees the pairs are, see trees.py
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -17,7 +17,7 @@ from jformer.data.hub import open_hub
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import TokenPairs
 from jformer.data.treebank import matching, open_treebank
-from jformer.data.trees import open_trees
+from jformer.data.trees import open_trees, trees_of
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.plugins import find_parts, naming_failures_in
@@ -82,7 +82,7 @@ def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
     if report.decisions:
         log.info("%s", "; ".join(report.lines()))
     places, sources, targets = map(list, zip(*pairs, strict=True))
-    return Split(sources, targets, places)
+    return Split(sources, targets, places, trees_of(corpora) if data.name == "parsing" else ())
 
 
 def open_data(config: Config) -> tuple[list[Corpus], dict[str, Split]]:

@@ -3,14 +3,7 @@
 Entry i of a tokenizer has the id i + 3, after PAD, BOS and EOS. The tokenizer's own special tokens
 are not matched, so "<s>" in a text is plain text.
 
-The kinds trained here are lossless: `decode(encode(text))` is the normalised text, whatever its
-characters. `byte_bpe` and `wordpiece` work on 256 characters that stand for bytes, since WordPiece
-has no byte fallback. `bpe` and `unigram` work on characters; unseen ones become UTF-8 bytes, the
-entries "<0x00>" to "<0xFF>". Text never matches these, since digits are split off: numbers of any
-length are thus copied digit by digit, too. Vocabularies loaded from other files may be lossy.
-
-`words` has an entry for each word between white space, and one for all that it does not know: it is
-for targets of a small closed vocabulary, as linearised trees.
+The kinds of tokenizers that are trained here are those of subwords.py.
 """
 
 import functools
@@ -19,16 +12,16 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain, count, islice, pairwise, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models
 
 from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data.ragged import Ragged
+from jformer.data.subwords import BASES, CUTS, FALLBACK, NORMALIZERS, settle, untrained
 from jformer.data.tokenizer_file import bring_tokenizer, read_tokenizer
 from jformer.errors import UserError
 from jformer.files import replace_file
@@ -39,35 +32,6 @@ assert sorted([PAD, BOS, EOS]) == list(range(FIRST))
 PART = 50_000  # texts encoded together; the library takes kilobytes for each meanwhile
 WORDS_KEPT = 200_000  # maximum number of words whose ids are cached, in about 70 MB
 
-BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
-FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
-MARK = "…"  # prefix of WordPiece entries within a word; unlike "##", it stands for no bytes
-# The entries that suffice for any text, before all learned ones.
-BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]}
-UNKNOWN = "<unk>"
-BASES |= {"bpe": FALLBACK, "unigram": FALLBACK, "words": [UNKNOWN]}
-
-NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
-    "none": None,
-    "nfc": normalizers.NFC(),
-    "nfkc": normalizers.NFKC(),
-    "lower": normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]),
-}
-TO_BYTES: list[Any] = [
-    pre_tokenizers.Digits(individual_digits=True),
-    pre_tokenizers.ByteLevel(add_prefix_space=False),
-]
-# WordPiece takes time quadratic in a word's length, and fails on words over 100 characters.
-CHOP = pre_tokenizers.Split(Regex(".{1,100}"), "isolated")
-# GPT-2's pattern, except that digits are single and accents and vowel signs stay with letters.
-WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
-CUTS = {
-    "byte_bpe": pre_tokenizers.Sequence(TO_BYTES),
-    "wordpiece": pre_tokenizers.Sequence([*TO_BYTES, CHOP]),
-    "bpe": pre_tokenizers.Split(WORDS, "isolated"),
-    "unigram": pre_tokenizers.Split(WORDS, "isolated"),
-    "words": pre_tokenizers.WhitespaceSplit(),
-}
 # All of these split before a space, so the words of a text can be encoded separately.
 BY_WORDS = [(str(cut), str(how)) for cut in CUTS.values() for how in NORMALIZERS.values()]
 
@@ -225,44 +189,6 @@ class Vocabulary:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Return the text of each token, or its number as in "#2" if it has none, such as EOS."""
         return [self.decode([token]) or f"#{token}" for token in ids]
-
-
-def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
-    """Return an empty tokenizer, and the trainer that gives it at most `size` entries."""
-    model: Any = models.BPE(byte_fallback=kind == "bpe")
-    decoder: Any = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    train: Any = trainers.BpeTrainer
-    if kind == "byte_bpe":
-        decoder = decoders.ByteLevel()
-    elif kind == "wordpiece":
-        model = models.WordPiece(continuing_subword_prefix=MARK)
-        train = partial(trainers.WordPieceTrainer, continuing_subword_prefix=MARK)
-        decoder = decoders.Sequence([decoders.Replace(MARK, ""), decoders.ByteLevel()])
-    elif kind == "unigram":
-        model, train = models.Unigram(), trainers.UnigramTrainer
-    elif kind == "words":
-        model, train = models.WordLevel(unk_token=UNKNOWN), trainers.WordLevelTrainer
-        decoder = None  # with spaces between
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer, tokenizer.decoder = CUTS[kind], decoder
-    return tokenizer, train(vocab_size=size, special_tokens=BASES[kind], show_progress=False)
-
-
-def settle(vocab: list[list]) -> list[list]:
-    """Make a Unigram's entries and scores the same after every training on the same texts.
-
-    Its trainer sums floats in the order of a hash table, so the last digits of a score are random.
-    So is the order in which characters unused by EM get the scores floor, floor + 0.0001 and so on,
-    where floor is the least score. Here all of these characters get the floor.
-    """
-    pieces = vocab[len(FALLBACK) :]
-    floor = min((score for _, score in pieces), default=0.0)
-    unused = floor + 0.0001 * sum(len(piece) == 1 for piece, _ in pieces)
-    settled = [
-        [piece, round(floor if len(piece) == 1 and score < unused else score, 6)]
-        for piece, score in pieces
-    ]
-    return vocab[: len(FALLBACK)] + sorted(settled, key=lambda entry: (-entry[1], entry[0]))
 
 
 class Vocabularies(NamedTuple):

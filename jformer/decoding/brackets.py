@@ -13,7 +13,8 @@ from flax import struct
 from jax import Array
 
 from jformer.config import EOS
-from jformer.data.vocabulary import UNKNOWN, Vocabulary
+from jformer.data.subwords import UNKNOWN
+from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.search import Sentence
 
 

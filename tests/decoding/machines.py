@@ -17,7 +17,7 @@ import numpy as np
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding import beam, sampling
-from jformer.decoding.search import Sentence, advance, init_search, result_of
+from jformer.decoding.search import Rules, Sentence, advance, init_search, result_of
 
 # All machines and searches have these sizes, so that each way to search is compiled once.
 STATES, V, T, B = 37, 8, 8, 3
@@ -98,7 +98,7 @@ def started(sentences_B, W, T):
 def advanced(config, keys, sentences_B, searches_B, enough):
     grow = sampling.sample_step
     if config.search == "beam":
-        grow = functools.partial(beam.beam_step, edges_V2=jnp.asarray(EDGES_V2))
+        grow = functools.partial(beam.beam_step, rules=Rules(edges_V2=jnp.asarray(EDGES_V2)))
     grow = functools.partial(grow, step, dataclasses.replace(config, **keys))
     sentences_B = within(sentences_B, searches_B.live_tokens_WT.shape[-1])
     return advance(grow, sentences_B, searches_B, enough)

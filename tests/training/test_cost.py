@@ -128,7 +128,7 @@ def test_the_search_of_base_lowers_for_tpu_and_cuda():
     model = Transformer(BASE.model, BASE.data.vocabulary_size)
     S, T = 48, 48 + 50
     params = (abstract_params(model),)
-    shapes = (8, S), (8, T), (8,), (8,)  # sources, prefixes, limits, seeds
+    shapes = (8, S), (8, T), (8,), (8,), (8,)  # sources, prefixes, limits, seeds, words
     new = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
 
     @jax.jit

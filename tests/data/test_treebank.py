@@ -1,0 +1,76 @@
+"""Which files of a treebank are which split."""
+
+import dataclasses
+
+import pytest
+
+from jformer.config import DataConfig
+from jformer.data.pipeline import open_corpora, read_split
+from jformer.errors import UserError
+
+PARSING = DataConfig(name="parsing")
+
+
+def write(folder, **trees):
+    """Write files of one tree, whose word is told by the name's value."""
+    for name, word in trees.items():
+        path = folder / (name.replace("__", "/").replace("_", ".") + ".mrg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"(S (NN {word}))\n")
+
+
+def sources(data, with_train=True):
+    corpora = open_corpora(data, 0, with_train)
+    return {
+        split: [read_split([one], data).sources for one in of_split]
+        for split, of_split in corpora.items()
+    }
+
+
+def test_splits_are_told_by_the_names_of_files_and_a_test_set_by_that_of_its_corpus(tmp_path):
+    write(tmp_path, gum_train="a", gum_dev="b", gum_test="c", craft_train="d", craft_test="e")
+    (tmp_path / "README.md").write_text("no tree")
+    data = dataclasses.replace(PARSING, directory=str(tmp_path))
+    assert sources(data) == {
+        "train": [["d"], ["a"]],
+        "validation": [["b"]],
+        "craft.test": [["e"]],
+        "gum.test": [["c"]],
+    }
+    assert sources(data, with_train=False).keys() == {"validation", "craft.test", "gum.test"}
+
+
+def test_splits_are_told_by_the_names_of_folders(tmp_path):
+    write(tmp_path, train__2="b", train__1="a", dev__x="c", test__x="d")
+    data = dataclasses.replace(PARSING, directory=str(tmp_path))
+    assert sources(data) == {"train": [["a", "b"]], "validation": [["c"]], "test": [["d"]]}
+
+
+def test_the_sections_of_the_wall_street_journal_are_its_usual_splits(tmp_path):
+    for section in range(25):
+        write(tmp_path, **{f"wsj__{section:02}__x": f"w{section}"})
+    data = dataclasses.replace(PARSING, directory=str(tmp_path))
+    expected = {"train": [[f"w{n}" for n in range(2, 22)]], "validation": [["w22"]]}
+    assert sources(data) == {**expected, "test": [["w23"]]}
+
+
+def test_splits_may_be_patterns_of_files(tmp_path):
+    write(tmp_path, a1="a", a2="b", b="c", c="d")
+    names = {"train": "a*.mrg", "validation": "b.mrg", "test": "c.mrg"}
+    data = dataclasses.replace(PARSING, **{k: f"{tmp_path}/{v}" for k, v in names.items()})
+    assert sources(data) == {"train": [["a", "b"]], "validation": [["c"]], "test": [["d"]]}
+
+
+def test_a_pattern_without_a_file_is_named(tmp_path):
+    data = dataclasses.replace(PARSING, train=f"{tmp_path}/*.mrg", validation="b")
+    with pytest.raises(UserError, match=r"/\*\.mrg: there is no such file"):
+        open_corpora(data, 0)
+
+
+def test_a_folder_that_lacks_a_split_is_told(tmp_path):
+    write(tmp_path, train="a")
+    data = dataclasses.replace(PARSING, directory=str(tmp_path))
+    with pytest.raises(UserError, match=r"no \.mrg or \.mrg\.gz file with dev/val/.* in its name"):
+        open_corpora(data, 0)
+    with pytest.raises(UserError, match="nowhere: is no directory"):
+        open_corpora(dataclasses.replace(PARSING, directory=str(tmp_path / "nowhere")), 0)
