@@ -92,9 +92,12 @@ def text_row(number: int, source: str, found: Sequence[Translation]) -> str:
 
 
 def json_row(number: int, source: str, found: Sequence[Translation]) -> str:
-    outputs = [
-        dataclasses.asdict(one) | {"alignment": pharaoh(one.alignment or [])} for one in found
-    ]
+    outputs = []
+    for one in found:
+        fields = dataclasses.asdict(one) | {"alignment": pharaoh(one.alignment or [])}
+        if one.well_formed is None:
+            del fields["well_formed"]  # only a parser's outputs have it
+        outputs.append(fields)
     return as_json({"line": number, "source": source, "outputs": outputs})
 
 

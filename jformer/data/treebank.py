@@ -27,7 +27,7 @@ def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]
     the corpus gum, whose test set is "gum.test".
     """
     files = in_folder(Path(data.directory)) if data.directory else by_patterns(data)
-    splits = {}
+    splits: dict[str, list[Corpus]] = {}
     for split, of_split in files.items():
         corpora = {name: open_trees(paths, data.tags) for name, paths in of_split.items()}
         if split == "test":

@@ -79,11 +79,17 @@ def beam_step(
     )
     ending_sums_W = jnp.where(ends_C, sums_C, -jnp.inf)[:W]
     search = add_finished(search, histories_CT[:W], ending_sums_W, config)
+    return settle(config, sentence, search)
+
+
+def settle(config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+    """Mark a search that is done: no live hypothesis can enter the finished ones, or the limit."""
+    sums_W = search.live_sums_W
     # Sums only fall, and the length penalty divides them by at most its value at the limit.
     best_possible = sums_W[0] / length_penalty(sentence.limit, config)
     worst = search.finished_scores_W[config.n_best - 1]
     # A greedy search is done with its first EOS.
-    settled = worst >= best_possible if W > 1 else worst != -jnp.inf
+    settled = worst >= best_possible if len(sums_W) > 1 else worst != -jnp.inf
     settled |= config.early_stopping & (search.finished_scores_W[-1] != -jnp.inf)
     busy = ~settled & (search.t < sentence.limit)
     given_up = ~busy & (search.finished_scores_W[0] > -jnp.inf)

@@ -445,6 +445,7 @@ def settings_of(**changes):
     defaults = {
         "vocabulary_size": 600, "joint_vocabulary": True, "tokenizer": "byte_bpe",
         "normalization": "none", "vocabulary": "", "source_vocabulary": "",
+        "target_tokenizer": "same",
     }  # fmt: skip
     return types.SimpleNamespace(**{**defaults, **changes})
 
