@@ -95,6 +95,10 @@ def test_the_default_is_the_papers_base_model():
             r"config\.data\.directory=x: trees are named by config\.data\.train",
         ),
         ({"decode__constraint": "trees"}, r"constraint=trees: is not for config\.data\.name=phr"),
+        (
+            {"data__name": "parsing", "decode__constraint": "trees"},
+            r"constraint=trees: needs config\.data\.target_tokenizer=words",
+        ),
         ({"data__tags": "keep"}, r"tags=keep: is only for config\.data\.name=parsing"),
         (
             {"data__target_tokenizer": "words"},

@@ -99,6 +99,8 @@ class Config(Section):
         self.decode.check(model.decoder_layers)
         if self.decode.constraint == "trees" and data.name != "parsing":
             raise self.decode.wrong("constraint", f"is not for {data.assignment('name')}")
+        if self.decode.constraint == "trees" and data.target_tokenizer != "words":
+            raise self.decode.wrong("constraint", "needs config.data.target_tokenizer=words")
         if train.batch_tokens < data.max_length:
             reason = (
                 f"one pair may be as long as data.max_length={data.max_length}; raise the one or "

@@ -9,7 +9,7 @@ from jformer.schema import RATE, Section, choice, key, part
 NAMED = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
 DATASETS = ("phrases", *NAMED, "hub", "files", "parsing", "given")
 NORMALIZATIONS = ("none", "nfc", "nfkc", "lower")
-TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram", "words")
+TOKENIZERS = ("byte_bpe", "bpe", "wordpiece", "unigram", "words", "word_classes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +45,10 @@ class DataConfig(Section):
     test: str = key("", "test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
     tags: str = key(
         "XX",
-        "tags of the words in a linearised tree: XX for all, or keep",
+        "what stands for a word in a linearised tree: XX, its tag (keep), or its number",
         "XX",
         "keep",
+        "number",
         only_if=("name", "parsing"),
     )
     phrases: int = key(

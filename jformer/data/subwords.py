@@ -7,9 +7,12 @@ entries "<0x00>" to "<0xFF>". Text never matches these, since digits are split o
 length are thus copied digit by digit, too. Vocabularies loaded from other files may be lossy.
 
 `words` has an entry for each word between white space, and one for all that it does not know: it is
-for targets of a small closed vocabulary, as linearised trees.
+for targets of a small closed vocabulary, as linearised trees. `word_classes` is for their sources:
+words that were seen once or never are entries such as "<unk>~ing", by their shape and ending.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -21,7 +24,8 @@ MARK = "…"  # prefix of WordPiece entries within a word; unlike "##", it stand
 # The entries that suffice for any text, before all learned ones.
 BASES = {"byte_bpe": BYTES, "wordpiece": BYTES + [MARK + byte for byte in BYTES]}
 UNKNOWN = "<unk>"
-BASES |= {"bpe": FALLBACK, "unigram": FALLBACK, "words": [UNKNOWN]}
+BASES |= {"bpe": FALLBACK, "unigram": FALLBACK, "words": [UNKNOWN], "word_classes": [UNKNOWN]}
+CLASS_AT_LEAST = 4  # words of which a class has an entry
 
 NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
     "none": None,
@@ -43,6 +47,7 @@ CUTS = {
     "bpe": pre_tokenizers.Split(WORDS, "isolated"),
     "unigram": pre_tokenizers.Split(WORDS, "isolated"),
     "words": pre_tokenizers.WhitespaceSplit(),
+    "word_classes": pre_tokenizers.WhitespaceSplit(),
 }
 
 
@@ -65,6 +70,29 @@ def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer, tokenizer.decoder = CUTS[kind], decoder
     return tokenizer, train(vocab_size=size, special_tokens=BASES[kind], show_progress=False)
+
+
+def with_classes(texts: Iterable[str], size: int) -> Tokenizer:
+    """Learn at most `size` entries: words that were seen twice, and classes of those seen once."""
+    counts = Counter(word for text in texts for word in text.split())
+    words = [word for word, n in counts.most_common() if n > 1]
+    once = Counter(kind for word, n in counts.items() if n == 1 for kind in classes(word))
+    kinds = [kind for kind, n in once.most_common(size // 4) if n >= CLASS_AT_LEAST]
+    entries = [UNKNOWN, *kinds, *words][:size]
+    ids = {entry: number for number, entry in enumerate(entries)}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = CUTS["word_classes"]
+    return tokenizer
+
+
+def classes(word: str) -> list[str]:
+    """Return the classes of a word without an entry, the closest first.
+
+    A class is of digits ("#"), a capital first ("^"), hyphens ("-") and up to four last letters.
+    """
+    digits, capital = any(map(str.isdigit, word)), word[0].isupper()
+    shape = UNKNOWN + "#" * digits + "^" * capital + "-" * ("-" in word)
+    return [f"{shape}~{word.lower()[-n:]}" for n in (4, 3, 2, 1)] + [shape]
 
 
 def settle(vocab: list[list]) -> list[list]:

@@ -1,7 +1,8 @@
 """Constituency trees in Penn bracketing, and as the targets of a translation (Section 6.3).
 
 A tree is linearised as by Vinyals et al. (2015): constituents as "(NP" and ")NP", and no words:
-each stands as its tag, by default as "XX". So a parser is a translator whose source has the words.
+each stands as "XX", as its tag or as its number in the sentence. So a parser is a translator whose
+source has the words.
 
 Trees are read as EVALB compares them: without empty elements, function tags and the root TOP.
 """
@@ -9,9 +10,11 @@ Trees are read as EVALB compares them: without empty elements, function tags and
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 from jformer.data.corpora import Corpus, Row, texts
+from jformer.data.subwords import UNKNOWN
 from jformer.errors import UserError
 
 ANY_TAG = "XX"
@@ -123,11 +126,22 @@ def without_empty(tree: Tree) -> Tree | None:
 
 
 def linearise(tree: Tree, tags: str) -> str:
-    """Return the tree as tokens with spaces between; `tags` is "XX" for all words, or "keep"."""
-    if tree.word:
-        return tree.label if tags == "keep" else ANY_TAG
-    inside = " ".join(linearise(child, tags) for child in tree.children)
-    return f"({tree.label} {inside} ){tree.label}"
+    """Return the tree as tokens with spaces between.
+
+    A word is "XX", with `tags` "keep" its tag, with "number" its number, from 1.
+    """
+    numbers = count(1)
+
+    def tokens(part: Tree) -> Iterator[str]:
+        if part.word:
+            yield {"XX": ANY_TAG, "keep": part.label, "number": str(next(numbers))}[tags]
+            return
+        yield f"({part.label}"
+        for child in part.children:
+            yield from tokens(child)
+        yield f"){part.label}"
+
+    return " ".join(tokens(tree))
 
 
 def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
@@ -151,9 +165,12 @@ def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
         if token.startswith("("):
             stack.append((token[1:], []))
         elif not token.startswith(")"):
+            number = len(words) - len(left) + 1
             well_formed &= bool(left) and len(stack) > 1
+            well_formed &= not token.isdecimal() or int(token) == number
             if left:
-                stack[-1][1].append(Tree(token, word=left.pop()))
+                tag = ANY_TAG if token.isdecimal() or token == UNKNOWN else token
+                stack[-1][1].append(Tree(tag, word=left.pop()))
         elif any(label == token[1:] for label, _ in stack[1:]):
             well_formed &= stack[-1][0] == token[1:]
             while stack[-1][0] != token[1:]:

@@ -21,7 +21,17 @@ from tokenizers import Tokenizer, models
 
 from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data.ragged import Ragged
-from jformer.data.subwords import BASES, CUTS, FALLBACK, NORMALIZERS, settle, untrained
+from jformer.data.subwords import (
+    BASES,
+    CUTS,
+    FALLBACK,
+    NORMALIZERS,
+    UNKNOWN,
+    classes,
+    settle,
+    untrained,
+    with_classes,
+)
 from jformer.data.tokenizer_file import bring_tokenizer, read_tokenizer
 from jformer.errors import UserError
 from jformer.files import replace_file
@@ -47,6 +57,8 @@ class Vocabulary:
             tokenizer.model.dropout = None  # some published files set it, which makes ids random
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
+        entries = tokenizer.get_vocab() if isinstance(tokenizer.model, models.WordLevel) else {}
+        self._has_classes = any(entry.startswith(f"{UNKNOWN}~") for entry in entries)
         self._remembering = threading.Lock()  # threads that encode at the same time share the words
         self._forget()
 
@@ -60,6 +72,12 @@ class Vocabulary:
         cls, texts: Iterable[str], size: int, kind: str = "byte_bpe", normalization: str = "none"
     ) -> "Vocabulary":
         """Learn at most `size` entries, PAD, BOS and EOS included; a small corpus yields fewer."""
+        if kind == "word_classes":
+            normalizer = NORMALIZERS[normalization]
+            normal = (normalizer.normalize_str(text) if normalizer else text for text in texts)
+            tokenizer = with_classes(normal, size - FIRST)
+            tokenizer.normalizer = normalizer
+            return cls(tokenizer)
         needed = set(BASES[kind])
         first = FIRST + (kind == "unigram")  # its trainer learns at least one entry
         tokenizer, trainer = untrained(kind, max(size, first + len(needed)) - FIRST)
@@ -154,10 +172,10 @@ class Vocabulary:
         """Return the tokenizer's own ids of each word, and remember them."""
         numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64)
         missing = list(islice(self._numbers, len(self._words), None))
-        encodings = self._tokenizer.encode_batch(
-            [unit[1:] if unit[0] == "\n" else f" {unit}" for unit in missing],
-            add_special_tokens=False,
-        )
+        texts = [unit[1:] if unit[0] == "\n" else f" {unit}" for unit in missing]
+        if self._has_classes:
+            texts = [" ".join(map(self._entry, text.split())) for text in texts]
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         starts = [a != b for part in encodings for a, b in pairwise([None, *part.word_ids])]
         new = Ragged.from_rows([part.ids for part in encodings], np.array(starts, bool))
         self._words = self._words.followed_by(new)
@@ -165,6 +183,14 @@ class Vocabulary:
         if len(self._numbers) > WORDS_KEPT or not self._by_words:
             self._forget()
         return found
+
+    def _entry(self, word: str) -> str:
+        """Return a word if it has an entry, else its closest class that has one."""
+        normalizer = self._tokenizer.normalizer
+        word = normalizer.normalize_str(word) if normalizer else word
+        entries = (word, *classes(word))
+        known = (one for one in entries if self._tokenizer.token_to_id(one) is not None)
+        return next(known, UNKNOWN)
 
     def _units(self, text: str) -> list[str]:
         """Return the words, or the whole text, to encode once; the first begins with "\\n"."""

@@ -23,12 +23,15 @@ class WellFormed:
     """Allow tokens with which an output can still become a tree with all words of its source.
 
     No constituent is empty, and none is opened that could not be closed within the length limit.
+    Numbers of words, where a tree has them, count from 1. A word beyond the largest number of the
+    vocabulary is its token for what it does not know.
     """
 
     opens_V: Any  # whether a token opens a constituent
     closes_V: Any  # whether it closes one
     words_V: Any  # whether it stands for a word
     closing_V: Any  # the token that closes what a token opens
+    numbers_V: Any  # the number of the word that it stands for; 0 if it has none
 
     def allowed(self, tokens_WT: Array, t: Array, sentence: Sentence) -> Array:
         before_1T = jnp.arange(tokens_WT.shape[1])[None] < t
@@ -36,7 +39,8 @@ class WellFormed:
         closes_WT = self.closes_V[tokens_WT] & before_1T
         depths_WT = jnp.cumsum(opens_WT.astype(jnp.int32) - closes_WT, axis=1)
         depth_W = depths_WT[:, -1]
-        left_W = sentence.words - jnp.sum(self.words_V[tokens_WT] & before_1T, axis=1)
+        done_W = jnp.sum(self.words_V[tokens_WT] & before_1T, axis=1)
+        left_W = sentence.words - done_W
         just_opened_W = opens_WT[:, t - 1] & (t > 0)
         at_depth_WT = opens_WT & (depths_WT == depth_W[:, None])
         innermost_W = tokens_WT.shape[1] - 1 - jnp.argmax(at_depth_WT[:, ::-1], axis=1)
@@ -51,7 +55,10 @@ class WellFormed:
 
         tokens_V = jnp.arange(len(self.opens_V))
         allowed_WV = opens_W[:, None] & self.opens_V[None]
-        allowed_WV |= continues_W[:, None] & self.words_V[None]
+        numbers_W = jnp.minimum(done_W + 1, jnp.max(self.numbers_V))
+        is_next_WV = self.numbers_V[None] == numbers_W[:, None]
+        words_WV = self.words_V[None] & (is_next_WV | (self.numbers_V == 0)[None])
+        allowed_WV |= continues_W[:, None] & words_WV
         allowed_WV |= closes_W[:, None] & (tokens_V[None] == self.closing_V[label_W][:, None])
         return allowed_WV | (ends_W[:, None] & (tokens_V == EOS)[None])
 
@@ -70,6 +77,13 @@ def well_formed(vocabulary: Vocabulary) -> WellFormed:
         if label in closes:
             opens_V[token], closing_V[token] = True, closes[label]
     closes_V[[*closes.values()]] = True
-    others = {*ids.values()} - {*opens, *closes.values(), ids.get(UNKNOWN)}
-    words_V[[*others]] = True
-    return WellFormed(opens_V, closes_V, words_V, closing_V)
+    words = {entry: token for entry, token in ids.items() if entry[0] not in "()"}
+    numbers = {int(word): token for word, token in words.items() if word.isdecimal()}
+    numbers_V = np.zeros(V, np.int32)
+    numbers_V[[*numbers.values()]] = [*numbers]
+    if numbers:
+        numbers_V[ids[UNKNOWN]] = max(numbers) + 1
+    else:
+        words.pop(UNKNOWN, None)
+    words_V[[*words.values()]] = True
+    return WellFormed(opens_V, closes_V, words_V, closing_V, numbers_V)

@@ -98,11 +98,15 @@ def test_bytes_that_are_no_text_are_named_by_file_and_line():
 def test_a_linearised_tree_has_labelled_brackets_and_a_token_for_each_word():
     assert linearise(tree(FULL), "XX") == "(S (NP XX XX )NP (VP XX )VP XX )S"
     assert linearise(tree(FULL), "keep") == "(S (NP DT NN )NP (VP VBD )VP . )S"
+    assert linearise(tree(FULL), "number") == "(S (NP 1 2 )NP (VP 3 )VP 4 )S"
 
 
 @given(trees())
 def test_a_linearised_tree_and_its_words_are_the_tree_again(tree):
     assert tree_of(linearise(tree, "keep"), tree.words()) == (tree, True)
+    by_number = tree_of(linearise(tree, "number"), tree.words())
+    assert by_number == tree_of(linearise(tree, "XX"), tree.words())
+    assert by_number[1]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +121,7 @@ def test_a_linearised_tree_and_its_words_are_the_tree_again(tree):
         ("(NP XX )NP (VP XX )VP", "(TOP (NP (XX a)) (VP (XX b)))"),  # two roots
         ("XX XX", "(TOP (XX a) (XX b))"),
         ("", "(TOP (XX a) (XX b))"),
+        ("(S 2 1 )S", "(S (XX a) (XX b))"),  # words stand in their order
     ],
 )
 def test_an_output_that_is_no_tree_is_repaired_and_told(output, expected):

@@ -485,3 +485,22 @@ def test_vocabularies_brought_along_are_not_trained(tmp_path):
     given_files["source_vocabulary"] = f"{tmp_path}/source.json"
     both = Vocabularies.train(pairs, settings_of(joint_vocabulary=False, **given_files))
     assert (both.source.hash, both.target.hash) == (trained("bpe").hash, joint.target.hash)
+
+
+def test_words_are_entries_and_all_others_one():
+    vocabulary = Vocabulary.train(["(S 1 (NP 2 )NP )S"], 260, "words")
+    assert vocabulary.decode(vocabulary.encode(["(NP 1 2 3 )NP"])[0]) == "(NP 1 2 <unk> )NP"
+
+
+@pytest.mark.parametrize("normalization", ["none", "lower"])
+def test_rare_words_are_classes_by_shape_and_ending(normalization, tmp_path):
+    once = ["walking", "talking", "singing", "1-Hour", "2-Hour", "3-Hour", "4-Hour", "bringing"]
+    texts = [f"the dog {word}  the dog" for word in once]
+    vocabulary = Vocabulary.train(texts, 260, "word_classes", normalization)
+    vocabulary.save(tmp_path / "vocabulary.json")
+    for each in (vocabulary, Vocabulary.load(tmp_path / "vocabulary.json")):
+        ids = each.encode(["the dog smoking", "smoking  9-hour walking", "Xyz"])
+        found = [each.decode(row) for row in ids]
+        assert found[0] == "the dog <unk>~ing"
+        assert found[1] == "<unk>~ing <unk>#-~hour <unk>~ing"  # two spaces, and words seen once
+        assert found[2] == "<unk>"  # no class of words seen is its own

@@ -21,13 +21,15 @@ RULES = jax.tree.map(jnp.asarray, Rules(constraint=well_formed(VOCABULARY)))
 IDS = {entry: token for token, entry in enumerate(VOCABULARY.entries()) if entry}
 
 
-def allowed_after(tokens, words, limit):
+def allowed_after(tokens, words, limit, vocabulary=VOCABULARY):
     """The names of the tokens that may come next."""
+    names = vocabulary.entries()
     ids_1T = np.full((1, T), PAD, np.int32)
-    ids_1T[0, : len(tokens)] = [IDS[token] for token in tokens]
+    ids_1T[0, : len(tokens)] = [names.index(token) for token in tokens]
     sentence = Sentence(None, None, jnp.int32(limit), None, words=jnp.int32(words))
-    mask_V = RULES.constraint.allowed(jnp.asarray(ids_1T), jnp.int32(len(tokens)), sentence)[0]
-    names = {token: name for name, token in IDS.items()} | {EOS: "EOS"}
+    constraint = jax.tree.map(jnp.asarray, well_formed(vocabulary))
+    mask_V = constraint.allowed(jnp.asarray(ids_1T), jnp.int32(len(tokens)), sentence)[0]
+    names[EOS] = "EOS"
     return {names[token] for token in np.flatnonzero(mask_V).tolist()}
 
 
@@ -59,6 +61,19 @@ def test_no_bracket_is_opened_that_could_not_be_closed_within_the_limit():
     # "(S (NP XX )NP XX )S" and EOS are 7 tokens.
     assert "(NP" in allowed_after(["(S"], 2, 7)
     assert "(NP" not in allowed_after(["(S"], 2, 6)
+
+
+def test_words_are_numbered_in_their_order_and_unknown_beyond_the_vocabulary():
+    vocabulary = Vocabulary.train(["(S 1 2 )S"], 260, "words")
+
+    def words_after(tokens):
+        return {one for one in allowed_after(tokens, 4, 15, vocabulary) if one[0] not in "()"}
+
+    assert words_after(["(S"]) == {"1"}
+    assert words_after(["(S", "1"]) == {"2"}
+    assert words_after(["(S", "1", "2"]) == {"<unk>"}
+    assert words_after(["(S", "1", "2", "<unk>"]) == {"<unk>"}
+    assert words_after(["(S", "1", "2", "<unk>", "<unk>"]) == set()
 
 
 @pytest.mark.parametrize(("words", "limit"), [(1, 6), (2, 7)])
