@@ -113,9 +113,12 @@ def tokenize_corpora(
 
 
 def how_read(corpora: list[Corpus], data: DataConfig) -> list:
-    """Return what else decides the text of a file: languages select columns, file names markup."""
+    """Return what else decides the text of a file: languages select columns, file names markup.
+
+    Of trees it is `data.tags`.
+    """
     languages = [data.source_language, data.target_language]
-    return [languages, [corpus.places for corpus in corpora]]
+    return [languages, [corpus.places for corpus in corpora], data.tags]
 
 
 def count_rows(corpora: list[Corpus]) -> int:
