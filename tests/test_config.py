@@ -91,8 +91,8 @@ def test_the_default_is_the_papers_base_model():
         ({"data__name": "files"}, r"config\.data\.train is empty: set config"),
         ({"data__name": "parsing"}, r"config\.data\.train is empty: set config\.data\.directory="),
         (
-            {"data__name": "parsing", "data__directory": "x", "data__train": "y"},
-            r"config\.data\.directory=x: trees are named by config\.data\.train",
+            {"data__name": "parsing", "data__directory": "x", "data__test": "y"},
+            r"config\.data\.directory=x: trees are named by config\.data\.validation or test",
         ),
         ({"decode__constraint": "trees"}, r"constraint=trees: is not for config\.data\.name=phr"),
         (

@@ -133,9 +133,8 @@ class DataConfig(Section):
                 f"{self.assignment('directory')} is set too, and the text can come from one of "
                 f"them; leave one empty",
             )
-        listed = self.train or self.validation or self.test
-        if self.name == "parsing" and self.directory and listed:
-            reason = "trees are named by config.data.train, validation and test, too; set one"
+        if self.name == "parsing" and self.directory and (self.validation or self.test):
+            reason = "trees are named by config.data.validation or test, too; set one"
             raise self.wrong("directory", reason)
         if not (self.source_language and self.target_language):
             which = "target" if self.source_language else "source"

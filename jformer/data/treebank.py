@@ -24,9 +24,10 @@ def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]
     In a folder a file's split is in its name or in that of a folder: "train", "dev" or "test"
     between dots, hyphens or underscores, or the number of a section of the Wall Street Journal.
     What stands before it in a file's name is its corpus: "gum.train.mrg" and "gum.test.mrg" are of
-    the corpus gum, whose test set is "gum.test".
+    the corpus gum, whose test set is "gum.test". Each pattern of files in `data.train` is a corpus
+    more to train on.
     """
-    files = in_folder(Path(data.directory)) if data.directory else by_patterns(data)
+    files = in_folder(Path(data.directory)) if data.directory else of_patterns(data)
     splits: dict[str, list[Corpus]] = {}
     for split, of_split in files.items():
         corpora = {name: open_trees(paths, data.tags) for name, paths in of_split.items()}
@@ -35,6 +36,9 @@ def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]
             splits |= tests
         elif with_train or split != "train":
             splits[split] = [*corpora.values()]
+    if with_train:
+        added = [open_trees(matching(name), data.tags) for name in data.train.split(",") if name]
+        splits["train"] = splits.get("train", []) + added
     return splits
 
 
@@ -69,9 +73,9 @@ def split_of(path: Path) -> tuple[str, str]:
     return "", ""
 
 
-def by_patterns(data: DataConfig) -> dict[str, dict[str, list[Path]]]:
-    """Return the files of the patterns in data.train, data.validation and data.test."""
-    patterns = {"train": data.train, "validation": data.validation, "test": data.test}
+def of_patterns(data: DataConfig) -> dict[str, dict[str, list[Path]]]:
+    """Return the files of the patterns in data.validation and data.test."""
+    patterns = {"validation": data.validation, "test": data.test}
     return {
         split: {"": [path for pattern in given.split(",") for path in matching(pattern)]}
         for split, given in patterns.items()

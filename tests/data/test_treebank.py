@@ -54,15 +54,24 @@ def test_the_sections_of_the_wall_street_journal_are_its_usual_splits(tmp_path):
     assert sources(data) == {**expected, "test": [["w23"]]}
 
 
-def test_splits_may_be_patterns_of_files(tmp_path):
-    write(tmp_path, a1="a", a2="b", b="c", c="d")
-    names = {"train": "a*.mrg", "validation": "b.mrg", "test": "c.mrg"}
-    data = dataclasses.replace(PARSING, **{k: f"{tmp_path}/{v}" for k, v in names.items()})
-    assert sources(data) == {"train": [["a", "b"]], "validation": [["c"]], "test": [["d"]]}
+def test_splits_may_be_patterns_of_files_and_each_to_train_on_is_a_corpus(tmp_path):
+    write(tmp_path, a1="a", a2="b", b="c", c="d", silver="e")
+    names = {"train": f"{tmp_path}/a*.mrg,{tmp_path}/silver.mrg"}
+    names |= {"validation": f"{tmp_path}/b.mrg", "test": f"{tmp_path}/c.mrg"}
+    found = sources(dataclasses.replace(PARSING, **names))
+    assert found == {"train": [["a", "b"], ["e"]], "validation": [["c"]], "test": [["d"]]}
+
+
+def test_trees_to_train_on_are_added_to_those_of_a_folder(tmp_path):
+    write(tmp_path, train="a", dev="b", silver="c")
+    data = dataclasses.replace(PARSING, directory=str(tmp_path), train=f"{tmp_path}/silver.mrg")
+    assert sources(data) == {"train": [["a"], ["c"]], "validation": [["b"]]}
 
 
 def test_a_pattern_without_a_file_is_named(tmp_path):
-    data = dataclasses.replace(PARSING, train=f"{tmp_path}/*.mrg", validation="b")
+    write(tmp_path, **{"dev/b": "b"})
+    dev = f"{tmp_path}/dev/b.mrg"
+    data = dataclasses.replace(PARSING, train=f"{tmp_path}/*.mrg", validation=dev)
     with pytest.raises(UserError, match=r"/\*\.mrg: there is no such file"):
         open_corpora(data, 0)
 
