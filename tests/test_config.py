@@ -96,7 +96,12 @@ def test_the_default_is_the_papers_base_model():
         ),
         ({"decode__constraint": "trees"}, r"constraint=trees: is not for config\.data\.name=phr"),
         (
-            {"data__name": "parsing", "decode__constraint": "trees"},
+            {
+                "data__name": "parsing",
+                "data__directory": "x",
+                "data__tags": "XX",
+                "decode__constraint": "trees",
+            },
             r"constraint=trees: needs config\.data\.target_tokenizer=words",
         ),
         ({"data__tags": "keep"}, r"tags=keep: is only for config\.data\.name=parsing"),
