@@ -439,6 +439,24 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
+# ## 6.3 Constituency parsing
+#
+# A parser is a translator whose target is a tree, written as brackets and without its words. See
+# that nothing else is new: `configs/parsing.py` trains the same model on a treebank.
+
+# %%
+from IPython.display import SVG, display
+
+from jformer.data.trees import linearise, trees_in
+from jformer.views.tree import tree_svg
+
+text = "(S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .))"
+(tree,) = trees_in([text.encode()], "example")
+print("source:", " ".join(tree.words()))
+print("target:", linearise(tree, "XX"))
+display(SVG(tree_svg(text)))
+
+# %% [markdown]
 # ## A trained model
 #
 # The run of the notebook `train` if it lies here, else a small one, trained now in a minute.
