@@ -504,3 +504,5 @@ def test_rare_words_are_classes_by_shape_and_ending(normalization, tmp_path):
         assert found[0] == "the dog <unk>~ing"
         assert found[1] == "<unk>~ing <unk>#-~hour <unk>~ing"  # two spaces, and words seen once
         assert found[2] == "<unk>"  # no class of words seen is its own
+    capitals = {"none": "<unk>", "lower": "the"}[normalization]
+    assert vocabulary.decode(vocabulary.encode(["THE dog"])[0]) == f"{capitals} dog"
