@@ -2,9 +2,9 @@
 
     python -m jformer.main --config=configs/parsing.py --config.data.directory=FOLDER
 
-`small`, the default, is trained by two CPU cores in an hour. Its departures from the paper: width
-192, norms before the sub-layers, and tags of words in the output, which help to learn where in the
-sentence an output is. `paper` has the 4 layers of d_model 1024, beam 21 and alpha 0.3 of Section
+`small`, the default, is trained by two CPU cores in half an hour. Its departures from the paper:
+width 192, norms before the sub-layers, and words as their numbers in the output, by which a decoder
+knows which word is next. `paper` has the 4 layers of d_model 1024, beam 21 and alpha 0.3 of Section
 6.3, and the 16,000 tokens of its runs on the Wall Street Journal alone.
 """
 
