@@ -43,7 +43,7 @@ def test_function_tags_traces_and_the_root_are_removed_when_a_tree_is_read():
 
 
 def test_labels_that_begin_with_a_hyphen_are_no_function_tags():
-    assert read("(S (-X- (-LRB- -LRB-) (NN a)))") == ["(S (-X- (-LRB- -LRB-) (NN a)))"]
+    assert read("(S (-X (-LRB- -LRB-) (NN a)))") == ["(S (-X (-LRB- -LRB-) (NN a)))"]
 
 
 @pytest.mark.parametrize("root", ["(ROOT {})", "(TOP {})", "({})", "(S1 {})", "{}"])
