@@ -94,6 +94,12 @@ class DataConfig(Section):
         *RATE,
         only_if=("tokenizer", "byte_bpe", "bpe"),
     )
+    word_dropout: float = key(
+        0.0,
+        "probability of replacing a source word by its class in training (Iyyer et al. 2015)",
+        *RATE,
+        only_if=("tokenizer", "word_classes"),
+    )
     batching: str = choice(
         "one pair a row by length, or several pairs packed into a row", "buckets", "packed"
     )

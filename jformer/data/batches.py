@@ -8,17 +8,17 @@ taken), so a resumed run sees the batches of an uninterrupted one, on any number
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from jformer.config import BOS, PAD
-from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import TokenPairs, choose
+from jformer.data.ragged import Ragged, TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
+Redraw = Callable[[Ragged, np.random.Generator], Ragged]  # a random version of all texts
 Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
 
 PREFETCHED = 8  # batches made ahead of the one in use
@@ -41,15 +41,15 @@ class Epoch:
 class Batches:
     """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
-    `redraw` enables BPE dropout: each epoch then segments all pairs anew. A pair whose new
-    segmentation does not fit the layout keeps its plain one.
+    `redraw`, BPE or word dropout of the source and the target, makes the tokens of all pairs anew
+    for each epoch. A pair whose new tokens do not fit the layout keeps its plain ones.
     """
 
     pairs: TokenPairs
     rows: np.ndarray
     layout: Buckets | Packing
     seed: int
-    redraw: Sequence[BpeDropout] | None = None
+    redraw: Sequence[Redraw] | None = None
 
     def __post_init__(self) -> None:
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
@@ -112,10 +112,8 @@ class Batches:
         return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
 
 
-def resegment(
-    pairs: TokenPairs, redraw: Sequence[BpeDropout], rng: np.random.Generator
-) -> TokenPairs:
-    """Return new random segmentations of all pairs, by BPE dropout."""
+def resegment(pairs: TokenPairs, redraw: Sequence[Redraw], rng: np.random.Generator) -> TokenPairs:
+    """Return new random tokens of all pairs."""
     drawn = (drop(side, rng) for drop, side in zip(redraw, pairs, strict=True))
     return TokenPairs(*drawn)
 

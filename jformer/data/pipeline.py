@@ -9,7 +9,7 @@ import numpy as np
 
 from jformer.config import Config, DataConfig
 from jformer.data import phrases
-from jformer.data.batches import Batches, resegment
+from jformer.data.batches import Batches, Redraw, resegment
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Corpus, Report, Split, in_memory, open_corpus, read
 from jformer.data.datasets import open_folder
@@ -19,6 +19,7 @@ from jformer.data.ragged import TokenPairs
 from jformer.data.treebank import matching, open_treebank
 from jformer.data.trees import open_trees, trees_of
 from jformer.data.vocabulary import Vocabularies
+from jformer.data.word_dropout import WordDropout, unchanged
 from jformer.errors import UserError
 from jformer.plugins import find_parts, naming_failures_in
 
@@ -141,6 +142,8 @@ def make_batches(
     """Return the batches of the training pairs `rows`, laid out as the config says."""
     data, tokens, redraw = config.data, config.train.batch_tokens, None
     S, T = pairs.lengths(rows)
+    if data.word_dropout:
+        redraw = [word_dropout(vocabularies, data), unchanged]
     if data.bpe_dropout:
         redraw = droppers(vocabularies, data)
         # The layout fits one random segmentation of each pair, as a sample of all epochs.
@@ -156,9 +159,20 @@ def make_batches(
     return Batches(pairs, rows, layout, config.seed, redraw)
 
 
-def droppers(vocabularies: Vocabularies, data: DataConfig) -> list[BpeDropout]:
+def word_dropout(vocabularies: Vocabularies, data: DataConfig) -> WordDropout:
+    """Return word dropout for the source; raise `UserError` if its vocabulary has no classes."""
+    class_ids = vocabularies.source.class_ids
+    if class_ids is None:
+        raise UserError(
+            f"config.data.word_dropout={data.word_dropout}: the vocabulary of the source has no "
+            f"classes of words, of which training makes some with data.tokenizer=word_classes"
+        )
+    return WordDropout(class_ids, data.word_dropout)
+
+
+def droppers(vocabularies: Vocabularies, data: DataConfig) -> list[Redraw]:
     """Return BPE dropout for the source and the target; raise `UserError` if either is no BPE."""
-    drops = []
+    drops: list[Redraw] = []
     for vocabulary in vocabularies:
         if vocabulary.merges is None:
             raise UserError(

@@ -149,6 +149,20 @@ class Vocabulary:
         rows = [(entries[a], entries[b], entries[a + b[prefix:]]) for a, b in model["merges"]]
         return np.array(rows, np.int32).reshape(-1, 3) + np.int32(FIRST)
 
+    @functools.cached_property
+    def class_ids(self) -> np.ndarray | None:
+        """Return the id of each word's class (V,), and other ids as they are.
+
+        None without classes.
+        """
+        if not self._has_classes:
+            return None
+        ids = np.arange(self.size, dtype=np.int32)
+        for number, entry in enumerate(self.entries()):
+            if entry and not entry.startswith(UNKNOWN):
+                ids[number] = FIRST + self._tokenizer.token_to_id(self._class(entry))
+        return ids
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""
         return self.encode_flat(texts).rows()
@@ -185,11 +199,14 @@ class Vocabulary:
         return found
 
     def _entry(self, word: str) -> str:
-        """Return a word if it has an entry, else its closest class that has one."""
+        """Return a word if it has an entry, else its class."""
         normalizer = self._tokenizer.normalizer
         word = normalizer.normalize_str(word) if normalizer else word
-        entries = (word, *classes(word))
-        known = (one for one in entries if self._tokenizer.token_to_id(one) is not None)
+        return word if self._tokenizer.token_to_id(word) is not None else self._class(word)
+
+    def _class(self, word: str) -> str:
+        """Return the closest class of a word that has an entry."""
+        known = (one for one in classes(word) if self._tokenizer.token_to_id(one) is not None)
         return next(known, UNKNOWN)
 
     def _units(self, text: str) -> list[str]:
