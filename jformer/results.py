@@ -46,6 +46,7 @@ class TestSet:
     def sha256(self) -> str:
         """Hash all lines; stored scores are valid for the same text only."""
         lines = [[*self.sources], *([*stream] for stream in self.references)]
+        lines += [[*map(str, self.trees)]] if self.trees else []  # their tags tell punctuation
         return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
@@ -134,7 +135,7 @@ def score_all(
         say(f"{name}: {number:,} pairs, {METRICS[main].short} {scores[name][main]:.2f}")
         for i in range(0, number, -(-number // EXAMPLES_SHOWN)):
             say(f"  source     {test.sources[i]}")
-            say(f"  reference  {test.references[0][i]}")
+            say(f"  reference  {test.trees[i] if test.trees else test.references[0][i]}")
             say(f"  output     {outputs[i]}")
         keep_scores(run, name, scores[name])
     return scores

@@ -16,11 +16,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jformer.data.trees import tree_of
+from jformer.data.trees import as_target, escaped, tree_of
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
 from jformer.decoding.attention import Attention, attention_of
 from jformer.decoding.decoder import Decoder
+from jformer.decoding.lexicon import check_terms
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError, check_strings, check_type
@@ -69,6 +70,10 @@ class Run(Restored):
         """Return the target's vocabulary, which is also the source's where it is joint."""
         return self.vocabularies.target
 
+    @property
+    def _is_parser(self) -> bool:
+        return self.config.data.name == "parsing"
+
     def translate(
         self,
         sentences: Sequence[str],
@@ -108,6 +113,10 @@ class Run(Restored):
         run = self.with_decode(**decode)
         if terms and run.config.decode.search != "beam":
             raise UserError("terms need a beam: config.decode.search=beam")
+        if self._is_parser:
+            if terms or any(prefixes or ()):
+                raise UserError("prefixes and terms are for translations, and not for trees")
+            sentences = [escaped(sentence) for sentence in sentences]
         found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line, terms)
         if not details:
             return run._with_trees(sentences, [[*map(translation_of, ones)] for ones in found])
@@ -120,7 +129,7 @@ class Run(Restored):
     def score(
         self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
     ) -> list[Scored]:
-        """Return the log-probability of each target as the translation of its source.
+        """Return the log-probability of each target, or tree, as the translation of its source.
 
         Raises `UserError` for a pair too long for a table of learned positions (see `can_score`);
         the message counts pairs from `first_pair`.
@@ -152,6 +161,8 @@ class Run(Restored):
         """
         check_type("source", source, str, "a string")
         check_type("target", target, str, "a string")
+        if self._is_parser:
+            target = as_target(target, source, self.config.data.tags)
         return attention_of(self.model, self.params, self.vocabularies, source, target)
 
     @functools.cached_property
@@ -195,7 +206,7 @@ class Run(Restored):
         self, sentences: Sequence[str], found: list[list[Translation]]
     ) -> list[list[Translation]]:
         """Return the outputs of a parser with trees of the sentences' words as their texts."""
-        if self.config.data.name != "parsing":
+        if not self._is_parser:
             return found
         return [
             [as_tree(one, sentence) if sentence.strip() else one for one in ones]
@@ -207,6 +218,9 @@ class Run(Restored):
         check_strings("targets", targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets")
+        if self._is_parser:
+            tags = self.config.data.tags
+            targets = [as_target(*pair, tags) for pair in zip(targets, sources, strict=True)]
         sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
         return list(zip(*sides, strict=True))
 
@@ -218,15 +232,6 @@ class Run(Restored):
             decoder.models, decoder.params, pairs, decoder.places, layer, first_pair
         )
         return zip(pairs, results, strict=True)
-
-
-def check_terms(terms: Sequence[tuple[str, str]]) -> None:
-    check_type("terms", terms, list | tuple, "a list of pairs of strings")
-    for term in terms:
-        check_type("a term", term, list | tuple, "a pair of strings")
-        check_strings("a term", term)
-        if len(term) != 2 or not all(text.strip() for text in term):
-            raise UserError(f"term {term!r}: is no pair of a source and a target, both with text")
 
 
 def translation_of(one: Hypothesis) -> Translation:

@@ -16,6 +16,15 @@ CONFIG_FILES = sorted(path.stem for path in Path("configs").glob("*.py"))
 
 
 OF_ONE_DATA_SET = ("table3", "parsing")
+PARSING = {
+    "data__name": "parsing",
+    "data__directory": "x",
+    "data__joint_vocabulary": False,
+    "data__target_tokenizer": "words",
+    "model__tying": "output",
+    "decode__constraint": "trees",
+}
+MBR = {"decode__choose": "mbr", "decode__n_best": 2}
 NEEDED_KEYS = {"files": ("train", "validation"), "hub": ("hub",), "parsing": ("directory",)}
 
 
@@ -126,6 +135,17 @@ def test_the_default_is_the_papers_base_model():
         ({"data__target_language": ""}, r"config\.data\.target_language is empty: set it to"),
         ({"data__target_language": "en"}, r"language=en: is config\.data\.source_language, too"),
         ({"data__source_vocabulary": "x"}, r"is only for config\.data\.joint_vocabulary=False"),
+        (PARSING | {"data__normalization": "lower"}, r"lower: changes the labels of trees; set it"),
+        (PARSING | MBR, r"choose=mbr: compares texts, and not trees; set it to score"),
+        (PARSING | {"train__bleu_every": 100}, r"bleu_every=100: is not for trees; set it to 0"),
+        (
+            PARSING | {"decode__min_length": 3},
+            r"min_length=3: is not for config\.decode\.constraint",
+        ),
+        (
+            PARSING | {"decode__long_texts": "split"},
+            r"split: is not for config\.decode\.constraint",
+        ),
         (
             {"data__tokenizer": "unigram", "data__bpe_dropout": 0.1},
             r"bpe_dropout=0\.1: is only for config\.data\.tokenizer=byte_bpe or bpe$",

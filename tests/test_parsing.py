@@ -6,8 +6,11 @@ import random
 import pytest
 
 import jformer
-from jformer.data.trees import trees_in
+from jformer.data.corpora import Split
+from jformer.data.trees import Tree, trees_in
+from jformer.errors import UserError
 from jformer.main import main
+from jformer.results import as_test_set
 
 pytestmark = pytest.mark.process
 
@@ -97,6 +100,44 @@ def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, tr
     for tags, shown in (("number", "(S|(NP|1|2|)NP|(VP|3|"), ("keep", "(S|(NP|DT|NN|)NP|(VP|VBZ|")):
         assert main(["jformer", "data", *flags(treebank), f"--config.data.tags={tags}"]) == 0
         assert shown in capfd.readouterr().out
+
+
+def test_a_tree_in_penn_bracketing_has_the_score_of_the_linearised_one(parser):
+    run, words = jformer.load(parser), "the cat sees a dog ."
+    penn = "(S (NP (DT the) (NN cat)) (VP (VBZ sees) (NP (DT a) (NN dog))) (. .))"
+    linearised = "(S (NP 1 2 )NP (VP 3 (NP 4 5 )NP )VP 6 )S"
+    found, expected = run.score([words] * 2, [penn, linearised])
+    assert found == expected
+    tokens = run.attention(words, linearised).target_tokens
+    assert run.attention(words, penn).target_tokens == tokens
+
+
+def test_round_brackets_among_the_words_are_those_of_treebanks(parser):
+    (tree,) = jformer.load(parser).translate(["the cat ( sees ) ."])
+    (read,) = trees_in([tree.encode()], "out")
+    assert read.words() == ["the", "cat", "-LRB-", "sees", "-RRB-", "."]
+
+
+def test_words_beyond_the_limit_of_a_source_are_attached_and_told(parser):
+    words = ["the"] * 70
+    ((found,),) = jformer.load(parser).hypotheses([" ".join(words)])
+    assert found.well_formed is False
+    (tree,) = trees_in([found.text.encode()], "out")
+    assert tree.words() == words
+    assert len(tree.children) == 1 + 70 - 59  # the tree of 59 words, and the others beside it
+
+
+def test_a_parser_takes_no_prefix_and_no_terms(parser):
+    run = jformer.load(parser)
+    for given in ({"prefixes": ["(S"]}, {"terms": [("cat", "Kater")]}):
+        with pytest.raises(UserError, match="prefixes and terms are for translations"):
+            run.translate(["the cat sees ."], **given)
+
+
+def test_scores_are_of_the_tags_that_tell_punctuation():
+    rows = [[Tree("S", (Tree("NN", word="a"), Tree(tag, word="b")))] for tag in ("NN", ",")]
+    one, other = (as_test_set(Split(["a b"], ["(S 1 2 )S"], trees=trees)) for trees in rows)
+    assert one.sha256 != other.sha256
 
 
 def test_a_report_has_a_column_for_f1_and_none_for_bleu(parser, tmp_path, capsys):

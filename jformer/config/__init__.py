@@ -97,10 +97,7 @@ class Config(Section):
         self.optimizer.check(train.steps)
         self.parallel.check()
         self.decode.check(model.decoder_layers)
-        if self.decode.constraint == "trees" and data.name != "parsing":
-            raise self.decode.wrong("constraint", f"is not for {data.assignment('name')}")
-        if self.decode.constraint == "trees" and data.target_tokenizer != "words":
-            raise self.decode.wrong("constraint", "needs config.data.target_tokenizer=words")
+        self._check_parsing()
         if train.batch_tokens < data.max_length:
             reason = (
                 f"one pair may be as long as data.max_length={data.max_length}; raise the one or "
@@ -113,6 +110,25 @@ class Config(Section):
         if model.tying == "all" and not data.joint_vocabulary:
             reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"
             raise data.wrong("joint_vocabulary", reason)
+
+    def _check_parsing(self) -> None:
+        """Raise `UserError` for keys that a parser, or a search for trees, cannot follow."""
+        data, decode = self.data, self.decode
+        if decode.constraint == "trees":
+            if data.name != "parsing":
+                raise decode.wrong("constraint", f"is not for {data.assignment('name')}")
+            if data.target_tokenizer != "words":
+                raise decode.wrong("constraint", "needs config.data.target_tokenizer=words")
+            for name, value in {"keep": "", "min_length": 0, "long_texts": "cut"}.items():
+                if getattr(decode, name) != value:
+                    raise decode.wrong(name, "is not for config.decode.constraint=trees")
+        if data.name == "parsing":
+            if data.normalization != "none":
+                raise data.wrong("normalization", "changes the labels of trees; set it to none")
+            if decode.choose != "score":
+                raise decode.wrong("choose", "compares texts, and not trees; set it to score")
+            if self.train.bleu_every:
+                raise self.train.wrong("bleu_every", "is not for trees; set it to 0")
 
 
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:

@@ -1,10 +1,11 @@
 """The kinds of tokenizers that are trained here.
 
-All but `words` are lossless: `decode(encode(text))` is the normalised text, whatever its
-characters. `byte_bpe` and `wordpiece` work on 256 characters that stand for bytes, since WordPiece
-has no byte fallback. `bpe` and `unigram` work on characters; unseen ones become UTF-8 bytes, the
-entries "<0x00>" to "<0xFF>". Text never matches these, since digits are split off: numbers of any
-length are thus copied digit by digit, too. Vocabularies loaded from other files may be lossy.
+All but `words` and `word_classes` are lossless: `decode(encode(text))` is the normalised text,
+whatever its characters. `byte_bpe` and `wordpiece` work on 256 characters that stand for bytes,
+since WordPiece has no byte fallback. `bpe` and `unigram` work on characters; unseen ones become
+UTF-8 bytes, the entries "<0x00>" to "<0xFF>". Text never matches these, since digits are split off:
+numbers of any length are thus copied digit by digit, too. Vocabularies loaded from other files may
+be lossy.
 
 `words` has an entry for each word between white space, and one for all that it does not know: it is
 for targets of a small closed vocabulary, as linearised trees. `word_classes` is for their sources:
@@ -78,7 +79,7 @@ def with_classes(texts: Iterable[str], size: int) -> Tokenizer:
     words = [word for word, n in counts.most_common() if n > 1]
     once = Counter(kind for word, n in counts.items() if n == 1 for kind in classes(word))
     kinds = [kind for kind, n in once.most_common(size // 4) if n >= CLASS_AT_LEAST]
-    entries = [UNKNOWN, *kinds, *words][:size]
+    entries = [*dict.fromkeys([UNKNOWN, *kinds, *words])][:size]
     ids = {entry: number for number, entry in enumerate(entries)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = CUTS["word_classes"]

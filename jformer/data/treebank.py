@@ -22,7 +22,8 @@ def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]
     """Return the corpora of train, validation and each test set, by the name of a split.
 
     In a folder a file's split is in its name or in that of a folder: "train", "dev" or "test"
-    between dots, hyphens or underscores, or the number of a section of the Wall Street Journal.
+    between dots, hyphens or underscores, or else the number of a section of the Wall Street
+    Journal.
     What stands before it in a file's name is its corpus: "gum.train.mrg" and "gum.test.mrg" are of
     the corpus gum, whose test set is "gum.test". Each pattern of files in `data.train` is a corpus
     more to train on.
@@ -37,7 +38,7 @@ def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]
         elif with_train or split != "train":
             splits[split] = [*corpora.values()]
     if with_train:
-        added = [open_trees(matching(name), data.tags) for name in data.train.split(",") if name]
+        added = [open_trees(matching(name), data.tags) for name in listed(data.train)]
         splits["train"] = splits.get("train", []) + added
     return splits
 
@@ -62,25 +63,30 @@ def in_folder(folder: Path) -> dict[str, dict[str, list[Path]]]:
 
 def split_of(path: Path) -> tuple[str, str]:
     """Return the split of a file, or "" for none, and the corpus that its name begins with."""
-    for part in (path.name, *reversed(path.parts[:-1])):
+    parts = path.name, *reversed(path.parts[:-1])
+    for part in parts:
         words = re.split(r"[._-]", part)
         for split, names in SPLITS.items():
             for place, word in enumerate(words):
-                if word in names:
+                if word.lower() in names:
                     return split, ".".join(words[:place]) if part is path.name else ""
-        if part in SECTIONS:
-            return SECTIONS[part], ""
-    return "", ""
+    sections = [SECTIONS[part] for part in parts if part in SECTIONS]
+    return (sections or [""])[0], ""
 
 
 def of_patterns(data: DataConfig) -> dict[str, dict[str, list[Path]]]:
     """Return the files of the patterns in data.validation and data.test."""
     patterns = {"validation": data.validation, "test": data.test}
     return {
-        split: {"": [path for pattern in given.split(",") for path in matching(pattern)]}
+        split: {"": [path for pattern in listed(given) for path in matching(pattern)]}
         for split, given in patterns.items()
         if given
     }
+
+
+def listed(patterns: str) -> list[str]:
+    """Return the patterns between commas."""
+    return [pattern for pattern in patterns.split(",") if pattern]
 
 
 def matching(pattern: str) -> list[Path]:

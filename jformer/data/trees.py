@@ -21,9 +21,9 @@ ANY_TAG = "XX"
 ROOTS = ("", "TOP", "ROOT", "S1")
 TOP = "TOP"  # the label of a root with several children
 EMPTY = "-NONE-"  # the tag of what is not written, as traces
-DEEPEST = 200
+DEEPEST = 200  # levels of a tree, of which each takes some of Python's stack
 PART = re.compile(r"[()]|[^\s()]+")
-FUNCTION = re.compile(r"(?<=.)[-=|].*")  # of NP-SBJ-1; "-LRB-" has none
+FUNCTION = re.compile(r"(?<=.)[-=].*")  # of NP-SBJ-1; "-LRB-" has none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ def trees_in(lines: Iterable[bytes], name: str) -> Iterator[Tree]:
     for number, line in enumerate(lines, start=1):
         place = f"{name}:{number}"
         try:
-            text = line.decode("utf-8")
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{place}: not UTF-8 ({error.reason}); mend it") from error
         for part in PART.findall(text):
@@ -108,12 +108,11 @@ def normalised(tree: Tree) -> Tree | None:
     A root of one constituent is left out, and any other is labelled TOP.
     """
     kept = without_empty(tree)
-    if kept is None or (kept.label not in ROOTS and not kept.word):
-        return kept
-    children = (kept,) if kept.word else kept.children
-    if len(children) == 1 and not children[0].word:
-        return children[0]
-    return Tree(TOP, children)
+    while kept and not kept.word and kept.label in ROOTS:
+        if len(kept.children) > 1 or kept.children[0].word:
+            return Tree(TOP, kept.children)
+        kept = kept.children[0]
+    return Tree(TOP, (kept,)) if kept and kept.word else kept
 
 
 def without_empty(tree: Tree) -> Tree | None:
@@ -144,12 +143,30 @@ def linearise(tree: Tree, tags: str) -> str:
     return " ".join(tokens(tree))
 
 
+def escaped(sentence: str) -> str:
+    """Return a sentence as treebanks have it, with -LRB- and -RRB- for round brackets."""
+    return sentence.replace("(", "-LRB-").replace(")", "-RRB-")
+
+
+def as_target(text: str, sentence: str, tags: str) -> str:
+    """Return a tree in Penn bracketing linearised, and a linearised one as it is.
+
+    Raises `UserError` for brackets that are none of a tree, and for a tree of other words.
+    """
+    if not text.rstrip().endswith(")"):
+        return text
+    trees = [*trees_in([text.encode()], "target")]
+    if [tree.words() for tree in trees] != [sentence.split()]:
+        raise UserError(f"target {text!r:.100}: is no tree of the words {sentence!r:.100}")
+    return linearise(trees[0], tags)
+
+
 def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
     """Return the tree of a linearised output for `words`, and whether the output was one itself.
 
     Where it was none, constituents without words are left out, a closing bracket closes what is
     open within its constituent, or nothing if there is none, and words without a tag stand at the
-    end. Several roots become one, labelled TOP.
+    end. Several roots become one, labelled TOP, and no constituent is deeper than trees are read.
     """
     roots: list[Tree] = []
     stack: list[tuple[str, list[Tree]]] = [("", roots)]  # labels and children of what is open
@@ -163,7 +180,10 @@ def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
 
     for token in text.split():
         if token.startswith("("):
-            stack.append((token[1:], []))
+            if len(stack) < DEEPEST - 1:
+                stack.append((token[1:], []))
+            else:
+                well_formed = False
         elif not token.startswith(")"):
             number = len(words) - len(left) + 1
             well_formed &= bool(left) and len(stack) > 1

@@ -58,7 +58,7 @@ class Vocabulary:
         cuts = str(tokenizer.pre_tokenizer), str(tokenizer.normalizer)
         self._by_words = cuts in BY_WORDS and not tokenizer.get_added_tokens_decoder()
         entries = tokenizer.get_vocab() if isinstance(tokenizer.model, models.WordLevel) else {}
-        self._has_classes = any(entry.startswith(f"{UNKNOWN}~") for entry in entries)
+        self._has_classes = any(entry.startswith(UNKNOWN) and entry != UNKNOWN for entry in entries)
         self._remembering = threading.Lock()  # threads that encode at the same time share the words
         self._forget()
 

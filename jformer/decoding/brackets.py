@@ -5,6 +5,7 @@ are still open, so the innermost open one is the last opening bracket at the pre
 """
 
 import functools
+import itertools
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,8 +24,8 @@ class WellFormed:
     """Allow tokens with which an output can still become a tree with all words of its source.
 
     No constituent is empty, and none is opened that could not be closed within the length limit.
-    Numbers of words, where a tree has them, count from 1. A word beyond the largest number of the
-    vocabulary is its token for what it does not know.
+    Numbers of words, where a tree has them, count from 1. A word beyond the numbers that the
+    vocabulary has is its token for what it does not know.
     """
 
     opens_V: Any  # whether a token opens a constituent
@@ -78,11 +79,13 @@ def well_formed(vocabulary: Vocabulary) -> WellFormed:
             opens_V[token], closing_V[token] = True, closes[label]
     closes_V[[*closes.values()]] = True
     words = {entry: token for entry, token in ids.items() if entry[0] not in "()"}
-    numbers = {int(word): token for word, token in words.items() if word.isdecimal()}
     numbers_V = np.zeros(V, np.int32)
-    numbers_V[[*numbers.values()]] = [*numbers]
-    if numbers:
-        numbers_V[ids[UNKNOWN]] = max(numbers) + 1
+    largest = next(n for n in itertools.count() if str(n + 1) not in words)
+    if largest:
+        words = {str(n): words[str(n)] for n in range(1, largest + 1)}
+        numbers_V[[*words.values()]] = range(1, largest + 1)
+        words[UNKNOWN] = ids[UNKNOWN]
+        numbers_V[ids[UNKNOWN]] = largest + 1
     else:
         words.pop(UNKNOWN, None)
     words_V[[*words.values()]] = True

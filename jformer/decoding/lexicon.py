@@ -10,7 +10,7 @@ import numpy as np
 from jformer.data.corpora import Report, clean, texts
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.pool import Spellings
-from jformer.errors import UserError
+from jformer.errors import UserError, check_strings, check_type
 
 Term = tuple[str, str]  # the words in the source, and what must stand in the output
 
@@ -78,3 +78,13 @@ def missing(terms: Iterable[Spellings], text: str, vocabulary: Vocabulary) -> in
         return re.search(re.escape(term) + end, text) is not None
 
     return sum(not stands(vocabulary.decode(first).strip()) for first, _ in terms)
+
+
+def check_terms(terms: Sequence[tuple[str, str]]) -> None:
+    """Raise `TypeError` or `UserError` for what are no pairs of texts."""
+    check_type("terms", terms, list | tuple, "a list of pairs of strings")
+    for term in terms:
+        check_type("a term", term, list | tuple, "a pair of strings")
+        check_strings("a term", term)
+        if len(term) != 2 or not all(text.strip() for text in term):
+            raise UserError(f"term {term!r}: is no pair of a source and a target, both with text")

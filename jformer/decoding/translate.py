@@ -127,7 +127,9 @@ def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line, ter
             seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # fits int32
             own_words = words[first_word:end]
             spelled = spellings_in(" ".join(own_words), terms, kept, vocabularies.target)
-            request = Request(ids, [] if i else start, seed, spelled, len(own_words))
+            # A sentence that was cut has no more words than tokens are left of it.
+            words_left = min(len(own_words), len(ids))
+            request = Request(ids, [] if i else start, seed, spelled, words_left)
             yield n, first_word, request
 
 

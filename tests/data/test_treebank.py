@@ -1,11 +1,13 @@
 """Which files of a treebank are which split."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from jformer.config import DataConfig
 from jformer.data.pipeline import open_corpora, read_split
+from jformer.data.treebank import split_of
 from jformer.errors import UserError
 
 PARSING = DataConfig(name="parsing")
@@ -83,3 +85,26 @@ def test_a_folder_that_lacks_a_split_is_told(tmp_path):
         open_corpora(data, 0)
     with pytest.raises(UserError, match="nowhere: is no directory"):
         open_corpora(dataclasses.replace(PARSING, directory=str(tmp_path / "nowhere")), 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("test/02/wsj_0242.mrg", "test"),  # as in OntoNotes, where sections are within splits
+        ("dev/english/wsj/10/x.mrg", "validation"),
+        ("wsj/02/x.mrg", "train"),
+        ("gum.Train.mrg", "train"),
+        ("other/x.mrg", ""),
+    ],
+)
+def test_the_name_of_a_split_comes_before_the_number_of_a_section(path, split):
+    assert split_of(Path(path))[0] == split
+
+
+def test_a_comma_at_the_end_of_patterns_is_no_pattern(tmp_path):
+    write(tmp_path, a="a", b="b")
+    names = {"train": f"{tmp_path}/a.mrg,", "validation": f"{tmp_path}/b.mrg,"}
+    assert sources(dataclasses.replace(PARSING, **names)) == {
+        "train": [["a"]],
+        "validation": [["b"]],
+    }

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jformer.data.trees import Tree, linearise, read_trees, tree_of, trees_in
+from jformer.data.trees import Tree, as_target, linearise, read_trees, tree_of, trees_in
 from jformer.errors import UserError
 
 FULL = "( (S (NP-SBJ-1 (DT The) (NN cat)) (VP (VBD sat) (NP=2 (-NONE- *T*))) (. .)) )"
@@ -142,3 +142,26 @@ def test_whatever_the_output_the_repaired_tree_has_all_words_and_no_empty_consti
         assert not well_formed or linearise(tree, "keep") == output
         told.add(well_formed)
     assert told == {False, True}
+
+
+def test_an_output_deeper_than_trees_are_read_is_cut_there():
+    tree, well_formed = tree_of("(S " * 400 + "XX", ["a"])
+    assert not well_formed
+    assert read(str(tree)) == [str(tree)]
+
+
+def test_a_mark_of_the_byte_order_and_roots_within_roots_are_left_out():
+    assert read("\ufeff( (ROOT (S1 (NP (NN a)))) )") == ["(NP (NN a))"]
+
+
+def test_a_label_of_two_categories_stays():
+    assert read("(S (ADVP|PRT (RB up)))") == ["(S (ADVP|PRT (RB up)))"]
+
+
+def test_a_target_in_penn_bracketing_is_linearised_and_a_linearised_one_kept():
+    assert as_target("(S (NN a) (VB b))", "a b", "number") == "(S 1 2 )S"
+    assert as_target("(S 1 2 )S", "a b", "number") == "(S 1 2 )S"
+    with pytest.raises(UserError, match="lacks 1"):
+        as_target("(S (NN a)", "a", "XX")
+    with pytest.raises(UserError, match="is no tree of the words 'a b'"):
+        as_target("(S (NN a))", "a b", "XX")

@@ -506,3 +506,14 @@ def test_rare_words_are_classes_by_shape_and_ending(normalization, tmp_path):
         assert found[2] == "<unk>"  # no class of words seen is its own
     capitals = {"none": "<unk>", "lower": "the"}[normalization]
     assert vocabulary.decode(vocabulary.encode(["THE dog"])[0]) == f"{capitals} dog"
+
+
+def test_classes_of_capitals_alone_serve_unknown_words():
+    once = "Anna Berta Clara Emma Hanna the the"
+    vocabulary = Vocabulary.train([once], 260, "word_classes")
+    assert vocabulary.decode(vocabulary.encode(["Paula"])[0]) == "<unk>^~a"
+
+
+def test_the_entry_of_unknown_words_stands_once_and_no_id_is_left_out():
+    vocabulary = Vocabulary.train(["wa wb wc wd the the"], 260, "word_classes")
+    assert vocabulary.entries() == [None, None, None, "<unk>", "the"]

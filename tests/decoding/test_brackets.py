@@ -76,6 +76,13 @@ def test_words_are_numbered_in_their_order_and_unknown_beyond_the_vocabulary():
     assert words_after(["(S", "1", "2", "<unk>", "<unk>"]) == set()
 
 
+def test_numbers_beyond_a_gap_of_the_vocabulary_are_unknown_words():
+    rows = [f"(S {n} )S" for n in (1, 2, 4, 5)] + ["(S 1 2 )S"]
+    vocabulary = Vocabulary.train(rows, 260, "words")
+    assert allowed_after(["(S", "1", "2"], 4, T, vocabulary) == {"(S", "<unk>"}
+    assert allowed_after(["(S", "1", "2", "<unk>"], 4, T, vocabulary) == {"(S", "<unk>"}
+
+
 @pytest.mark.parametrize(("words", "limit"), [(1, 6), (2, 7)])
 def test_what_is_allowed_is_what_can_become_a_tree(words, limit):
     """By trying all continuations."""
