@@ -16,7 +16,7 @@ from jformer.data.corpora import Split, existing, read_text, texts
 from jformer.data.pipeline import open_corpora, open_pairs, read_split
 from jformer.data.trees import Tree, trees_in
 from jformer.errors import UserError
-from jformer.evaluation.bracketing import bracketing
+from jformer.evaluation.bracketing import bracketing, compare_trees
 from jformer.evaluation.compare import compare
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scores import METRICS, REPORTED, by_length, score
@@ -91,8 +91,6 @@ def score_test_set(
 
     `against` is compared with the run; it translates with the same `config.decode`.
     """
-    if against is not None and test.trees:
-        raise UserError("--against: compares translations, and not trees")
     began = time.monotonic()
     found = [best[0] for best in run.hypotheses(test.sources)]
     outputs = [one.text for one in found]
@@ -106,7 +104,11 @@ def score_test_set(
     if against is not None:
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
-        scores["against"] = compare(outputs, others, test.references, names)
+        if test.trees:
+            trees = as_trees(outputs), as_trees(others)
+            scores["against"] = compare_trees(*trees, test.trees, names)
+        else:
+            scores["against"] = compare(outputs, others, test.references, names)
     scores |= {"seconds": round(seconds, 1), "versions": versions(run.config.plugins)}
     scores |= identity(run, test)
     return scores, outputs
@@ -114,12 +116,16 @@ def score_test_set(
 
 def parsing_scores(found: Sequence[Translation], test: TestSet, config: Config) -> dict[str, Any]:
     """Return the bracketing scores of trees, and how many outputs were trees without repair."""
-    trees = [*trees_in((one.text.encode() for one in found), "outputs")]
+    trees = as_trees([one.text for one in found])
     well_formed = sum(one.well_formed is True for one in found)
     return {
         **bracketing(trees, test.trees, with_tags=config.data.tags == "keep"),
         "well_formed": 100 * well_formed / len(found),
     }
+
+
+def as_trees(outputs: Sequence[str]) -> list[Tree]:
+    return [*trees_in((text.encode() for text in outputs), "outputs")]
 
 
 def score_all(

@@ -166,10 +166,16 @@ def test_a_tree_that_is_none_is_one_line_before_a_run_is_made(
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_a_second_reference_or_system_is_refused(parser, treebank, capsys):
+def test_a_second_reference_is_refused(parser, treebank, capsys):
     command = ["jformer", "evaluate", f"--workdir={parser}"]
     data = f"--data={treebank}/toy.test.mrg"
     assert main([*command, data, f"--references={treebank}/toy.test.mrg"]) == 2
     assert "a parser is scored by one tree alone" in capsys.readouterr().err
-    assert main([*command, data, f"--against={parser}"]) == 2
-    assert "compares translations, and not trees" in capsys.readouterr().err
+
+
+def test_two_parsers_are_compared_by_f1(parser, treebank, capsys):
+    command = ["jformer", "evaluate", f"--workdir={parser}", f"--data={treebank}/toy.test.mrg"]
+    assert main([*command, f"--against={parser}@20"]) == 0
+    (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
+    ours, theirs = scores["against"]["f1"]["systems"]
+    assert ours["score"] == scores["f1"] != theirs["score"]

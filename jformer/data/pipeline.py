@@ -140,7 +140,8 @@ def make_batches(
     config: Config, pairs: TokenPairs, rows: np.ndarray, vocabularies: Vocabularies
 ) -> Batches:
     """Return the batches of the training pairs `rows`, laid out as the config says."""
-    data, tokens, redraw = config.data, config.train.batch_tokens, None
+    data, tokens = config.data, config.train.batch_tokens
+    redraw: list[Redraw] | None = None
     S, T = pairs.lengths(rows)
     if data.word_dropout:
         redraw = [word_dropout(vocabularies, data), unchanged]

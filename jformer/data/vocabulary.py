@@ -157,10 +157,11 @@ class Vocabulary:
         """
         if not self._has_classes:
             return None
+        entries = self._tokenizer.get_vocab()
         ids = np.arange(self.size, dtype=np.int32)
-        for number, entry in enumerate(self.entries()):
-            if entry and not entry.startswith(UNKNOWN):
-                ids[number] = FIRST + self._tokenizer.token_to_id(self._class(entry))
+        for entry, number in entries.items():
+            if not entry.startswith(UNKNOWN):
+                ids[FIRST + number] = FIRST + entries[self._class(entry)]
         return ids
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:

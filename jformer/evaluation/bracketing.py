@@ -14,6 +14,7 @@ import numpy as np
 
 from jformer.data.trees import TOP, Tree
 from jformer.errors import UserError
+from jformer.evaluation.compare import SIGNIFICANT
 
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 EQUAL = {"PRT": "ADVP"}
@@ -42,23 +43,22 @@ def bracketing(
     """Return `f1`, `precision`, `recall`, `exact_match` and so on, most in per cent.
 
     The `f1_interval` is [low, high] at 95 % by the bootstrap over sentences. `tag_accuracy` is
-    there where the trees found have tags.
+    there where the trees found have tags, and `f1_short` where a sentence is short.
     """
     if not found or len(found) != len(gold):
         raise UserError(f"{len(found)} trees to score, and {len(gold)} gold ones")
     counts = [count(one, other) for one, other in zip(found, gold, strict=True)]
     table = np.array([(each.matched, each.gold, each.found) for each in counts])
     short = np.array([each.words <= SHORT for each in counts])
+    of_short = {"f1_short": f1(*table[short].sum(axis=0))} if short.any() else {}
     matched, in_gold, in_found = table.sum(axis=0)
     crossing = np.array([each.crossing for each in counts])
-    draws = np.random.default_rng(SEED).integers(len(counts), size=(SAMPLES, len(counts)))
-    sampled = np.array([f1(*table[rows].sum(axis=0)) for rows in draws])
     scores = {
         "f1": f1(matched, in_gold, in_found),
-        "f1_interval": np.percentile(sampled, [2.5, 97.5]).tolist(),
+        "f1_interval": interval(sampled_f1(table)),
         "precision": share(matched, in_found),
         "recall": share(matched, in_gold),
-        "f1_short": f1(*table[short].sum(axis=0)),
+        **of_short,
         "exact_match": 100 * float(np.mean((table == table[:, :1]).all(axis=1))),
         "crossing_brackets": float(crossing.mean()),
         "no_crossing": 100 * float(np.mean(crossing == 0)),
@@ -69,7 +69,47 @@ def bracketing(
     return scores
 
 
+def compare_trees(
+    ours: Sequence[Tree], theirs: Sequence[Tree], gold: Sequence[Tree], names: tuple[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return what `compare` returns for translations, for the F1 of two parsers.
+
+    The p-value of the paired bootstrap is sacreBLEU's: the share of samples whose difference is as
+    far from the mean difference as that of all sentences is from 0.
+    """
+    tables = [
+        np.array([(each.matched, each.gold, each.found) for each in map(count, trees, gold)])
+        for trees in (ours, theirs)
+    ]
+    scores = [f1(*table.sum(axis=0)) for table in tables]
+    samples = [sampled_f1(table) for table in tables]
+    difference, differences = scores[0] - scores[1], samples[0] - samples[1]
+    as_far = np.abs(differences - differences.mean()) >= abs(difference)
+    p_value = float((np.sum(as_far) + 1) / (SAMPLES + 1))
+    verdict = {
+        "systems": [
+            {"name": name, "score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
+            for name, score, f1s in zip(names, scores, samples, strict=True)
+        ],
+        "p_value": p_value,
+        "better": "" if not difference else names[0 if difference > 0 else 1],
+        "significant": p_value < SIGNIFICANT,
+    }
+    return {"f1": verdict}
+
+
+def sampled_f1(table: np.ndarray) -> np.ndarray:
+    """Return F1 of samples of the sentences, the same ones for all tables of as many."""
+    draws = np.random.default_rng(SEED).integers(len(table), size=(SAMPLES, len(table)))
+    return np.array([f1(*table[rows].sum(axis=0)) for rows in draws])
+
+
+def interval(samples: np.ndarray) -> list[float]:
+    return np.percentile(samples, [2.5, 97.5]).tolist()
+
+
 def count(found: Tree, gold: Tree) -> Counts:
+    """Compare the tree of a sentence with its gold tree; `UserError` if their words differ."""
     gold_leaves, found_leaves = gold.leaves(), found.leaves()
     if [leaf.word for leaf in gold_leaves] != [leaf.word for leaf in found_leaves]:
         raise UserError(f"trees of other words: {' '.join(gold.words())!r}")

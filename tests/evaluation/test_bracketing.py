@@ -4,7 +4,7 @@ import pytest
 
 from jformer.data.trees import trees_in
 from jformer.errors import UserError
-from jformer.evaluation.bracketing import bracketing, count
+from jformer.evaluation.bracketing import bracketing, compare_trees, count
 
 
 def tree(text):
@@ -88,3 +88,30 @@ def test_trees_of_other_words_or_another_number_are_refused():
         bracketing([tree("(S (NN a))")], [tree("(S (NN a) (NN b))")])
     with pytest.raises(UserError, match="1 trees to score, and 2 gold ones"):
         bracketing([GOLD], [GOLD, GOLD])
+
+
+FLAT = tree("(S (NP (DT a) (NN b)) (VB c) (NN d) (IN e) (NN f) (. .))")
+
+
+@pytest.mark.parametrize(("right", "better"), [((40, 10), "ours"), ((10, 40), "theirs")])
+def test_the_better_of_two_parsers_is_named(right, better):
+    ours, theirs = ([GOLD] * n + [FLAT] * (50 - n) for n in right)
+    verdict = compare_trees(ours, theirs, [GOLD] * 50, ("ours", "theirs"))["f1"]
+    assert (verdict["better"], verdict["significant"]) == (better, True)
+    for system, trees in zip(verdict["systems"], (ours, theirs), strict=True):
+        scores = bracketing(trees, [GOLD] * 50)
+        assert system["score"] == scores["f1"]
+        assert system["interval"] == scores["f1_interval"]
+
+
+def test_parsers_with_as_many_mistakes_in_other_sentences_are_not_told_apart():
+    ours, theirs = [GOLD, FLAT] * 20 + [GOLD], [FLAT, GOLD] * 20 + [FLAT]
+    verdict = compare_trees(ours, theirs, [GOLD] * 41, ("ours", "theirs"))["f1"]
+    assert (verdict["better"], verdict["significant"]) == ("ours", False)
+    same = compare_trees(ours, ours, [GOLD] * 41, ("ours", "theirs"))["f1"]
+    assert (same["better"], same["p_value"], same["significant"]) == ("", 1.0, False)
+
+
+def test_without_short_sentences_they_have_no_score():
+    long = tree("(S " + "(NN a) " * 41 + ")")
+    assert "f1_short" not in bracketing([long], [long])
