@@ -12,7 +12,8 @@ MODEL is --checkpoint=C, which is average (the default), last, best, a step, or 
 1000,2000; --ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it; and
 --plugins=FILE,FILE, Python files that define parts of the author's own, which are then run.
 
-PAIRS is PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet.
+PAIRS is PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet;
+for a parser FILE.mrg or a pattern such as dev/*.mrg.
 
 Results go to standard output, everything else to standard error, both as UTF-8. Exit status: 0
 done, 2 the user's mistake in one line, 1 a failure of ours or of the run. A run in training that is
