@@ -137,7 +137,11 @@ def test_the_default_is_the_papers_base_model():
         ({"data__source_vocabulary": "x"}, r"is only for config\.data\.joint_vocabulary=False"),
         (PARSING | {"data__normalization": "lower"}, r"lower: changes the labels of trees; set it"),
         (PARSING | MBR, r"choose=mbr: compares texts, and not trees; set it to score"),
-        (PARSING | {"train__bleu_every": 100}, r"bleu_every=100: is not for trees; set it to 0"),
+        (
+            PARSING | {"train__best_by": "bleu", "train__bleu_every": 9},
+            r"bleu: is not for .*parsing$",
+        ),
+        ({"train__best_by": "f1", "train__bleu_every": 9}, r"best_by=f1: is not for .*=phrases$"),
         (
             PARSING | {"decode__min_length": 3},
             r"min_length=3: is not for config\.decode\.constraint",

@@ -7,8 +7,9 @@ import pytest
 
 import jformer
 from jformer.data.corpora import Split
-from jformer.data.trees import Tree, trees_in
+from jformer.data.trees import Tree, read_trees, trees_in
 from jformer.errors import UserError
+from jformer.evaluation.bracketing import bracketing
 from jformer.main import main
 from jformer.results import as_test_set
 
@@ -48,6 +49,7 @@ def flags(treebank):
         "--config.train.evaluate_every=20", "--config.train.checkpoint_every=20",
         "--config.optimizer.warmup_steps=10", "--config.decode.beam_size=2",
         "--config.decode.max_extra_length=40", "--config.decode.batch_size=8",
+        "--config.train.bleu_every=20", "--config.train.best_by=f1",
     ]  # fmt: skip
 
 
@@ -67,6 +69,17 @@ def test_training_ends_with_the_bracketing_scores_of_each_test_set(parser):
     assert {"perplexity", "crossing_brackets"} <= scores.keys()
     # The trees of this parser have numbers in place of tags.
     assert not {"bleu", "chrf", "tag_accuracy"} & scores.keys()
+
+
+def test_f1_of_validation_chooses_the_best_checkpoint(parser, treebank):
+    rows = [json.loads(line) for line in (parser / "metrics.jsonl").read_text().splitlines()]
+    f1_at = {row["step"]: row["f1"] for row in rows if row["split"] == "validation"}
+    assert f1_at.keys() == {20, 40}
+    best = jformer.load(parser, "best")
+    gold = [*read_trees(treebank / "toy.dev.mrg")]
+    outputs = best.translate([" ".join(tree.words()) for tree in gold])
+    found = [*trees_in([text.encode() for text in outputs], "out")]
+    assert bracketing(found, gold)["f1"] == f1_at[best.step] == max(f1_at.values())
 
 
 def test_translate_writes_a_tree_of_the_words_of_each_line(parser, tmp_path):

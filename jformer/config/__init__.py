@@ -127,8 +127,8 @@ class Config(Section):
                 raise data.wrong("normalization", "changes the labels of trees; set it to none")
             if decode.choose != "score":
                 raise decode.wrong("choose", "compares texts, and not trees; set it to score")
-            if self.train.bleu_every:
-                raise self.train.wrong("bleu_every", "is not for trees; set it to 0")
+        if self.train.best_by == ("bleu" if data.name == "parsing" else "f1"):
+            raise self.train.wrong("best_by", f"is not for {data.assignment('name')}")
 
 
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:

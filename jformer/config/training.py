@@ -35,8 +35,8 @@ class TrainConfig(Section):
     )
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1")
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1")
-    bleu_every: int = key(0, "steps between validation BLEU scores; 0: never", ">= 0")
-    bleu_pairs: int = key(200, "number of validation pairs translated for BLEU", ">= 1")
+    bleu_every: int = key(0, "steps between scores of outputs, BLEU or F1; 0: never", ">= 0")
+    bleu_pairs: int = key(200, "number of validation pairs translated for these", ">= 1")
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     checkpoint_minutes: float = key(
         0.0, "minutes between further checkpoints, which are not averaged; 0: never", ">= 0"
@@ -48,7 +48,7 @@ class TrainConfig(Section):
         None, "last checkpoints kept; unset: average_checkpoints", ">= 1"
     )
     keep_every: int = key(0, "keep every checkpoint whose step is a multiple; 0: none", ">= 0")
-    best_by: str = choice("validation score that chooses the best checkpoint", "nll", "bleu")
+    best_by: str = choice("validation score that chooses the best checkpoint", "nll", "bleu", "f1")
     patience: int = key(
         0, "end the run after so many validations without a better score; 0: never", ">= 0"
     )
@@ -67,7 +67,7 @@ class TrainConfig(Section):
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        if self.best_by == "bleu" and not self.bleu_every:
+        if self.best_by != "nll" and not self.bleu_every:
             raise self.wrong("best_by", "is for a run with config.train.bleu_every")
         if self.keep_checkpoints and self.keep_checkpoints < self.average_checkpoints:
             at_least = self.assignment("average_checkpoints")

@@ -1,4 +1,4 @@
-"""Validation during training: likelihood and BLEU at intervals, and the best checkpoint by one."""
+"""Validation during training: likelihood, scores of outputs, and the best checkpoint by one."""
 
 import dataclasses
 import math
@@ -9,8 +9,10 @@ import jax
 from jax.experimental import multihost_utils
 
 from jformer.data.tokenize import tokenize
+from jformer.data.trees import tree_of
 from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
+from jformer.evaluation.bracketing import bracketing
 from jformer.evaluation.scores import bleu
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.likelihood import has_room
@@ -30,8 +32,8 @@ class Best:
     worse: int = 0
 
     def note(self, step: int, name: str, score: float) -> bool:
-        """Record a score and return whether it is the best so far: lowest NLL or highest BLEU."""
-        rises = name == "bleu"
+        """Record a score and return whether it is the best so far: lowest NLL, or highest other."""
+        rises = name != "nll"
         better = self.score is None or (score > self.score if rises else score < self.score)
         better = better and not math.isnan(score)  # no later score would beat NaN
         if better:
@@ -57,17 +59,18 @@ def validate(
     if due(every.evaluate_every):
         scores |= setup.likelihood(params)
     if due(every.bleu_every):
-        scores["bleu"] = bleu_of_first(setup, params, step, monitor)
+        scores |= score_of_first(setup, params, step, monitor)
     if scores:
         monitor.line(step, "validation", **scores)
     if every.best_by in scores and best.note(step, every.best_by, scores[every.best_by]):
         checkpoints.save_best(state, scores[every.best_by], setup.config, setup.vocabularies.hash)
 
 
-def bleu_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) -> float:
-    """Return BLEU of the first pairs; each process translates all of them, on one of its devices.
+def score_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) -> dict[str, float]:
+    """Return `bleu` of the first pairs, or of a parser `f1`.
 
-    The first process also writes some translations and an attention picture to TensorBoard.
+    Each process translates all of them, on one of its devices. The first one also writes some
+    translations and an attention picture to TensorBoard.
     """
     config, split, vocabularies = setup.config, setup.validation, setup.vocabularies
     number = config.train.bleu_pairs
@@ -85,4 +88,7 @@ def bleu_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) -
         pair = split.sources[shown], split.targets[shown]
         seen = attention_of(setup.model, params, vocabularies, *pair)
         monitor.board.attention(step, seen)
-    return bleu(outputs, targets)
+    if config.data.name == "parsing":
+        trees = [tree_of(*pair)[0] for pair in zip(outputs, map(str.split, sources), strict=True)]
+        return {"f1": bracketing(trees, split.trees[:number])["f1"]}
+    return {"bleu": bleu(outputs, targets)}

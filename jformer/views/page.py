@@ -11,6 +11,7 @@ from jformer.views.report import Row, notes, table
 CURVES = (
     ("validation", "nll", "Validation likelihood", "NLL, nats a token"),
     ("validation", "bleu", "Validation BLEU, of the first pairs", "BLEU"),
+    ("validation", "f1", "Validation F1, of the first sentences", "F1"),
     ("train", "nll", "Training likelihood", "NLL, nats a token"),
 )
 LEGEND_WIDTH = 60  # characters; longer labels are shortened
