@@ -59,7 +59,7 @@ class Batches:
         order = rng.permutation(self.rows)
         pairs = self.pairs
         if self.redraw is not None:
-            drawn = resegment(pairs, self.redraw, rng)
+            drawn = redrawn(pairs, self.redraw, rng)
             fits = self.layout.fits(*(side.lengths for side in drawn))
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
         by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))
@@ -112,7 +112,7 @@ class Batches:
         return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
 
 
-def resegment(pairs: TokenPairs, redraw: Sequence[Redraw], rng: np.random.Generator) -> TokenPairs:
+def redrawn(pairs: TokenPairs, redraw: Sequence[Redraw], rng: np.random.Generator) -> TokenPairs:
     """Return new random tokens of all pairs."""
     drawn = (drop(side, rng) for drop, side in zip(redraw, pairs, strict=True))
     return TokenPairs(*drawn)

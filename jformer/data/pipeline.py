@@ -9,7 +9,7 @@ import numpy as np
 
 from jformer.config import Config, DataConfig
 from jformer.data import phrases
-from jformer.data.batches import Batches, Redraw, resegment
+from jformer.data.batches import Batches, Redraw, redrawn
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Corpus, Report, Split, in_memory, open_corpus, read
 from jformer.data.datasets import open_folder
@@ -148,7 +148,7 @@ def make_batches(
     if data.bpe_dropout:
         redraw = droppers(vocabularies, data)
         # The layout fits one random segmentation of each pair, as a sample of all epochs.
-        drawn = resegment(pairs, redraw, np.random.default_rng(config.seed)).lengths(rows)
+        drawn = redrawn(pairs, redraw, np.random.default_rng(config.seed)).lengths(rows)
         S, T = (
             np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)
         )

@@ -23,10 +23,9 @@ def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]
 
     In a folder a file's split is in its name or in that of a folder: "train", "dev" or "test"
     between dots, hyphens or underscores, or else the number of a section of the Wall Street
-    Journal.
-    What stands before it in a file's name is its corpus: "gum.train.mrg" and "gum.test.mrg" are of
-    the corpus gum, whose test set is "gum.test". Each pattern of files in `data.train` is a corpus
-    more to train on.
+    Journal. What stands before it in a file's name is its corpus: "gum.train.mrg" and
+    "gum.test.mrg" are of the corpus gum, whose test set is "gum.test". Each pattern of files in
+    `data.train` is a corpus more to train on.
     """
     files = in_folder(Path(data.directory)) if data.directory else of_patterns(data)
     splits: dict[str, list[Corpus]] = {}
@@ -38,7 +37,7 @@ def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]
         elif with_train or split != "train":
             splits[split] = [*corpora.values()]
     if with_train:
-        added = [open_trees(matching(name), data.tags) for name in listed(data.train)]
+        added = [open_trees(matching(name), data.tags) for name in data.train.split(",") if name]
         splits["train"] = splits.get("train", []) + added
     return splits
 
@@ -78,15 +77,10 @@ def of_patterns(data: DataConfig) -> dict[str, dict[str, list[Path]]]:
     """Return the files of the patterns in data.validation and data.test."""
     patterns = {"validation": data.validation, "test": data.test}
     return {
-        split: {"": [path for pattern in listed(given) for path in matching(pattern)]}
+        split: {"": [path for pattern in given.split(",") if pattern for path in matching(pattern)]}
         for split, given in patterns.items()
         if given
     }
-
-
-def listed(patterns: str) -> list[str]:
-    """Return the patterns between commas."""
-    return [pattern for pattern in patterns.split(",") if pattern]
 
 
 def matching(pattern: str) -> list[Path]:

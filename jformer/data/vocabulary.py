@@ -151,10 +151,7 @@ class Vocabulary:
 
     @functools.cached_property
     def class_ids(self) -> np.ndarray | None:
-        """Return the id of each word's class (V,), and other ids as they are.
-
-        None without classes.
-        """
+        """Return the id of each word's class, other ids as they are (V,); None without classes."""
         if not self._has_classes:
             return None
         entries = self._tokenizer.get_vocab()

@@ -80,7 +80,7 @@ def missing(terms: Iterable[Spellings], text: str, vocabulary: Vocabulary) -> in
     return sum(not stands(vocabulary.decode(first).strip()) for first, _ in terms)
 
 
-def check_terms(terms: Sequence[tuple[str, str]]) -> None:
+def check_terms(terms: Sequence[Term]) -> None:
     """Raise `TypeError` or `UserError` for what are no pairs of texts."""
     check_type("terms", terms, list | tuple, "a list of pairs of strings")
     for term in terms:

@@ -42,7 +42,7 @@ class Sentence:
 
 @struct.dataclass
 class Rules:
-    """What else says which tokens may come next, the same for all sentences.
+    """Rules on which tokens may come next, the same for all sentences of a search.
 
     A `constraint` has `allowed(tokens_WT, t, sentence)`, which returns the tokens (W, V) that may
     stand at position t of hypotheses whose tokens before t are given.

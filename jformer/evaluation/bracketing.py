@@ -14,7 +14,7 @@ import numpy as np
 
 from jformer.data.trees import TOP, Tree
 from jformer.errors import UserError
-from jformer.evaluation.compare import SIGNIFICANT
+from jformer.evaluation.compare import verdict
 
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 EQUAL = {"PRT": "ADVP"}
@@ -26,7 +26,7 @@ Bracket = tuple[str, int, int]  # label, first word, word after the last
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What the scores of a sentence are made of."""
+    """The brackets and words of a sentence, counted for its scores."""
 
     matched: int  # brackets that are in both trees
     gold: int
@@ -48,7 +48,7 @@ def bracketing(
     if not found or len(found) != len(gold):
         raise UserError(f"{len(found)} trees to score, and {len(gold)} gold ones")
     counts = [count(one, other) for one, other in zip(found, gold, strict=True)]
-    table = np.array([(each.matched, each.gold, each.found) for each in counts])
+    table = table_of(counts)
     short = np.array([each.words <= SHORT for each in counts])
     of_short = {"f1_short": f1(*table[short].sum(axis=0))} if short.any() else {}
     matched, in_gold, in_found = table.sum(axis=0)
@@ -78,7 +78,7 @@ def compare_trees(
     far from the mean difference as that of all sentences is from 0.
     """
     tables = [
-        np.array([(each.matched, each.gold, each.found) for each in map(count, trees, gold)])
+        table_of([count(one, other) for one, other in zip(trees, gold, strict=True)])
         for trees in (ours, theirs)
     ]
     scores = [f1(*table.sum(axis=0)) for table in tables]
@@ -86,16 +86,16 @@ def compare_trees(
     difference, differences = scores[0] - scores[1], samples[0] - samples[1]
     as_far = np.abs(differences - differences.mean()) >= abs(difference)
     p_value = float((np.sum(as_far) + 1) / (SAMPLES + 1))
-    verdict = {
-        "systems": [
-            {"name": name, "score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
-            for name, score, f1s in zip(names, scores, samples, strict=True)
-        ],
-        "p_value": p_value,
-        "better": "" if not difference else names[0 if difference > 0 else 1],
-        "significant": p_value < SIGNIFICANT,
-    }
-    return {"f1": verdict}
+    systems = [
+        {"name": name, "score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
+        for name, score, f1s in zip(names, scores, samples, strict=True)
+    ]
+    return {"f1": verdict(systems, p_value)}
+
+
+def table_of(counts: Sequence[Counts]) -> np.ndarray:
+    """Return the matched, gold and found brackets of each sentence (N, 3), of which F1 is made."""
+    return np.array([(each.matched, each.gold, each.found) for each in counts])
 
 
 def sampled_f1(table: np.ndarray) -> np.ndarray:

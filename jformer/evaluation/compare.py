@@ -40,31 +40,40 @@ def compare(
     # The first column holds the names; the others, in the order of `metrics`, have keys like chrF2.
     _, *results = columns.values()
     return {
-        metric: {**verdict(metric, names, pair), "signature": str(signature)}
+        metric: {**verdict_of(metric, names, pair), "signature": str(signature)}
         for metric, pair, signature in zip(metrics, results, signatures.values(), strict=True)
     }
 
 
-def verdict(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[str, Any]:
-    ours, theirs = (float(result.score) for result in results)
+def verdict_of(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[str, Any]:
+    """Return the verdict of sacreBLEU's two results by a metric."""
     # TER is a rate of edits: lower is better, and it can exceed 100.
     is_rate = metric == "ter"
-    first_is_better = ours < theirs if is_rate else ours > theirs
+    most = math.inf if is_rate else 100.0
+    systems = [
+        {
+            "name": name,
+            "score": float(result.score),
+            "mean": float(result.mean),
+            "interval": interval(float(result.mean), float(result.ci), most),
+        }
+        for name, result in zip(names, results, strict=True)
+    ]
     # For equal scores sacreBLEU counts the samples that differ by more than 0. If a system is
     # compared with itself there are none, and p would be 1/1001.
-    p_value = 1.0 if ours == theirs else float(results[1].p_value)
-    most = math.inf if is_rate else 100.0
+    p_value = 1.0 if results[0].score == results[1].score else float(results[1].p_value)
+    return verdict(systems, p_value, lower_is_better=is_rate)
+
+
+def verdict(
+    systems: Sequence[dict[str, Any]], p_value: float, lower_is_better: bool = False
+) -> dict[str, Any]:
+    """Return which of two systems is better, if any, and whether significantly."""
+    ours, theirs = (system["score"] for system in systems)
+    first_is_better = ours < theirs if lower_is_better else ours > theirs
     return {
-        "systems": [
-            {
-                "name": name,
-                "score": float(result.score),
-                "mean": float(result.mean),
-                "interval": interval(float(result.mean), float(result.ci), most),
-            }
-            for name, result in zip(names, results, strict=True)
-        ],
+        "systems": [*systems],
         "p_value": p_value,
-        "better": "" if ours == theirs else names[0 if first_is_better else 1],
+        "better": "" if ours == theirs else systems[0 if first_is_better else 1]["name"],
         "significant": p_value < SIGNIFICANT,
     }

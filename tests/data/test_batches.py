@@ -8,7 +8,7 @@ import pytest
 
 from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data import pipeline
-from jformer.data.batches import Batches, iterate, resegment
+from jformer.data.batches import Batches, iterate, redrawn
 from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
@@ -249,6 +249,6 @@ def test_each_side_is_cut_anew_by_the_merges_of_its_own_vocabulary():
 def test_no_batch_is_made_longer_than_max_length_for_what_dropout_draws():
     _, vocabularies, batches = redrawing(max_length=12)
     drops = pipeline.droppers(vocabularies, DataConfig(bpe_dropout=0.9))
-    drawn = resegment(batches.pairs, drops, np.random.default_rng(0))
+    drawn = redrawn(batches.pairs, drops, np.random.default_rng(0))
     assert drawn.targets.lengths.max() > 12 >= batches.pairs.targets.lengths.max()
     assert max(max(S, T) for _, S, T in batches.layout.shapes) <= 12

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from jformer.config import DataConfig
-from jformer.data.batches import resegment
+from jformer.data.batches import redrawn
 from jformer.data.cache import content_hash
 from jformer.data.corpora import Split
 from jformer.data.pipeline import droppers, open_corpora
@@ -113,7 +113,7 @@ def test_a_thousand_words_are_drawn_as_often_as_algorithm_1_draws_them(prepared)
     drawn, expected = collections.Counter(), collections.Counter()
     rng, python_rng = np.random.default_rng(0), random.Random(0)
     for _ in range(DRAWS):
-        sources = resegment(pairs, drop, rng).sources
+        sources = redrawn(pairs, drop, rng).sources
         for line, symbols in zip(words, symbols_of(sources, model), strict=True):
             ends = words_of(symbols, map(len, line))
             drawn.update((word, end) for word, end in zip(line, ends, strict=True))
@@ -150,7 +150,7 @@ def test_a_compound_whose_parts_no_merge_joins_is_drawn_as_one_word(prepared):
     """A part without merges left waits for the next step of the whole, and has them once more."""
     _, model, pairs, drop, _ = prepared
     merges = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-    drawn = symbols_of(resegment(pairs, drop, np.random.default_rng(0)).targets, model)
+    drawn = symbols_of(redrawn(pairs, drop, np.random.default_rng(0)).targets, model)
     rng = random.Random(0)
     expected = [algorithm_1("hundejacke", merges, rng.random) for _ in drawn]
     whole = ["hun", "de", "jac", "ke"]
