@@ -116,7 +116,7 @@ class Run(Restored):
         if self._is_parser:
             if terms or any(prefixes or ()):
                 raise UserError("prefixes and terms are for translations, and not for trees")
-            sentences = [escaped(sentence) for sentence in sentences]
+            sentences = [*map(escaped, sentences)]
         found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line, terms)
         if not details:
             return run._with_trees(sentences, [[*map(translation_of, ones)] for ones in found])
@@ -162,6 +162,7 @@ class Run(Restored):
         check_type("source", source, str, "a string")
         check_type("target", target, str, "a string")
         if self._is_parser:
+            source = escaped(source)
             target = as_target(target, source, self.config.data.tags)
         return attention_of(self.model, self.params, self.vocabularies, source, target)
 
@@ -219,7 +220,7 @@ class Run(Restored):
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets")
         if self._is_parser:
-            tags = self.config.data.tags
+            tags, sources = self.config.data.tags, [*map(escaped, sources)]
             targets = [as_target(*pair, tags) for pair in zip(targets, sources, strict=True)]
         sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
         return list(zip(*sides, strict=True))

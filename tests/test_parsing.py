@@ -126,9 +126,13 @@ def test_a_tree_in_penn_bracketing_has_the_score_of_the_linearised_one(parser):
 
 
 def test_round_brackets_among_the_words_are_those_of_treebanks(parser):
-    (tree,) = jformer.load(parser).translate(["the cat ( sees ) ."])
-    (read,) = trees_in([tree.encode()], "out")
+    run, words = jformer.load(parser), "the cat ( sees ) ."
+    ((found,),) = run.hypotheses([words])
+    (read,) = trees_in([found.text.encode()], "out")
     assert read.words() == ["the", "cat", "-LRB-", "sees", "-RRB-", "."]
+    (scored,) = run.score([words], [found.text])
+    assert scored.log_prob == pytest.approx(found.log_prob, abs=1e-4)
+    assert len(run.attention(words, found.text).source_tokens) == len(read.words()) + 1
 
 
 def test_words_beyond_the_limit_of_a_source_are_attached_and_told(parser):
