@@ -22,6 +22,7 @@ ROOTS = ("", "TOP", "ROOT", "S1")
 TOP = "TOP"  # the label of a root with several children
 EMPTY = "-NONE-"  # the tag of what is not written, as traces
 DEEPEST = 200  # levels of a tree, of which each takes some of Python's stack
+DEEPEST_OUTPUT = DEEPEST - 2  # constituents within each other; words and TOP are levels, too
 PART = re.compile(r"[()]|[^\s()]+")
 FUNCTION = re.compile(r"(?<=.)[-=].*")  # of NP-SBJ-1; "-LRB-" has none
 
@@ -180,7 +181,7 @@ def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
 
     for token in text.split():
         if token.startswith("("):
-            if len(stack) < DEEPEST - 1:
+            if len(stack) <= DEEPEST_OUTPUT:
                 stack.append((token[1:], []))
             else:
                 well_formed = False

@@ -15,6 +15,7 @@ from jax import Array
 
 from jformer.config import EOS
 from jformer.data.subwords import UNKNOWN
+from jformer.data.trees import DEEPEST_OUTPUT
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.search import Sentence
 
@@ -49,6 +50,7 @@ class WellFormed:
 
         # One more constituent takes two tokens; the others, the words and EOS need theirs.
         has_room_W = sentence.limit - t >= depth_W + left_W + 3
+        has_room_W &= depth_W < DEEPEST_OUTPUT
         opens_W = jnp.where(t == 0, True, (depth_W > 0) & (left_W > 0) & has_room_W)
         continues_W = (depth_W > 0) & (left_W > 0)
         closes_W = (depth_W > 0) & ~just_opened_W & ((depth_W > 1) | (left_W <= 0))

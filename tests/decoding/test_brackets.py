@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.data.trees import tree_of
+from jformer.data.trees import DEEPEST_OUTPUT, tree_of, trees_in
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding import beam, sampling
 from jformer.decoding.brackets import well_formed
@@ -24,7 +24,7 @@ IDS = {entry: token for token, entry in enumerate(VOCABULARY.entries()) if entry
 def allowed_after(tokens, words, limit, vocabulary=VOCABULARY):
     """The names of the tokens that may come next."""
     names = vocabulary.entries()
-    ids_1T = np.full((1, T), PAD, np.int32)
+    ids_1T = np.full((1, max(T, len(tokens) + 1)), PAD, np.int32)
     ids_1T[0, : len(tokens)] = [names.index(token) for token in tokens]
     sentence = Sentence(None, None, jnp.int32(limit), None, words=jnp.int32(words))
     constraint = jax.tree.map(jnp.asarray, well_formed(vocabulary))
@@ -61,6 +61,17 @@ def test_no_bracket_is_opened_that_could_not_be_closed_within_the_limit():
     # "(S (NP XX )NP XX )S" and EOS are 7 tokens.
     assert "(NP" in allowed_after(["(S"], 2, 7)
     assert "(NP" not in allowed_after(["(S"], 2, 6)
+
+
+def test_no_tree_is_deeper_than_one_that_can_be_read():
+    chain = ["(NP"] * (DEEPEST_OUTPUT - 1)
+    assert "(NP" in allowed_after(chain, 1, 1000)
+    chain.append("(NP")
+    assert "(NP" not in allowed_after(chain, 1, 1000)
+    tree, whole = tree_of(" ".join([*chain, "XX", *[")NP"] * len(chain)]), ["w"])
+    assert whole
+    assert [*map(str, trees_in([str(tree).encode()], "out"))] == [str(tree)]
+    assert not tree_of(" ".join([*chain, "(NP", "XX", *[")NP"] * (len(chain) + 1)]), ["w"])[1]
 
 
 def test_words_are_numbered_in_their_order_and_unknown_beyond_the_vocabulary():
