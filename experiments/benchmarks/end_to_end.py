@@ -174,8 +174,10 @@ def marian_job(name: str, folder: Path, place: Path, options: argparse.Namespace
     own.mkdir()
     write_config(config_of(folder, options), own / "config.json")
     program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
-    rest = [str(own), turns.PLATFORMS[options.platform], source_of(folder, options)]
-    commands = [[*program, command, *rest] for command in ("train", "translate")]
+    device = turns.PLATFORMS[options.platform]
+    rest = [str(own), device, "bfloat16" if device == "cuda" else "float32"]
+    files = [source_of(folder, options), str(options.steps), str(own / "output")]
+    commands = [[*program, "train", *rest], [*program, "translate", *rest, *files]]
     figures = run_job(commands, dict(os.environ), {part: f"^{part}$" for part in MARKS})
     return {**figures, **json.loads((own / "metrics.json").read_text(encoding="utf-8"))}
 

@@ -1,13 +1,16 @@
-"""Marian's job in `end_to_end`: a plain loop of PyTorch with Hugging Face's model.
+"""Marian's job in `end_to_end` and `time_to_bleu`: Hugging Face's model in a plain PyTorch loop.
 
-    python -m experiments.benchmarks.marian_job train|translate FOLDER cpu|cuda INPUT
+    python -m experiments.benchmarks.marian_job train FOLDER cpu|cuda float32|bfloat16
+    python -m experiments.benchmarks.marian_job translate FOLDER cpu|cuda float32|bfloat16 \\
+        INPUT STEP OUTPUT
 
-FOLDER has the config of jformer's run as config.json, whose sizes and text files this job takes,
-and gets what it writes; `translate` reads the file INPUT. The end of each part is said on standard
-error, where `end_to_end` takes its time.
+FOLDER has the config of jformer's run as config.json, whose sizes, schedule and text files this job
+takes, and gets what it writes. `translate` translates the file INPUT by the checkpoint of a step.
+The end of each part is said on standard error, where `end_to_end` takes its time.
 """
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -25,33 +28,35 @@ from jformer.config import PAD, Config, read_config
 
 
 def main() -> None:
-    command, folder, device, source = sys.argv[1:]
+    command, folder, device, dtype, *files = sys.argv[1:]
     tell("start")
     config = read_config(Path(folder, "config.json"))
     if command == "train":
-        train(config, Path(folder), device)
+        train(config, Path(folder), device, dtype)
     else:
-        translate(config, Path(folder), device, Path(source))
+        source, step, output = files
+        translate(config, Path(folder, "checkpoints", step), device, dtype, source, Path(output))
 
 
 def tell(part: str) -> None:
     print(part, file=sys.stderr, flush=True)
 
 
-def train(config: Config, folder: Path, device: str) -> None:
+def train(config: Config, folder: Path, device: str, dtype: str) -> None:
     torch.manual_seed(config.seed)
     tokenizer, loader, validation = prepare(config, device)
     model = peers.marian_model(config, tokenizer.get_vocab_size(), config.longest)
     model = model.to(device).train()
     adam = config.optimizer
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=1.0, betas=(adam.beta1, adam.beta2), eps=adam.epsilon, fused=True
-    )
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1.0, betas=(adam.beta1, adam.beta2), eps=adam.epsilon,
+        weight_decay=adam.weight_decay, fused=True,
+    )  # fmt: skip
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(config, step + 1))
     tell("data")
     tokens, began = 0, 0.0
     for step, batch in zip(range(1, config.train.steps + 1), endless(loader), strict=False):
-        loss = loss_of(model, batch, device, config.train.label_smoothing)
+        loss = loss_of(model, batch, device, dtype, config.train.label_smoothing)
         loss.backward()
         optimizer.step()
         schedule.step()
@@ -61,16 +66,26 @@ def train(config: Config, folder: Path, device: str) -> None:
             loss.item()
             tell("first step")
             of_first, began = tokens, time.perf_counter()
+        if step % config.train.checkpoint_every == 0 and step < config.train.steps:
+            save(folder, step, model, tokenizer, optimizer)
     loss.item()
     seconds = time.perf_counter() - began
     tell("steps")
-    nll = validate(model, validation, device)
+    nll = validate(model, validation, device, dtype)
     tell("validation")
-    model.save_pretrained(folder / "checkpoint")
-    tokenizer.save(str(folder / "tokenizer.json"))
-    torch.save([optimizer.state_dict(), schedule.state_dict()], folder / "optimizer.pt")
+    save(folder, config.train.steps, model, tokenizer, optimizer)
     metrics = {"tokens": tokens, "tokens_per_second": (tokens - of_first) / seconds, "nll": nll}
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+
+
+def save(folder: Path, step: int, model: Any, tokenizer: Tokenizer, optimizer: Any) -> None:
+    """Write a checkpoint, which has its name when it is complete."""
+    partial = folder / "partial"
+    model.save_pretrained(partial)
+    tokenizer.save(str(partial / "tokenizer.json"))
+    torch.save(optimizer.state_dict(), partial / "optimizer.pt")
+    (folder / "checkpoints").mkdir(exist_ok=True)
+    partial.rename(folder / "checkpoints" / str(step))
 
 
 def prepare(config: Config, device: str) -> tuple[Tokenizer, DataLoader, DataLoader]:
@@ -94,10 +109,19 @@ def read_lines(name: str) -> list[str]:
 
 
 def rate(config: Config, step: int) -> float:
-    """Return the learning rate of Equation 3, Section 5.3."""
-    warmup = config.optimizer.warmup_steps
-    peak = config.optimizer.learning_rate_factor * config.model.d_model**-0.5
-    return peak * min(step**-0.5, step * warmup**-1.5)
+    """Return the learning rate of Equation 3, Section 5.3, or of a cosine after a warm-up."""
+    optimizer = config.optimizer
+    warmup = optimizer.warmup_steps
+    if optimizer.schedule == "equation_3":
+        peak = optimizer.learning_rate_factor * config.model.d_model**-0.5
+        return peak * min(step**-0.5, step * warmup**-1.5)
+    if optimizer.schedule != "cosine" or optimizer.decay_steps or optimizer.end_learning_rate:
+        raise SystemExit(f"marian: has no schedule like {optimizer.schedule} of this config")
+    peak = optimizer.learning_rate_factor * optimizer.learning_rate
+    if step < warmup:
+        return peak * step / warmup
+    done = (step - warmup) / (config.train.steps - warmup)
+    return peak * (1 + math.cos(math.pi * done)) / 2
 
 
 def endless(loader: DataLoader) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -105,9 +129,11 @@ def endless(loader: DataLoader) -> Iterator[tuple[torch.Tensor, ...]]:
         yield from loader
 
 
-def loss_of(model: Any, batch: tuple, device: str, smoothing: float, reduction: str = "mean"):
+def loss_of(
+    model: Any, batch: tuple, device: str, dtype: str, smoothing: float, reduction: str = "mean"
+):
     source, target, labels = (ids.to(device, non_blocking=True) for ids in batch)
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+    with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
         logits = model(
             input_ids=source,
             attention_mask=source != PAD,
@@ -124,23 +150,25 @@ def loss_of(model: Any, batch: tuple, device: str, smoothing: float, reduction: 
 
 
 @torch.inference_mode()
-def validate(model: Any, loader: DataLoader, device: str) -> float:
+def validate(model: Any, loader: DataLoader, device: str, dtype: str) -> float:
     """Return the negative log-likelihood of a token."""
     model.eval()
     nll, tokens = 0.0, 0
     for batch in loader:
-        nll += loss_of(model, batch, device, smoothing=0.0, reduction="sum").item()
+        nll += loss_of(model, batch, device, dtype, smoothing=0.0, reduction="sum").item()
         tokens += int((batch[2] != PAD).sum())
     return nll / tokens
 
 
-def translate(config: Config, folder: Path, device: str, source: Path) -> None:
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    model = MarianMTModel.from_pretrained(folder / "checkpoint", attn_implementation="sdpa")
+def translate(
+    config: Config, checkpoint: Path, device: str, dtype: str, source: str, output: Path
+) -> None:
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    model = MarianMTModel.from_pretrained(checkpoint, attn_implementation="sdpa")
     model = model.to(device).eval()
-    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(read_lines(str(source)))]
+    ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(read_lines(source))]
     decode = config.decode
-    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+    with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
         outputs = peers.generate(
             model,
             ids,
@@ -150,7 +178,7 @@ def translate(config: Config, folder: Path, device: str, source: Path) -> None:
             decode.max_extra_length,
         )
     texts = tokenizer.decode_batch(outputs)
-    (folder / "output").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    output.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,12 @@ import time
 
 import pytest
 
+import jformer
 from experiments.benchmarks.end_to_end import JobError, watch
 from experiments.benchmarks.scaling import fit
+from experiments.benchmarks.time_to_bleu import Run
 from experiments.benchmarks.turns import in_order, take_turns
+from jformer.training.optimizer import learning_rate
 
 pytestmark = pytest.mark.process
 with_peers = pytest.mark.skipif(
@@ -104,6 +107,46 @@ def test_whole_jobs_of_jformer_and_marian_have_their_parts_timed(tmp_path):
         assert [sum(each.values()) for each in parts] == pytest.approx(result["seconds"])
         assert all(min(each.values()) > 0 and len(each) == 7 for each in parts)
         assert result["memory"] > 10**8  # a process with XLA or PyTorch
+
+
+@with_peers
+def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tmp_path):
+    config, file, chart = (tmp_path / name for name in ("small.py", "runs.json", "curve.html"))
+    config.write_text(SMALL_CONFIG.replace("return", "config.train.steps = 20\n    return"))
+    text = f"--train={STORED}/train", f"--validation={STORED}/test"
+    flags = "--contenders=marian", "--every=10", "--bar=0", f"--json={file}"
+    flags += (f"--chart={chart}",)
+    rows = benchmark("time_to_bleu", *text, f"--config={config}", *flags)
+    assert list(rows) == ["jformer", "marian"]
+    for name, runs in json.loads(file.read_text())["runs"].items():
+        assert len(runs) == 2
+        for run in runs:
+            # Both checkpoints are timed, and the first is good enough for a bar of 0.
+            assert [*run["minutes"]] == ["10", "20"]
+            assert 0 < run["minutes"]["10"] <= run["minutes"]["20"] < 3
+            assert [*run["bleu"]] == ["10"]
+        first = [run["minutes"]["10"] for run in runs]
+        assert rows[name]["minutes"].startswith(f"{statistics.median(first):.2f} (")
+    assert "plotly" in chart.read_text()
+
+
+def test_a_bar_that_is_not_reached_has_no_record():
+    run = Run({10: 1.0, 20: 2.0, 30: 3.0}, {10: 30.0, 20: 35.1, 30: 36.0})
+    assert [run.record(bar) for bar in (30, 35, 36.5)] == [1.0, 2.0, None]
+
+
+@with_peers
+@pytest.mark.parametrize(
+    "schedule", [{}, {"schedule": "cosine", "learning_rate": 0.002, "learning_rate_factor": 0.5}]
+)
+def test_marian_has_the_learning_rate_of_the_config(schedule):
+    from experiments.benchmarks.marian_job import rate
+
+    keys = {f"optimizer.{name}": value for name, value in schedule.items()}
+    config = jformer.get_config("tiny", **{"train.steps": 900, **keys})
+    expected = [float(learning_rate(config)(step - 1)) for step in (1, 100, 500, 501, 700, 900)]
+    found = [rate(config, step) for step in (1, 100, 500, 501, 700, 900)]
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def program(text):

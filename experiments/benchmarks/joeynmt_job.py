@@ -1,0 +1,140 @@
+"""JoeyNMT's job in `time_to_bleu`: SentencePiece, then JoeyNMT's own commands.
+
+    PYTHON experiments/benchmarks/joeynmt_job.py train FOLDER
+    PYTHON experiments/benchmarks/joeynmt_job.py translate FOLDER INPUT STEP OUTPUT
+
+PYTHON is that of an environment with JoeyNMT, which needs older libraries than jformer: so nothing
+of jformer is imported here. FOLDER has what `time_to_bleu` writes as settings.json, and gets the
+sub-words, JoeyNMT's config and its checkpoints.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import sentencepiece
+
+NEVER = 10**9
+JOEYNMT = [sys.executable, "-m", "joeynmt"]
+
+
+def main() -> None:
+    command, folder, *files = sys.argv[1:]
+    folder = Path(folder)
+    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    config = folder / f"{command}.yaml"
+    if command == "train":
+        learn_subwords(folder, settings)
+        write_config(config, folder, settings)
+        sys.exit(subprocess.run([*JOEYNMT, "train", config, "--skip-test"]).returncode)
+    else:
+        source, step, output = files
+        write_config(config, folder, settings, load_model=str(checkpoint(folder, step)))
+        with open(source, encoding="utf-8") as lines:
+            program = [*JOEYNMT, "translate", config, f"--output-path={output}"]
+            sys.exit(subprocess.run(program, stdin=lines).returncode)
+
+
+def checkpoint(folder: Path, step: str) -> Path:
+    return folder / "model" / f"{step}.ckpt"
+
+
+def learn_subwords(folder: Path, settings: dict) -> None:
+    """Learn one vocabulary for both languages, and list it as JoeyNMT reads it."""
+    languages = settings["languages"]
+    sentencepiece.SentencePieceTrainer.train(
+        input=[f"{settings['train']}.{language}" for language in languages],
+        model_prefix=str(folder / "subwords"),
+        vocab_size=settings["vocabulary_size"],
+        model_type="bpe",
+        character_coverage=1.0,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    lines = (folder / "subwords.vocab").read_text(encoding="utf-8").splitlines()
+    pieces = [line.split("\t")[0] for line in lines[3:]]  # the first three are special
+    (folder / "pieces.txt").write_text("".join(f"{p}\n" for p in pieces), encoding="utf-8")
+
+
+def write_config(path: Path, folder: Path, settings: dict, **testing: str) -> None:
+    """Write a config of JoeyNMT; YAML includes JSON."""
+
+    def side(language: str) -> dict:
+        return {
+            "lang": language,
+            "level": "bpe",
+            "max_length": settings["max_length"],
+            "voc_file": str(folder / "pieces.txt"),
+            "tokenizer_type": "sentencepiece",
+            "tokenizer_cfg": {"model_file": str(folder / "subwords.model")},
+        }
+
+    def stack(layers: int) -> dict:
+        return {
+            "type": "transformer",
+            "num_layers": layers,
+            "num_heads": settings["num_heads"],
+            "embeddings": {"embedding_dim": settings["d_model"], "scale": True, "dropout": 0.0},
+            "hidden_size": settings["d_model"],
+            "ff_size": settings["d_ff"],
+            "dropout": settings["dropout"],
+            "layer_norm": settings["norm_position"],
+        }
+
+    source, target = settings["languages"]
+    every = settings["checkpoint_every"]
+    config = {
+        "name": "time_to_bleu",
+        "model_dir": str(folder / "model"),
+        "use_cuda": settings["device"] == "cuda",
+        "random_seed": settings["seed"],
+        "data": {
+            "train": settings["train"],
+            "dev": settings["one_pair"],  # its validations shall take no time
+            "dataset_type": "plain",
+            "src": side(source),
+            "trg": side(target),
+        },
+        "model": {
+            "initializer": "xavier_uniform",
+            "bias_initializer": "zeros",
+            "embed_initializer": "xavier_uniform",
+            "tied_embeddings": True,
+            "tied_softmax": True,
+            "encoder": stack(settings["num_layers"]),
+            "decoder": stack(settings["decoder_layers"]),
+        },
+        "training": {
+            "optimizer": "adamw",
+            "adam_betas": [settings["beta1"], settings["beta2"]],
+            "normalization": "tokens",
+            "scheduling": "warmupinversesquareroot",
+            "learning_rate": settings["learning_rate"],
+            "learning_rate_min": 1e-9,
+            "learning_rate_warmup": settings["warmup_steps"],
+            "label_smoothing": settings["label_smoothing"],
+            "batch_size": settings["batch_tokens"],
+            "batch_type": "token",
+            "epochs": NEVER,
+            "updates": settings["steps"],
+            "logging_freq": every,
+            "validation_freq": every,
+            "keep_best_ckpts": -1,  # all
+            "early_stopping_metric": "loss",
+            "print_valid_sents": [],
+        },
+        "testing": {
+            "batch_size": settings["batch_size"],
+            "beam_size": settings["beam_size"],
+            "beam_alpha": settings["length_penalty"],
+            "max_output_length": settings["max_length"],
+            "eval_metrics": [],
+            **testing,
+        },
+    }
+    path.write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""A benchmark of the time from nothing to a translator of a given BLEU.
+
+    python -m experiments.benchmarks.time_to_bleu --train=PREFIX --validation=PREFIX
+        [--languages=en,de] [--config=tiny] [--bar=35] [--every=100] [--minutes=60]
+        [--contenders=marian,joeynmt] [--joeynmt=PYTHON] [--rounds=1] [--platform=cpu|gpu]
+        [--json=FILE] [--chart=FILE]
+
+The text, in lower case, is that of PREFIX.en and PREFIX.de. A contender is a command that trains on
+it, with empty caches, and writes a checkpoint every so many steps. Its clock runs from the start of
+the process until a checkpoint is there: sub-words, compilation and saving count. Afterwards, and
+off the clock, its checkpoints translate the validation text one after the other, until one has the
+BLEU (lower case, Moses' words) of the bar.
+
+`jformer` is the command of the config. `marian` and `marian bf16` are Hugging Face's model in a
+loop of PyTorch, `joeynmt` is JoeyNMT in an environment of its own, whose Python is named: both have
+the sizes, batches, learning rate and search of the config, JoeyNMT its own schedule after the
+warm-up.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments.benchmarks import turns
+from jformer.command_line import parse
+from jformer.config import Config, write_config
+from jformer.evaluation.scores import score
+
+OURS, MARIAN, MARIAN_BF16, JOEYNMT = "jformer", "marian", "marian bf16", "joeynmt"
+POLL = 0.2  # seconds between two looks for a checkpoint
+JOB = str(Path(__file__).with_name("joeynmt_job.py"))
+
+
+@dataclasses.dataclass
+class Contender:
+    train: list[str]  # the command
+    translate: Callable[[int, Path], list[str]]  # by the checkpoint of a step, into a file
+    checkpoints: Path  # a folder
+    ending: str = ""  # of a checkpoint's name, which begins with its step
+    environment: dict[str, str] | None = None
+
+    def steps(self) -> list[int]:
+        """Return the steps of the checkpoints that are there."""
+        names = (path.name for path in self.checkpoints.glob(f"*{self.ending}"))
+        steps = (name.removesuffix(self.ending) for name in names)
+        return [int(step) for step in steps if step.isdecimal()]
+
+
+@dataclasses.dataclass
+class Run:
+    minutes: dict[int, float]  # by step, of each checkpoint
+    bleu: dict[int, float]  # by step, up to the first that reaches the bar
+    error: str = ""
+
+    def record(self, bar: float) -> float | None:
+        """Return the minutes to the first checkpoint that reaches the bar, if one does."""
+        reached = [step for step, bleu in self.bleu.items() if bleu >= bar]
+        return self.minutes[min(reached)] if reached else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--train", required=True, help="PREFIX of the training text")
+    parser.add_argument("--validation", required=True, help="PREFIX of the text to be translated")
+    parser.add_argument("--languages", default="en,de")
+    parser.add_argument("--config", default="tiny", help="name of a config, without a data set")
+    parser.add_argument("--bar", type=float, default=35.0, help="BLEU to reach")
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--minutes", type=float, default=60, help="a contender stops after these")
+    parser.add_argument("--joeynmt", default="python", help="Python that has JoeyNMT")
+    turns.add_flags(parser, rounds=1)
+    options = parser.parse_args()
+    makers = {
+        OURS: ours,
+        MARIAN: lambda *place: marian(*place, "float32"),
+        MARIAN_BF16: lambda *place: marian(*place, "bfloat16"),
+        JOEYNMT: joeynmt,
+    }
+    makers = turns.chosen(parser, makers, options.contenders, (OURS,))
+    runs: dict[str, list[Run]] = {name: [] for name in makers}
+    with tempfile.TemporaryDirectory() as scratch:
+        texts = write_texts(Path(scratch), options)
+        for number in range(options.rounds):
+            for name in turns.in_order(list(makers), number):
+                folder = Path(scratch, f"{name.replace(' ', '_')}{number}")
+                folder.mkdir()
+                contender = makers[name](folder, texts, options)
+                runs[name].append(race(name, contender, folder, texts, options))
+    title = f"Minutes to {options.bar:g} BLEU, {options.config}, {options.platform}"
+    print(f"{title}\n{turns.machine()}\n\n{table(runs, options.bar)}")
+    if options.json:
+        results = {name: [*map(dataclasses.asdict, each)] for name, each in runs.items()}
+        data = {"title": title, "machine": turns.machine(), "runs": results}
+        options.json.write_text(json.dumps(data, indent=1), encoding="utf-8")
+    if options.chart:
+        draw(title, runs).write_html(options.chart)
+
+
+def write_texts(folder: Path, options: argparse.Namespace) -> dict[str, list[str]]:
+    """Write train.* and validation.* in lower case; return the lines of the latter by language."""
+    from jformer.data.corpora import find_file, texts
+
+    lines: dict[str, list[str]] = {}
+    for name, prefix in (("train", options.train), ("validation", options.validation)):
+        for language in options.languages.split(","):
+            source = find_file(f"{prefix}.{language}")
+            lines[language] = [line.decode("utf-8").lower() for line in texts(source)]
+            write_lines(folder / f"{name}.{language}", lines[language])
+            write_lines(folder / f"one_pair.{language}", lines[language][:1])
+    return lines
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def config_flags(folder: Path, options: argparse.Namespace) -> list[str]:
+    source, target = options.languages.split(",")
+    keys = {
+        "data.source_language": source,
+        "data.target_language": target,
+        "data.train": folder.parent / "train",
+        "data.validation": folder.parent / "validation",
+        "train.checkpoint_every": options.every,
+        "train.keep_every": options.every,
+    }
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    return [f"--config={options.config}:files", *flags]
+
+
+def config_of(folder: Path, options: argparse.Namespace) -> Config:
+    return parse(config_flags(folder, options), {})[1]
+
+
+def source_of(folder: Path, options: argparse.Namespace) -> str:
+    return str(folder.parent / f"validation.{options.languages.split(',')[0]}")
+
+
+def ours(folder: Path, texts: dict[str, list[str]], options: argparse.Namespace) -> Contender:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment["JAX_PLATFORMS"] = turns.PLATFORMS[options.platform]
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    program, workdir = [sys.executable, "-m", "jformer.main"], folder / "run"
+
+    def translate(step: int, output: Path) -> list[str]:
+        files = [f"--input={source_of(folder, options)}", f"--output={output}"]
+        return [*program, "translate", f"--workdir={workdir}", f"--checkpoint={step}", *files]
+
+    return Contender(
+        [*program, *config_flags(folder, options), f"--workdir={workdir}"],
+        translate,
+        workdir / "checkpoints",
+        environment=environment,
+    )
+
+
+def marian(
+    folder: Path, texts: dict[str, list[str]], options: argparse.Namespace, dtype: str
+) -> Contender:
+    write_config(config_of(folder, options), folder / "config.json")
+    program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
+    rest = [str(folder), turns.PLATFORMS[options.platform], dtype]
+
+    def translate(step: int, output: Path) -> list[str]:
+        return [*program, "translate", *rest, source_of(folder, options), str(step), str(output)]
+
+    return Contender([*program, "train", *rest], translate, folder / "checkpoints")
+
+
+def joeynmt(folder: Path, texts: dict[str, list[str]], options: argparse.Namespace) -> Contender:
+    config = config_of(folder, options)
+    model, train, optimizer = config.model, config.train, config.optimizer
+    settings = {
+        "languages": options.languages.split(","),
+        "train": str(folder.parent / "train"),
+        "one_pair": str(folder.parent / "one_pair"),
+        "device": turns.PLATFORMS[options.platform],
+        "seed": config.seed,
+        "decoder_layers": model.decoder_layers,
+        "learning_rate": peak_rate(config),
+        **values(config.data, "vocabulary_size", "max_length"),
+        **values(model, "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm_position"),
+        **values(train, "steps", "batch_tokens", "checkpoint_every", "label_smoothing"),
+        **values(optimizer, "warmup_steps", "beta1", "beta2"),
+        **values(config.decode, "batch_size", "beam_size", "length_penalty"),
+    }
+    (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    program = [options.joeynmt, JOB]
+
+    def translate(step: int, output: Path) -> list[str]:
+        files = [source_of(folder, options), str(step), str(output)]
+        return [*program, "translate", str(folder), *files]
+
+    return Contender([*program, "train", str(folder)], translate, folder / "model", ".ckpt")
+
+
+def values(section: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(section, name) for name in names}
+
+
+def peak_rate(config: Config) -> float:
+    optimizer = config.optimizer
+    if optimizer.schedule == "equation_3":
+        peak = (config.model.d_model * optimizer.warmup_steps) ** -0.5
+    else:
+        peak = optimizer.learning_rate
+    return optimizer.learning_rate_factor * peak
+
+
+def race(
+    name: str,
+    contender: Contender,
+    folder: Path,
+    texts: dict[str, list[str]],
+    options: argparse.Namespace,
+) -> Run:
+    """Train, and note when each checkpoint is there; then score them in their order."""
+    run = Run({}, {})
+    log = folder / "log"
+    with log.open("w") as file:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            contender.train, env=contender.environment, stdout=file, stderr=file
+        )
+        ended, minutes = False, 0.0
+        while not ended and minutes < options.minutes:
+            time.sleep(POLL)
+            ended, minutes = process.poll() is not None, (time.monotonic() - began) / 60
+            for step in contender.steps():
+                run.minutes.setdefault(step, minutes)
+        process.terminate()
+        process.wait()
+    if process.returncode > 0 or not run.minutes:
+        run.error = " ".join(log.read_text(errors="replace").split("\n")[-2:]).strip()
+        print(f"{name}: {run.error}", file=sys.stderr)
+    references = texts[options.languages.split(",")[1]]
+    for step in sorted(run.minutes):
+        output = folder / f"output{step}"
+        subprocess.run(
+            contender.translate(step, output), env=contender.environment, check=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        outputs = output.read_text(encoding="utf-8").split("\n")[:-1]
+        scores = score(outputs, [references], options.languages.split(",")[1])
+        run.bleu[step] = scores["bleu_moses_lowercase"]
+        print(f"{name}: {run.minutes[step]:.2f} min, {run.bleu[step]:.2f} BLEU", file=sys.stderr)
+        if run.bleu[step] >= options.bar:
+            break
+    return run
+
+
+def table(runs: dict[str, list[Run]], bar: float) -> str:
+    rows = []
+    for name, each in runs.items():
+        records = [record for run in each if (record := run.record(bar)) is not None]
+        best = max((max(run.bleu.values(), default=0.0) for run in each), default=0.0)
+        minutes = turns.spread(records) if len(records) == len(each) else "not reached"
+        curve = " ".join(f"{each[0].minutes[s]:.1f}:{b:.1f}" for s, b in each[0].bleu.items())
+        rows.append([name, minutes, f"{best:.2f}", each[0].error or curve])
+    return turns.markdown(["", "minutes", "best BLEU", "minutes:BLEU of the first round"], rows)
+
+
+def draw(title: str, runs: dict[str, list[Run]]) -> Any:
+    """Draw the BLEU of each run over its minutes."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name, each in runs.items():
+        for run in each:
+            minutes = [run.minutes[step] for step in run.bleu]
+            figure.add_scatter(x=minutes, y=[*run.bleu.values()], name=name)
+    return figure.update_layout(title=title, xaxis_title="minutes", yaxis_title="BLEU")
+
+
+if __name__ == "__main__":
+    main()
