@@ -31,9 +31,10 @@ def main() -> None:
     else:
         source, step, output = files
         write_config(config, folder, settings, load_model=str(checkpoint(folder, step)))
-        with open(source, encoding="utf-8") as lines:
-            program = [*JOEYNMT, "translate", config, f"--output-path={output}"]
-            sys.exit(subprocess.run(program, stdin=lines).returncode)
+        # Not by its --output-path, which fails in version 2.3.0.
+        with open(source) as lines, open(output, "w") as outputs:
+            program = [*JOEYNMT, "translate", config]
+            sys.exit(subprocess.run(program, stdin=lines, stdout=outputs).returncode)
 
 
 def checkpoint(folder: Path, step: str) -> Path:
@@ -59,7 +60,27 @@ def learn_subwords(folder: Path, settings: dict) -> None:
 
 def write_config(path: Path, folder: Path, settings: dict, **testing: str) -> None:
     """Write a config of JoeyNMT; YAML includes JSON."""
+    config = {
+        "name": "time_to_bleu",
+        "model_dir": str(folder / "model"),
+        "use_cuda": settings["device"] == "cuda",
+        "random_seed": settings["seed"],
+        "data": data_section(folder, settings),
+        "model": model_section(settings),
+        "training": training_section(settings),
+        "testing": {
+            "batch_size": settings["batch_size"],
+            "beam_size": settings["beam_size"],
+            "beam_alpha": settings["length_penalty"],
+            "max_output_length": settings["max_length"],
+            "eval_metrics": [],
+            **testing,
+        },
+    }
+    path.write_text(json.dumps(config, indent=1), encoding="utf-8")
 
+
+def data_section(folder: Path, settings: dict) -> dict:
     def side(language: str) -> dict:
         return {
             "lang": language,
@@ -70,6 +91,17 @@ def write_config(path: Path, folder: Path, settings: dict, **testing: str) -> No
             "tokenizer_cfg": {"model_file": str(folder / "subwords.model")},
         }
 
+    source, target = settings["languages"]
+    return {
+        "train": settings["train"],
+        "dev": settings["one_pair"],  # its validations shall take no time
+        "dataset_type": "plain",
+        "src": side(source),
+        "trg": side(target),
+    }
+
+
+def model_section(settings: dict) -> dict:
     def stack(layers: int) -> dict:
         return {
             "type": "transformer",
@@ -82,58 +114,38 @@ def write_config(path: Path, folder: Path, settings: dict, **testing: str) -> No
             "layer_norm": settings["norm_position"],
         }
 
-    source, target = settings["languages"]
-    every = settings["checkpoint_every"]
-    config = {
-        "name": "time_to_bleu",
-        "model_dir": str(folder / "model"),
-        "use_cuda": settings["device"] == "cuda",
-        "random_seed": settings["seed"],
-        "data": {
-            "train": settings["train"],
-            "dev": settings["one_pair"],  # its validations shall take no time
-            "dataset_type": "plain",
-            "src": side(source),
-            "trg": side(target),
-        },
-        "model": {
-            "initializer": "xavier_uniform",
-            "bias_initializer": "zeros",
-            "embed_initializer": "xavier_uniform",
-            "tied_embeddings": True,
-            "tied_softmax": True,
-            "encoder": stack(settings["num_layers"]),
-            "decoder": stack(settings["decoder_layers"]),
-        },
-        "training": {
-            "optimizer": "adamw",
-            "adam_betas": [settings["beta1"], settings["beta2"]],
-            "normalization": "tokens",
-            "scheduling": "warmupinversesquareroot",
-            "learning_rate": settings["learning_rate"],
-            "learning_rate_min": 1e-9,
-            "learning_rate_warmup": settings["warmup_steps"],
-            "label_smoothing": settings["label_smoothing"],
-            "batch_size": settings["batch_tokens"],
-            "batch_type": "token",
-            "epochs": NEVER,
-            "updates": settings["steps"],
-            "logging_freq": every,
-            "validation_freq": every,
-            "keep_best_ckpts": -1,  # all
-            "early_stopping_metric": "loss",
-            "print_valid_sents": [],
-        },
-        "testing": {
-            "batch_size": settings["batch_size"],
-            "beam_size": settings["beam_size"],
-            "beam_alpha": settings["length_penalty"],
-            "max_output_length": settings["max_length"],
-            "eval_metrics": [],
-            **testing,
-        },
+    return {
+        "initializer": "xavier_uniform",
+        "bias_initializer": "zeros",
+        "embed_initializer": "xavier_uniform",
+        "tied_embeddings": True,
+        "tied_softmax": True,
+        "encoder": stack(settings["num_layers"]),
+        "decoder": stack(settings["decoder_layers"]),
     }
-    path.write_text(json.dumps(config, indent=1), encoding="utf-8")
+
+
+def training_section(settings: dict) -> dict:
+    every = settings["checkpoint_every"]
+    return {
+        "optimizer": "adamw",
+        "adam_betas": [settings["beta1"], settings["beta2"]],
+        "normalization": "tokens",
+        "scheduling": "warmupinversesquareroot",
+        "learning_rate": settings["learning_rate"],
+        "learning_rate_min": 0.0,
+        "learning_rate_warmup": settings["warmup_steps"],
+        "label_smoothing": settings["label_smoothing"],
+        "batch_size": settings["batch_tokens"],
+        "batch_type": "token",
+        "epochs": NEVER,
+        "updates": settings["steps"],
+        "logging_freq": every,
+        "validation_freq": every,
+        "keep_best_ckpts": -1,  # all
+        "early_stopping_metric": "loss",
+        "print_valid_sents": [],
+    }
 
 
 if __name__ == "__main__":

@@ -241,15 +241,19 @@ def race(
         process.terminate()
         process.wait()
     if process.returncode > 0 or not run.minutes:
-        run.error = " ".join(log.read_text(errors="replace").split("\n")[-2:]).strip()
-        print(f"{name}: {run.error}", file=sys.stderr)
+        run.error = last_line(log)
+        return run
     references = texts[options.languages.split(",")[1]]
     for step in sorted(run.minutes):
         output = folder / f"output{step}"
-        subprocess.run(
-            contender.translate(step, output), env=contender.environment, check=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        with log.open("w") as file:
+            translating = subprocess.run(
+                contender.translate(step, output), env=contender.environment,
+                stdout=file, stderr=file,
+            )  # fmt: skip
+        if translating.returncode:
+            run.error = last_line(log)
+            break
         outputs = output.read_text(encoding="utf-8").split("\n")[:-1]
         scores = score(outputs, [references], options.languages.split(",")[1])
         run.bleu[step] = scores["bleu_moses_lowercase"]
@@ -257,6 +261,11 @@ def race(
         if run.bleu[step] >= options.bar:
             break
     return run
+
+
+def last_line(log: Path) -> str:
+    """Return the error with which a process has ended."""
+    return log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
 
 
 def table(runs: dict[str, list[Run]], bar: float) -> str:

@@ -8,13 +8,14 @@ import statistics
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 import jformer
 from experiments.benchmarks.end_to_end import JobError, watch
 from experiments.benchmarks.scaling import fit
-from experiments.benchmarks.time_to_bleu import Run
+from experiments.benchmarks.time_to_bleu import Contender, Run, race
 from experiments.benchmarks.turns import in_order, take_turns
 from jformer.training.optimizer import learning_rate
 
@@ -133,6 +134,20 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
 def test_a_bar_that_is_not_reached_has_no_record():
     run = Run({10: 1.0, 20: 2.0, 30: 3.0}, {10: 30.0, 20: 35.1, 30: 36.0})
     assert [run.record(bar) for bar in (30, 35, 36.5)] == [1.0, 2.0, None]
+
+
+def test_a_contender_that_fails_is_told_with_its_last_line(tmp_path):
+    (tmp_path / "checkpoints" / "10").mkdir(parents=True)
+    texts, options = {"de": ["Wort"]}, SimpleNamespace(minutes=1, bar=0, languages="en,de")
+
+    def run(train, translate):
+        contender = Contender(train, lambda *_: translate, tmp_path / "checkpoints")
+        return race("name", contender, tmp_path, texts, options)
+
+    failing, passing = program("raise ValueError('no text')"), program("pass")
+    assert run(failing, passing).error == "ValueError: no text"
+    untranslated = run(passing, failing)
+    assert (untranslated.error, untranslated.bleu) == ("ValueError: no text", {})
 
 
 @with_peers
