@@ -236,7 +236,7 @@ def race(
         while not ended and minutes < options.minutes:
             time.sleep(POLL)
             ended, minutes = process.poll() is not None, (time.monotonic() - began) / 60
-            for step in contender.steps():
+            for step in sorted(contender.steps()):
                 run.minutes.setdefault(step, minutes)
         process.terminate()
         process.wait()

@@ -96,9 +96,10 @@ class DataConfig(Section):
     )
     word_dropout: float = key(
         0.0,
-        "probability of replacing a source word by its class in training (Iyyer et al. 2015)",
+        "probability of replacing a source word by <unk>, or its class of unknown words, in "
+        "training (Iyyer et al. 2015)",
         *RATE,
-        only_if=("tokenizer", "word_classes"),
+        only_if=("tokenizer", "words", "word_classes"),
     )
     batching: str = choice(
         "one pair a row by length, or several pairs packed into a row", "buckets", "packed"

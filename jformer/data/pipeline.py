@@ -161,12 +161,12 @@ def make_batches(
 
 
 def word_dropout(vocabularies: Vocabularies, data: DataConfig) -> WordDropout:
-    """Return word dropout for the source; raise `UserError` if its vocabulary has no classes."""
+    """Return word dropout for the source; raise `UserError` if its vocabulary is none of words."""
     class_ids = vocabularies.source.class_ids
     if class_ids is None:
         raise UserError(
-            f"config.data.word_dropout={data.word_dropout}: the vocabulary of the source has no "
-            f"classes of words, of which training makes some with data.tokenizer=word_classes"
+            f"config.data.word_dropout={data.word_dropout}: the entries of the source's vocabulary "
+            f"are no words; set it to 0"
         )
     return WordDropout(class_ids, data.word_dropout)
 

@@ -151,10 +151,13 @@ class Vocabulary:
 
     @functools.cached_property
     def class_ids(self) -> np.ndarray | None:
-        """Return the id of each word's class, other ids as they are (V,); None without classes."""
-        if not self._has_classes:
-            return None
+        """Return the id of each word's class, or that of "<unk>", other ids as they are (V,).
+
+        None if the entries are no words.
+        """
         entries = self._tokenizer.get_vocab()
+        if not isinstance(self._tokenizer.model, models.WordLevel) or UNKNOWN not in entries:
+            return None
         ids = np.arange(self.size, dtype=np.int32)
         for entry, number in entries.items():
             if not entry.startswith(UNKNOWN):

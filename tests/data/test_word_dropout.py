@@ -66,8 +66,16 @@ def test_a_word_becomes_its_closest_class_that_has_an_entry():
     assert ids[:3].tolist() == [0, 1, 2]
 
 
-def test_a_vocabulary_without_classes_is_refused():
-    words = Vocabulary.train(SOURCES, 100, "words")
-    data = DataConfig(tokenizer="word_classes", word_dropout=0.1)
-    with pytest.raises(UserError, match=r"word_dropout=0\.1: the vocabulary of the source has no"):
-        pipeline.word_dropout(Vocabularies(words, words), data)
+def test_without_classes_every_word_becomes_unknown():
+    for tokenizer, texts in (("words", SOURCES), ("word_classes", ["a cat ."] * 3)):
+        vocabulary = Vocabulary.train(texts, 100, tokenizer)
+        entries, ids = vocabulary.entries(), vocabulary.class_ids
+        becomes = {entries[a]: entries[b] for a, b in enumerate(ids) if a > 2}
+        assert becomes == dict.fromkeys((entry for entry in entries if entry), "<unk>")
+
+
+def test_a_vocabulary_that_is_none_of_words_is_refused():
+    sub_words = Vocabulary.train(SOURCES, 300, "bpe")
+    data = DataConfig(tokenizer="words", word_dropout=0.1)
+    with pytest.raises(UserError, match=r"word_dropout=0\.1: the entries of the source's voc"):
+        pipeline.word_dropout(Vocabularies(sub_words, sub_words), data)
