@@ -48,7 +48,8 @@ def flags(treebank):
         "--config.model.num_decoder_layers=1", "--config.model.num_heads=2",
         "--config.model.d_ff=64", "--config.train.batch_tokens=512", "--config.train.steps=40",
         "--config.train.evaluate_every=20", "--config.train.checkpoint_every=20",
-        "--config.optimizer.warmup_steps=10", "--config.decode.beam_size=2",
+        "--config.optimizer.warmup_steps=10", "--config.optimizer.learning_rate=0.02",
+        "--config.decode.beam_size=2",
         "--config.decode.max_extra_length=40", "--config.decode.batch_size=8",
         "--config.train.bleu_every=20", "--config.train.best_by=f1",
     ]  # fmt: skip
