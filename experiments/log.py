@@ -25,7 +25,7 @@ from jformer.evaluation.scores import METRICS
 from jformer.views.report import RunSummary, duration, read_run
 
 ROWS, LOG = (Path(__file__).with_name(name) for name in ("rows.jsonl", "LOG.md"))
-LOGGED = ("bleu", "bleu_lowercase", "chrf", "perplexity")
+LOGGED = ("bleu", "bleu_lowercase", "chrf", "f1", "perplexity")
 COLUMNS = ("id", "date", "command", "commit", "seed", "hardware", "time", "scores", "remark")
 
 # A row has the keys of COLUMNS that apply: `command` has the flags of jformer.main, and `changes`
