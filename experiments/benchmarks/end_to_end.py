@@ -131,19 +131,35 @@ def in_order(results: dict[str, turns.Result], number: int) -> list[str]:
 
 def our_flags(folder: Path, options: argparse.Namespace) -> list[str]:
     """Return the flags of a run that is logged, validated and saved after its last step only."""
-    source, target = options.languages.split(",")
     at_the_end = [f"train.{name}_every" for name in ("log", "evaluate", "checkpoint")]
+    keys = {
+        "train.steps": options.steps,
+        **dict.fromkeys(at_the_end, options.steps),
+        "decode.beam_size": options.beam,
+    }
+    return config_flags(folder, options, keys)
+
+
+def config_flags(folder: Path, options: argparse.Namespace, keys: dict[str, Any]) -> list[str]:
+    """Return the flags of a run on the texts in a folder, with other keys as given."""
+    source, target = options.languages.split(",")
     keys = {
         "data.source_language": source,
         "data.target_language": target,
         "data.train": folder / "train",
         "data.validation": folder / "validation",
-        "train.steps": options.steps,
-        **dict.fromkeys(at_the_end, options.steps),
-        "decode.beam_size": options.beam,
+        **keys,
     }
     flags = [f"--config.{key}={value}" for key, value in keys.items()]
     return [f"--config={options.config}:files", *flags]
+
+
+def our_environment(cache: Path, options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment of jformer's processes, with a cache of their own."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    environment["JAX_PLATFORMS"] = turns.PLATFORMS[options.platform]
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would be full in the first round
+    return environment
 
 
 def source_of(folder: Path, options: argparse.Namespace) -> str:
@@ -156,9 +172,7 @@ def config_of(folder: Path, options: argparse.Namespace) -> Config:
 
 def our_job(name: str, folder: Path, place: Path, options: argparse.Namespace) -> dict[str, Any]:
     workdir, program = place / name, [sys.executable, "-m", "jformer.main"]
-    environment = {**os.environ, "XDG_CACHE_HOME": str(place / "cache")}
-    environment["JAX_PLATFORMS"] = turns.PLATFORMS[options.platform]
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would be full in the first round
+    environment = our_environment(place / "cache", options)
     train = [*program, *our_flags(folder, options), f"--workdir={workdir}"]
     translate = [f"--workdir={workdir}", f"--output={workdir / 'output'}"]
     translate.append(f"--input={source_of(folder, options)}")

@@ -20,7 +20,6 @@ warm-up.
 import argparse
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -30,8 +29,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import turns
+from experiments.benchmarks.end_to_end import config_flags, our_environment, source_of
 from jformer.command_line import parse
 from jformer.config import Config, write_config
+from jformer.data.corpora import find_file, texts
 from jformer.evaluation.scores import score
 
 OURS, MARIAN, MARIAN_BF16, JOEYNMT = "jformer", "marian", "marian bf16", "joeynmt"
@@ -89,13 +90,13 @@ def main() -> None:
     makers = turns.chosen(parser, makers, options.contenders, (OURS,))
     runs: dict[str, list[Run]] = {name: [] for name in makers}
     with tempfile.TemporaryDirectory() as scratch:
-        texts = write_texts(Path(scratch), options)
+        references = write_texts(Path(scratch), options)
         for number in range(options.rounds):
             for name in turns.in_order(list(makers), number):
                 folder = Path(scratch, f"{name.replace(' ', '_')}{number}")
                 folder.mkdir()
-                contender = makers[name](folder, texts, options)
-                runs[name].append(race(name, contender, folder, texts, options))
+                contender = makers[name](folder, options)
+                runs[name].append(race(name, contender, folder, references, options))
     title = f"Minutes to {options.bar:g} BLEU, {options.config}, {options.platform}"
     print(f"{title}\n{turns.machine()}\n\n{table(runs, options.bar)}")
     if options.json:
@@ -106,17 +107,15 @@ def main() -> None:
         draw(title, runs).write_html(options.chart)
 
 
-def write_texts(folder: Path, options: argparse.Namespace) -> dict[str, list[str]]:
-    """Write train.* and validation.* in lower case; return the lines of the latter by language."""
-    from jformer.data.corpora import find_file, texts
-
-    lines: dict[str, list[str]] = {}
+def write_texts(folder: Path, options: argparse.Namespace) -> list[str]:
+    """Write train.* and validation.* in lower case; return the target's lines of the latter."""
     for name, prefix in (("train", options.train), ("validation", options.validation)):
         for language in options.languages.split(","):
             source = find_file(f"{prefix}.{language}")
-            lines[language] = [line.decode("utf-8").lower() for line in texts(source)]
-            write_lines(folder / f"{name}.{language}", lines[language])
-            write_lines(folder / f"one_pair.{language}", lines[language][:1])
+            lines = [line.decode("utf-8").lower() for line in texts(source)]
+            write_lines(folder / f"{name}.{language}", lines)
+            if name == "validation":
+                write_lines(folder / f"one_pair.{language}", lines[:1])
     return lines
 
 
@@ -124,60 +123,49 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def config_flags(folder: Path, options: argparse.Namespace) -> list[str]:
-    source, target = options.languages.split(",")
-    keys = {
-        "data.source_language": source,
-        "data.target_language": target,
-        "data.train": folder.parent / "train",
-        "data.validation": folder.parent / "validation",
-        "train.checkpoint_every": options.every,
-        "train.keep_every": options.every,
-    }
-    flags = [f"--config.{key}={value}" for key, value in keys.items()]
-    return [f"--config={options.config}:files", *flags]
+def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
+    every = {"train.checkpoint_every": options.every, "train.keep_every": options.every}
+    return config_flags(folder.parent, options, every)
 
 
 def config_of(folder: Path, options: argparse.Namespace) -> Config:
-    return parse(config_flags(folder, options), {})[1]
+    return parse(flags_of(folder, options), {})[1]
 
 
-def source_of(folder: Path, options: argparse.Namespace) -> str:
-    return str(folder.parent / f"validation.{options.languages.split(',')[0]}")
-
-
-def ours(folder: Path, texts: dict[str, list[str]], options: argparse.Namespace) -> Contender:
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    environment["JAX_PLATFORMS"] = turns.PLATFORMS[options.platform]
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+def ours(folder: Path, options: argparse.Namespace) -> Contender:
     program, workdir = [sys.executable, "-m", "jformer.main"], folder / "run"
 
     def translate(step: int, output: Path) -> list[str]:
-        files = [f"--input={source_of(folder, options)}", f"--output={output}"]
+        files = [f"--input={source_of(folder.parent, options)}", f"--output={output}"]
         return [*program, "translate", f"--workdir={workdir}", f"--checkpoint={step}", *files]
 
     return Contender(
-        [*program, *config_flags(folder, options), f"--workdir={workdir}"],
+        [*program, *flags_of(folder, options), f"--workdir={workdir}"],
         translate,
         workdir / "checkpoints",
-        environment=environment,
+        environment=our_environment(folder / "cache", options),
     )
 
 
-def marian(
-    folder: Path, texts: dict[str, list[str]], options: argparse.Namespace, dtype: str
-) -> Contender:
+def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:
     write_config(config_of(folder, options), folder / "config.json")
     program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
     rest = [str(folder), turns.PLATFORMS[options.platform], dtype]
 
     def translate(step: int, output: Path) -> list[str]:
-        return [*program, "translate", *rest, source_of(folder, options), str(step), str(output)]
+        return [
+            *program,
+            "translate",
+            *rest,
+            source_of(folder.parent, options),
+            str(step),
+            str(output),
+        ]
 
     return Contender([*program, "train", *rest], translate, folder / "checkpoints")
 
 
-def joeynmt(folder: Path, texts: dict[str, list[str]], options: argparse.Namespace) -> Contender:
+def joeynmt(folder: Path, options: argparse.Namespace) -> Contender:
     config = config_of(folder, options)
     model, train, optimizer = config.model, config.train, config.optimizer
     settings = {
@@ -198,7 +186,7 @@ def joeynmt(folder: Path, texts: dict[str, list[str]], options: argparse.Namespa
     program = [options.joeynmt, JOB]
 
     def translate(step: int, output: Path) -> list[str]:
-        files = [source_of(folder, options), str(step), str(output)]
+        files = [source_of(folder.parent, options), str(step), str(output)]
         return [*program, "translate", str(folder), *files]
 
     return Contender([*program, "train", str(folder)], translate, folder / "model", ".ckpt")
@@ -221,7 +209,7 @@ def race(
     name: str,
     contender: Contender,
     folder: Path,
-    texts: dict[str, list[str]],
+    references: list[str],
     options: argparse.Namespace,
 ) -> Run:
     """Train, and note when each checkpoint is there; then score them in their order."""
@@ -243,7 +231,7 @@ def race(
     if process.returncode > 0 or not run.minutes:
         run.error = last_line(log)
         return run
-    references = texts[options.languages.split(",")[1]]
+    target_language = options.languages.split(",")[1]
     for step in sorted(run.minutes):
         output = folder / f"output{step}"
         with log.open("w") as file:
@@ -255,7 +243,7 @@ def race(
             run.error = last_line(log)
             break
         outputs = output.read_text(encoding="utf-8").split("\n")[:-1]
-        scores = score(outputs, [references], options.languages.split(",")[1])
+        scores = score(outputs, [references], target_language)
         run.bleu[step] = scores["bleu_moses_lowercase"]
         print(f"{name}: {run.minutes[step]:.2f} min, {run.bleu[step]:.2f} BLEU", file=sys.stderr)
         if run.bleu[step] >= options.bar:

@@ -138,11 +138,11 @@ def test_a_bar_that_is_not_reached_has_no_record():
 
 def test_a_contender_that_fails_is_told_with_its_last_line(tmp_path):
     (tmp_path / "checkpoints" / "10").mkdir(parents=True)
-    texts, options = {"de": ["Wort"]}, SimpleNamespace(minutes=1, bar=0, languages="en,de")
+    references, options = ["Wort"], SimpleNamespace(minutes=1, bar=0, languages="en,de")
 
     def run(train, translate):
         contender = Contender(train, lambda *_: translate, tmp_path / "checkpoints")
-        return race("name", contender, tmp_path, texts, options)
+        return race("name", contender, tmp_path, references, options)
 
     failing, passing = program("raise ValueError('no text')"), program("pass")
     assert run(failing, passing).error == "ValueError: no text"
