@@ -136,7 +136,10 @@ def test_the_default_is_the_papers_base_model():
         ({"data__target_language": "en"}, r"language=en: is config\.data\.source_language, too"),
         ({"data__source_vocabulary": "x"}, r"is only for config\.data\.joint_vocabulary=False"),
         (PARSING | {"data__normalization": "lower"}, r"lower: changes the labels of trees; set it"),
-        (PARSING | MBR, r"choose=mbr: compares texts, and not trees; set it to score"),
+        (
+            PARSING | MBR | {"decode__constraint": "none"},
+            r"choose=mbr: needs trees: config\.decode\.constraint=trees",
+        ),
         (
             PARSING | {"train__best_by": "bleu", "train__bleu_every": 9},
             r"bleu: is not for .*parsing$",

@@ -7,7 +7,8 @@ import pytest
 
 import jformer
 from jformer.data.corpora import Split
-from jformer.data.trees import Tree, read_trees, trees_in
+from jformer.data.trees import Tree, linearise, read_trees, tree_of, trees_in
+from jformer.decoding.consensus import consensus
 from jformer.errors import UserError
 from jformer.evaluation.bracketing import bracketing
 from jformer.main import main
@@ -107,6 +108,39 @@ def test_without_the_constraint_outputs_are_repaired_and_counted(parser, treeban
     assert found[0][0].well_formed in (True, False)
     (tree,) = trees_in([found[0][0].text.encode()], "out")
     assert tree.words() == ["the", "cat", "sees", "the", "dog", "."]
+
+
+def test_the_consensus_of_samples_is_one_tree_with_the_score_of_the_model(parser):
+    run, sentences = jformer.load(parser), ["the cat sees a dog .", "", "a fox hears"]
+    drawn = {"search": "sampling", "n_best": 9, "seed": 4}
+    samples = run.hypotheses(sentences, **drawn)
+    found = run.hypotheses(sentences, choose="mbr", details=True, **drawn)
+    assert [len(ones) for ones in found] == [1, 1, 1]
+    assert found[1][0].text == ""
+    for sentence, (one,), drawn_ones in zip(sentences, found, samples, strict=True):
+        if sentence:
+            assert one.well_formed
+            trees = [tree.text for tree in drawn_ones]
+            assert one.text == penn(consensus([*map(linear, trees)], sentence.split()), sentence)
+            (scored,) = run.score([sentence], [one.text])
+            assert one.log_prob == pytest.approx(scored.log_prob)
+            assert one.score == pytest.approx(
+                one.log_prob / ((5 + len(one.tokens) + 1) / 6) ** run.config.decode.length_penalty
+            )
+
+
+def linear(tree):
+    return linearise(*trees_in([tree.encode()], "output"), tags="number")
+
+
+def penn(tree, sentence):
+    return str(tree_of(tree, sentence.split())[0])
+
+
+def test_an_output_without_room_for_a_tree_has_no_consensus(parser):
+    cut = {"search": "sampling", "n_best": 3, "choose": "mbr", "max_length": 4}
+    ((one,),) = jformer.load(parser).hypotheses(["the cat sees a dog ."], **cut)
+    assert (one.complete, one.well_formed) == (False, False)
 
 
 def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, treebank, capfd):

@@ -125,8 +125,8 @@ class Config(Section):
         if data.name == "parsing":
             if data.normalization != "none":
                 raise data.wrong("normalization", "changes the labels of trees; set it to none")
-            if decode.choose != "score":
-                raise decode.wrong("choose", "compares texts, and not trees; set it to score")
+            if decode.choose == "mbr" and decode.constraint == "none":
+                raise decode.wrong("choose", "needs trees: config.decode.constraint=trees")
         if self.train.best_by == ("bleu" if data.name == "parsing" else "f1"):
             raise self.train.wrong("best_by", f"is not for {data.assignment('name')}")
 

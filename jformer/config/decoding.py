@@ -28,7 +28,7 @@ class DecodeConfig(Section):
     )
     choose: str = choice(
         "what is given: the n_best by score, or the one of the n_best with minimum Bayes risk, "
-        "which is most like the others",
+        "which is most like the others; of trees their consensus",
         "score",
         "mbr",
     )

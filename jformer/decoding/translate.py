@@ -16,11 +16,13 @@ from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.sentences import pieces
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.brackets import well_formed
+from jformer.decoding.consensus import consensus
 from jformer.decoding.decoder import Decoder
 from jformer.decoding.lexicon import Term, edges, missing, spellings_in
 from jformer.decoding.pool import Request
 from jformer.decoding.risk import mean_utilities
-from jformer.decoding.search import Hypotheses, Rules
+from jformer.decoding.scoring import score_pairs
+from jformer.decoding.search import Hypotheses, Rules, length_penalty
 from jformer.errors import RunError, UserError
 from jformer.model.transformer import Transformer
 
@@ -69,9 +71,10 @@ def hypotheses(
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
-    With `choose=mbr` it is one, the one with minimum Bayes risk of these. Each output begins with
-    its prefix, and contains the target of each of the `terms` whose source its text has, unless
-    the length limit comes first. `first_line` is the line number of texts[0] in messages.
+    With `choose=mbr` it is one, the one with minimum Bayes risk of these, or where they are trees
+    their consensus. Each output begins with its prefix, and contains the target of each of the
+    `terms` whose source its text has, unless the length limit comes first. `first_line` is the line
+    number of texts[0] in messages.
     """
     prefixes = prefixes or [""] * len(texts)
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms))
@@ -94,7 +97,9 @@ def hypotheses(
         of_parts[number].append(found[i])
     blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
     joined = [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
-    if decoder.config.choose == "mbr":
+    if decoder.config.choose == "mbr" and decoder.config.constraint == "trees":
+        joined = consensuses(decoder, vocabularies, texts, joined)
+    elif decoder.config.choose == "mbr":
         joined = [[least_risky(ones, decoder.config.utility)] for ones in joined]
     warn_of_missing([(joined[n][0].text, request) for n, _, request in asked], vocabularies)
     return joined
@@ -161,6 +166,30 @@ def as_texts(
 def least_risky(ones: list[Hypothesis], utility: str) -> Hypothesis:
     """Return the hypothesis that is most like all others, the first of equal ones."""
     return ones[int(np.argmax(mean_utilities([one.text for one in ones], utility)))]
+
+
+def consensuses(
+    decoder: Decoder,
+    vocabularies: Vocabularies,
+    texts: Sequence[str],
+    found: Sequence[list[Hypothesis]],
+) -> list[list[Hypothesis]]:
+    """Return the consensus of the trees found for each text, with the models' score of it.
+
+    An output that its length limit ended is no tree; without any tree the first output is left.
+    """
+    result = [ones[:1] for ones in found]
+    trees = [[one.text for one in ones if one.complete and one.parts] for ones in found]
+    numbers = [number for number, each in enumerate(trees) if each]
+    outputs = [consensus(trees[number], texts[number].split()) for number in numbers]
+    sources = [found[number][0].parts[0].source for number in numbers]
+    pairs = list(zip(sources, vocabularies.target.encode(outputs), strict=True))
+    scored = score_pairs(decoder.models, decoder.params, pairs, decoder.places)
+    for number, output, (source, ids), forced in zip(numbers, outputs, pairs, scored, strict=True):
+        log_prob = float(forced.log_probs_T.sum())
+        score = log_prob / length_penalty(len(ids) + 1, decoder.config)
+        result[number] = [Hypothesis(output, score, log_prob, True, (Part(source, ids, 0),))]
+    return result
 
 
 def join(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
