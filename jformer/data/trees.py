@@ -216,7 +216,8 @@ def open_trees(files: list[Path], tags: str) -> Corpus:
             for tree in read_trees(path):
                 yield " ".join(tree.words()), linearise(tree, tags)
 
-    name = str(files[0]) if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    more = f" and {len(files) - 1} more" * (len(files) > 1)
+    name = f"trees of {files[0]}{more}"  # a place is the number of a tree, which may take lines
     return Corpus((name, name), tuple(files), rows)
 
 

@@ -2,12 +2,21 @@
 
 import gzip
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jformer.data.trees import Tree, as_target, linearise, read_trees, tree_of, trees_in
+from jformer.data.trees import (
+    Tree,
+    as_target,
+    linearise,
+    open_trees,
+    read_trees,
+    tree_of,
+    trees_in,
+)
 from jformer.errors import UserError
 
 FULL = "( (S (NP-SBJ-1 (DT The) (NN cat)) (VP (VBD sat) (NP=2 (-NONE- *T*))) (. .)) )"
@@ -66,6 +75,11 @@ def test_a_tree_without_words_is_left_out():
 
 def test_several_words_in_one_pair_of_brackets_each_have_its_tag():
     assert read("(NP (NN Xpd TTD))") == ["(NP (NN Xpd) (NN TTD))"]
+
+
+def test_a_place_in_a_corpus_is_told_as_that_of_a_tree():
+    assert open_trees([Path("a.mrg")], "XX").places[0] == "trees of a.mrg"
+    assert open_trees([Path("a.mrg"), Path("b.mrg")], "XX").places[1] == "trees of a.mrg and 1 more"
 
 
 def test_a_compressed_file_is_read(tmp_path):
