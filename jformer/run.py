@@ -100,7 +100,7 @@ class Run(Restored):
     ) -> list[list[Translation]]:
         """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
-        With `choose="mbr"` it is one, the one with minimum Bayes risk of these.
+        With `choose="mbr"` it is one, the one with minimum Bayes risk of these, or their consensus.
         `details` adds tokens, their log-probabilities and a word alignment. Messages count lines
         from `first_line`.
         """

@@ -7,7 +7,7 @@ import pytest
 
 import jformer
 from jformer.data.corpora import Split
-from jformer.data.trees import Tree, linearise, read_trees, tree_of, trees_in
+from jformer.data.trees import Tree, linearise, read_trees, trees_in
 from jformer.decoding.consensus import consensus
 from jformer.errors import UserError
 from jformer.evaluation.bracketing import bracketing
@@ -111,36 +111,61 @@ def test_without_the_constraint_outputs_are_repaired_and_counted(parser, treeban
 
 
 def test_the_consensus_of_samples_is_one_tree_with_the_score_of_the_model(parser):
-    run, sentences = jformer.load(parser), ["the cat sees a dog .", "", "a fox hears"]
-    drawn = {"search": "sampling", "n_best": 9, "seed": 4}
+    run, sentences = jformer.load(parser), ["the cat sees a dog .", "", "a fox hears the bird ."]
+    drawn = {"search": "sampling", "n_best": 9, "seed": 4, "temperature": 3.0}
     samples = run.hypotheses(sentences, **drawn)
     found = run.hypotheses(sentences, choose="mbr", details=True, **drawn)
     assert [len(ones) for ones in found] == [1, 1, 1]
     assert found[1][0].text == ""
-    for sentence, (one,), drawn_ones in zip(sentences, found, samples, strict=True):
-        if sentence:
-            assert one.well_formed
-            trees = [tree.text for tree in drawn_ones]
-            assert one.text == penn(consensus([*map(linear, trees)], sentence.split()), sentence)
-            (scored,) = run.score([sentence], [one.text])
-            assert one.log_prob == pytest.approx(scored.log_prob)
-            assert one.score == pytest.approx(
-                one.log_prob / ((5 + len(one.tokens) + 1) / 6) ** run.config.decode.length_penalty
-            )
+    for sentence, (one,), ones in zip(sentences[::2], found[::2], samples[::2], strict=True):
+        trees = [linear(each.text) for each in ones]
+        assert len(set(trees)) > 1
+        assert all(each.complete for each in ones)
+        assert one.well_formed
+        assert linear(one.text) == consensus(trees, sentence.split())
+        assert {target for _, target in one.alignment} <= {*range(len(one.tokens))}
+        (scored,) = run.score([sentence], [one.text])
+        assert one.log_prob == pytest.approx(scored.log_prob)
+        assert one.token_log_probs == pytest.approx(scored.token_log_probs)
+        penalty = ((5 + len(one.tokens) + 1) / 6) ** run.config.decode.length_penalty
+        assert one.score == pytest.approx(one.log_prob / penalty)
+
+
+def test_outputs_without_room_for_a_tree_have_no_consensus(parser):
+    cut = {"search": "sampling", "n_best": 3, "max_length": 4}
+    run = jformer.load(parser)
+    (samples,) = run.hypotheses(["the cat sees a dog ."], **cut)
+    ((one,),) = run.hypotheses(["the cat sees a dog ."], choose="mbr", **cut)
+    assert one == samples[0]
+    assert (one.complete, one.well_formed) == (False, False)
+
+
+def test_a_consensus_is_written_scored_and_made_by_an_ensemble(parser, treebank, tmp_path, capsys):
+    """Also of the n best of a beam, and of the words of a sentence that were read."""
+    sampling = ["--config.decode.search=sampling", "--config.decode.n_best=5"]
+    sampling += ["--config.decode.choose=mbr", f"--workdir={parser}", f"--ensemble={parser}@20"]
+    test = treebank / "toy.test.mrg"
+    assert main(["jformer", "evaluate", f"--data={test}", *sampling]) == 0
+    (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
+    lines = tmp_path / "words.txt"
+    gold = [*read_trees(test)]
+    lines.write_text("".join(" ".join(tree.words()) + "\n" for tree in gold))
+    output = tmp_path / "trees.jsonl"
+    arguments = [f"--input={lines}", f"--output={output}", "--format=jsonl", *sampling]
+    assert main(["jformer", "translate", *arguments]) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    found = [*trees_in([row["text"].encode() for row in rows], "output")]
+    assert bracketing(found, gold, with_tags=False)["f1"] == pytest.approx(scores["f1"])
+
+    long = " ".join(["the cat sees a dog ."] * 12)
+    best = {"beam_size": 2, "n_best": 2, "choose": "mbr"}
+    ((one,),) = jformer.load(parser).hypotheses([long], **best)
+    (tree,) = trees_in([one.text.encode()], "output")
+    assert (tree.words(), one.well_formed) == (long.split(), False)
 
 
 def linear(tree):
     return linearise(*trees_in([tree.encode()], "output"), tags="number")
-
-
-def penn(tree, sentence):
-    return str(tree_of(tree, sentence.split())[0])
-
-
-def test_an_output_without_room_for_a_tree_has_no_consensus(parser):
-    cut = {"search": "sampling", "n_best": 3, "choose": "mbr", "max_length": 4}
-    ((one,),) = jformer.load(parser).hypotheses(["the cat sees a dog ."], **cut)
-    assert (one.complete, one.well_formed) == (False, False)
 
 
 def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, treebank, capfd):

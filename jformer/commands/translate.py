@@ -7,9 +7,9 @@
 Reads standard input and writes standard output where no file is named. A stopped command with
 --output goes on where it was. Outputs begin with the lines of --prefix; jsonl and tsv have more
 of them, by config.decode.n_best, with scores, tokens and alignments. With config.decode.choose=mbr
-there is one output a line, chosen from n_best. --terms has lines of source TAB target: where an
-input has the source's words, its output contains the target. --engine=ctranslate2 searches with
-CTranslate2, and with weights in 8 bits where it ends in :int8.
+there is one output a line, chosen from n_best, or the consensus of n_best trees. --terms has lines
+of source TAB target: where an input has the source's words, its output contains the target.
+--engine=ctranslate2 searches with CTranslate2, and with weights in 8 bits where it ends in :int8.
 """
 
 from pathlib import Path

@@ -28,11 +28,11 @@ class DecodeConfig(Section):
     )
     choose: str = choice(
         "what is given: the n_best by score, or the one of the n_best with minimum Bayes risk, "
-        "which is most like the others; of trees their consensus",
+        "which is most like the others; a parser's n_best give one tree, their consensus",
         "score",
         "mbr",
     )
-    utility: str = choice("likeness of two outputs for choose=mbr", "chrf", "bleu")
+    utility: str = choice("likeness of two outputs, not of trees, for choose=mbr", "chrf", "bleu")
     length_penalty: float = key(
         0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
     )

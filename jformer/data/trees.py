@@ -216,8 +216,8 @@ def open_trees(files: list[Path], tags: str) -> Corpus:
             for tree in read_trees(path):
                 yield " ".join(tree.words()), linearise(tree, tags)
 
-    more = f" and {len(files) - 1} more" * (len(files) > 1)
-    name = f"trees of {files[0]}{more}"  # a place is the number of a tree, which may take lines
+    # Messages count trees and not lines: a tree may take several lines.
+    name = f"trees of {files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else "")
     return Corpus((name, name), tuple(files), rows)
 
 

@@ -98,7 +98,7 @@ def hypotheses(
     blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
     joined = [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
     if decoder.config.choose == "mbr" and decoder.config.constraint == "trees":
-        joined = consensuses(decoder, vocabularies, texts, joined)
+        joined = with_consensus(decoder, vocabularies, texts, joined)
     elif decoder.config.choose == "mbr":
         joined = [[least_risky(ones, decoder.config.utility)] for ones in joined]
     warn_of_missing([(joined[n][0].text, request) for n, _, request in asked], vocabularies)
@@ -168,7 +168,7 @@ def least_risky(ones: list[Hypothesis], utility: str) -> Hypothesis:
     return ones[int(np.argmax(mean_utilities([one.text for one in ones], utility)))]
 
 
-def consensuses(
+def with_consensus(
     decoder: Decoder,
     vocabularies: Vocabularies,
     texts: Sequence[str],
@@ -176,7 +176,7 @@ def consensuses(
 ) -> list[list[Hypothesis]]:
     """Return the consensus of the trees found for each text, with the models' score of it.
 
-    An output that its length limit ended is no tree; without any tree the first output is left.
+    An output that its length limit ended is no tree. Where all are none, the first is returned.
     """
     result = [ones[:1] for ones in found]
     trees = [[one.text for one in ones if one.complete and one.parts] for ones in found]

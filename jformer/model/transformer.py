@@ -261,7 +261,7 @@ class Transformer(nn.Module):
             encoded_BLD = encoded_BLD[0][positions_in_segments(segments_BL)]
         # Cast after the look-up: its gradient, a sum over tokens, is then in float32.
         beyond = {"mode": "fill", "fill_value": 0} if train else {}
-        x_BLD = jnp.asarray(embedding_VD).at[tokens_BL].get(**beyond)
+        x_BLD = jnp.asarray(embedding_VD).at[tokens_BL].get(**beyond)  # numpy arrays have no `at`
         x_BLD = x_BLD * self.config.d_model**0.5 + encoded_BLD
         x_BLD = x_BLD.astype(self.config.compute_dtype)
         return self.embedding_dropout(shard_by_batch(x_BLD), train)
