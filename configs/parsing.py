@@ -4,10 +4,10 @@
 
 `small`, the default, is trained by two CPU cores in an hour. Its departures from the paper: 6 + 4
 layers of width 192, norms before the sub-layers, a rate that falls to nothing, words as their
-numbers in the output, by which a decoder knows which word is next, and word dropout, which trains
-the classes of unknown words. docs/parsing.md has its results. `paper` has the 4 layers of d_model
-1024, beam 21 and alpha 0.3 of Section 6.3, and the 16,000 tokens of its runs on the Wall Street
-Journal alone.
+numbers in the output, by which a decoder knows which word is next, classes for all but the most
+frequent words, and word dropout, which trains these. docs/parsing.md has its results. `paper` has
+the 4 layers of d_model 1024, beam 21 and alpha 0.3 of Section 6.3, and the 16,000 tokens of its
+runs on the Wall Street Journal alone.
 """
 
 from jformer.config import UserError, default_config, nearest
@@ -32,7 +32,7 @@ def get_config(size="small"):
         return config
     config.data.tags = "number"
     config.data.tokenizer = "word_classes"
-    config.data.vocabulary_size = 24_000
+    config.data.vocabulary_size = 7000
     config.data.word_dropout = 0.15
     config.model.num_layers = 6
     config.model.num_decoder_layers = 4
