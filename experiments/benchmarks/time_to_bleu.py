@@ -153,14 +153,8 @@ def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:
     rest = [str(folder), turns.PLATFORMS[options.platform], dtype]
 
     def translate(step: int, output: Path) -> list[str]:
-        return [
-            *program,
-            "translate",
-            *rest,
-            source_of(folder.parent, options),
-            str(step),
-            str(output),
-        ]
+        files = [source_of(folder.parent, options), str(step), str(output)]
+        return [*program, "translate", *rest, *files]
 
     return Contender([*program, "train", *rest], translate, folder / "checkpoints")
 
