@@ -165,6 +165,25 @@ def test_a_consensus_is_written_scored_and_made_by_an_ensemble(parser, treebank,
     assert (tree.words(), one.well_formed) == (long.split(), False)
 
 
+def test_a_consensus_of_an_ensemble_is_that_of_samples_of_each_run(parser, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        jformer.decoding.translate, "consensus", lambda trees, words: seen.append(trees) or trees[0]
+    )
+    drawn = {"search": "sampling", "n_best": 5, "seed": 4, "temperature": 3.0}
+    sentence = "the cat sees a dog ."
+    for ensemble in ([], [str(parser)], [f"{parser}@20"]):
+        run = jformer.load(parser, ensemble=ensemble)
+        run.translate([sentence], choose="mbr", **drawn)
+    alone, twice, other = seen
+    samples = jformer.load(parser).hypotheses([sentence], **drawn)[0]
+    assert alone == [linear(one.text) for one in samples if one.complete]
+    assert twice[: len(alone)] == other[: len(alone)] == alone
+    assert len(twice) == 2 * len(alone)
+    assert len({*twice}) > len({*alone})
+    assert {*other[len(alone) :]} != {*twice[len(alone) :]}
+
+
 def linear(tree):
     return linearise(*trees_in([tree.encode()], "output"), tags="number")
 

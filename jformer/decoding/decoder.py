@@ -56,6 +56,17 @@ class Decoder:
                 log.warning("out of memory: config.decode.batch_size=%d from here on", self.places)
         return found
 
+    def find_by_each(
+        self, requests: Sequence[Request], rules: Rules = NO_RULES
+    ) -> list[dict[int, Hypotheses]]:
+        """Decode all requests by each model alone. Every model draws samples of its own."""
+        result = []
+        for n, (model, params) in enumerate(zip(self.models, self.params, strict=True)):
+            alone = dataclasses.replace(self, models=(model,), params=(params,))
+            seeded = [dataclasses.replace(each, seed=each.seed ^ n) for each in requests]
+            result.append(alone.find(seeded, rules))
+        return result
+
     def _find(
         self,
         requests: dict[int, Request],

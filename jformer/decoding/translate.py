@@ -72,32 +72,37 @@ def hypotheses(
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
     With `choose=mbr` it is one, the one with minimum Bayes risk of these, or where they are trees
-    their consensus. Each output begins with its prefix, and contains the target of each of the
-    `terms` whose source its text has, unless the length limit comes first. `first_line` is the line
-    number of texts[0] in messages.
+    the consensus of `n_best` of each model. Each output begins with its prefix, and contains the
+    target of each of the `terms` whose source its text has, unless the length limit comes first.
+    `first_line` is the line number of texts[0] in messages.
     """
     prefixes = prefixes or [""] * len(texts)
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms))
-    found: dict[int, list[Hypothesis]] = {}
     requests = [request for *_, request in asked]
     rules = Rules(
         edges(vocabularies.target) if any(request.terms for request in requests) else None,
         well_formed(vocabularies.target) if decoder.config.constraint == "trees" else None,
     )
-    for i, raw in decoder.find(requests, rules).items():
-        number, first_word, request = asked[i]
-        if np.isnan(raw.scores_W).any():
-            raise RunError(
-                f"line {first_line + number}: the model's logits are not numbers, so there is no "
-                f"output to choose; take another checkpoint, or model.dtype=float32"
-            )
-        found[i] = as_texts(raw, request.source, first_word, vocabularies, decoder.config.n_best)
+    of_trees = decoder.config.choose == "mbr" and decoder.config.constraint == "trees"
+    if of_trees:
+        found_by = decoder.find_by_each(requests, rules)
+    else:
+        found_by = [decoder.find(requests, rules)]
     of_parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
-    for i, (number, *_) in enumerate(asked):
-        of_parts[number].append(found[i])
+    for i, (number, first_word, request) in enumerate(asked):
+        ones: list[Hypothesis] = []
+        for found in found_by:
+            raw = found[i]
+            if np.isnan(raw.scores_W).any():
+                raise RunError(
+                    f"line {first_line + number}: the model's logits are not numbers, so there is "
+                    f"no output to choose; take another checkpoint, or model.dtype=float32"
+                )
+            ones += as_texts(raw, request.source, first_word, vocabularies, decoder.config.n_best)
+        of_parts[number].append(ones)
     blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
     joined = [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
-    if decoder.config.choose == "mbr" and decoder.config.constraint == "trees":
+    if of_trees:
         joined = with_consensus(decoder, vocabularies, texts, joined)
     elif decoder.config.choose == "mbr":
         joined = [[least_risky(ones, decoder.config.utility)] for ones in joined]
