@@ -1,15 +1,15 @@
 """A benchmark of the time from nothing to a translator of a given BLEU.
 
     python -m experiments.benchmarks.time_to_bleu --train=PREFIX --validation=PREFIX
-        [--languages=en,de] [--config=tiny] [--bar=35] [--every=100] [--minutes=60]
+        [--languages=en,de] [--config=speedrun] [--bar=35] [--minutes=60]
         [--contenders=marian,joeynmt] [--joeynmt=PYTHON] [--rounds=1] [--platform=cpu|gpu]
         [--json=FILE] [--chart=FILE]
 
 The text, in lower case, is that of PREFIX.en and PREFIX.de. A contender is a command that trains on
-it, with empty caches, and writes a checkpoint every so many steps. Its clock runs from the start of
-the process until a checkpoint is there: sub-words, compilation and saving count. Afterwards, and
-off the clock, its checkpoints translate the validation text one after the other, until one has the
-BLEU (lower case, Moses' words) of the bar.
+it, with empty caches, and writes a checkpoint every `train.checkpoint_every` steps. Its clock runs
+from the start of the process until a checkpoint is there: sub-words, compilation and saving count.
+Afterwards, and off the clock, checkpoints translate the validation text: a bisection finds the
+first with the BLEU (lower case, Moses' words) of the bar, as if BLEU only rose.
 
 `jformer` is the command of the config. `marian` and `marian bf16` are Hugging Face's model in a
 loop of PyTorch, `joeynmt` is JoeyNMT in an environment of its own, whose Python is named: both have
@@ -18,6 +18,7 @@ warm-up.
 """
 
 import argparse
+import bisect
 import dataclasses
 import json
 import subprocess
@@ -58,13 +59,17 @@ class Contender:
 @dataclasses.dataclass
 class Run:
     minutes: dict[int, float]  # by step, of each checkpoint
-    bleu: dict[int, float]  # by step, up to the first that reaches the bar
+    bleu: dict[int, float]  # by step, of those that the bisection asked for
     error: str = ""
 
     def record(self, bar: float) -> float | None:
         """Return the minutes to the first checkpoint that reaches the bar, if one does."""
         reached = [step for step, bleu in self.bleu.items() if bleu >= bar]
         return self.minutes[min(reached)] if reached else None
+
+    def curve(self) -> list[tuple[float, float]]:
+        """Return minutes and BLEU of the checkpoints that were scored."""
+        return [(self.minutes[step], bleu) for step, bleu in sorted(self.bleu.items())]
 
 
 def main() -> None:
@@ -74,9 +79,8 @@ def main() -> None:
     parser.add_argument("--train", required=True, help="PREFIX of the training text")
     parser.add_argument("--validation", required=True, help="PREFIX of the text to be translated")
     parser.add_argument("--languages", default="en,de")
-    parser.add_argument("--config", default="tiny", help="name of a config, without a data set")
+    parser.add_argument("--config", default="speedrun", help="a config, without a data set")
     parser.add_argument("--bar", type=float, default=35.0, help="BLEU to reach")
-    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
     parser.add_argument("--minutes", type=float, default=60, help="a contender stops after these")
     parser.add_argument("--joeynmt", default="python", help="Python that has JoeyNMT")
     turns.add_flags(parser, rounds=1)
@@ -124,8 +128,7 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 
 def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
-    every = {"train.checkpoint_every": options.every, "train.keep_every": options.every}
-    return config_flags(folder.parent, options, every)
+    return config_flags(folder.parent, options, {"train.keep_every": 1})
 
 
 def config_of(folder: Path, options: argparse.Namespace) -> Config:
@@ -206,7 +209,7 @@ def race(
     references: list[str],
     options: argparse.Namespace,
 ) -> Run:
-    """Train, and note when each checkpoint is there; then score them in their order."""
+    """Train, and note when each checkpoint is there; then look for the first that is good."""
     run = Run({}, {})
     log = folder / "log"
     with log.open("w") as file:
@@ -225,24 +228,36 @@ def race(
     if process.returncode > 0 or not run.minutes:
         run.error = last_line(log)
         return run
-    target_language = options.languages.split(",")[1]
-    for step in sorted(run.minutes):
-        output = folder / f"output{step}"
-        with log.open("w") as file:
-            translating = subprocess.run(
-                contender.translate(step, output), env=contender.environment,
-                stdout=file, stderr=file,
-            )  # fmt: skip
-        if translating.returncode:
-            run.error = last_line(log)
-            break
-        outputs = output.read_text(encoding="utf-8").split("\n")[:-1]
-        scores = score(outputs, [references], target_language)
-        run.bleu[step] = scores["bleu_moses_lowercase"]
+
+    def reaches(step: int) -> bool:
+        run.bleu[step] = bleu_of(contender, step, folder, references, options)
         print(f"{name}: {run.minutes[step]:.2f} min, {run.bleu[step]:.2f} BLEU", file=sys.stderr)
-        if run.bleu[step] >= options.bar:
-            break
+        return run.bleu[step] >= options.bar
+
+    try:
+        bisect.bisect_left(sorted(run.minutes), True, key=reaches)
+    except RuntimeError as error:
+        run.error = str(error)
     return run
+
+
+def bleu_of(
+    contender: Contender,
+    step: int,
+    folder: Path,
+    references: list[str],
+    options: argparse.Namespace,
+) -> float:
+    """Translate by a checkpoint and score; a translation that fails raises a RuntimeError."""
+    log, output = folder / "log", folder / f"output{step}"
+    command = contender.translate(step, output)
+    with log.open("w") as file:
+        environment = contender.environment
+        if subprocess.run(command, env=environment, stdout=file, stderr=file).returncode:
+            raise RuntimeError(last_line(log))
+    outputs = output.read_text(encoding="utf-8").split("\n")[:-1]
+    target_language = options.languages.split(",")[1]
+    return score(outputs, [references], target_language)["bleu_moses_lowercase"]
 
 
 def last_line(log: Path) -> str:
@@ -256,7 +271,7 @@ def table(runs: dict[str, list[Run]], bar: float) -> str:
         records = [record for run in each if (record := run.record(bar)) is not None]
         best = max((max(run.bleu.values(), default=0.0) for run in each), default=0.0)
         minutes = turns.spread(records) if len(records) == len(each) else "not reached"
-        curve = " ".join(f"{each[0].minutes[s]:.1f}:{b:.1f}" for s, b in each[0].bleu.items())
+        curve = " ".join(f"{m:.1f}:{bleu:.1f}" for m, bleu in each[0].curve())
         rows.append([name, minutes, f"{best:.2f}", each[0].error or curve])
     return turns.markdown(["", "minutes", "best BLEU", "minutes:BLEU of the first round"], rows)
 
@@ -268,8 +283,8 @@ def draw(title: str, runs: dict[str, list[Run]]) -> Any:
     figure = go.Figure()
     for name, each in runs.items():
         for run in each:
-            minutes = [run.minutes[step] for step in run.bleu]
-            figure.add_scatter(x=minutes, y=[*run.bleu.values()], name=name)
+            minutes, bleu = zip(*run.curve(), strict=True) if run.bleu else ((), ())
+            figure.add_scatter(x=minutes, y=bleu, name=name)
     return figure.update_layout(title=title, xaxis_title="minutes", yaxis_title="BLEU")
 
 
