@@ -10,7 +10,7 @@ from typing import Any
 from flax.traverse_util import unflatten_dict
 
 from jformer.command_line import config_from
-from jformer.config import Config, freeze
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.pipeline import given_data
 from jformer.errors import Stopped, UserError, check_type
@@ -43,7 +43,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     `UserError` for what is unknown or impossible, and `TypeError` for a name of another type.
     """
     check_type("name", name, str | os.PathLike, "a string or a path")
-    config = freeze(config_from(str(name)))
+    config = replaced(Config(), config_from(str(name)).to_dict())
     config = replaced(config, unflatten_dict(keys, sep="."))
     config.check()
     config.check_own_parts()

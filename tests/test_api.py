@@ -49,6 +49,8 @@ def test_a_config_is_that_of_the_command_line():
     assert (config.data.name, config.model.dropout, config.train.steps) == ("multi30k", 0.3, 7)
     assert jformer.get_config("configs/tiny.py").name == "tiny"
     assert jformer.get_config(Path("configs/tiny.py"), name="mine").name == "mine"
+    # A config that cannot be used without a key is made with it.
+    assert jformer.get_config("parsing", **{"data.directory": "trees"}).data.directory == "trees"
 
 
 def test_the_functions_are_offered_by_name():
