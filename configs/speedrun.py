@@ -4,7 +4,7 @@
         --validation=PREFIX
 
 is its clock. Small batches at a high rate that falls to nothing, for which norms stand before the
-sub-layers; the last 250 steps are averaged. experiments/LOG.md has the records.
+sub-layers; the last 250 steps are averaged. experiments/LOG.md has the pilots.
 """
 
 from jformer.config import default_config

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import turns
-from experiments.benchmarks.end_to_end import config_flags, our_environment, source_of
+from experiments.benchmarks.end_to_end import JobError, config_flags, our_environment, source_of
 from jformer.command_line import parse
 from jformer.config import Config, write_config
 from jformer.data.corpora import find_file, texts
@@ -236,7 +236,7 @@ def race(
 
     try:
         bisect.bisect_left(sorted(run.minutes), True, key=reaches)
-    except RuntimeError as error:
+    except JobError as error:
         run.error = str(error)
     return run
 
@@ -248,13 +248,13 @@ def bleu_of(
     references: list[str],
     options: argparse.Namespace,
 ) -> float:
-    """Translate by a checkpoint and score; a translation that fails raises a RuntimeError."""
+    """Translate by a checkpoint and score; a translation that fails raises a JobError."""
     log, output = folder / "log", folder / f"output{step}"
     command = contender.translate(step, output)
     with log.open("w") as file:
         environment = contender.environment
         if subprocess.run(command, env=environment, stdout=file, stderr=file).returncode:
-            raise RuntimeError(last_line(log))
+            raise JobError(last_line(log))
     outputs = output.read_text(encoding="utf-8").split("\n")[:-1]
     target_language = options.languages.split(",")[1]
     return score(outputs, [references], target_language)["bleu_moses_lowercase"]
@@ -283,8 +283,8 @@ def draw(title: str, runs: dict[str, list[Run]]) -> Any:
     figure = go.Figure()
     for name, each in runs.items():
         for run in each:
-            minutes, bleu = zip(*run.curve(), strict=True) if run.bleu else ((), ())
-            figure.add_scatter(x=minutes, y=bleu, name=name)
+            curve = run.curve()
+            figure.add_scatter(x=[m for m, _ in curve], y=[bleu for _, bleu in curve], name=name)
     return figure.update_layout(title=title, xaxis_title="minutes", yaxis_title="BLEU")
 
 
