@@ -192,11 +192,6 @@ def test_the_default_is_the_papers_base_model():
             {"optimizer__schedule": "linear", "train__steps": 4000},
             r"warmup_steps=4000: must be below 4000",
         ),
-        (
-            {"train__simcut_alpha": 3.0, "train__r_drop_alpha": 3.0},
-            r"simcut_alpha=3\.0: takes the second pass, and so does r_drop_alpha",
-        ),
-        ({"train__cutoff": 0.1}, r"cutoff=0\.1: is for a run with config\.train\.simcut_alpha"),
         ({"train__best_by": "bleu"}, r"best_by=bleu: is for a run with config\.train\.bleu_every"),
         ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: must be >= config\.train\.average"),
         ({"parallel__data": 0}, r"config\.parallel\.data=0: must be a number of devices, or -1"),

@@ -33,13 +33,6 @@ class TrainConfig(Section):
         "weight of the divergence between two passes (R-Drop, Wu et al. 2021); 0: one pass",
         ">= 0",
     )
-    simcut_alpha: float = key(
-        0.0,
-        "weight of the divergence of a second pass that does not see some tokens (SimCut, Gao et "
-        "al. 2022); 0: one pass",
-        ">= 0",
-    )
-    cutoff: float = key(0.05, "share of the tokens that this pass does not see", *RATE)
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1")
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1")
     bleu_every: int = key(0, "steps between scores of outputs, BLEU or F1; 0: never", ">= 0")
@@ -72,17 +65,8 @@ class TrainConfig(Section):
     )
     failed_save: str = choice("what to do when a checkpoint cannot be written", "stop", "go_on")
 
-    @property
-    def passes(self) -> int:
-        """Return how often a step runs the model on each pair."""
-        return 2 if self.r_drop_alpha or self.simcut_alpha else 1
-
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        if self.r_drop_alpha and self.simcut_alpha:
-            raise self.wrong("simcut_alpha", "takes the second pass, and so does r_drop_alpha")
-        if self.cutoff != TrainConfig.cutoff and not self.simcut_alpha:
-            raise self.wrong("cutoff", "is for a run with config.train.simcut_alpha")
         if self.best_by != "nll" and not self.bleu_every:
             raise self.wrong("best_by", "is for a run with config.train.bleu_every")
         if self.keep_checkpoints and self.keep_checkpoints < self.average_checkpoints:

@@ -253,16 +253,13 @@ class Transformer(nn.Module):
     ) -> Array:
         """Embed the tokens: times sqrt(d_model), plus position (Sections 3.4, 3.5), dropout (5.4).
 
-        One position may serve all the tokens, as in `decode_step`. In training a token beyond the
-        vocabulary, as SimCut puts in, has its position alone.
+        One position may serve all the tokens, as in `decode_step`.
         """
         encoded_BLD = self.encode_positions(positions_L)[None]
         if segments_BL is not None:
             encoded_BLD = encoded_BLD[0][positions_in_segments(segments_BL)]
         # Cast after the look-up: its gradient, a sum over tokens, is then in float32.
-        beyond = {"mode": "fill", "fill_value": 0} if train else {}
-        x_BLD = jnp.asarray(embedding_VD).at[tokens_BL].get(**beyond)  # numpy arrays have no `at`
-        x_BLD = x_BLD * self.config.d_model**0.5 + encoded_BLD
+        x_BLD = embedding_VD[tokens_BL] * self.config.d_model**0.5 + encoded_BLD
         x_BLD = x_BLD.astype(self.config.compute_dtype)
         return self.embedding_dropout(shard_by_batch(x_BLD), train)
 

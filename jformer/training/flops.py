@@ -81,8 +81,9 @@ def measured_flops(device: jax.Device, dtype: str) -> float:
 
 def step_flops(config: Config, B: float, S: int, T: int) -> float:
     """Return the operations of a train step on B rows of S + T positions, padding included."""
+    passes = 2 if config.train.r_drop_alpha else 1
     # The backward pass has two products for each forward one: for the inputs and for the weights.
-    return config.train.passes * 3 * 2.0 * B * sum(multiply_adds(config, S, T).values())
+    return passes * 3 * 2.0 * B * sum(multiply_adds(config, S, T).values())
 
 
 def multiply_adds(config: Config, S: int, T: int) -> dict[str, int]:

@@ -177,20 +177,6 @@ def r_drop_kl(a_BTV: Array, b_BTV: Array, labels_BT: Array) -> Array:
     return jnp.sum(both_BTV, axis=-1) / 2 * (labels_BT != PAD)
 
 
-@checked
-def simcut_kl(whole_BTV: Array, cut_BTV: Array, labels_BT: Array) -> Array:
-    """Return the KL divergence of the pass over cut texts from that over whole ones: (B, T).
-
-    The regularizer of SimCut (Gao et al. 2022, arXiv 2206.02368), in nats. Both passes
-    take part in its gradient.
-    """
-    whole_BTV, cut_BTV = (
-        jax.nn.log_softmax(logits_BTV.astype(jnp.float32)) for logits_BTV in (whole_BTV, cut_BTV)
-    )
-    kl_BT = jnp.sum(jnp.exp(whole_BTV) * (whole_BTV - cut_BTV), axis=-1)
-    return kl_BT * (labels_BT != PAD)
-
-
 def perplexity(nll: float, tokens: float) -> float:
     """Return exp of the mean NLL per token; inf where that overflows."""
     try:

@@ -15,9 +15,7 @@ from flax import struct
 
 from jformer.config import PAD, TrainConfig
 from jformer.model.transformer import Transformer, logits_of
-from jformer.training.loss import SUMS, loss_by_chunks, loss_sums, r_drop_kl, simcut_kl
-
-NO_TOKEN = jnp.iinfo(jnp.int32).max  # beyond every vocabulary: embedded as zeros
+from jformer.training.loss import SUMS, loss_by_chunks, loss_sums, r_drop_kl
 
 
 @struct.dataclass
@@ -54,12 +52,10 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
 
     def loss_fn(params, rows, key, all_tokens):
         B, T = rows["labels_BT"].shape
-        chunks = loss_chunks(config, B, config.passes * T, model.config.d_model)
-        if config.passes == 2:
+        chunks = loss_chunks(config, B, 2 * T if config.r_drop_alpha else T, model.config.d_model)
+        if config.r_drop_alpha:
             # Each row stands beside its copy, on the same device, with another dropout mask.
             rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
-        if config.simcut_alpha:
-            rows = cut_tokens(rows, config.cutoff, jax.random.fold_in(key, 1))
         states_BTD, output_VD = run_model(
             model, params, rows, train=True, rngs={"dropout": key}, method=model.decoder_states
         )
@@ -68,14 +64,7 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
 
     def sums_of(states_BTD, output_VD, labels_BT):
         logits_BTV = logits_of(states_BTD, output_VD)
-        smoothing = config.label_smoothing, config.smoothing_over
-        if config.simcut_alpha:
-            whole_BTV, cut_BTV, labels_BT = logits_BTV[::2], logits_BTV[1::2], labels_BT[::2]
-            sums = loss_sums(whole_BTV, labels_BT, *smoothing)
-            divergence = jnp.sum(simcut_kl(whole_BTV, cut_BTV, labels_BT))
-            sums["loss"] += config.simcut_alpha * divergence
-            return sums
-        sums = loss_sums(logits_BTV, labels_BT, *smoothing)
+        sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over)
         if config.r_drop_alpha:
             sums = {name: total / 2 for name, total in sums.items()}
             # Half of Wu et al.'s Equation 4, so that alpha = 0 is the loss of one pass.
@@ -104,19 +93,6 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
         return sum_devices(jax.lax.scan(add_part, nothing, parts)[0])
 
     return gradients
-
-
-def cut_tokens(rows, cutoff: float, key):
-    """Put a token that has no embedding in place of some at random, in each second row."""
-
-    def cut(tokens_BL, key):
-        is_copy_B1 = jnp.arange(len(tokens_BL))[:, None] % 2 == 1
-        is_cut_BL = is_copy_B1 & jax.random.bernoulli(key, cutoff, tokens_BL.shape)
-        return jnp.where(is_cut_BL & (tokens_BL != PAD), NO_TOKEN, tokens_BL)
-
-    source_key, target_key = jax.random.split(key)
-    source_BS, target_BT = cut(rows["source_BS"], source_key), cut(rows["target_BT"], target_key)
-    return {**rows, "source_BS": source_BS, "target_BT": target_BT}
 
 
 def loss_chunks(config: TrainConfig, rows: int, length: int, d_model: int) -> int:

@@ -36,7 +36,6 @@ def with_(config=PLAIN, of_model=None, of_train=None, **axes):
 DEEP = with_(of_model={"num_layers": 2})
 DROPOUT = with_(of_model={"dropout": 0.3})
 TWICE = with_(DROPOUT, of_train={"r_drop_alpha": 5.0})
-CUT = with_(DROPOUT, of_train={"simcut_alpha": 5.0, "cutoff": 0.3})
 # Name: the number of devices, and the config. Compiling one takes seconds.
 WAYS = {
     "one": (1, PLAIN),
@@ -67,8 +66,6 @@ MORE_WAYS = {
     "dropout": (1, DROPOUT),
     "dropout, data=8": (8, DROPOUT),
     "dropout, pmap": (8, with_(DROPOUT, backend="pmap")),
-    "dropout, simcut": (1, CUT),
-    "dropout, simcut, data=8": (8, with_(CUT, data=8)),
 }  # fmt: skip
 
 

@@ -13,13 +13,7 @@ from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainCon
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums, r_drop_kl
 from jformer.training.optimizer import make_optimizer
-from jformer.training.step import (
-    create_state,
-    cut_tokens,
-    evaluation_step,
-    loss_chunks,
-    make_train_step,
-)
+from jformer.training.step import create_state, evaluation_step, loss_chunks, make_train_step
 
 V = 31
 CONFIG = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0.2)
@@ -152,49 +146,6 @@ def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
     assert float(apart) > 1
 
 
-def test_simcut_is_the_loss_of_whole_texts_and_the_divergence_of_cut_ones():
-    """The twin has one more embedding, of zeros, for the tokens that are cut."""
-    step, state = setup(dropout=0.0, simcut_alpha=3.0, cutoff=0.3)
-    end, sums = step(state, batch(), KEY)
-    key = jax.random.fold_in(jax.random.fold_in(KEY, 0), 1)
-    twice = {name: np.repeat(rows, 2, axis=0) for name, rows in batch().items()}
-    cut = {name: rows[1::2] for name, rows in cut_tokens(twice, 0.3, key).items()}
-    assert 20 < (np.asarray(cut["source_BS"]) >= V).sum() < 28  # of 80
-
-    def logits_of(params, rows):
-        embedding_VD = jnp.pad(params["embedding"], ((0, 1), (0, 0)))
-        texts = (jnp.minimum(rows[name], V) for name in ("source_BS", "target_BT"))
-        model = Transformer(dataclasses.replace(CONFIG, dropout=0.0), V + 1)
-        return model.apply({"params": {**params, "embedding": embedding_VD}}, *texts)[..., :V]
-
-    @functools.partial(jax.value_and_grad, has_aux=True)
-    def loss(params):
-        whole_BTV, cut_BTV = logits_of(params, batch()), logits_of(params, cut)
-        labels_BT = batch()["labels_BT"]
-        plain = loss_sums(whole_BTV, labels_BT, 0.1, "all")
-        probs_BTV = jax.nn.softmax(whole_BTV)
-        kl = (probs_BTV * jnp.log(probs_BTV / jax.nn.softmax(cut_BTV))).sum()
-        return (plain["loss"] + 3.0 * kl) / plain["tokens"], (plain, kl)
-
-    (expected, (plain, kl)), gradient = jax.jit(loss)(state.params)
-    assert float(kl) > 1
-    assert float(sums["nll"]) == pytest.approx(float(plain["nll"]), rel=1e-5)
-    assert float(sums["loss"] / sums["tokens"]) == pytest.approx(float(expected), rel=1e-5)
-    first_moment = jax.tree.map(lambda gradient: 0.1 * gradient, gradient)
-    assert_trees_close(end.optimizer_state[0].mu, first_moment, rtol=1e-3, atol=1e-7)
-
-
-def test_the_tokens_cut_are_those_of_every_second_row_and_never_padding():
-    rows = {name: np.full((40, 50), 7, np.int32) for name in ("source_BS", "target_BT")}
-    rows["source_BS"][:, 30:] = PAD
-    cut = cut_tokens(rows, 0.1, KEY)
-    for name, tokens in (("source_BS", 20 * 30), ("target_BT", 20 * 50)):
-        changed = np.asarray(cut[name]) != rows[name]
-        assert not changed[::2].any()
-        assert not changed[rows[name] == PAD].any()
-        assert 0.07 < changed.sum() / tokens < 0.13
-
-
 @pytest.mark.parametrize("train", [{"loss_chunk": 30}, {"loss_chunk": 1, "accumulate": 2}])
 def test_a_loss_in_chunks_has_the_sums_and_the_gradient_of_all_rows_at_once(train):
     """4 chunks of 4 rows with 6 positions each; 8 of a row in each of two parts."""
@@ -215,9 +166,8 @@ def test_a_loss_in_chunks_has_the_sums_and_the_gradient_of_all_rows_at_once(trai
     assert_trees_close(end.optimizer_state[0].mu, first_moment, rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.parametrize("alpha", [{"r_drop_alpha": 5.0}, {"simcut_alpha": 5.0}])
-def test_chunks_keep_the_two_passes_of_a_row_together(alpha):
-    (whole, state), (chunked, _) = setup(**alpha), setup(**alpha, loss_chunk=12)
+def test_r_drop_in_chunks_keeps_the_two_passes_of_a_row_together():
+    (whole, state), (chunked, _) = setup(r_drop_alpha=5.0), setup(r_drop_alpha=5.0, loss_chunk=12)
     (a, at_once), (b, in_chunks) = (step(state, batch(), KEY) for step in (whole, chunked))
     assert float(in_chunks["loss"]) == pytest.approx(float(at_once["loss"]), rel=1e-5)
     assert_trees_close(a.optimizer_state[0].mu, b.optimizer_state[0].mu, atol=1e-7)
