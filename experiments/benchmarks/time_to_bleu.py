@@ -2,8 +2,8 @@
 
     python -m experiments.benchmarks.time_to_bleu --train=PREFIX --validation=PREFIX
         [--languages=en,de] [--config=speedrun] [--bar=35] [--minutes=60]
-        [--contenders=marian,joeynmt] [--joeynmt=PYTHON] [--rounds=1] [--platform=cpu|gpu]
-        [--json=FILE] [--chart=FILE]
+        [--contenders=marian,joeynmt] [--joeynmt=PYTHON] [--peers=KEY=VALUE,...] [--rounds=1]
+        [--platform=cpu|gpu] [--json=FILE] [--chart=FILE]
 
 The text, in lower case, is that of PREFIX.en and PREFIX.de. A contender is a command that trains on
 it, with empty caches, and writes a checkpoint every `train.checkpoint_every` steps. Its clock runs
@@ -11,10 +11,11 @@ from the start of the process until a checkpoint is there: sub-words, compilatio
 Afterwards, and off the clock, checkpoints translate the validation text: a bisection finds the
 first with the BLEU (lower case, Moses' words) of the bar, as if BLEU only rose.
 
-`jformer` is the command of the config. `marian` and `marian bf16` are Hugging Face's model in a
+`jformer` is the command of the config, whose checkpoints count with those before them that it
+averages. `marian` and `marian bf16` are Hugging Face's model in a
 loop of PyTorch, `joeynmt` is JoeyNMT in an environment of its own, whose Python is named: both have
-the sizes, batches, learning rate and search of the config, JoeyNMT its own schedule after the
-warm-up.
+the sizes, batches, learning rate and search of the config but for the keys in `peers`, JoeyNMT its
+own schedule after the warm-up.
 """
 
 import argparse
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--bar", type=float, default=35.0, help="BLEU to reach")
     parser.add_argument("--minutes", type=float, default=60, help="a contender stops after these")
     parser.add_argument("--joeynmt", default="python", help="Python that has JoeyNMT")
+    parser.add_argument("--peers", default="", help="their own keys: train.steps=3000,...")
     turns.add_flags(parser, rounds=1)
     options = parser.parse_args()
     makers = {
@@ -131,16 +133,22 @@ def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
     return config_flags(folder.parent, options, {"train.keep_every": 1})
 
 
-def config_of(folder: Path, options: argparse.Namespace) -> Config:
-    return parse(flags_of(folder, options), {})[1]
+def config_of(folder: Path, options: argparse.Namespace, keys: str = "") -> Config:
+    """Return the config with other keys as given, KEY=VALUE with commas between."""
+    more = [f"--config.{each}" for each in filter(None, keys.split(","))]
+    return parse([*flags_of(folder, options), *more], {})[1]
 
 
 def ours(folder: Path, options: argparse.Namespace) -> Contender:
     program, workdir = [sys.executable, "-m", "jformer.main"], folder / "run"
+    train = config_of(folder, options).train
 
     def translate(step: int, output: Path) -> list[str]:
+        first = step - train.checkpoint_every * (train.average_checkpoints - 1)
+        steps = range(max(first, train.checkpoint_every), step + 1, train.checkpoint_every)
+        averaged = f"--checkpoint={','.join(map(str, steps))}"
         files = [f"--input={source_of(folder.parent, options)}", f"--output={output}"]
-        return [*program, "translate", f"--workdir={workdir}", f"--checkpoint={step}", *files]
+        return [*program, "translate", f"--workdir={workdir}", averaged, *files]
 
     return Contender(
         [*program, *flags_of(folder, options), f"--workdir={workdir}"],
@@ -151,7 +159,7 @@ def ours(folder: Path, options: argparse.Namespace) -> Contender:
 
 
 def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:
-    write_config(config_of(folder, options), folder / "config.json")
+    write_config(config_of(folder, options, options.peers), folder / "config.json")
     program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
     rest = [str(folder), turns.PLATFORMS[options.platform], dtype]
 
@@ -163,7 +171,7 @@ def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:
 
 
 def joeynmt(folder: Path, options: argparse.Namespace) -> Contender:
-    config = config_of(folder, options)
+    config = config_of(folder, options, options.peers)
     model, train, optimizer = config.model, config.train, config.optimizer
     settings = {
         "languages": options.languages.split(","),

@@ -15,7 +15,7 @@ import pytest
 import jformer
 from experiments.benchmarks.end_to_end import JobError, watch
 from experiments.benchmarks.scaling import fit
-from experiments.benchmarks.time_to_bleu import Contender, Run, race
+from experiments.benchmarks.time_to_bleu import Contender, Run, ours, race
 from experiments.benchmarks.turns import in_order, take_turns
 from jformer.training.optimizer import learning_rate
 
@@ -116,20 +116,29 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
     keys = "config.train.steps = 20\n    config.train.checkpoint_every = 10\n    "
     config.write_text(SMALL_CONFIG.replace("return", f"{keys}return"))
     text = f"--train={STORED}/train", f"--validation={STORED}/test"
-    flags = "--contenders=marian", "--bar=0", f"--json={file}"
-    flags += (f"--chart={chart}",)
+    flags = "--contenders=marian", "--peers=train.steps=10", "--bar=0"
+    flags += f"--json={file}", f"--chart={chart}"
     rows = benchmark("time_to_bleu", *text, f"--config={config}", *flags)
     assert list(rows) == ["jformer", "marian"]
     for name, runs in json.loads(file.read_text())["runs"].items():
         assert len(runs) == 2
+        steps = ["10", "20"] if name == "jformer" else ["10"]
         for run in runs:
-            # Both checkpoints are timed, and the first is good enough for a bar of 0.
-            assert [*run["minutes"]] == ["10", "20"]
-            assert 0 < run["minutes"]["10"] <= run["minutes"]["20"] < 3
-            assert sorted(run["bleu"]) == ["10", "20"]
+            # All checkpoints are timed, and the first is good enough for a bar of 0.
+            assert [*run["minutes"]] == sorted(run["bleu"]) == steps
+            assert 0 < run["minutes"]["10"] <= run["minutes"][steps[-1]] < 3
         first = [run["minutes"]["10"] for run in runs]
         assert rows[name]["minutes"].startswith(f"{statistics.median(first):.2f} (")
     assert "plotly" in chart.read_text()
+
+
+def test_a_checkpoint_of_ours_counts_with_those_before_it_that_are_averaged(tmp_path):
+    options = SimpleNamespace(languages="en,de", config="speedrun", platform="cpu")
+    translate = ours(tmp_path / "run", options).translate
+    averaged = {step: translate(step, tmp_path)[-3] for step in (50, 100, 3500)}
+    assert averaged[50] == "--checkpoint=50"
+    assert averaged[100] == "--checkpoint=50,100"
+    assert averaged[3500] == "--checkpoint=3300,3350,3400,3450,3500"
 
 
 def test_a_bar_that_is_not_reached_has_no_record():
