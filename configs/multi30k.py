@@ -3,7 +3,7 @@
 29,000 sentences are soon known by heart. Against that: two passes with other dropout masks that
 must agree (Wu et al. 2021), weight decay, small batches, and a rate that falls to nothing. The text
 is in lower case, as in the literature on this set; data.normalization=none keeps the case. The
-recipe and the search were chosen on validation. experiments/LOG.md says what each part brings.
+recipe and the search were chosen on validation. experiments/LOG.md has what else was tried.
 """
 
 from jformer.config import default_config

@@ -12,10 +12,9 @@ Afterwards, and off the clock, checkpoints translate the validation text: a bise
 first with the BLEU (lower case, Moses' words) of the bar, as if BLEU only rose.
 
 `jformer` is the command of the config, whose checkpoints count with those before them that it
-averages. `marian` and `marian bf16` are Hugging Face's model in a
-loop of PyTorch, `joeynmt` is JoeyNMT in an environment of its own, whose Python is named: both have
-the sizes, batches, learning rate and search of the config but for the keys in `peers`, JoeyNMT its
-own schedule after the warm-up.
+averages. `marian` and `marian bf16` are Hugging Face's model in a loop of PyTorch, `joeynmt` is
+JoeyNMT in an environment of its own, whose Python is named: both have the sizes, batches, learning
+rate and search of the config but for the keys in `peers`, JoeyNMT its own schedule after warm-up.
 """
 
 import argparse
@@ -36,6 +35,7 @@ from jformer.command_line import parse
 from jformer.config import Config, write_config
 from jformer.data.corpora import find_file, texts
 from jformer.evaluation.scores import score
+from jformer.training.retention import averaged
 
 OURS, MARIAN, MARIAN_BF16, JOEYNMT = "jformer", "marian", "marian bf16", "joeynmt"
 POLL = 0.2  # seconds between two looks for a checkpoint
@@ -144,18 +144,18 @@ def ours(folder: Path, options: argparse.Namespace) -> Contender:
     train = config_of(folder, options).train
 
     def translate(step: int, output: Path) -> list[str]:
-        first = step - train.checkpoint_every * (train.average_checkpoints - 1)
-        steps = range(max(first, train.checkpoint_every), step + 1, train.checkpoint_every)
-        averaged = f"--checkpoint={','.join(map(str, steps))}"
+        steps = averaged([each for each in sorted(contender.steps()) if each <= step], True, train)
+        checkpoint = f"--checkpoint={','.join(map(str, steps))}"
         files = [f"--input={source_of(folder.parent, options)}", f"--output={output}"]
-        return [*program, "translate", f"--workdir={workdir}", averaged, *files]
+        return [*program, "translate", f"--workdir={workdir}", checkpoint, *files]
 
-    return Contender(
+    contender = Contender(
         [*program, *flags_of(folder, options), f"--workdir={workdir}"],
         translate,
         workdir / "checkpoints",
         environment=our_environment(folder / "cache", options),
     )
+    return contender
 
 
 def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:

@@ -134,6 +134,8 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
 
 def test_a_checkpoint_of_ours_counts_with_those_before_it_that_are_averaged(tmp_path):
     options = SimpleNamespace(languages="en,de", config="speedrun", platform="cpu")
+    for step in range(50, 3550, 50):
+        (tmp_path / "run" / "run" / "checkpoints" / str(step)).mkdir(parents=True)
     translate = ours(tmp_path / "run", options).translate
     averaged = {step: translate(step, tmp_path)[-3] for step in (50, 100, 3500)}
     assert averaged[50] == "--checkpoint=50"
