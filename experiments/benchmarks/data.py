@@ -59,7 +59,7 @@ def main() -> None:
         print(json.dumps(measure(**json.loads(options.process))), flush=True)
         return
     languages = options.languages.split(",")
-    names = list(turns.chosen(parser, dict.fromkeys((OURS, *PEERS)), options.contenders, ()))
+    names = list(turns.chosen(parser, dict.fromkeys((OURS, *PEERS)), options.contenders))
     found = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         for pairs in map(int, options.pairs.split(",")):

@@ -93,7 +93,7 @@ def main() -> None:
         MARIAN_BF16: lambda *place: marian(*place, "bfloat16"),
         JOEYNMT: joeynmt,
     }
-    makers = turns.chosen(parser, makers, options.contenders, ())
+    makers = turns.chosen(parser, makers, options.contenders)
     runs: dict[str, list[Run]] = {name: [] for name in makers}
     with tempfile.TemporaryDirectory() as scratch:
         references = write_texts(Path(scratch), options)

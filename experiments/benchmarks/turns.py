@@ -144,7 +144,10 @@ def add_flags(parser: argparse.ArgumentParser, rounds: int) -> None:
 
 
 def chosen(
-    parser: argparse.ArgumentParser, contenders: dict[str, Any], names: str, always: Sequence[str]
+    parser: argparse.ArgumentParser,
+    contenders: dict[str, Any],
+    names: str,
+    always: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the contenders that are named, with commas between, and those that always take part.
 
