@@ -9,6 +9,7 @@ sub-words, JoeyNMT's config and its checkpoints.
 """
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,8 @@ def main() -> None:
     if command == "train":
         learn_subwords(folder, settings)
         write_config(config, folder, settings)
-        sys.exit(subprocess.run([*JOEYNMT, "train", config, "--skip-test"]).returncode)
+        # In this process's place, so that a signal which ends the job ends the training.
+        os.execv(sys.executable, [*JOEYNMT, "train", str(config), "--skip-test"])
     else:
         source, step, output = files
         write_config(config, folder, settings, load_model=str(checkpoint(folder, step)))
