@@ -4,7 +4,7 @@
         --validation=PREFIX
 
 is its clock. Small batches at a high rate that falls to nothing, for which norms stand before the
-sub-layers; the last 300 steps are averaged. experiments/LOG.md has what each of these brought.
+sub-layers; the last 250 steps are averaged. experiments/LOG.md has what each of these brought.
 """
 
 from jformer.config import default_config
@@ -22,10 +22,10 @@ def get_config(dataset="multi30k"):
     config.data.vocabulary_size = 4000
     config.data.num_buckets = 5
     config.train.batch_tokens = 1024
-    config.train.steps = 2200
-    config.train.evaluate_every = 2200
-    config.train.checkpoint_every = 100
-    config.train.average_checkpoints = 3
+    config.train.steps = 2400
+    config.train.evaluate_every = 2400
+    config.train.checkpoint_every = 50
+    config.train.average_checkpoints = 5
     config.optimizer.name = "adamw"
     config.optimizer.weight_decay = 0.1
     config.optimizer.schedule = "cosine"

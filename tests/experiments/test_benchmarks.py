@@ -134,13 +134,13 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
 
 def test_a_checkpoint_of_ours_counts_with_those_before_it_that_are_averaged(tmp_path):
     options = SimpleNamespace(languages="en,de", config="speedrun", platform="cpu")
-    for step in range(100, 2300, 100):
+    for step in range(50, 2450, 50):
         (tmp_path / "run" / "run" / "checkpoints" / str(step)).mkdir(parents=True)
     translate = ours(tmp_path / "run", options).translate
-    averaged = {step: translate(step, tmp_path)[-3] for step in (100, 200, 2200)}
-    assert averaged[100] == "--checkpoint=100"
-    assert averaged[200] == "--checkpoint=100,200"
-    assert averaged[2200] == "--checkpoint=2000,2100,2200"
+    averaged = {step: translate(step, tmp_path)[-3] for step in (50, 100, 2400)}
+    assert averaged[50] == "--checkpoint=50"
+    assert averaged[100] == "--checkpoint=50,100"
+    assert averaged[2400] == "--checkpoint=2200,2250,2300,2350,2400"
 
 
 def test_a_bar_that_is_not_reached_has_no_record():
