@@ -170,6 +170,15 @@ def test_a_dry_run_prints_a_command_a_point(capsys, tmp_path, corpus_directory):
     assert not (tmp_path / "runs").exists()
 
 
+SWEEPS = [path for path in Path("experiments").glob("*.py") if "def sweep()" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=str)
+def test_every_sweep_of_a_clone_has_points_with_sound_configs(capsys, path):
+    assert sweep_main([str(path), "--dry_run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
 def test_a_complete_point_is_one_whose_process_ended_well_with_this_very_config(make, tmp_path):
     (point,) = make("yield {}")
     point = type(point)(tmp_path / "base", point.config, point.flags)
