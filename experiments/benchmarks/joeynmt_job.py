@@ -132,6 +132,7 @@ def training_section(settings: dict) -> dict:
     return {
         "optimizer": "adamw",
         "adam_betas": [settings["beta1"], settings["beta2"]],
+        "weight_decay": settings["weight_decay"],
         "normalization": "tokens",
         "scheduling": "warmupinversesquareroot",
         "learning_rate": settings["learning_rate"],

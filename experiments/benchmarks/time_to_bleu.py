@@ -184,7 +184,7 @@ def joeynmt(folder: Path, options: argparse.Namespace) -> Contender:
         **values(config.data, "vocabulary_size", "max_length"),
         **values(model, "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm_position"),
         **values(train, "steps", "batch_tokens", "checkpoint_every", "label_smoothing"),
-        **values(optimizer, "warmup_steps", "beta1", "beta2"),
+        **values(optimizer, "warmup_steps", "beta1", "beta2", "weight_decay"),
         **values(config.decode, "batch_size", "beam_size", "length_penalty"),
     }
     (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
