@@ -163,7 +163,9 @@ def marian_engine(
 
     def turn() -> list[list[int]]:
         with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
-            return peers.generate(model, ids, options.batch, options.beam, options.alpha, LONGER)
+            return peers.generate(
+                model, ids, options.batch, options.beam, options.alpha, LONGER, early_stopping=True
+            )
 
     return turn
 

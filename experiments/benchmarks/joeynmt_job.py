@@ -1,7 +1,7 @@
 """JoeyNMT's job in `time_to_bleu`: SentencePiece, then JoeyNMT's own commands.
 
     PYTHON experiments/benchmarks/joeynmt_job.py train FOLDER
-    PYTHON experiments/benchmarks/joeynmt_job.py translate FOLDER INPUT STEP OUTPUT
+    PYTHON experiments/benchmarks/joeynmt_job.py translate FOLDER INPUT STEP,... OUTPUT
 
 PYTHON is that of an environment with JoeyNMT, which needs older libraries than jformer: so nothing
 of jformer is imported here. FOLDER has what `time_to_bleu` writes as settings.json, and gets the
@@ -13,10 +13,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
+import torch
 
 NEVER = 10**9
+FEW = 10  # tokens that JoeyNMT writes for its own validation, which shall take no time
 JOEYNMT = [sys.executable, "-m", "joeynmt"]
 
 
@@ -27,20 +30,26 @@ def main() -> None:
     config = folder / f"{command}.yaml"
     if command == "train":
         learn_subwords(folder, settings)
-        write_config(config, folder, settings)
+        write_config(config, folder, settings, max_output_length=FEW)
         # In this process's place, so that a signal which ends the job ends the training.
         os.execv(sys.executable, [*JOEYNMT, "train", str(config), "--skip-test"])
     else:
-        source, step, output = files
-        write_config(config, folder, settings, load_model=str(checkpoint(folder, step)))
+        source, steps, output = files
+        write_config(config, folder, settings, load_model=str(mean(folder, steps.split(","))))
         # Not by its --output-path, which fails in version 2.3.0.
         with open(source) as lines, open(output, "w") as outputs:
             program = [*JOEYNMT, "translate", config]
             sys.exit(subprocess.run(program, stdin=lines, stdout=outputs).returncode)
 
 
-def checkpoint(folder: Path, step: str) -> Path:
-    return folder / "model" / f"{step}.ckpt"
+def mean(folder: Path, steps: list[str]) -> Path:
+    """Write a checkpoint with the means of the parameters of some checkpoints."""
+    paths = [folder / "model" / f"{step}.ckpt" for step in steps]
+    states = [torch.load(path, map_location="cpu")["model_state"] for path in paths]
+    means = {name: sum(state[name] for state in states) / len(states) for name in states[0]}
+    path = folder / "mean.ckpt"
+    torch.save({"model_state": means}, path)
+    return path
 
 
 def learn_subwords(folder: Path, settings: dict) -> None:
@@ -60,7 +69,7 @@ def learn_subwords(folder: Path, settings: dict) -> None:
     (folder / "pieces.txt").write_text("".join(f"{p}\n" for p in pieces), encoding="utf-8")
 
 
-def write_config(path: Path, folder: Path, settings: dict, **testing: str) -> None:
+def write_config(path: Path, folder: Path, settings: dict, **testing: Any) -> None:
     """Write a config of JoeyNMT; YAML includes JSON."""
     config = {
         "name": "time_to_bleu",
@@ -96,7 +105,7 @@ def data_section(folder: Path, settings: dict) -> dict:
     source, target = settings["languages"]
     return {
         "train": settings["train"],
-        "dev": settings["one_pair"],  # its validations shall take no time
+        "dev": settings["one_pair"],
         "dataset_type": "plain",
         "src": side(source),
         "trg": side(target),
@@ -109,7 +118,7 @@ def model_section(settings: dict) -> dict:
             "type": "transformer",
             "num_layers": layers,
             "num_heads": settings["num_heads"],
-            "embeddings": {"embedding_dim": settings["d_model"], "scale": True, "dropout": 0.0},
+            "embeddings": {"embedding_dim": settings["d_model"], "scale": True},
             "hidden_size": settings["d_model"],
             "ff_size": settings["d_ff"],
             "dropout": settings["dropout"],

@@ -2,13 +2,15 @@
 
     python -m experiments.benchmarks.marian_job train FOLDER cpu|cuda float32|bfloat16
     python -m experiments.benchmarks.marian_job translate FOLDER cpu|cuda float32|bfloat16 \\
-        INPUT STEP OUTPUT
+        INPUT STEP,... OUTPUT
 
 FOLDER has the config of jformer's run as config.json, whose sizes, schedule and text files this job
-takes, and gets what it writes. `translate` translates the file INPUT by the checkpoint of a step.
+takes, and gets what it writes. `translate` translates the file INPUT by the mean of the checkpoints
+of some steps.
 The end of each part is said on standard error, where `end_to_end` takes its time.
 """
 
+import functools
 import json
 import math
 import sys
@@ -34,8 +36,9 @@ def main() -> None:
     if command == "train":
         train(config, Path(folder), device, dtype)
     else:
-        source, step, output = files
-        translate(config, Path(folder, "checkpoints", step), device, dtype, source, Path(output))
+        source, steps, output = files
+        checkpoints = [Path(folder, "checkpoints", step) for step in steps.split(",")]
+        translate(config, checkpoints, device, dtype, source, Path(output))
 
 
 def tell(part: str) -> None:
@@ -47,11 +50,7 @@ def train(config: Config, folder: Path, device: str, dtype: str) -> None:
     tokenizer, loader, validation = prepare(config, device)
     model = peers.marian_model(config, tokenizer.get_vocab_size(), config.longest)
     model = model.to(device).train()
-    adam = config.optimizer
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1.0, betas=(adam.beta1, adam.beta2), eps=adam.epsilon,
-        weight_decay=adam.weight_decay, fused=True,
-    )  # fmt: skip
+    optimizer = optimizer_of(config, model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(config, step + 1))
     tell("data")
     tokens, began = 0, 0.0
@@ -76,6 +75,17 @@ def train(config: Config, folder: Path, device: str, dtype: str) -> None:
     save(folder, config.train.steps, model, tokenizer, optimizer)
     metrics = {"tokens": tokens, "tokens_per_second": (tokens - of_first) / seconds, "nll": nll}
     (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+
+
+def optimizer_of(config: Config, model: Any) -> torch.optim.Optimizer:
+    """Return AdamW, which decays matrices alone, with a learning rate of 1."""
+    adam = config.optimizer
+    vectors = {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}
+    matrices = {"params": [p for p in model.parameters() if p.ndim >= 2]}
+    return torch.optim.AdamW(
+        [matrices, vectors], lr=1.0, betas=(adam.beta1, adam.beta2), eps=adam.epsilon,
+        weight_decay=adam.weight_decay, fused=True,
+    )  # fmt: skip
 
 
 def save(folder: Path, step: int, model: Any, tokenizer: Tokenizer, optimizer: Any) -> None:
@@ -161,11 +171,10 @@ def validate(model: Any, loader: DataLoader, device: str, dtype: str) -> float:
 
 
 def translate(
-    config: Config, checkpoint: Path, device: str, dtype: str, source: str, output: Path
+    config: Config, checkpoints: list[Path], device: str, dtype: str, source: str, output: Path
 ) -> None:
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    model = MarianMTModel.from_pretrained(checkpoint, attn_implementation="sdpa")
-    model = model.to(device).eval()
+    tokenizer = Tokenizer.from_file(str(checkpoints[0] / "tokenizer.json"))
+    model = mean_of(checkpoints).to(device).eval()
     ids = [encoding.ids for encoding in tokenizer.encode_batch_fast(read_lines(source))]
     decode = config.decode
     with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
@@ -176,9 +185,23 @@ def translate(
             decode.beam_size,
             decode.length_penalty,
             decode.max_extra_length,
+            decode.early_stopping,
         )
     texts = tokenizer.decode_batch(outputs)
     output.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+
+
+def mean_of(checkpoints: list[Path]) -> MarianMTModel:
+    """Return the model whose parameters are the means of those of some checkpoints."""
+    load = functools.partial(MarianMTModel.from_pretrained, attn_implementation="sdpa")
+    model, *others = map(load, checkpoints)
+    parameters = [dict(other.named_parameters()) for other in others]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            for other in parameters:
+                parameter += other[name]
+            parameter /= len(checkpoints)
+    return model
 
 
 if __name__ == "__main__":

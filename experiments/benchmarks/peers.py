@@ -132,11 +132,18 @@ def marian_of(run: "Run", longest: int) -> Any:
 
 @torch.inference_mode()
 def generate(
-    model: Any, ids: Sequence[list[int]], batch: int, beam: int, alpha: float, longer: int
+    model: Any,
+    ids: Sequence[list[int]],
+    batch: int,
+    beam: int,
+    alpha: float,
+    longer: int,
+    early_stopping: bool,
 ) -> list[list[int]]:
     """Return Marian's translations of texts, by batches of similar lengths, the longest first.
 
-    Each has at most `longer` tokens more than the longest source of its batch.
+    Each has at most `longer` tokens more than the longest source of its batch. A hypothesis has its
+    log-probability divided by its length to the power of `alpha`.
     """
     outputs: dict[int, list[int]] = {}
     order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
@@ -150,7 +157,7 @@ def generate(
             input_ids=source,
             attention_mask=source != PAD,
             num_beams=beam,
-            early_stopping=beam > 1,
+            early_stopping=early_stopping and beam > 1,
             do_sample=False,
             length_penalty=alpha,
             max_new_tokens=width + longer,

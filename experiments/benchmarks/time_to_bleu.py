@@ -2,59 +2,47 @@
 
     python -m experiments.benchmarks.time_to_bleu --train=PREFIX --validation=PREFIX
         [--languages=en,de] [--config=speedrun] [--bar=35] [--minutes=60]
-        [--contenders=marian,joeynmt] [--joeynmt=PYTHON] [--peers=KEY=VALUE,...] [--rounds=1]
+        [--contenders=jformer,marian] [--joeynmt=PYTHON] [--peers=KEY=VALUE,...] [--rounds=1]
         [--platform=cpu|gpu] [--json=FILE] [--chart=FILE]
 
 The text, in lower case, is that of PREFIX.en and PREFIX.de. A contender is a command that trains on
 it, with empty caches, and writes a checkpoint every `train.checkpoint_every` steps. Its clock runs
 from the start of the process until a checkpoint is there: sub-words, compilation and saving count.
 Afterwards, and off the clock, checkpoints translate the validation text: a bisection finds the
-first with the BLEU (lower case, Moses' words) of the bar, as if BLEU only rose.
+first with the BLEU (lower case, Moses' words) of the bar, as if BLEU only rose. A checkpoint is
+translated as the mean of it and those before it, as many as `train.average_checkpoints` says.
 
-`jformer` is the command of the config, whose checkpoints count with those before them that it
-averages. `marian` and `marian bf16` are Hugging Face's model in a loop of PyTorch, `joeynmt` is
-JoeyNMT in an environment of its own, whose Python is named: both have the sizes, batches, learning
-rate and search of the config but for the keys in `peers`, JoeyNMT its own schedule after warm-up.
+`jformer` is the command of the config. `marian` and `marian bf16` are Hugging Face's model in a
+loop of PyTorch, `joeynmt` is JoeyNMT in an environment of its own, whose Python is named. Both have
+the sizes, batches, optimizer and beam of the config, and of its other keys those in `peers` as
+given there. By nature they differ in these: Marian's norms follow the sub-layers, and its search
+divides by a power of the length (`decode.length_penalty`) without the constant 5. JoeyNMT's
+learning rate falls as the inverse square root of the step, it decays biases and norms, too, and has
+dropout inside attention and the feed-forward network.
 """
 
 import argparse
 import bisect
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import turns
-from experiments.benchmarks.end_to_end import JobError, config_flags, our_environment, source_of
-from jformer.command_line import parse
-from jformer.config import Config, write_config
+from experiments.benchmarks.end_to_end import JobError
+from experiments.benchmarks.racers import Contender, joeynmt, marian, ours
+from jformer.command_line import HUGE_PAGES
 from jformer.data.corpora import find_file, texts
+from jformer.errors import UserError
 from jformer.evaluation.scores import score
-from jformer.training.retention import averaged
 
 OURS, MARIAN, MARIAN_BF16, JOEYNMT = "jformer", "marian", "marian bf16", "joeynmt"
 POLL = 0.2  # seconds between two looks for a checkpoint
-JOB = str(Path(__file__).with_name("joeynmt_job.py"))
-
-
-@dataclasses.dataclass
-class Contender:
-    train: list[str]  # the command
-    translate: Callable[[int, Path], list[str]]  # by the checkpoint of a step, into a file
-    checkpoints: Path  # a folder
-    ending: str = ""  # of a checkpoint's name, which begins with its step
-    environment: dict[str, str] | None = None
-
-    def steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are there."""
-        names = (path.name for path in self.checkpoints.glob(f"*{self.ending}"))
-        steps = (name.removesuffix(self.ending) for name in names)
-        return [int(step) for step in steps if step.isdecimal()]
 
 
 @dataclasses.dataclass
@@ -94,6 +82,7 @@ def main() -> None:
         JOEYNMT: joeynmt,
     }
     makers = turns.chosen(parser, makers, options.contenders)
+    os.environ.setdefault(*HUGE_PAGES)  # as the commands of jformer have by themselves
     runs: dict[str, list[Run]] = {name: [] for name in makers}
     with tempfile.TemporaryDirectory() as scratch:
         references = write_texts(Path(scratch), options)
@@ -129,87 +118,6 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
-    return config_flags(folder.parent, options, {"train.keep_every": 1})
-
-
-def config_of(folder: Path, options: argparse.Namespace, keys: str = "") -> Config:
-    """Return the config with other keys as given, KEY=VALUE with commas between."""
-    more = [f"--config.{each}" for each in filter(None, keys.split(","))]
-    return parse([*flags_of(folder, options), *more], {})[1]
-
-
-def ours(folder: Path, options: argparse.Namespace) -> Contender:
-    program, workdir = [sys.executable, "-m", "jformer.main"], folder / "run"
-    train = config_of(folder, options).train
-
-    def translate(step: int, output: Path) -> list[str]:
-        steps = averaged([each for each in sorted(contender.steps()) if each <= step], True, train)
-        checkpoint = f"--checkpoint={','.join(map(str, steps))}"
-        files = [f"--input={source_of(folder.parent, options)}", f"--output={output}"]
-        return [*program, "translate", f"--workdir={workdir}", checkpoint, *files]
-
-    contender = Contender(
-        [*program, *flags_of(folder, options), f"--workdir={workdir}"],
-        translate,
-        workdir / "checkpoints",
-        environment=our_environment(folder / "cache", options),
-    )
-    return contender
-
-
-def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:
-    write_config(config_of(folder, options, options.peers), folder / "config.json")
-    program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
-    rest = [str(folder), turns.PLATFORMS[options.platform], dtype]
-
-    def translate(step: int, output: Path) -> list[str]:
-        files = [source_of(folder.parent, options), str(step), str(output)]
-        return [*program, "translate", *rest, *files]
-
-    return Contender([*program, "train", *rest], translate, folder / "checkpoints")
-
-
-def joeynmt(folder: Path, options: argparse.Namespace) -> Contender:
-    config = config_of(folder, options, options.peers)
-    model, train, optimizer = config.model, config.train, config.optimizer
-    settings = {
-        "languages": options.languages.split(","),
-        "train": str(folder.parent / "train"),
-        "one_pair": str(folder.parent / "one_pair"),
-        "device": turns.PLATFORMS[options.platform],
-        "seed": config.seed,
-        "decoder_layers": model.decoder_layers,
-        "learning_rate": peak_rate(config),
-        **values(config.data, "vocabulary_size", "max_length"),
-        **values(model, "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm_position"),
-        **values(train, "steps", "batch_tokens", "checkpoint_every", "label_smoothing"),
-        **values(optimizer, "warmup_steps", "beta1", "beta2", "weight_decay"),
-        **values(config.decode, "batch_size", "beam_size", "length_penalty"),
-    }
-    (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-    program = [options.joeynmt, JOB]
-
-    def translate(step: int, output: Path) -> list[str]:
-        files = [source_of(folder.parent, options), str(step), str(output)]
-        return [*program, "translate", str(folder), *files]
-
-    return Contender([*program, "train", str(folder)], translate, folder / "model", ".ckpt")
-
-
-def values(section: Any, *names: str) -> dict[str, Any]:
-    return {name: getattr(section, name) for name in names}
-
-
-def peak_rate(config: Config) -> float:
-    optimizer = config.optimizer
-    if optimizer.schedule == "equation_3":
-        peak = (config.model.d_model * optimizer.warmup_steps) ** -0.5
-    else:
-        peak = optimizer.learning_rate
-    return optimizer.learning_rate_factor * peak
-
-
 def race(
     name: str,
     contender: Contender,
@@ -229,12 +137,12 @@ def race(
         while not ended and minutes < options.minutes:
             time.sleep(POLL)
             ended, minutes = process.poll() is not None, (time.monotonic() - began) / 60
-            for step in sorted(contender.steps()):
+            for step in contender.steps():
                 run.minutes.setdefault(step, minutes)
         process.terminate()
         process.wait()
-    if process.returncode > 0 or not run.minutes:
-        run.error = last_line(log)
+    if (ended and process.returncode) or not run.minutes:
+        run.error = last_line(log) or f"exit status {process.returncode}"
         return run
 
     def reaches(step: int) -> bool:
@@ -244,7 +152,7 @@ def race(
 
     try:
         bisect.bisect_left(sorted(run.minutes), True, key=reaches)
-    except JobError as error:
+    except (JobError, UserError) as error:
         run.error = str(error)
     return run
 
@@ -256,9 +164,12 @@ def bleu_of(
     references: list[str],
     options: argparse.Namespace,
 ) -> float:
-    """Translate by a checkpoint and score; a translation that fails raises a JobError."""
+    """Translate as of a step and score.
+
+    Raises a JobError where the translation fails, and a UserError where lines are missing in it.
+    """
     log, output = folder / "log", folder / f"output{step}"
-    command = contender.translate(step, output)
+    command = contender.translate(contender.averaged(step), output)
     with log.open("w") as file:
         environment = contender.environment
         if subprocess.run(command, env=environment, stdout=file, stderr=file).returncode:
@@ -280,7 +191,8 @@ def table(runs: dict[str, list[Run]], bar: float) -> str:
         best = max((max(run.bleu.values(), default=0.0) for run in each), default=0.0)
         minutes = turns.spread(records) if len(records) == len(each) else "not reached"
         curve = " ".join(f"{m:.1f}:{bleu:.1f}" for m, bleu in each[0].curve())
-        rows.append([name, minutes, f"{best:.2f}", each[0].error or curve])
+        errors = [run.error for run in each if run.error]
+        rows.append([name, minutes, f"{best:.2f}", "; ".join(errors) or curve])
     return turns.markdown(["", "minutes", "best BLEU", "minutes:BLEU of the first round"], rows)
 
 

@@ -14,9 +14,11 @@ import pytest
 
 import jformer
 from experiments.benchmarks.end_to_end import JobError, watch
+from experiments.benchmarks.racers import Contender, ours
 from experiments.benchmarks.scaling import fit
-from experiments.benchmarks.time_to_bleu import Contender, Run, ours, race
+from experiments.benchmarks.time_to_bleu import Run, race, table
 from experiments.benchmarks.turns import in_order, take_turns
+from jformer.config import TrainConfig
 from jformer.training.optimizer import learning_rate
 
 pytestmark = pytest.mark.process
@@ -132,15 +134,14 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
     assert "plotly" in chart.read_text()
 
 
-def test_a_checkpoint_of_ours_counts_with_those_before_it_that_are_averaged(tmp_path):
+def test_a_checkpoint_counts_with_those_before_it_that_are_averaged(tmp_path):
     options = SimpleNamespace(languages="en,de", config="speedrun", platform="cpu")
     for step in range(50, 2450, 50):
         (tmp_path / "run" / "run" / "checkpoints" / str(step)).mkdir(parents=True)
-    translate = ours(tmp_path / "run", options).translate
-    averaged = {step: translate(step, tmp_path)[-3] for step in (50, 100, 2400)}
-    assert averaged[50] == "--checkpoint=50"
-    assert averaged[100] == "--checkpoint=50,100"
-    assert averaged[2400] == "--checkpoint=2200,2250,2300,2350,2400"
+    contender = ours(tmp_path / "run", options)
+    averaged = {step: contender.averaged(step) for step in (50, 100, 2400)}
+    assert averaged == {50: [50], 100: [50, 100], 2400: [2200, 2250, 2300, 2350, 2400]}
+    assert "--checkpoint=50,100" in contender.translate(averaged[100], tmp_path)
 
 
 def test_a_bar_that_is_not_reached_has_no_record():
@@ -154,28 +155,85 @@ def test_few_of_many_checkpoints_are_translated_to_find_the_first_that_reaches_t
     options = SimpleNamespace(minutes=1, bar=50, languages="en,de")
     reference = "Ein Hund läuft im Park."
 
-    def translate(step, output):
-        text = f"{reference}\n" if step >= 130 else "Wort\n"
+    def translate(steps, output):
+        text = f"{reference}\n" if steps[-1] >= 130 else "Wort\n"
         return program(f"open({str(output)!r}, 'w').write({text!r})")
 
-    contender = Contender(program("pass"), translate, tmp_path / "checkpoints")
+    train = TrainConfig(checkpoint_every=10)
+    contender = Contender(program("pass"), translate, tmp_path / "checkpoints", train)
     run = race("name", contender, tmp_path, [reference], options)
     assert run.record(options.bar) == run.minutes[130]
     assert (round(run.bleu[130]), run.bleu[120], len(run.bleu)) == (100, 0, 6)
 
 
-def test_a_contender_that_fails_is_told_with_its_last_line(tmp_path):
+@pytest.fixture
+def run(tmp_path):
+    """Race a contender with one checkpoint for some seconds at most, by its two programs."""
     (tmp_path / "checkpoints" / "10").mkdir(parents=True)
-    references, options = ["Wort"], SimpleNamespace(minutes=1, bar=0, languages="en,de")
+    options = SimpleNamespace(minutes=0.05, bar=0, languages="en,de")
 
     def run(train, translate):
-        contender = Contender(train, lambda *_: translate, tmp_path / "checkpoints")
-        return race("name", contender, tmp_path, references, options)
+        translating = program(f"output = {str(tmp_path / 'output10')!r}; {translate}")
+        contender = Contender(
+            program(train), lambda *_: translating, tmp_path / "checkpoints", TrainConfig()
+        )
+        return race("name", contender, tmp_path, ["Wort", "Satz"], options)
 
-    failing, passing = program("raise ValueError('no text')"), program("pass")
-    assert run(failing, passing).error == "ValueError: no text"
-    untranslated = run(passing, failing)
+    return run
+
+
+TWO_LINES = r"open(output, 'w').write('Wort\nSatz\n')"
+
+
+def test_a_contender_that_fails_is_told_with_its_last_line(run):
+    failing = "raise ValueError('no text')"
+    assert run(failing, TWO_LINES).error == "ValueError: no text"
+    untranslated = run("pass", failing)
     assert (untranslated.error, untranslated.bleu) == ("ValueError: no text", {})
+
+
+def test_a_contender_that_is_killed_has_failed(run):
+    killed = run("import os; os.kill(os.getpid(), 9)", TWO_LINES)
+    assert (killed.error, killed.bleu) == ("exit status -9", {})
+
+
+def test_a_contender_that_the_time_limit_ends_is_scored_however_it_exits(run):
+    sleeps = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); time.sleep(60)"
+    stopped = run(sleeps, TWO_LINES)
+    assert (stopped.error, list(stopped.bleu)) == ("", [10])
+
+
+def test_a_translation_that_lacks_a_line_is_an_error_of_its_contender_alone(run):
+    lacking = run("pass", r"open(output, 'w').write('Wort\n')")
+    assert lacking.error
+    good = run("pass", TWO_LINES)
+    assert lacking.error in table({"lacking": [good, lacking], "good": [good]}, bar=0)
+
+
+@with_peers
+def test_checkpoints_of_marian_are_averaged_and_only_its_matrices_decay(tmp_path):
+    from transformers import MarianMTModel
+
+    from experiments.benchmarks.marian_job import mean_of, optimizer_of
+    from experiments.benchmarks.peers import marian_model
+
+    keys = {"optimizer.name": "adamw", "optimizer.weight_decay": 0.5}
+    config = jformer.get_config("tiny", **keys)
+    models = [marian_model(config, vocabulary_size=9, longest=8) for _ in range(3)]
+    for number, model in enumerate(models):
+        model.save_pretrained(tmp_path / str(number))
+    mean = mean_of([tmp_path / str(number) for number in range(3)])
+    assert isinstance(mean, MarianMTModel)
+    first, second, third = (model.model.shared.weight for model in models)
+    assert mean.model.shared.weight.detach().numpy() == pytest.approx(
+        ((first + second + third) / 3).detach().numpy(), abs=1e-6
+    )
+    decay = {
+        parameter.ndim: group["weight_decay"]
+        for group in optimizer_of(config, mean).param_groups
+        for parameter in group["params"]
+    }
+    assert decay == {1: 0.0, 2: 0.5}
 
 
 @with_peers

@@ -1,0 +1,122 @@
+"""The contenders of `time_to_bleu`: the commands by which each trains and translates."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from experiments.benchmarks import turns
+from experiments.benchmarks.end_to_end import config_flags, our_environment, source_of
+from jformer.command_line import parse
+from jformer.config import Config, TrainConfig, write_config
+from jformer.training.retention import averaged
+
+JOB = str(Path(__file__).with_name("joeynmt_job.py"))
+
+
+@dataclasses.dataclass
+class Contender:
+    train: list[str]  # the command
+    translate: Callable[[list[int], Path], list[str]]  # by the mean of checkpoints, into a file
+    checkpoints: Path  # a folder
+    config: TrainConfig
+    ending: str = ""  # of a checkpoint's name, which begins with its step
+    environment: dict[str, str] | None = None
+
+    def steps(self) -> list[int]:
+        """Return the steps of the checkpoints that are there."""
+        names = (path.name for path in self.checkpoints.glob(f"*{self.ending}"))
+        steps = (name.removesuffix(self.ending) for name in names)
+        return sorted(int(step) for step in steps if step.isdecimal())
+
+    def averaged(self, step: int) -> list[int]:
+        """Return the steps of the checkpoints that a run which ended at `step` would average."""
+        return averaged([each for each in self.steps() if each <= step], True, self.config)
+
+
+def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
+    return config_flags(folder.parent, options, {"train.keep_every": 1})
+
+
+def config_of(folder: Path, options: argparse.Namespace, keys: str = "") -> Config:
+    """Return the config with other keys as given, KEY=VALUE with commas between."""
+    more = [f"--config.{each}" for each in filter(None, keys.split(","))]
+    return parse([*flags_of(folder, options), *more], {})[1]
+
+
+def ours(folder: Path, options: argparse.Namespace) -> Contender:
+    program, workdir = [sys.executable, "-m", "jformer.main"], folder / "run"
+
+    def translate(steps: list[int], output: Path) -> list[str]:
+        files = [f"--input={source_of(folder.parent, options)}", f"--output={output}"]
+        checkpoint = f"--checkpoint={comma_separated(steps)}"
+        return [*program, "translate", f"--workdir={workdir}", checkpoint, *files]
+
+    return Contender(
+        [*program, *flags_of(folder, options), f"--workdir={workdir}"],
+        translate,
+        workdir / "checkpoints",
+        config_of(folder, options).train,
+        environment=our_environment(folder / "cache", options),
+    )
+
+
+def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:
+    config = config_of(folder, options, options.peers)
+    write_config(config, folder / "config.json")
+    program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
+    rest = [str(folder), turns.PLATFORMS[options.platform], dtype]
+
+    def translate(steps: list[int], output: Path) -> list[str]:
+        files = [source_of(folder.parent, options), comma_separated(steps), str(output)]
+        return [*program, "translate", *rest, *files]
+
+    return Contender([*program, "train", *rest], translate, folder / "checkpoints", config.train)
+
+
+def joeynmt(folder: Path, options: argparse.Namespace) -> Contender:
+    config = config_of(folder, options, options.peers)
+    model, train, optimizer = config.model, config.train, config.optimizer
+    settings = {
+        "languages": options.languages.split(","),
+        "train": str(folder.parent / "train"),
+        "one_pair": str(folder.parent / "one_pair"),
+        "device": turns.PLATFORMS[options.platform],
+        "seed": config.seed,
+        "decoder_layers": model.decoder_layers,
+        "learning_rate": peak_rate(config),
+        **values(config.data, "vocabulary_size", "max_length"),
+        **values(model, "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm_position"),
+        **values(train, "steps", "batch_tokens", "checkpoint_every", "label_smoothing"),
+        **values(optimizer, "warmup_steps", "beta1", "beta2", "weight_decay"),
+        **values(config.decode, "batch_size", "beam_size", "length_penalty"),
+    }
+    (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    program = [options.joeynmt, JOB]
+
+    def translate(steps: list[int], output: Path) -> list[str]:
+        files = [source_of(folder.parent, options), comma_separated(steps), str(output)]
+        return [*program, "translate", str(folder), *files]
+
+    command = [*program, "train", str(folder)]
+    return Contender(command, translate, folder / "model", config.train, ".ckpt")
+
+
+def comma_separated(steps: list[int]) -> str:
+    return ",".join(map(str, steps))
+
+
+def values(section: Any, *names: str) -> dict[str, Any]:
+    return {name: getattr(section, name) for name in names}
+
+
+def peak_rate(config: Config) -> float:
+    optimizer = config.optimizer
+    if optimizer.schedule == "equation_3":
+        peak = (config.model.d_model * optimizer.warmup_steps) ** -0.5
+    else:
+        peak = optimizer.learning_rate
+    return optimizer.learning_rate_factor * peak
