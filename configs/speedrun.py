@@ -1,10 +1,11 @@
-"""Multi30k en-de to 35 BLEU in minutes: 3 + 3 layers of width 128, the text in lower case.
+"""Multi30k en-de to 35 BLEU in minutes: 3 + 3 layers of width 128.
 
     python -m experiments.benchmarks.time_to_bleu --config=speedrun --train=PREFIX
         --validation=PREFIX
 
-is its clock. Small batches at a high rate that falls to nothing, for which norms stand before the
-sub-layers; the last 250 steps are averaged. experiments/LOG.md has what each of these brought.
+times it, with the text in lower case. Small batches at a high rate that falls to nothing, for which
+norms stand before the sub-layers; the last five checkpoints, 50 steps apart, are averaged.
+experiments/LOG.md has what was tried.
 """
 
 from jformer.config import default_config
