@@ -28,7 +28,7 @@ from typing import Any
 
 from experiments.benchmarks import turns
 from experiments.benchmarks.data import read_pairs
-from jformer.command_line import HUGE_PAGES, parse
+from jformer.command_line import parse
 from jformer.config import PAD, Config, write_config
 
 OURS, AGAIN, MARIAN = "jformer", "jformer again", "marian"
@@ -66,7 +66,7 @@ def main() -> None:
     turns.add_flags(parser, rounds=2)
     options = parser.parse_args()
     names = turns.chosen(parser, MODULES, options.contenders, (OURS,))
-    os.environ.setdefault(*HUGE_PAGES)  # as the commands of jformer have by themselves
+    turns.give_huge_pages()
     with tempfile.TemporaryDirectory() as folder:
         number = write_texts(Path(folder), options)
         results = take_turns(list(names), Path(folder), options)

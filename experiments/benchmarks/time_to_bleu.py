@@ -25,7 +25,6 @@ import argparse
 import bisect
 import dataclasses
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -36,7 +35,6 @@ from typing import Any
 from experiments.benchmarks import turns
 from experiments.benchmarks.end_to_end import JobError
 from experiments.benchmarks.racers import Contender, joeynmt, marian, ours
-from jformer.command_line import HUGE_PAGES
 from jformer.data.corpora import find_file, texts
 from jformer.errors import UserError
 from jformer.evaluation.scores import score
@@ -82,7 +80,7 @@ def main() -> None:
         JOEYNMT: joeynmt,
     }
     makers = turns.chosen(parser, makers, options.contenders)
-    os.environ.setdefault(*HUGE_PAGES)  # as the commands of jformer have by themselves
+    turns.give_huge_pages()
     runs: dict[str, list[Run]] = {name: [] for name in makers}
     with tempfile.TemporaryDirectory() as scratch:
         references = write_texts(Path(scratch), options)

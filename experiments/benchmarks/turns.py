@@ -49,7 +49,7 @@ def take_turns(
     A contender is `(make, arguments)`: in a process of its own `make(*arguments)` returns the
     function that is a turn.
     """
-    os.environ.setdefault(*HUGE_PAGES)  # as the commands of jformer have by themselves
+    give_huge_pages()
     context = multiprocessing.get_context("spawn")
     pipes, results = {}, {}
     for name, (make, arguments) in contenders.items():
@@ -72,6 +72,11 @@ def take_turns(
         pipe.send(False)
         results[name].memory = pipe.recv()
     return list(results.values())
+
+
+def give_huge_pages() -> None:
+    """Let all contenders have malloc on huge pages, as jformer's commands do by themselves."""
+    os.environ.setdefault(*HUGE_PAGES)
 
 
 def in_order(names: Sequence[Any], number: int) -> list[Any]:

@@ -168,11 +168,11 @@ def test_few_of_many_checkpoints_are_translated_to_find_the_first_that_reaches_t
 
 @pytest.fixture
 def run(tmp_path):
-    """Race a contender with one checkpoint for some seconds at most, by its two programs."""
+    """Race a contender with one checkpoint, by its two programs."""
     (tmp_path / "checkpoints" / "10").mkdir(parents=True)
-    options = SimpleNamespace(minutes=0.05, bar=0, languages="en,de")
 
-    def run(train, translate):
+    def run(train, translate, minutes=1):
+        options = SimpleNamespace(minutes=minutes, bar=0, languages="en,de")
         translating = program(f"output = {str(tmp_path / 'output10')!r}; {translate}")
         contender = Contender(
             program(train), lambda *_: translating, tmp_path / "checkpoints", TrainConfig()
@@ -199,7 +199,7 @@ def test_a_contender_that_is_killed_has_failed(run):
 
 def test_a_contender_that_the_time_limit_ends_is_scored_however_it_exits(run):
     sleeps = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); time.sleep(60)"
-    stopped = run(sleeps, TWO_LINES)
+    stopped = run(sleeps, TWO_LINES, minutes=0.05)
     assert (stopped.error, list(stopped.bleu)) == ("", [10])
 
 

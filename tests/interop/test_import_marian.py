@@ -139,17 +139,17 @@ def tokenizer_of(folder):
 
 
 def test_greedy_outputs_are_those_of_generate(pieces, tmp_path):
-    longest, folder = 12, tmp_path / "theirs"
+    longest, folder, tokenizer = 12, tmp_path / "theirs", tokenizer_of(pieces[0])
+    sources = [torch.tensor([tokenizer(sentence).input_ids]) for sentence in SENTENCES]
     for seed in range(20):  # one in six gives every sentence the same output
         model = save_marian(pieces, folder, seed=seed)
         with torch.no_grad():
             generated = [
                 model.generate(
-                    input_ids=torch.tensor([tokenizer_of(folder)(sentence).input_ids]),
-                    num_beams=1, do_sample=False, max_new_tokens=longest,
+                    input_ids=source, num_beams=1, do_sample=False, max_new_tokens=longest
                 )[0].tolist()
-                for sentence in SENTENCES
-            ]  # fmt: skip
+                for source in sources
+            ]
         if len({*map(tuple, generated)}) > 1:
             break
     else:
