@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-LENGTH_MULTIPLE = 4  # of bucket lengths; finer ones would save little and compile as often
+LENGTH_MULTIPLE = 2  # of bucket lengths; finer ones would save no more
 GRID = 512  # lengths compared per side; more would take seconds and gigabytes
 ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
 PART = 2**17  # pairs packed at a time, independently of the others
