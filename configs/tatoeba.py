@@ -17,6 +17,7 @@ def get_config(dataset="tatoeba"):
     config.model.num_heads = 4
     config.model.dropout = 0.0
     config.data.num_buckets = 20
+    config.data.length_multiple = 2
     config.train.label_smoothing = 0.05
     config.train.batch_tokens = 1024
     config.train.steps = 20_000

@@ -63,7 +63,8 @@ def batches_of(run: Run, split: Split) -> list[Batch]:
     """Return all of a split in batches, as in training."""
     config, pairs = run.config, tokenize(split, run.vocabularies)
     rows = np.arange(len(split))
-    layout = Buckets(*pairs.lengths(rows), config.train.batch_tokens, config.data.num_buckets)
+    data, tokens = config.data, config.train.batch_tokens
+    layout = Buckets(*pairs.lengths(rows), tokens, data.num_buckets, data.length_multiple)
     made = Batches(pairs, rows, layout, config.seed)
     return [made.batch(0, number) for number in range(len(made.epoch(0)))]
 

@@ -107,6 +107,9 @@ class DataConfig(Section):
     num_buckets: int = key(
         10, "maximum number of batch shapes, each compiled once", ">= 1", "<= 255"
     )
+    length_multiple: int = key(
+        4, "lengths of batch shapes are multiples of this", ">= 1", "<= 1024"
+    )
     cache: str = key("", "folder for tokenized text; empty: ~/.cache/jformer")
 
     @property

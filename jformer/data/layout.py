@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-LENGTH_MULTIPLE = 2  # of bucket lengths; finer ones would save no more
 GRID = 512  # lengths compared per side; more would take seconds and gigabytes
 ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
 PART = 2**17  # pairs packed at a time, independently of the others
@@ -26,15 +25,18 @@ def rows_that_fit(batch_tokens: int, length: int) -> int:
     return rows - rows % ROW_MULTIPLE if rows >= ROW_MULTIPLE else rows
 
 
-def round_up(lengths):
-    return -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+def round_up(lengths, multiple: int):
+    return -(-lengths // multiple) * multiple
 
 
 class Buckets:
-    """One pair per row; pairs of similar lengths share a batch, in at most `number` shapes."""
+    """One pair per row; pairs of similar lengths share a batch, in at most `number` shapes.
 
-    def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, number: int):
-        lengths = sorted(bucket_lengths(S, T, number), key=sum, reverse=True)
+    Their lengths are multiples of `multiple`.
+    """
+
+    def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, number: int, multiple: int):
+        lengths = sorted(bucket_lengths(S, T, number, multiple), key=sum, reverse=True)
         self.shapes = [(rows_that_fit(batch_tokens, max(pair)), *pair) for pair in lengths]
 
     def trim(self, S: np.ndarray, T: np.ndarray) -> None:
@@ -69,21 +71,23 @@ class Buckets:
         return np.argsort(shape_of, kind="stable"), np.ones(len(S), np.uint8), rows
 
 
-def bucket_lengths(S: np.ndarray, T: np.ndarray, number: int) -> list[tuple[int, int]]:
+def bucket_lengths(
+    S: np.ndarray, T: np.ndarray, number: int, multiple: int
+) -> list[tuple[int, int]]:
     """Return at most `number` pairs of lengths, chosen greedily for little padding.
 
     The first fits all pairs. Each further one saves the most positions, given that every pair uses
-    the smallest lengths that it fits. All pairs of multiples of `LENGTH_MULTIPLE` are compared, or
-    multiples of a larger step if these were more than `GRID` per side.
+    the smallest lengths that it fits. All pairs of multiples of `multiple` are compared, or of a
+    larger step if these were more than `GRID` per side.
     """
     longest = max(S.max(), T.max())
-    step = LENGTH_MULTIPLE * -(-longest // (LENGTH_MULTIPLE * GRID))
+    step = multiple * -(-longest // (multiple * GRID))
     cell_S, cell_T = (-(-lengths // step) for lengths in (S, T))
     pairs_ST = np.zeros((cell_S.max() + 1, cell_T.max() + 1), np.int64)
     np.add.at(pairs_ST, (cell_S, cell_T), 1)
     # The row lengths of each cell; a larger step must not make the longest row longer.
     row_S, row_T = (
-        np.minimum(np.arange(cells) * step, round_up(lengths.max()))
+        np.minimum(np.arange(cells) * step, round_up(lengths.max(), multiple))
         for cells, lengths in zip(pairs_ST.shape, (S, T), strict=True)
     )
     size_ST = row_S[:, None] + row_T  # positions in a row of these lengths
@@ -111,12 +115,16 @@ class Packing:
     """The layout that packs several pairs into a row; attention masks keep them apart.
 
     A row has `length` positions for the language with more tokens, and fewer for the other, in
-    proportion to its tokens.
+    proportion to its tokens: a multiple of `multiple`, or as many as the longest pair.
     """
 
-    def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, length: int):
+    def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, length: int, multiple: int):
         longer = int(max(S.sum(), T.sum()))
-        sides = [max(int(N.max()), round_up(-(-int(N.sum()) * length // longer))) for N in (S, T)]
+        shares = [-(-int(N.sum()) * length // longer) for N in (S, T)]
+        sides = [
+            max(int(N.max()), round_up(share, multiple))
+            for N, share in zip((S, T), shares, strict=True)
+        ]
         self.S, self.T = (min(side, length) for side in sides)
         self.shapes = [(rows_that_fit(batch_tokens, length), self.S, self.T)]
 

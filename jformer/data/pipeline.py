@@ -154,9 +154,9 @@ def make_batches(
         )
     layout: Buckets | Packing
     if data.batching == "packed":
-        layout = Packing(S, T, tokens, data.max_length)
+        layout = Packing(S, T, tokens, data.max_length, data.length_multiple)
     else:
-        layout = Buckets(S, T, tokens, data.num_buckets)
+        layout = Buckets(S, T, tokens, data.num_buckets, data.length_multiple)
     return Batches(pairs, rows, layout, config.seed, redraw)
 
 

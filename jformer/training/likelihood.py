@@ -36,7 +36,8 @@ def likelihood(
             f"split have more tokens; raise it, or shorten the lines"
         )
     lengths = pairs.lengths(rows)
-    layout = Buckets(*lengths, config.train.batch_tokens, config.data.num_buckets)
+    data = config.data
+    layout = Buckets(*lengths, config.train.batch_tokens, data.num_buckets, data.length_multiple)
     layout.trim(*lengths)  # one long pair must not cost a whole batch of rows
     batches = Batches(pairs, rows, layout, config.seed)
     part, parts = parallel.parts_of(mesh)

@@ -42,7 +42,9 @@ def make_batches(kind="buckets", seed=5, rows=None):
     dropout = "dropout" in kind
     S, T = (n * (3 if dropout else 1) for n in pairs.lengths(rows))
     layout = (
-        Packing(S, T, BATCH_TOKENS, 128) if "packed" in kind else Buckets(S, T, BATCH_TOKENS, 4)
+        Packing(S, T, BATCH_TOKENS, 128, 4)
+        if "packed" in kind
+        else Buckets(S, T, BATCH_TOKENS, 4, 4)
     )
     return Batches(pairs, rows, layout, seed, (drop, drop) if dropout else None)
 
@@ -151,7 +153,7 @@ def test_dropout_cuts_each_epoch_otherwise_and_never_changes_the_text(kind):
 def test_a_drawing_that_no_row_has_room_for_is_replaced_with_the_plain_segmentation():
     pairs = random_pairs()
     rows, drop = np.arange(PAIRS), BpeDropout(MERGES, 0.9)
-    layout = Buckets(*pairs.lengths(rows), BATCH_TOKENS, 1)  # room for what is plain
+    layout = Buckets(*pairs.lengths(rows), BATCH_TOKENS, 1, 4)  # room for what is plain
     epoch = Batches(pairs, rows, layout, 0, (drop, drop)).epoch(0)
     assert layout.fits(*epoch.pairs.lengths(rows)).all()
     assert epoch.pairs.sources.flat.tolist() != pairs.sources.flat.tolist()

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jformer.data.layout as module
-from jformer.data.layout import LENGTH_MULTIPLE, Buckets, Packing, bucket_lengths, rows_that_fit
+from jformer.data.layout import Buckets, Packing, bucket_lengths, rows_that_fit
 
-BATCH_TOKENS, LONGEST = 512, 60
+BATCH_TOKENS, LONGEST, MULTIPLE = 512, 60, 4
 
 
 def random_lengths(number=997, seed=0):
@@ -22,11 +22,11 @@ def random_lengths(number=997, seed=0):
 def layouts():
     S, T = random_lengths()
     return {
-        "buckets": Buckets(S, T, BATCH_TOKENS, 7),
-        "one bucket": Buckets(S, T, BATCH_TOKENS, 1),
-        "packed": Packing(S, T, BATCH_TOKENS, 64),
-        "packed in rows of the longest": Packing(S, T, BATCH_TOKENS, LONGEST),
-        "packed in rows of more than 16 bits": Packing(S, T, BATCH_TOKENS, 500),
+        "buckets": Buckets(S, T, BATCH_TOKENS, 7, MULTIPLE),
+        "one bucket": Buckets(S, T, BATCH_TOKENS, 1, MULTIPLE),
+        "packed": Packing(S, T, BATCH_TOKENS, 64, MULTIPLE),
+        "packed in rows of the longest": Packing(S, T, BATCH_TOKENS, LONGEST, MULTIPLE),
+        "packed in rows of more than 16 bits": Packing(S, T, BATCH_TOKENS, 500, MULTIPLE),
     }
 
 
@@ -55,7 +55,7 @@ def test_a_trimmed_layout_computes_a_long_pair_alone():
     """Untrimmed, its batch has the rows of a whole one, and pairs that fill none move there."""
     S, T = random_lengths()
     S, T = np.append(S, 400), np.append(T, 410)
-    layout = Buckets(S, T, 100_000, 4)
+    layout = Buckets(S, T, 100_000, 4, MULTIPLE)
 
     def positions():
         _, _, rows = layout.arrange(S, T)
@@ -91,10 +91,11 @@ def padded(shapes, S, T):
     return np.min(sizes, axis=0).sum()
 
 
-def test_each_bucket_is_the_best_that_can_be_added_by_an_exhaustive_search():
+@pytest.mark.parametrize("multiple", [2, 4, 5])
+def test_each_bucket_is_the_best_that_can_be_added_by_an_exhaustive_search(multiple):
     S, T = random_lengths(83)
-    chosen = bucket_lengths(S, T, 5)
-    every = range(LENGTH_MULTIPLE, LONGEST + 1, LENGTH_MULTIPLE)
+    chosen = bucket_lengths(S, T, 5, multiple)
+    every = range(multiple, LONGEST + 1, multiple)
     assert chosen[0] == (60, 60)
     for number in range(1, 5):
         before = chosen[:number]
@@ -127,14 +128,14 @@ def test_the_choice_among_equals_does_not_change(seed):
     """A run that goes on must get the batches it had: each step is that of a plain search."""
     rng = np.random.default_rng(seed)
     S, T = 4 * rng.integers(1, 7, (2, rng.integers(1, 30)))  # so few lengths that many are equal
-    assert bucket_lengths(S, T, 6) == plain_bucket_lengths(S.tolist(), T.tolist(), 6)
+    assert bucket_lengths(S, T, 6, MULTIPLE) == plain_bucket_lengths(S.tolist(), T.tolist(), 6)
 
 
 def test_long_lengths_take_seconds():
     """CPU time, which other programs of the machine do not change much; it was minutes."""
     S, T = np.random.default_rng(0).integers(1, 4097, (2, 100_000)).astype(np.int32)
     began = time.process_time()
-    layout = Buckets(S, T, 2**15, 10)
+    layout = Buckets(S, T, 2**15, 10, MULTIPLE)
     assert time.process_time() - began < 2
     assert len(layout.shapes) == 10
     assert layout.fits(S, T).all()
@@ -144,27 +145,40 @@ def test_long_lengths_take_seconds():
 def test_larger_steps_of_lengths_make_the_longest_row_no_longer(longest):
     S = np.array([longest, 7, 2000, 35, 60] * 9)
     T = S[::-1].copy()
-    shapes = Buckets(S, T, 2**15, 10).shapes
-    assert max(max(shape[1:]) for shape in shapes) == -(-longest // LENGTH_MULTIPLE) * 4
+    shapes = Buckets(S, T, 2**15, 10, MULTIPLE).shapes
+    assert max(max(shape[1:]) for shape in shapes) == -(-longest // MULTIPLE) * MULTIPLE
     assert len(shapes) > 2
 
 
 def test_more_buckets_never_pad_more():
     S, T = random_lengths()
-    costs = [padded(bucket_lengths(S, T, number), S, T) for number in (1, 2, 4, 8, 16)]
+    costs = [padded(bucket_lengths(S, T, number, MULTIPLE), S, T) for number in (1, 2, 4, 8, 16)]
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] < 0.75 * costs[0]
 
 
+def test_lengths_are_multiples_and_smaller_ones_pad_less():
+    S, T = random_lengths()
+    costs = []
+    for multiple in (1, 2, 4, 8, 16):
+        chosen = bucket_lengths(S, T, 500, multiple)
+        assert all(length % multiple == 0 for pair in chosen for length in pair)
+        costs.append(padded(chosen, S, T))
+        packed = Packing(S, np.minimum(2 * S, LONGEST), BATCH_TOKENS, 500, multiple).shapes[0]
+        assert packed[1] % multiple == 0
+    assert costs == sorted(set(costs))
+    assert costs[0] == S.sum() + T.sum()  # no padding
+
+
 def test_pairs_of_one_length_need_one_bucket():
     lengths = np.full(9, 5)
-    assert bucket_lengths(lengths, lengths, 4) == [(8, 8)]
+    assert bucket_lengths(lengths, lengths, 4, MULTIPLE) == [(8, 8)]
 
 
 def test_pairs_that_do_not_fill_a_batch_move_to_a_larger_shape():
     """One pair of each of two lengths: two batches of one would be nearly all padding."""
     S = np.array([4] * 64 + [8])
-    layout = Buckets(S, S, 32 * 8, 2)
+    layout = Buckets(S, S, 32 * 8, 2, MULTIPLE)
     (height_8, *_), (height_4, *_) = layout.shapes
     assert (height_8, height_4) == (32, 64)
     few = np.array([4] * 3 + [8] * 3)
@@ -175,13 +189,15 @@ def test_pairs_that_do_not_fill_a_batch_move_to_a_larger_shape():
 def test_no_pair_is_put_into_rows_that_are_too_short_for_it():
     S, T = random_lengths()
     with pytest.raises(AssertionError, match="longer than a packed row"):
-        Packing(S, T, BATCH_TOKENS, LONGEST).arrange(np.array([LONGEST + 1]), np.array([2]))
+        Packing(S, T, BATCH_TOKENS, LONGEST, MULTIPLE).arrange(
+            np.array([LONGEST + 1]), np.array([2])
+        )
 
 
 def test_a_large_corpus_is_packed_in_parts(monkeypatch):
     """As well, but for the last row of a part, and each part in rows of its own."""
     S, T = random_lengths()
-    layout = Packing(S, T, BATCH_TOKENS, 64)
+    layout = Packing(S, T, BATCH_TOKENS, 64, MULTIPLE)
     whole = len(layout.arrange(S, T)[1])
     monkeypatch.setattr(module, "PART", 250)
     order, counts, rows = layout.arrange(S, T)
@@ -197,7 +213,7 @@ def test_a_large_corpus_is_packed_in_parts(monkeypatch):
 
 def test_a_part_may_have_more_rows_than_16_bits_count():
     S = np.array([60] * 70_000 + [30] * 20_000, np.int32)
-    order, counts, _ = Packing(S, S, BATCH_TOKENS, LONGEST).arrange(S, S)
+    order, counts, _ = Packing(S, S, BATCH_TOKENS, LONGEST, MULTIPLE).arrange(S, S)
     assert len(counts) == 80_000
     assert np.all(np.add.reduceat(S[order], np.cumsum(counts) - counts) == 60)
 
@@ -205,7 +221,7 @@ def test_a_part_may_have_more_rows_than_16_bits_count():
 @pytest.mark.parametrize("length", [60, 301, 32_768])
 def test_a_pair_as_long_as_a_row_has_a_row_of_its_own(length):
     S = np.array([length, length - 1, length, 2, 1], np.int32)
-    order, counts, _ = Packing(S, S, length, length).arrange(S, S)
+    order, counts, _ = Packing(S, S, length, length, MULTIPLE).arrange(S, S)
     assert sorted(np.add.reduceat(S[order], np.cumsum(counts) - counts)) in (
         [3, length - 1, length, length], [2, length, length, length]
     )  # fmt: skip
@@ -214,7 +230,7 @@ def test_a_pair_as_long_as_a_row_has_a_row_of_its_own(length):
 @pytest.mark.parametrize("length", [128, 700])
 def test_packing_leaves_less_than_a_tenth_of_a_row_empty(length):
     S, T = random_lengths(5000)
-    layout = Packing(S, T, BATCH_TOKENS, length)
+    layout = Packing(S, T, BATCH_TOKENS, length, MULTIPLE)
     _, counts, _ = layout.arrange(S, T)
     _, row_S, row_T = layout.shapes[0]
     assert (S.sum() + T.sum()) / (len(counts) * (row_S + row_T)) > 0.9
@@ -224,7 +240,7 @@ def test_both_sides_of_packed_rows_become_full():
     """Where long sources with short targets stand beside the opposite."""
     rng = np.random.default_rng(0)
     S, T = rng.integers(5, 30, (2, 5000))
-    layout = Packing(S, T, BATCH_TOKENS, 128)
+    layout = Packing(S, T, BATCH_TOKENS, 128, MULTIPLE)
     _, counts, _ = layout.arrange(S, T)
     assert (S.sum() + T.sum()) / (len(counts) * sum(layout.shapes[0][1:])) > 0.95
 
@@ -232,7 +248,7 @@ def test_both_sides_of_packed_rows_become_full():
 def test_packed_rows_do_not_stand_by_the_size_of_their_pairs():
     """Neighbouring rows make a batch: it should be a sample of the corpus."""
     S, T = random_lengths(5000)
-    order, counts, _ = Packing(S, T, BATCH_TOKENS, 128).arrange(S, T)
+    order, counts, _ = Packing(S, T, BATCH_TOKENS, 128, MULTIPLE).arrange(S, T)
     row_of = np.repeat(np.arange(len(counts)), counts)
     longest = [S[order][row_of == row].max() for row in range(len(counts))]
     assert abs(np.corrcoef(longest, np.arange(len(counts)))[0, 1]) < 0.2
@@ -240,7 +256,7 @@ def test_packed_rows_do_not_stand_by_the_size_of_their_pairs():
 
 def test_the_side_that_takes_less_has_shorter_rows():
     S, _ = random_lengths(500)
-    _, row_S, row_T = Packing(S, np.minimum(2 * S, LONGEST), BATCH_TOKENS, 128).shapes[0]
+    _, row_S, row_T = Packing(S, np.minimum(2 * S, LONGEST), BATCH_TOKENS, 128, MULTIPLE).shapes[0]
     assert row_S < row_T == 128
 
 

@@ -108,6 +108,16 @@ def test_padding_is_told_for_both_batchings(facts):
     assert facts["batchings"]["buckets"]["batches"] > facts["batchings"]["packed"]["batches"]
 
 
+@pytest.mark.parametrize("multiple", [3, 4])
+def test_the_lengths_of_shapes_are_multiples_of_the_key(corpus_directory, capsys, multiple):
+    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(corpus_directory)]
+    arguments += ["--config.data.vocabulary_size=300", "--format=json"]
+    assert main([*arguments, f"--config.data.length_multiple={multiple}"]) == 0
+    lengths = np.array(json.loads(capsys.readouterr().out)["batchings"]["buckets"]["shapes"])[:, 1:]
+    assert np.all(lengths % multiple == 0)
+    assert np.any(lengths % (7 - multiple))
+
+
 def test_examples_are_the_pieces_of_the_text(facts):
     assert len(facts["examples"]) == 10
     source, target = facts["examples"][0]

@@ -32,9 +32,9 @@ def batches(kind):
     pairs, rows = TokenPairs(*sides), np.arange(PAIRS)
     S, T = pairs.lengths(rows)
     layout = {
-        "one at a time": lambda: Buckets(S, T, 12, 1),
-        "buckets": lambda: Buckets(S, T, 48, 3),
-        "packed": lambda: Packing(S, T, 120, 40),
+        "one at a time": lambda: Buckets(S, T, 12, 1, 4),
+        "buckets": lambda: Buckets(S, T, 48, 3, 4),
+        "packed": lambda: Packing(S, T, 120, 40, 4),
     }[kind]()
     made = Batches(pairs, rows, layout, seed=1)
     return [made.batch(0, number) for number in range(len(made.epoch(0)))]

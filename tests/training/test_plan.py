@@ -197,7 +197,7 @@ def test_planning_an_epoch_takes_the_planned_memory_of_the_host():
     tracemalloc.start()
     try:
         rows = np.arange(N, dtype=np.int32)
-        Batches(pairs, rows, Buckets(*pairs.lengths(rows), 25_000, 10), 0).epoch(0)
+        Batches(pairs, rows, Buckets(*pairs.lengths(rows), 25_000, 10, 4), 0).epoch(0)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
