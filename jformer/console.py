@@ -34,8 +34,7 @@ def as_duration(seconds: float) -> str:
 class Progress:
     """A bar on a terminal. Elsewhere a line every ten seconds, or the lines that a caller reports.
 
-    The time that is left is the median pace of the last advances times what is left: compiling a
-    new shape, which takes seconds once, does not change it.
+    The time that is left is the median pace of the last advances times what is left.
     """
 
     def __init__(self, unit: str, total: int | None, done: int = 0, lines: bool = True):
@@ -49,11 +48,14 @@ class Progress:
             initial=done, total=total, unit=unit, disable=hidden, bar_format=layout, leave=False
         )
 
-    def advance(self, number: int = 1) -> float:
-        """Count `number` more; return the seconds since the advance before."""
+    def advance(self, number: int = 1, compiled: bool = False) -> float:
+        """Count `number` more; return the seconds since the advance before.
+
+        Those of an advance that `compiled` are no part of the pace.
+        """
         now = time.monotonic()
         seconds, self._last = now - self._last, now
-        if number:
+        if number and not compiled:
             self._paces.append(seconds / number)
         self._done += number
         if not self._bar.disable:

@@ -103,7 +103,7 @@ class Monitor:
         self._steps_here += 1
         if self._steps_here == 1:
             jax.block_until_ready(metrics)
-        seconds = self._progress.advance()
+        seconds = self._progress.advance(compiled=self.compiles)
         if self._steps_here == 1:
             total = self._config.train.steps
             say(f"step {step}/{total}  done in {seconds:.0f} s, with compilation")
