@@ -170,6 +170,14 @@ def test_the_default_is_the_papers_base_model():
             {"model__positions": "learned", "model__max_positions": 300},
             r"config\.model\.max_positions=300: must be >= 306",
         ),
+        (  # the lengths of rows are rounded up by at most 63
+            {
+                "model__positions": "learned",
+                "model__max_positions": 318,
+                "data__length_multiple": 64,
+            },
+            r"config\.model\.max_positions=318: must be >= 319",
+        ),
         ({"data__joint_vocabulary": False}, r"cannot share a matrix; set config\.model\.tying"),
         ({"optimizer__learning_rate_factor": float("inf")}, r"factor=inf: must be a finite number"),
         (

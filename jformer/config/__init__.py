@@ -67,8 +67,9 @@ class Config(Section):
 
     @property
     def longest(self) -> int:
-        """The most positions that a text or an output takes; rows are rounded up by at most 3."""
-        longest = self.data.max_length + max(3, self.decode.max_extra_length)
+        """The most positions that a text, in a row of rounded length, or an output takes."""
+        rounding = self.data.length_multiple - 1
+        longest = self.data.max_length + max(rounding, self.decode.max_extra_length)
         return max(longest, self.decode.min_length + 1)
 
     @property
@@ -105,7 +106,7 @@ class Config(Section):
             )
             raise train.wrong("batch_tokens", reason)
         if model.positions == "learned" and model.max_positions < self.longest:
-            keys = "data.max_length, decode.max_extra_length and decode.min_length"
+            keys = "data.max_length, data.length_multiple, decode.max_extra_length and min_length"
             raise model.wrong("max_positions", f"must be >= {self.longest}, for {keys}")
         if model.tying == "all" and not data.joint_vocabulary:
             reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"

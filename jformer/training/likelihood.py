@@ -36,9 +36,11 @@ def likelihood(
             f"split have more tokens; raise it, or shorten the lines"
         )
     lengths = pairs.lengths(rows)
-    data = config.data
+    data, most = config.data, config.model.most_positions
     layout = Buckets(*lengths, config.train.batch_tokens, data.num_buckets, data.length_multiple)
     layout.trim(*lengths)  # one long pair must not cost a whole batch of rows
+    # A length that was rounded up may be beyond a table of learned positions.
+    layout.shapes = [(B, int(min(S, most)), int(min(T, most))) for B, S, T in layout.shapes]
     batches = Batches(pairs, rows, layout, config.seed)
     part, parts = parallel.parts_of(mesh)
     sums_of = parallel.compile_evaluation(model, mesh)

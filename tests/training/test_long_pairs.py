@@ -16,6 +16,7 @@ pytestmark = pytest.mark.process
 
 LIMIT = 53  # the least that the data and the search of `small_flags` ask for
 LONG = "7" * 60  # as many tokens, whatever the vocabulary: digits stand alone
+FITTING = "7" * (LIMIT - 1)  # and EOS; the length of its row would be rounded up beyond the table
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def directory(tmp_path_factory):
     write_split(directory / "train", number_words(100, 400))
     validation, test = number_words(400, 406), number_words(420, 426)
     validation.targets[0] = test.sources[2] = LONG
+    validation.targets[1] = test.sources[3] = FITTING
     write_split(directory / "validation", validation)
     write_split(directory / "test", test)
     return directory
@@ -63,7 +65,7 @@ def test_a_long_line_costs_its_own_perplexity_and_not_the_bleu(trained):
     scores = json.loads(output)["test"]
     run = jformer.load(workdir)
     test = number_words(420, 426)
-    test.sources[2] = LONG
+    test.sources[2:4] = LONG, FITTING
     outputs = run.translate(test.sources)
     assert len(outputs) == 6
     assert scores["bleu"] == score(outputs, [test.targets], "de")["bleu"]
