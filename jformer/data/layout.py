@@ -32,7 +32,7 @@ def round_up(lengths, multiple: int):
 class Buckets:
     """One pair per row; pairs of similar lengths share a batch, in at most `number` shapes.
 
-    Their lengths are multiples of `multiple`.
+    The source and target lengths of the shapes are multiples of `multiple`.
     """
 
     def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, number: int, multiple: int):
