@@ -106,7 +106,10 @@ class Config(Section):
             )
             raise train.wrong("batch_tokens", reason)
         if model.positions == "learned" and model.max_positions < self.longest:
-            keys = "data.max_length, data.length_multiple, decode.max_extra_length, decode.min_length"
+            keys = (
+                "data.max_length, data.length_multiple, decode.max_extra_length and "
+                "decode.min_length"
+            )
             raise model.wrong("max_positions", f"must be >= {self.longest}, for {keys}")
         if model.tying == "all" and not data.joint_vocabulary:
             reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"
