@@ -30,11 +30,15 @@ PROGRAM = str(Path(__file__).with_name("small_program.py"))
 def nothing_stays(tmp_path):
     """No process of a test that failed goes on."""
     yield
+    for pid in processes_of(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def processes_of(folder):
+    """The processes with the folder in their command; this one may have others, of other tests."""
     listed = subprocess.run(["ps", "-eww", "-o", "pid=,args="], capture_output=True, text=True)
-    for line in listed.stdout.splitlines():
-        pid, command = line.split(maxsplit=1)
-        if str(tmp_path) in command:
-            os.kill(int(pid), signal.SIGKILL)
+    lines = (line.split(maxsplit=1) for line in listed.stdout.splitlines())
+    return [int(pid) for pid, command in lines if str(folder) in command]
 
 
 def begun(folder):
@@ -166,7 +170,7 @@ def test_a_stopped_sweep_stops_its_processes_with_all_saved(sweep, capsys):
     signal_when(lambda: begun(sweep.folder) == 2, signal.SIGTERM)
     with pytest.raises(Stopped, match="stopped by SIGTERM; all is saved; the same command goes on"):
         sweep(10_000, "--jobs=2")
-    assert children(os.getpid()) == []
+    assert processes_of(sweep.folder) == []
     for name in ("base", "model.dropout=0.4"):
         assert log_of(sweep.folder, name).splitlines()[-1].endswith("stopped, all is saved")
         assert not (sweep.folder / name / "scores.json").exists()
@@ -226,7 +230,9 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(sweep, capsys):
 
 
 def test_a_process_that_is_killed_fails_its_point_alone(sweep, capsys):
-    signal_when(lambda: begun(sweep.folder) == 1, signal.SIGKILL, lambda: children(os.getpid())[0])
+    signal_when(
+        lambda: begun(sweep.folder) == 1, signal.SIGKILL, lambda: processes_of(sweep.folder)[0]
+    )
     with pytest.raises(RunError, match="1 of 1 points failed: base"):
         sweep(10_000, "--only=base")
     assert "base: failed: killed by SIGKILL" in capsys.readouterr().err
