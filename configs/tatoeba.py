@@ -1,7 +1,8 @@
-"""Tatoeba en-de in an hour and a half of two cores: 4 + 4 layers of width 192, small batches.
+"""Tatoeba en-de in two hours of two cores: 4 + 4 layers of width 192, rotary positions.
 
 162,077 short pairs that are often alike: what regularises the other small models costs here, so
-dropout, label smoothing and weight decay are light. The search was chosen on validation.
+dropout, label smoothing and weight decay are light. Many batch shapes, whose lengths are multiples
+of 2, leave little padding beside sentences of nine tokens. The search was chosen on validation.
 experiments/LOG.md has what was tried.
 """
 
@@ -15,11 +16,13 @@ def get_config(dataset="tatoeba"):
     config.model.d_model = 192
     config.model.d_ff = 768
     config.model.num_heads = 4
-    config.model.dropout = 0.05
-    config.data.num_buckets = 12
+    config.model.positions = "rotary"
+    config.model.dropout = 0.075
+    config.data.num_buckets = 20
+    config.data.length_multiple = 2
     config.train.label_smoothing = 0.05
     config.train.batch_tokens = 1024
-    config.train.steps = 20_000
+    config.train.steps = 18_000
     config.train.evaluate_every = 1000
     config.train.checkpoint_every = 500
     config.train.average_checkpoints = 5
