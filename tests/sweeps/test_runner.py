@@ -167,9 +167,11 @@ def test_the_points_of_a_sweep_are_run_and_a_row_each_is_printed(sweep, capsys):
 
 
 def test_a_stopped_sweep_stops_its_processes_with_all_saved(sweep, capsys):
+    others = {*children(os.getpid())}
     signal_when(lambda: begun(sweep.folder) == 2, signal.SIGTERM)
     with pytest.raises(Stopped, match="stopped by SIGTERM; all is saved; the same command goes on"):
         sweep(10_000, "--jobs=2")
+    assert {*children(os.getpid())} <= others
     assert processes_of(sweep.folder) == []
     for name in ("base", "model.dropout=0.4"):
         assert log_of(sweep.folder, name).splitlines()[-1].endswith("stopped, all is saved")
