@@ -182,7 +182,7 @@ def test_the_default_is_the_papers_base_model():
         ({"optimizer__learning_rate_factor": float("inf")}, r"factor=inf: must be a finite number"),
         (
             {"optimizer__weight_decay": 0.1},
-            r"weight_decay=0\.1: is only for config\.optimizer\.name=adamw$",
+            r"weight_decay=0\.1: is only for config\.optimizer\.name=adamw or muon$",
         ),
         (
             {"optimizer__learning_rate": 1e-3},

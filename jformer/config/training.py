@@ -78,12 +78,22 @@ class TrainConfig(Section):
 class OptimizerConfig(Section):
     path = "config.optimizer"
 
-    name: str = part("optimizer; Section 5.3", "adam", "adamw")
+    name: str = part(
+        "optimizer; Section 5.3; muon: AdamW, with orthogonal updates of the kernels of attention "
+        "and feed-forward network (Jordan et al. 2024)",
+        "adam",
+        "adamw",
+        "muon",
+    )
     beta1: float = key(0.9, "of Adam; Section 5.3", *RATE)
     beta2: float = key(0.98, "of Adam; Section 5.3", *RATE)
     epsilon: float = key(1e-9, "of Adam; Section 5.3", "> 0")
+    momentum: float = key(0.95, "of Muon", *RATE, only_if=("name", "muon"))
     weight_decay: float = key(
-        0.0, "decay of all matrices, times the learning rate", ">= 0", only_if=("name", "adamw")
+        0.0,
+        "decay of all matrices, times the learning rate",
+        ">= 0",
+        only_if=("name", "adamw", "muon"),
     )
     clip_norm: float = key(0.0, "maximum norm of the gradient; 0: no clipping", ">= 0")
     schedule: str = choice("learning-rate schedule; Section 5.3", *SCHEDULES)

@@ -1,4 +1,4 @@
-"""Adam (Section 5.3) and the learning rate, as an optax chain.
+"""Adam (Section 5.3) or a variant, and the learning rate, as an optax chain.
 
 Updates are counted from 0, the paper's step_num from 1: step_num = updates + 1. Config keys count
 in step_num. The caller passes the number of train steps done before as `step` to
@@ -13,6 +13,7 @@ import optax
 
 from jformer.config import Config, OptimizerConfig
 from jformer.plugins import find_parts
+from jformer.training.muon import muon
 
 
 def learning_rate(config: Config) -> optax.Schedule:
@@ -63,13 +64,18 @@ def warm_up_and_decay(config: OptimizerConfig, decay_steps: int) -> optax.Schedu
 def make_optimizer(
     config: OptimizerConfig, rate: optax.Schedule, plugins: str = ""
 ) -> optax.GradientTransformationExtraArgs:
-    """Return Adam, AdamW or a plugin's optimizer, with `update(grads, state, params, step=...)`.
+    """Return the optimizer of the config, with `update(grads, state, params, step=...)`.
 
     A plugin has a function from `config` to what takes the place of `optax.scale_by_adam`: clipping
     comes before it, weight decay and the learning rate after it.
     """
     own = find_parts(config, plugins).get(config.name)
-    parts = [own(config) if own else adam(config)]
+    if own:
+        parts = [own(config)]
+    elif config.name == "muon":
+        parts = [muon(config.momentum, adam(config))]
+    else:
+        parts = [adam(config)]
     if config.clip_norm:
         parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.name != "adam":

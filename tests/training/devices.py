@@ -36,6 +36,7 @@ def with_(config=PLAIN, of_model=None, of_train=None, **axes):
 DEEP = with_(of_model={"num_layers": 2})
 DROPOUT = with_(of_model={"dropout": 0.3})
 TWICE = with_(DROPOUT, of_train={"r_drop_alpha": 5.0})
+MUON = dataclasses.replace(PLAIN, optimizer=OptimizerConfig(name="muon"))
 # Name: the number of devices, and the config. Compiling one takes seconds.
 WAYS = {
     "one": (1, PLAIN),
@@ -48,6 +49,8 @@ WAYS = {
     "dropout, fsdp=4, model=2": (8, with_(DROPOUT, data=1, fsdp=4, model=2)),
     "dropout, r_drop": (1, TWICE),
     "dropout, r_drop, data=8": (8, with_(TWICE, data=8)),
+    "muon": (1, MUON),
+    "muon, fsdp=4, model=2": (8, with_(MUON, data=1, fsdp=4, model=2)),
 }  # fmt: skip
 MORE_WAYS = {
     "one": (1, PLAIN),
@@ -93,8 +96,10 @@ def train(devices, config):
     model, backend = Transformer(config.model, V), config.parallel.backend
     mesh = parallel.make_mesh(config, devices)
     # One rate for all steps: Equation 3 would hardly move the parameters in five.
-    constant = OptimizerConfig(schedule="constant", warmup_steps=1, learning_rate=0.01)
-    config = dataclasses.replace(config, optimizer=constant)
+    constant = {"schedule": "constant", "warmup_steps": 1, "learning_rate": 0.01}
+    config = dataclasses.replace(
+        config, optimizer=dataclasses.replace(config.optimizer, **constant)
+    )
     rate, _, step = from_config(config, model, parallel.sum_devices(backend))
     optimizer = make_optimizer(config.optimizer, rate)
     params = first_params(MODEL if config.model.num_layers == 1 else DEEP.model)

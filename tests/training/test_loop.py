@@ -92,7 +92,8 @@ def assert_same_run(stopped, undisturbed):
 
 def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_directory, tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
-    more = [*PACKED, f"--config.data.test={corpus_directory / 'test'}"]
+    more = [*PACKED, "--config.optimizer.name=muon"]
+    more.append(f"--config.data.test={corpus_directory / 'test'}")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command(corpus_directory, killed, more), **quiet)
     wait_for(killed / "checkpoints" / "10", process)

@@ -1,0 +1,98 @@
+"""Muon (Jordan et al. 2024): momentum whose matrices are replaced by nearly orthogonal ones.
+
+Gradients of the kernels of attention and of the feed-forward network are mostly of low rank. An
+orthogonal update moves as far in every direction as in the strongest one. All other parameters,
+such as embeddings and norms, and kernels of parts that are not ours, are for Adam.
+"""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+BY_HEADS = ("query", "key", "value")  # kernels (D, H, K), where the others have D last
+KERNELS = (*BY_HEADS, "out", "ffn_in", "ffn_out")
+BLOCK = 64  # hidden units a matrix: products cost the square of it
+ITERATIONS = 3  # Jordan has 5, with larger matrices
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the polynomial, by Jordan
+# Root mean square of the entries of an update, about that of Adam's, whose learning rates and
+# weight decay then fit (Liu et al. 2025, "Muon is scalable for LLM training").
+RMS = 0.2
+
+
+def muon(momentum: float, adam: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Return Muon for the kernels of attention and feed-forward network, and `adam` for the rest.
+
+    It takes the place of `optax.scale_by_adam`: decay and learning rate come after it.
+    """
+    kernels = optax.chain(optax.trace(momentum, nesterov=True), orthogonalize())
+    return optax.partition({"muon": kernels, "adam": adam}, which)
+
+
+def which(params: optax.Params) -> optax.Params:
+    """Return for each parameter the name of what updates it."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: "muon" if layer_of(path) in KERNELS else "adam", params
+    )
+
+
+def layer_of(path: tuple) -> str:
+    """Return the name of the linear layer whose kernel it is; of other parameters nothing."""
+    names = ["", *jax.tree_util.keystr(path, simple=True, separator="/").split("/")]
+    return names[-2] if names[-1] == "kernel" else ""
+
+
+def orthogonalize() -> optax.GradientTransformation:
+    """Return a transformation that makes the matrices of kernels nearly orthogonal."""
+
+    def update(updates, state, params=None):
+        leaves, tree = jax.tree_util.tree_flatten_with_path(updates)
+        layers = [layer_of(path) for path, _ in leaves]
+        stacks = [to_matrices(layer, leaf) for layer, (_, leaf) in zip(layers, leaves, strict=True)]
+        results: dict[int, Array] = {}
+        # One program for all matrices of a shape: a program for each compiles far longer.
+        for shape in sorted({stack.shape[1:] for stack in stacks}):
+            same = [i for i, stack in enumerate(stacks) if stack.shape[1:] == shape]
+            ends = list(itertools.accumulate(len(stacks[i]) for i in same))
+            together_NKD = nearly_orthogonal(jnp.concatenate([stacks[i] for i in same]))
+            scaled_NKD = RMS * max(shape) ** 0.5 * together_NKD
+            results |= dict(zip(same, jnp.split(scaled_NKD, ends[:-1]), strict=True))
+        kernels = [from_matrices(layer, results[i]) for i, layer in enumerate(layers)]
+        return jax.tree.unflatten(tree, kernels), state
+
+    return optax.GradientTransformation(optax.init_empty_state, update)
+
+
+def to_matrices(layer: str, kernel: Array) -> Array:
+    """Return a kernel as matrices (N, K, D): one for each head, or for each block of units."""
+    if layer in BY_HEADS:
+        return kernel.transpose(1, 2, 0)
+    if layer == "out":
+        return kernel
+    if layer == "ffn_in":
+        kernel = kernel.T
+    F, D = kernel.shape
+    return kernel.reshape(-1, math.gcd(F, BLOCK), D)
+
+
+def from_matrices(layer: str, matrices_NKD: Array) -> Array:
+    """Return the kernel, the inverse of `to_matrices`."""
+    if layer in BY_HEADS:
+        return matrices_NKD.transpose(2, 0, 1)
+    if layer == "out":
+        return matrices_NKD
+    kernel_FD = matrices_NKD.reshape(-1, matrices_NKD.shape[-1])
+    return kernel_FD.T if layer == "ffn_in" else kernel_FD
+
+
+def nearly_orthogonal(x_NKD: Array) -> Array:
+    """Bring all singular values near 1, by a polynomial of the matrix (Newton-Schulz iteration)."""
+    a, b, c = COEFFICIENTS
+    x_NKD /= jnp.linalg.norm(x_NKD, axis=(1, 2), keepdims=True) + 1e-8
+    for _ in range(ITERATIONS):
+        gram_NKK = jnp.einsum("NKD,NLD->NKL", x_NKD, x_NKD)
+        x_NKD = a * x_NKD + (b * gram_NKK + c * gram_NKK @ gram_NKK) @ x_NKD
+    return x_NKD
