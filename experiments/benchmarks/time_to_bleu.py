@@ -14,11 +14,12 @@ translated as the mean of it and those before it, as many as `train.average_chec
 
 `jformer` is the command of the config. `marian` and `marian bf16` are Hugging Face's model in a
 loop of PyTorch, `joeynmt` is JoeyNMT in an environment of its own, whose Python is named. Both have
-the sizes, batches, optimizer and beam of the config, and of its other keys those in `peers` as
-given there. By nature they differ in these: Marian's norms follow the sub-layers, and its search
-divides by a power of the length (`decode.length_penalty`) without the constant 5. JoeyNMT's
-learning rate falls as the inverse square root of the step, it decays biases and norms, too, and has
-dropout inside attention and the feed-forward network.
+the sizes, batch size, weight decay and beam of the config, and of its other keys those in `peers`
+as given there. By nature they differ in these: they have AdamW, sinusoids and one pair a row.
+Marian's norms follow the sub-layers, and its search divides by a power of the length
+(`decode.length_penalty`) without the constant 5. JoeyNMT's learning rate falls as the inverse
+square root of the step, it decays biases and norms, too, and has dropout inside attention and the
+feed-forward network.
 """
 
 import argparse
