@@ -214,7 +214,7 @@ MISTAKES = {
     "no plugin": ({"plugins": ""}, "", "model.norm=Same: is unknown; there are layer_norm, sample"),
     "optimizer": (
         {"model.norm": "layer_norm", "optimizer.name": "sgd"},
-        "def sgd(config):\n    return config.momentum",
+        "def sgd(config):\n    return config.speed",
         "optimizer.name=sgd: parts.py:2: AttributeError",
     ),
     "no dict": (
