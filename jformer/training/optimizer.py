@@ -5,6 +5,7 @@ in step_num. The caller passes the number of train steps done before as `step` t
 `optimizer.update`, so a skipped update does not shift the schedule.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -69,13 +70,8 @@ def make_optimizer(
     A plugin has a function from `config` to what takes the place of `optax.scale_by_adam`: clipping
     comes before it, weight decay and the learning rate after it.
     """
-    own = find_parts(config, plugins).get(config.name)
-    if own:
-        parts = [own(config)]
-    elif config.name == "muon":
-        parts = [muon(config.momentum, adam(config))]
-    else:
-        parts = [adam(config)]
+    makers = {**OPTIMIZERS, **find_parts(config, plugins)}
+    parts = [makers[config.name](config)]
     if config.clip_norm:
         parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
     if config.name != "adam":
@@ -85,6 +81,13 @@ def make_optimizer(
 
 def adam(config: OptimizerConfig) -> optax.GradientTransformation:
     return optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+
+
+OPTIMIZERS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
+    "adam": adam,
+    "adamw": adam,
+    "muon": lambda config: muon(config.momentum, adam(config)),
+}
 
 
 def decay_mask(params: Any) -> Any:
