@@ -1,8 +1,9 @@
-"""Tatoeba en-de in two hours of two cores: 4 + 4 layers of width 192, rotary positions.
+"""Tatoeba en-de in two hours of two cores: 4 + 4 layers of width 192.
 
 162,077 short pairs that are often alike: what regularises the other small models costs here, so
-dropout, label smoothing and weight decay are light. Many batch shapes, whose lengths are multiples
-of 2, leave little padding beside sentences of nine tokens. The search was chosen on validation.
+dropout and label smoothing are light. Muon and rotary positions learn in fewer steps, and Muon
+needs more weight decay than Adam. Packed rows, 32 of 48 tokens, leave little padding beside
+sentences of nine tokens; 15 pairs are longer and are skipped. The search was chosen on validation.
 experiments/LOG.md has what was tried.
 """
 
@@ -17,20 +18,20 @@ def get_config(dataset="tatoeba"):
     config.model.d_ff = 768
     config.model.num_heads = 4
     config.model.positions = "rotary"
-    config.model.dropout = 0.075
-    config.data.num_buckets = 20
-    config.data.length_multiple = 2
+    config.model.dropout = 0.1
+    config.data.batching = "packed"
+    config.data.max_length = 48
     config.train.label_smoothing = 0.05
-    config.train.batch_tokens = 1024
-    config.train.steps = 18_000
+    config.train.batch_tokens = 1536
+    config.train.steps = 10_400
     config.train.evaluate_every = 1000
-    config.train.checkpoint_every = 500
+    config.train.checkpoint_every = 200
     config.train.average_checkpoints = 5
-    config.optimizer.name = "adamw"
-    config.optimizer.weight_decay = 0.05
+    config.optimizer.name = "muon"
+    config.optimizer.weight_decay = 0.3
     config.optimizer.schedule = "cosine"
-    config.optimizer.learning_rate = 0.0016
-    config.optimizer.warmup_steps = 1000
+    config.optimizer.learning_rate = 0.0025
+    config.optimizer.warmup_steps = 600
     config.decode.beam_size = 8
-    config.decode.length_penalty = 1.0
+    config.decode.length_penalty = 1.4
     return config
