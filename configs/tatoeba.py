@@ -21,7 +21,6 @@ def get_config(dataset="tatoeba"):
     config.model.dropout = 0.1
     config.data.batching = "packed"
     config.data.max_length = 48
-    config.data.length_multiple = 2
     config.train.label_smoothing = 0.05
     config.train.batch_tokens = 1536
     config.train.steps = 10_400
