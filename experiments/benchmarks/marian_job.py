@@ -119,18 +119,21 @@ def read_lines(name: str) -> list[str]:
 
 
 def rate(config: Config, step: int) -> float:
-    """Return the learning rate of Equation 3, Section 5.3, or of a cosine after a warm-up."""
+    """Return the learning rate of Equation 3, Section 5.3, or of a fall to 0 after a warm-up."""
     optimizer = config.optimizer
     warmup = optimizer.warmup_steps
     if optimizer.schedule == "equation_3":
         peak = optimizer.learning_rate_factor * config.model.d_model**-0.5
         return peak * min(step**-0.5, step * warmup**-1.5)
-    if optimizer.schedule != "cosine" or optimizer.decay_steps or optimizer.end_learning_rate:
+    falls = optimizer.schedule in ("linear", "cosine")
+    if not falls or optimizer.decay_steps or optimizer.end_learning_rate:
         raise SystemExit(f"marian: has no schedule like {optimizer.schedule} of this config")
     peak = optimizer.learning_rate_factor * optimizer.learning_rate
     if step < warmup:
         return peak * step / warmup
     done = (step - warmup) / (config.train.steps - warmup)
+    if optimizer.schedule == "linear":
+        return peak * (1 - done)
     return peak * (1 + math.cos(math.pi * done)) / 2
 
 

@@ -238,7 +238,12 @@ def test_checkpoints_of_marian_are_averaged_and_only_its_matrices_decay(tmp_path
 
 @with_peers
 @pytest.mark.parametrize(
-    "schedule", [{}, {"schedule": "cosine", "learning_rate": 0.002, "learning_rate_factor": 0.5}]
+    "schedule",
+    [
+        {},
+        {"schedule": "cosine", "learning_rate": 0.002, "learning_rate_factor": 0.5},
+        {"schedule": "linear", "learning_rate": 0.002, "learning_rate_factor": 0.5},
+    ],
 )
 def test_marian_has_the_learning_rate_of_the_config(schedule):
     from experiments.benchmarks.marian_job import rate
