@@ -89,6 +89,12 @@ class OptimizerConfig(Section):
     beta2: float = key(0.98, "of Adam; Section 5.3", *RATE)
     epsilon: float = key(1e-9, "of Adam; Section 5.3", "> 0")
     momentum: float = key(0.95, "of Muon", *RATE, only_if=("name", "muon"))
+    adam_factor: float = key(
+        1.0,
+        "multiplies the updates by Adam of the parameters that Muon leaves to it",
+        "> 0",
+        only_if=("name", "muon"),
+    )
     weight_decay: float = key(
         0.0,
         "decay of all matrices, times the learning rate",

@@ -83,10 +83,20 @@ def adam(config: OptimizerConfig) -> optax.GradientTransformation:
     return optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
 
 
+def scaled(inner: optax.GradientTransformation, factor: float) -> optax.GradientTransformation:
+    """Multiply the updates of `inner`, whose state stays as it is: `optax.chain` would nest it."""
+
+    def update(updates, state, params=None):
+        updates, state = inner.update(updates, state, params)
+        return jax.tree.map(lambda u: factor * u, updates), state
+
+    return optax.GradientTransformation(inner.init, update)
+
+
 OPTIMIZERS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
     "adam": adam,
     "adamw": adam,
-    "muon": lambda config: muon(config.momentum, adam(config)),
+    "muon": lambda config: muon(config.momentum, scaled(adam(config), config.adam_factor)),
 }
 
 

@@ -1,6 +1,7 @@
 """Muon beside its definition written out in numpy, a matrix at a time."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +84,21 @@ def test_each_kernel_takes_the_orthogonal_update_of_its_own_momentum_and_the_res
         else:
             np.testing.assert_array_equal(update, adams, err_msg=str(name))
     assert kinds == {"query", "key", "value", "out", "ffn_in", "ffn_out"}
+
+
+def test_adam_factor_multiplies_the_updates_of_the_rest_alone():
+    params = parameters()
+    gradients = [random_like(params, 0)]
+    config = OptimizerConfig(name="muon", weight_decay=0.5)
+    decay = updates_of(config, params, [jax.tree.map(jnp.zeros_like, params)])
+    plain = jax.tree.map(jnp.subtract, updates_of(config, params, gradients), decay)
+    config = dataclasses.replace(config, adam_factor=3.0)
+    factored = jax.tree.map(jnp.subtract, updates_of(config, params, gradients), decay)
+    for path, update in jax.tree_util.tree_leaves_with_path(plain):
+        name = [key.key for key in path]
+        other = functools.reduce(dict.get, name, factored)
+        factor = 1 if name[-1] == "kernel" else 3
+        np.testing.assert_allclose(other, factor * update, atol=1e-5, err_msg=str(name))
 
 
 def test_weight_decay_is_that_of_adamw():
