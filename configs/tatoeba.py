@@ -3,9 +3,8 @@
 162,077 short pairs that are often alike: what regularises the other small models costs here, so
 dropout and label smoothing are light. Muon, rotary positions and GELU learn in fewer steps, and
 Muon needs more weight decay than Adam. Packed rows, 32 of 48 tokens, leave little padding beside
-sentences of nine tokens; 15 pairs are longer and are skipped. As the rate falls to nothing in a
-line, the last checkpoint is better than a mean. The recipe and the search were chosen on
-validation. experiments/LOG.md has what was tried.
+sentences of nine tokens; 15 pairs are longer and are skipped. The recipe, the search, and the last
+checkpoint in place of a mean were chosen on validation. experiments/LOG.md has what was tried.
 """
 
 from jformer.config import default_config
