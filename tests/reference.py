@@ -143,8 +143,9 @@ def forward(params, config, source_S, target_T):
         return lambda x: attention(x, x, may_see, layer["self_attention"], config, config.positions)
 
     def cross_attention(layer):
+        between = "rotary" if config.rotary_cross_attention else "none"
         return lambda x: attention(
-            x, memory, lambda q, m: not_padding[m], layer["cross_attention"], config
+            x, memory, lambda q, m: not_padding[m], layer["cross_attention"], config, between
         )
 
     def network(layer):

@@ -63,6 +63,11 @@ class ModelConfig(Section):
         "one more norm at the end of each stack; auto: with norm_position=pre", "auto", "on", "off"
     )
     positions: str = choice("position encoding; Section 3.5", *POSITIONS)
+    rotary_cross_attention: bool = key(
+        False,
+        "rotate the queries and keys of cross-attention, too",
+        only_if=("positions", "rotary"),
+    )
     max_positions: int = key(512, "size of the table of learned positions; Table 3 (E)", *ROWS)
     max_distance: int = key(16, "distance at which relative positions are clipped", *ROWS)
     tying: str = choice(

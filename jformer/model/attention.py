@@ -125,45 +125,59 @@ class MultiHeadAttention(nn.Module):
 
     @checked
     def __call__(
-        self, x_BQD: Array, memory_BMD: Array, mask_B1QM: Array, train: bool = False
+        self,
+        x_BQD: Array,
+        memory_BMD: Array,
+        mask_B1QM: Array,
+        train: bool = False,
+        positions_BQ: Array | None = None,
+        positions_BM: Array | None = None,
     ) -> Array:
-        """Let each position of `x_BQD` attend to the memory: (B, Q, D)."""
-        positions_Q, positions_M = jnp.arange(x_BQD.shape[1]), jnp.arange(memory_BMD.shape[1])
-        k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions_M)
+        """Let each position of `x_BQD` attend to the memory: (B, Q, D).
+
+        Positions are those in the row, unless they are given.
+        """
+        if positions_BQ is None or positions_BM is None:
+            positions_BQ = jnp.arange(x_BQD.shape[1])[None]
+            positions_BM = jnp.arange(memory_BMD.shape[1])[None]
+        k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions_BM)
         # The fused kernel keeps no weights for a caller who asks for them.
         if self.config.fused_attention and not self.is_mutable_collection("intermediates"):
-            q_BHQK = self.project_q(x_BQD, positions_Q)
+            q_BHQK = self.project_q(x_BQD, positions_BQ)
             scaled = self.config.scaled_attention
             mixed_BHQU = attend_fused(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, scaled)
             return self.join_heads(mixed_BHQU)
-        return self.attend_cached(x_BQD, positions_Q, k_BHMK, v_BHMU, positions_M, mask_B1QM, train)
+        return self.attend_cached(
+            x_BQD, positions_BQ, k_BHMK, v_BHMU, positions_BM, mask_B1QM, train
+        )
 
     @checked
-    def project_q(self, x_BQD: Array, positions_Q: Array) -> Array:
+    def project_q(self, x_BQD: Array, positions_BQ: Array) -> Array:
         """Project the positions that attend to queries: (B, H, Q, K)."""
-        return self.rotate(self.query(x_BQD).swapaxes(1, 2), positions_Q)
+        return self.rotate(self.query(x_BQD).swapaxes(1, 2), positions_BQ)
 
     @checked
-    def project_kv(self, memory_BMD: Array, positions_M: Array) -> tuple[Array, Array]:
+    def project_kv(self, memory_BMD: Array, positions_BM: Array) -> tuple[Array, Array]:
         """Project the memory to keys (B, H, M, K) and values (B, H, M, U); cached when decoding."""
         k_BHMK = self.key(memory_BMD).swapaxes(1, 2)
         v_BHMU = self.value(memory_BMD).swapaxes(1, 2)
-        return self.rotate(k_BHMK, positions_M), v_BHMU
+        return self.rotate(k_BHMK, positions_BM), v_BHMU
 
     @checked
     def attend_cached(
         self,
         x_BQD: Array,
-        positions_Q: Array,
+        positions_BQ: Array,
         k_BHMK: Array,
         v_BHMU: Array,
-        positions_M: Array,
+        positions_BM: Array,
         mask_B1QM: Array,
         train: bool = False,
     ) -> Array:
         """Attend from `x_BQD` to keys and values of `project_kv`: (B, Q, D)."""
-        distances_QM = positions_M[None, :] - positions_Q[:, None]
-        q_BHQK = self.project_q(x_BQD, positions_Q)
+        # Self-attention has the same distances in all rows. Only rotations may differ by row.
+        distances_QM = positions_BM[0, None, :] - positions_BQ[0, :, None]
+        q_BHQK = self.project_q(x_BQD, positions_BQ)
         bias_BHQM = self.bias(q_BHQK, distances_QM)
         drop = functools.partial(self.weights_dropout, train=train)
         mixed_BHQU, weights_BHQM = self.attend(
@@ -184,8 +198,8 @@ class MultiHeadAttention(nn.Module):
             return self.out(mixed_BQHU)
         return mixed_BQHU.reshape(*mixed_BQHU.shape[:2], self.config.d_model)
 
-    def rotate(self, x_BHLK: Array, positions_L: Array) -> Array:
-        return apply_rotary(x_BHLK, positions_L) if self.positions == "rotary" else x_BHLK
+    def rotate(self, x_BHLK: Array, positions_BL: Array) -> Array:
+        return apply_rotary(x_BHLK, positions_BL) if self.positions == "rotary" else x_BHLK
 
     def bias(self, q_BHQK: Array, distances_QM: Array) -> Array | float:
         """Return what the distances of queries and keys add to the logits of Equation 1."""

@@ -153,7 +153,8 @@ class DecoderLayer(nn.Module):
         config = self.config
         self.self_attention = MultiHeadAttention(config, config.positions, self.parts)
         self.self_attention_residual = Residual(config, self.parts)
-        self.cross_attention = MultiHeadAttention(config, parts=self.parts)
+        between = "rotary" if config.rotary_cross_attention else "none"
+        self.cross_attention = MultiHeadAttention(config, between, self.parts)
         self.cross_attention_residual = Residual(config, self.parts)
         self.feed_forward = FeedForward(config, self.parts)
         self.feed_forward_residual = Residual(config, self.parts)
@@ -166,11 +167,16 @@ class DecoderLayer(nn.Module):
         memory_BSD: Array,
         memory_mask_B1TS: Array,
         train: bool = False,
+        positions_BT: Array | None = None,
+        positions_BS: Array | None = None,
     ) -> Array:
+        """Return the new states. The positions are those in the texts of packed rows."""
         return self.residual_branches(
             x_BTD,
             lambda x_BTD: self.self_attention(x_BTD, x_BTD, mask_B1TT, train),
-            lambda x_BTD: self.cross_attention(x_BTD, memory_BSD, memory_mask_B1TS, train),
+            lambda x_BTD: self.cross_attention(
+                x_BTD, memory_BSD, memory_mask_B1TS, train, positions_BT, positions_BS
+            ),
             train,
         )
 
@@ -196,14 +202,14 @@ class DecoderLayer(nn.Module):
         and (H, S, U). The hypotheses are the queries of one attention to the sentence, which is not
         copied for each of them.
         """
-        positions_W = jnp.full(len(beam_indices_WT), t)
+        positions_1W = jnp.full((1, len(beam_indices_WT)), t)
 
         def write(old, new, axis):
             return jax.lax.dynamic_update_slice_in_dim(old, jnp.expand_dims(new, axis), t, axis)
 
         def self_attention(x_1WD):
             nonlocal cache
-            k_1HWK, v_1HWU = self.self_attention.project_kv(x_1WD, positions_W)
+            k_1HWK, v_1HWU = self.self_attention.project_kv(x_1WD, positions_1W)
             k_HKWT, v_HWTU = cache
             cache = write(k_HKWT, k_1HWK[0].swapaxes(1, 2), 3), write(v_HWTU, v_1HWU[0], 2)
             return self.attend_histories(x_1WD, t, cache, beam_indices_WT)
@@ -211,9 +217,9 @@ class DecoderLayer(nn.Module):
         def cross_attention(x_1WD):
             k_HKS, v_HSU = cross_kv
             k_1HSK, v_1HSU = k_HKS.swapaxes(1, 2)[None], v_HSU[None]
-            positions_S, mask_111S = jnp.arange(k_1HSK.shape[2]), cross_mask_11S[None]
+            positions_1S, mask_111S = jnp.arange(k_1HSK.shape[2])[None], cross_mask_11S[None]
             return self.cross_attention.attend_cached(
-                x_1WD, positions_W, k_1HSK, v_1HSU, positions_S, mask_111S
+                x_1WD, positions_1W, k_1HSK, v_1HSU, positions_1S, mask_111S
             )
 
         x_1WD = self.residual_branches(x_1WD, self_attention, cross_attention, train=False)
@@ -232,10 +238,10 @@ class DecoderLayer(nn.Module):
             v_WHTU = v_HWTU[:, beam_indices_WT, positions_T].swapaxes(0, 1)
             x_W1D = self.self_attention.attend_cached(
                 x_1WD.swapaxes(0, 1),
-                t[None],
+                t[None, None],
                 k_WHTK,
                 v_WHTU,
-                positions_T,
+                positions_T[None],
                 reached_T[None, None, None],
             )
             return x_W1D.swapaxes(0, 1)
@@ -246,5 +252,5 @@ class DecoderLayer(nn.Module):
         k_1HXK = k_HKWT.reshape(H, K, W * T).swapaxes(1, 2)[None]
         v_1HXU = v_HWTU.reshape(1, H, W * T, -1)
         return self.self_attention.attend_cached(
-            x_1WD, jnp.full(W, t), k_1HXK, v_1HXU, jnp.tile(positions_T, W), mask_11WX
+            x_1WD, jnp.full((1, W), t), k_1HXK, v_1HXU, jnp.tile(positions_T, W)[None], mask_11WX
         )

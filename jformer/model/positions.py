@@ -1,7 +1,7 @@
 """Position encodings: the sinusoids of Section 3.5 and the alternatives to them.
 
 Added to the embeddings: `sinusoids`, `sinusoids_in_halves`, or a learned table (Table 3, row E).
-Inside self-attention, by distance alone: `apply_rotary`, `alibi_bias` and `RelativeVectors`.
+Inside attention, by distance alone: `apply_rotary`, `alibi_bias` and `RelativeVectors`.
 """
 
 import jax
@@ -43,15 +43,16 @@ def sinusoids_in_halves(positions_L: Array, d_model: int) -> Array:
 
 
 @checked
-def apply_rotary(x_BHLK: Array, positions_L: Array) -> Array:
+def apply_rotary(x_BHLK: Array, positions_BL: Array) -> Array:
     """Rotate each pair of columns by its position times the frequency of Section 3.5.
 
     The product of a query and a key that are both rotated depends on their distance alone (RoPE,
     Su et al. 2021).
     """
     K = x_BHLK.shape[-1]
-    angles = positions_L[:, None] * (10000.0 ** (-jnp.arange(0, K, 2) / K))[None, :]
-    cosine, sine = jnp.cos(angles)[None, None], jnp.sin(angles)[None, None]
+    frequencies = 10000.0 ** (-jnp.arange(0, K, 2) / K)
+    angles_B1LF = positions_BL[:, None, :, None] * frequencies[None, None, None]
+    cosine, sine = jnp.cos(angles_B1LF), jnp.sin(angles_B1LF)
     even, odd = x_BHLK[..., 0::2], x_BHLK[..., 1::2]
     rotated = jnp.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
     return rotated.reshape(x_BHLK.shape).astype(x_BHLK.dtype)

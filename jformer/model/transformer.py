@@ -172,22 +172,26 @@ class Transformer(nn.Module):
     ) -> Array:
         """Return the last states of the decoder: (B, T, D)."""
         segments_BT, positions_T = None, jnp.arange(target_BT.shape[1])
+        positions: tuple = (None, None)
         mask_B1TT, memory_mask_B1TS = causal_mask(len(positions_T)), padding_mask(source_BS)
         if segments is not None:
             segments_BS, segments_BT = segments
             mask_B1TT &= segment_mask(segments_BT, segments_BT)
             memory_mask_B1TS = segment_mask(segments_BT, segments_BS)
+            positions = positions_in_segments(segments_BT), positions_in_segments(segments_BS)
         x_BTD = self.embed(self.embedding, target_BT, positions_T, train, segments_BT)
-        x_BTD = self.run_stack(self.decoder, x_BTD, mask_B1TT, memory_BSD, memory_mask_B1TS, train)
+        x_BTD = self.run_stack(
+            self.decoder, x_BTD, mask_B1TT, memory_BSD, memory_mask_B1TS, train, *positions
+        )
         return self.final_norm("decoder_norm", x_BTD)
 
     @checked
     def precompute_cross_kv(self, memory_BSD: Array, source_BS: Array) -> Memory:
         """Project the encoded sources to the keys and values of every decoder layer."""
-        positions_S = jnp.arange(source_BS.shape[1])
+        positions_1S = jnp.arange(source_BS.shape[1])[None]
         cross_kv = []
         for layer in self.decoder:
-            k_BHSK, v_BHSU = layer.cross_attention.project_kv(memory_BSD, positions_S)
+            k_BHSK, v_BHSU = layer.cross_attention.project_kv(memory_BSD, positions_1S)
             cross_kv.append((k_BHSK.swapaxes(2, 3), v_BHSU))
         return Memory(cross_kv, padding_mask(source_BS))
 

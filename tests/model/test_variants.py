@@ -36,6 +36,9 @@ BY_POSITION = [
     )
     for norm, positions in itertools.product(("post", "pre"), POSITIONS)
 ]
+BY_POSITION.append(
+    pytest.param({"positions": "rotary", "rotary_cross_attention": True}, id="rotary_cross")
+)
 OTHERS = [
     {"tying": "output"},
     {"tying": "none"},
@@ -225,6 +228,7 @@ def test_every_key_under_model_changes_the_parameters_or_the_output(field):
         "max_distance": {"positions": "relative"},
         "max_positions": {"positions": "learned"},
         "out_projection": {"num_heads": 2, "d_v": 7},
+        "rotary_cross_attention": {"positions": "rotary"},
         "zero_padding": {"tying": "output"},
     }
     config = dataclasses.replace(MODEL, **base.get(field.name, {}))

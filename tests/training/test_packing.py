@@ -97,9 +97,14 @@ def test_loss_and_gradient_are_those_of_one_pair_at_a_time(kinds, changes):
         )
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_packed_pairs_count_their_positions_from_their_own_beginning(positions):
-    changes = (("positions", positions),)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *((("positions", positions),) for positions in POSITIONS),
+        (("positions", "rotary"), ("rotary_cross_attention", True)),
+    ],
+)
+def test_packed_pairs_count_their_positions_from_their_own_beginning(changes):
     sums, one_sums = (total(value, kind, changes)[1] for kind in ("packed", "one at a time"))
     assert_same_sums(sums, one_sums)
 
