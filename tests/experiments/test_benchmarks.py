@@ -14,7 +14,7 @@ import pytest
 
 import jformer
 from experiments.benchmarks.end_to_end import JobError, watch
-from experiments.benchmarks.racers import Contender, ours
+from experiments.benchmarks.racers import Contender, marian
 from experiments.benchmarks.scaling import fit
 from experiments.benchmarks.time_to_bleu import Run, race, table
 from experiments.benchmarks.turns import in_order, take_turns
@@ -135,13 +135,14 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
 
 
 def test_a_checkpoint_counts_with_those_before_it_that_are_averaged(tmp_path):
-    options = SimpleNamespace(languages="en,de", config="speedrun", platform="cpu")
+    keys = "train.checkpoint_every=50,train.average_checkpoints=3"
+    options = SimpleNamespace(languages="en,de", config="speedrun", platform="cpu", peers=keys)
     for step in range(50, 1200, 50):
-        (tmp_path / "run" / "run" / "checkpoints" / str(step)).mkdir(parents=True)
-    contender = ours(tmp_path / "run", options)
+        (tmp_path / "run" / "checkpoints" / str(step)).mkdir(parents=True)
+    contender = marian(tmp_path / "run", options, "float32")
     averaged = {step: contender.averaged(step) for step in (50, 100, 1000)}
     assert averaged == {50: [50], 100: [50, 100], 1000: [900, 950, 1000]}
-    assert "--checkpoint=50,100" in contender.translate(averaged[100], tmp_path)
+    assert "50,100" in contender.translate(averaged[100], tmp_path)
 
 
 def test_a_bar_that_is_not_reached_has_no_record():
