@@ -137,8 +137,9 @@ class MultiHeadAttention(nn.Module):
 
         Positions are those in the row, unless they are given.
         """
-        if positions_BQ is None or positions_BM is None:
+        if positions_BQ is None:
             positions_BQ = jnp.arange(x_BQD.shape[1])[None]
+        if positions_BM is None:
             positions_BM = jnp.arange(memory_BMD.shape[1])[None]
         k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions_BM)
         # The fused kernel keeps no weights for a caller who asks for them.

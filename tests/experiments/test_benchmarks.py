@@ -14,7 +14,7 @@ import pytest
 
 import jformer
 from experiments.benchmarks.end_to_end import JobError, watch
-from experiments.benchmarks.racers import Contender, marian
+from experiments.benchmarks.racers import Contender, ours
 from experiments.benchmarks.scaling import fit
 from experiments.benchmarks.time_to_bleu import Run, race, table
 from experiments.benchmarks.turns import in_order, take_turns
@@ -135,14 +135,22 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
 
 
 def test_a_checkpoint_counts_with_those_before_it_that_are_averaged(tmp_path):
-    keys = "train.checkpoint_every=50,train.average_checkpoints=3"
-    options = SimpleNamespace(languages="en,de", config="speedrun", platform="cpu", peers=keys)
+    config = tmp_path / "mine.py"
+    config.write_text(
+        "from jformer.config import default_config\n\n\n"
+        "def get_config(dataset):\n"
+        "    config = default_config(dataset)\n"
+        "    config.train.checkpoint_every = 50\n"
+        "    config.train.average_checkpoints = 3\n"
+        "    return config\n"
+    )
+    options = SimpleNamespace(languages="en,de", config=str(config), platform="cpu")
     for step in range(50, 1200, 50):
-        (tmp_path / "run" / "checkpoints" / str(step)).mkdir(parents=True)
-    contender = marian(tmp_path / "run", options, "float32")
+        (tmp_path / "run" / "run" / "checkpoints" / str(step)).mkdir(parents=True)
+    contender = ours(tmp_path / "run", options)
     averaged = {step: contender.averaged(step) for step in (50, 100, 1000)}
     assert averaged == {50: [50], 100: [50, 100], 1000: [900, 950, 1000]}
-    assert "50,100" in contender.translate(averaged[100], tmp_path)
+    assert "--checkpoint=50,100" in contender.translate(averaged[100], tmp_path)
 
 
 def test_a_bar_that_is_not_reached_has_no_record():

@@ -29,16 +29,16 @@ MODEL = ModelConfig(
 B, S, T, V, V_SOURCE = 2, 5, 7, 19, 23
 # Pre-norm with the other positions takes half a minute: the fast tests leave it out.
 BY_POSITION = [
-    pytest.param(
-        {"norm_position": norm, "positions": positions},
-        marks=[pytest.mark.process] if norm == "pre" and positions != "sinusoidal" else [],
-        id=f"{norm}-{positions}",
-    )
-    for norm, positions in itertools.product(("post", "pre"), POSITIONS)
+    pytest.param({"positions": "rotary", "rotary_cross_attention": True}, id="rotary_cross"),
+    *(
+        pytest.param(
+            {"norm_position": norm, "positions": positions},
+            marks=[pytest.mark.process] if norm == "pre" and positions != "sinusoidal" else [],
+            id=f"{norm}-{positions}",
+        )
+        for norm, positions in itertools.product(("post", "pre"), POSITIONS)
+    ),
 ]
-BY_POSITION.append(
-    pytest.param({"positions": "rotary", "rotary_cross_attention": True}, id="rotary_cross")
-)
 OTHERS = [
     {"tying": "output"},
     {"tying": "none"},
