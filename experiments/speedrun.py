@@ -1,0 +1,38 @@
+"""A search around `configs/speedrun.py` by successive halving, scored on validation.
+
+    jformer sweep experiments/speedrun.py --rounds=3 --seeds=2 --jobs=2
+        --config.data.directory=MULTI30K --config.data.normalization=lower
+        --config.decode.beam_size=2 --config.train.scored=validation
+
+Where a step takes longer or shorter than that of the config, there are fewer or more of them, so
+that all points take as long: fifty minutes of two cores with three rounds and two seeds.
+"""
+
+CONFIG = "configs/speedrun.py:multi30k"
+
+CHANGES = [
+    {},
+    {"optimizer.weight_decay": 0.2},
+    {"optimizer.learning_rate": 0.008, "optimizer.adam_factor": 3.0},
+    {"optimizer.learning_rate": 0.013, "optimizer.adam_factor": 1.5},
+    {"model.activation": "gelu", "train.steps": 805},
+    {"model.d_ff": 384, "train.steps": 780},
+    {"model.out_projection": False, "train.steps": 930},
+    {"data.vocabulary_size": 5000, "train.steps": 800},
+    {
+        "train.batch_tokens": 768,
+        "train.steps": 1080,
+        "optimizer.learning_rate": 0.0085,
+        "optimizer.warmup_steps": 120,
+    },
+    {
+        "train.batch_tokens": 1536,
+        "train.steps": 600,
+        "optimizer.learning_rate": 0.012,
+        "optimizer.warmup_steps": 80,
+    },
+]
+
+
+def sweep():
+    yield from CHANGES
