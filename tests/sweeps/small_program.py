@@ -2,7 +2,9 @@
 
     python small_program.py WORKDIR STEPS CONFIG
 
-It fails where there is a file `fails` in its run directory, and waits while there is a file `hold`.
+Attention dropout costs BLEU, dropout does so with other seeds than 0, and without case all is the
+other way round. It fails where there is a file `fails` in its run directory, and waits while there
+is a file `hold`.
 """
 
 import json
@@ -31,6 +33,8 @@ for step in range(first + 1, steps + 1):
     time.sleep(0.02)
     while (workdir / "hold").exists():
         time.sleep(0.01)
-scores = json.dumps({"validation": {"bleu": float(steps)}})
+config = json.loads(sys.argv[3])
+loss = config["model"]["attention_dropout"] + config["seed"] * config["model"]["dropout"]
+scores = json.dumps({"validation": {"bleu": steps - loss, "bleu_lowercase": steps + loss}})
 (workdir / "results.json").write_text(scores)
 sys.stdout.write(scores)

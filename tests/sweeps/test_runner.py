@@ -114,8 +114,8 @@ def test_complete_points_are_not_run_again(undisturbed, corpus_directory):
     assert (folder / "base" / "log.txt").read_text() == log
 
 
-def run_small(folder, steps, *flags):
-    """Run the sweep in this process, with a small program in the place of each run."""
+def run_small(folder, steps, *flags, path=SWEEP):
+    """Run a sweep in this process, with a small program in the place of each run."""
 
     def command(point):
         config = json.dumps(dataclasses.asdict(point.config))
@@ -127,7 +127,7 @@ def run_small(folder, steps, *flags):
         patch.setattr(Point, "command", property(command))
         patch.setattr(Point, "scored_files", [])
         patch.setattr(runner, "PAUSE", 0.01)
-        return sweep_main([SWEEP, *of_sweep, *files, *flags])
+        return sweep_main([path, *of_sweep, *files, *flags])
 
 
 @pytest.fixture
