@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         raise UserError("FILE is missing, as in sweep heads.py --jobs=2; it comes before the flags")
 
     from jformer.sweeps.cluster import Cluster
-    from jformer.sweeps.halving import going_on, make_rounds
+    from jformer.sweeps.halving import promote, make_rounds
     from jformer.sweeps.points import load_sweep, make_points
     from jformer.sweeps.pool import Pool, places
     from jformer.sweeps.runner import run_points
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> int:
     failed = run_points(at_work, workers)
     print(markdown(read_rows([point.workdir for point in at_work])))
     for of_round in later:
-        at_work = going_on(at_work, of_round)
+        at_work = promote(at_work, of_round)
         failed += run_points(at_work, workers)
         print("\n" + markdown(read_rows([point.workdir for point in at_work])))
     if failed:

@@ -42,7 +42,7 @@ def shorten(point: Point, number: int, rounds: int) -> Point:
     return Point(workdir, config, flags)
 
 
-def going_on(points: list[Point], of_next_round: list[Point]) -> list[Point]:
+def promote(points: list[Point], next_round: list[Point]) -> list[Point]:
     """Return those of the next round whose scores were in the better half, by means over seeds.
 
     Where the run of one seed failed, those of the others are left out, too.
@@ -54,7 +54,7 @@ def going_on(points: list[Point], of_next_round: list[Point]) -> list[Point]:
     scored.sort(key=lambda runs: statistics.fmean(map(score_of, runs)), reverse=True)
     better = scored[: math.ceil(len(alike) / 2)]
     names = [run.name for runs in better for run in runs]
-    return [point for point in of_next_round if point.name in names]
+    return [point for point in next_round if point.name in names]
 
 
 def score_of(point: Point) -> float:
