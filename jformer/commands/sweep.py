@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
         raise UserError("FILE is missing, as in sweep heads.py --jobs=2; it comes before the flags")
 
     from jformer.sweeps.cluster import Cluster
-    from jformer.sweeps.halving import promote, make_rounds
+    from jformer.sweeps.halving import make_rounds, promote
     from jformer.sweeps.points import load_sweep, make_points
     from jformer.sweeps.pool import Pool, places
     from jformer.sweeps.runner import run_points
