@@ -51,7 +51,7 @@ METRICS = {
     "perplexity": Metric("perplexity", short="PPL", digits=3),
 }
 SIGNATURES = {name: metric.signature for name, metric in METRICS.items() if metric.signature}
-REPORTED = ("bleu", "chrf", "f1", "perplexity")  # in a report of runs
+REPORTED = ("bleu", "bleu_lowercase", "chrf", "f1", "perplexity")  # in a report of runs
 SAMPLES = 1000  # of the bootstrap
 MOST_PAIRS = 20_000  # for the bootstrap: sacreBLEU holds all samples at once, 50 to 90 kB per pair
 # Upper bounds of the groups that are scored apart, in words of the source.

@@ -209,7 +209,7 @@ def table(rows: list[Row]) -> list[list[str]]:
         columns["seeds"] = [str(len({run.config.seed for run in row.runs})) for row in rows]
     columns["state"] = [", ".join(dict.fromkeys(run.state for run in row.runs)) for row in rows]
     columns["validation NLL"] = [spread(last_likelihoods(row), 3) for row in rows]
-    for (split, short), name in itertools.product(names_of_test_sets(rows).items(), REPORTED):
+    for (split, short), name in itertools.product(names_of_test_sets(rows).items(), reported(rows)):
         metric = METRICS[name]
         means = [spread(scores_of(row, split, name), metric.digits) for row in rows]
         if {*means} != {"-"}:
@@ -224,6 +224,12 @@ def table(rows: list[Row]) -> list[list[str]]:
             columns[f"paper's {name}"] = [*cells]
     columns["directory"] = [", ".join(of_row) for of_row in folders]
     return [[*columns], *map(list, zip(*columns.values(), strict=True))]
+
+
+def reported(rows: list[Row]) -> list[str]:
+    """Return the scores to print; BLEU without case is one only of runs on text without it."""
+    lower = any(run.config.data.normalization == "lower" for row in rows for run in row.runs)
+    return [name for name in REPORTED if lower or name != "bleu_lowercase"]
 
 
 def last_likelihoods(row: Row) -> list[float]:

@@ -69,7 +69,8 @@ def write_run(tmp_path):
         lines = [json.dumps(line) + "\n" for line in lines if line["step"] <= steps]
         (workdir / "metrics.jsonl").write_text("".join(lines) + '{"step": 2500, "spl')
         if bleu:
-            scores = {"validation": {"bleu": bleu, "chrf": 2 * bleu, "perplexity": 8.5}}
+            of_case = {"bleu": bleu, "bleu_lowercase": bleu + 1}
+            scores = {"validation": {**of_case, "chrf": 2 * bleu, "perplexity": 8.5}}
             (workdir / "results.json").write_text(json.dumps(scores))
         return workdir
 
@@ -96,6 +97,12 @@ def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, 
         "parameters": "1,417,216", "FLOPs": "3.3e12", "time": "1:01:15",
         "directory": str(tmp_path / "runs" / "model.dropout=0.5"),
     }  # fmt: skip
+
+
+def test_runs_on_text_in_lower_case_have_their_bleu_without_case_too(write_run):
+    run = write_run("lower", {"data.normalization": "lower"}, bleu=30.0)
+    row = cells(read_rows([run]))["base"]
+    assert (row["validation BLEU"], row["validation lc"]) == ("30.00", "31.00")
 
 
 def test_what_the_rows_change_is_told_as_it_is_where_they_do_not(write_run, tmp_path):
