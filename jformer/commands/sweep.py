@@ -8,9 +8,9 @@ points run at a time and share cores and GPUs, --seeds how many runs a point has
 whose names match, as '*num_heads*', and --config.KEY=VALUE is for all points. --dry_run prints the
 commands. --submit makes an array of jobs, with submitit's parameters, as slurm:gpus_per_node=1.
 
---rounds=3 searches by successive halving: all points with a quarter of their steps, the half of
-them that is best on validation with half of the steps, and the half of these with all. What is best
-has the highest BLEU, or F1 of trees, as a mean over seeds. The first runs are in round-1, round-2.
+--rounds=3 searches by successive halving: round 1 trains all points with a quarter of their steps,
+round 2 the half with the better validation scores (BLEU, or F1 for trees; means over seeds) with
+half of them, and round 3 the half of these with all. The first runs are in round-1 and round-2.
 
 The same command again continues a sweep: complete points are skipped, stopped ones resume, failed
 ones are tried again. What a process says is in log.txt of its run directory. Prints the table of
@@ -20,6 +20,7 @@ results; the exit status is 1 where a point failed.
 from pathlib import Path
 
 from jformer.command_line import parse, positive
+from jformer.console import say
 from jformer.errors import RunError, UserError
 
 FLAGS: dict[str, str | bool | None] = {
@@ -61,12 +62,17 @@ def main(arguments: list[str]) -> int:
     if flag.dry_run:
         for point in at_work:
             print(point.as_typed)
+        if later:
+            say(f"this is round 1 of {rounds}; its scores choose what goes on to round 2")
         return 0
     workers = Cluster(flag.submit, jobs, folder) if flag.submit else Pool(places(jobs))
     failed = run_points(at_work, workers)
     print(markdown(read_rows([point.workdir for point in at_work])))
-    for of_round in later:
+    for number, of_round in enumerate(later, start=2):
         at_work = promote(at_work, of_round)
+        if not at_work:
+            break
+        say(f"round {number} of {rounds}: {', '.join(point.name for point in at_work)}")
         failed += run_points(at_work, workers)
         print("\n" + markdown(read_rows([point.workdir for point in at_work])))
     if failed:

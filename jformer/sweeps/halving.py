@@ -28,7 +28,10 @@ def make_rounds(points: list[Point], rounds: int) -> list[list[Point]]:
                 f"chosen on validation; give --config.train.scored=validation"
             )
         if train.steps >> (rounds - 1) == 0:
-            raise UserError(f"--rounds={rounds}: {point.name} has {train.steps} steps to halve")
+            raise UserError(
+                f"--rounds={rounds}: {point.name} has {train.steps} steps, too few for so many "
+                f"halvings"
+            )
     earlier = [[shorten(point, number, rounds) for point in points] for number in range(1, rounds)]
     return [*earlier, points]
 
@@ -36,29 +39,40 @@ def make_rounds(points: list[Point], rounds: int) -> list[list[Point]]:
 def shorten(point: Point, number: int, rounds: int) -> Point:
     steps = point.config.train.steps >> (rounds - number)
     flags = (*point.flags, f"--config.train.steps={steps}")
-    _, config = parse([*flags], {})
     workdir = point.workdir.parent / f"round-{number}" / point.name
-    check_same_config(config, workdir)
+    try:
+        _, config = parse([*flags], {})
+        check_same_config(config, workdir)
+    except UserError as error:
+        where = f"round {number} of {rounds}, {point.name}, {steps} steps"
+        raise UserError(f"{where}: {error}") from error
     return Point(workdir, config, flags)
 
 
 def promote(points: list[Point], next_round: list[Point]) -> list[Point]:
-    """Return those of the next round whose scores were in the better half, by means over seeds.
+    """Return those of the next round whose scores were in the better half, which is rounded up.
 
-    Where the run of one seed failed, those of the others are left out, too.
+    Scores are means over seeds. Where the run of one seed failed, those of the others are left out.
     """
     alike: dict[Config, list[Point]] = {}
     for point in points:
         alike.setdefault(dataclasses.replace(point.config, seed=0), []).append(point)
     scored = [runs for runs in alike.values() if all(run.is_complete for run in runs)]
-    scored.sort(key=lambda runs: statistics.fmean(map(score_of, runs)), reverse=True)
+    scored.sort(key=rank)
     better = scored[: math.ceil(len(alike) / 2)]
     names = [run.name for runs in better for run in runs]
     return [point for point in next_round if point.name in names]
 
 
-def score_of(point: Point) -> float:
-    """Return the F1 of validation's trees, or the BLEU: without case where there is none."""
-    scores = json.loads(point.scores.read_text())["validation"]
-    bleu = "bleu_lowercase" if point.config.data.normalization == "lower" else "bleu"
-    return scores["f1" if "f1" in scores else bleu]
+def rank(runs: list[Point]) -> tuple[float, float]:
+    """Return what is lowest for the best: the score as it is printed, then perplexity.
+
+    The score is the BLEU of the validation split, or F1 for trees. With few steps it can be zero.
+    """
+    scores, perplexities = [], []
+    for run in runs:
+        found = json.loads(run.scores.read_text())["validation"]
+        bleu = "bleu_lowercase" if run.config.data.normalization == "lower" else "bleu"
+        scores.append(found["f1" if "f1" in found else bleu])
+        perplexities.append(found.get("perplexity", math.inf))
+    return -round(statistics.fmean(scores), 2), statistics.fmean(perplexities)

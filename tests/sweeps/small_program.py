@@ -3,8 +3,8 @@
     python small_program.py WORKDIR STEPS CONFIG
 
 Attention dropout costs BLEU, dropout does so with other seeds than 0, and without case all is the
-other way round. It fails where there is a file `fails` in its run directory, and waits while there
-is a file `hold`.
+other way round. Perplexity falls with attention dropout. It fails where there is a file `fails` in
+its run directory, and waits while there is a file `hold`.
 """
 
 import json
@@ -35,6 +35,9 @@ for step in range(first + 1, steps + 1):
         time.sleep(0.01)
 config = json.loads(sys.argv[3])
 loss = config["model"]["attention_dropout"] + config["seed"] * config["model"]["dropout"]
-scores = json.dumps({"validation": {"bleu": steps - loss, "bleu_lowercase": steps + loss}})
+bleu = {"bleu": steps - loss, "bleu_lowercase": steps + loss}
+scores = json.dumps(
+    {"validation": {**bleu, "perplexity": 10 - config["model"]["attention_dropout"]}}
+)
 (workdir / "results.json").write_text(scores)
 sys.stdout.write(scores)

@@ -8,7 +8,7 @@ import pytest
 
 from jformer.config import default_config, freeze
 from jformer.errors import RunError, UserError
-from jformer.sweeps.halving import score_of
+from jformer.sweeps.halving import rank
 from jformer.sweeps.points import Point
 from tests.conftest import sweep_flags
 from tests.sweeps.test_runner import command, run_small, table_of
@@ -49,8 +49,14 @@ def test_the_better_half_of_each_round_goes_on_with_twice_as_many_steps(search, 
     assert points_of(search.folder / "round-1") == every
     assert points_of(search.folder / "round-2") == {"0.1": 4, "0.2": 4, "0.3": 4}
     assert points_of(search.folder) == {"0.1": 8, "0.2": 8}
-    rows = table_of(capsys.readouterr().out)
-    assert len([row for row in rows if row[0] == "run"]) == 3  # a table for each round
+    out, err = capsys.readouterr()
+    assert len([row for row in table_of(out) if row[0] == "run"]) == 3  # a table for each round
+    told = [line for line in err.splitlines() if line.startswith("round ")]
+    name = "model.attention_dropout=0."
+    assert told == [
+        f"round 2 of 3: {name}3, {name}1, {name}2",
+        f"round 3 of 3: {name}1, {name}2",
+    ]
 
 
 def test_what_is_better_is_told_by_the_mean_over_seeds(tmp_path, search):
@@ -74,9 +80,18 @@ def test_text_in_lower_case_is_compared_without_case(search):
 
 
 def test_trees_are_compared_by_their_f1(tmp_path):
-    scores = {"validation": {"f1": 90.0, "precision": 91.0}, "test": {"f1": 80.0}}
-    (tmp_path / "scores.json").write_text(json.dumps(scores))
-    assert score_of(Point(tmp_path, freeze(default_config("phrases")), ())) == 90.0
+    config = freeze(default_config("phrases"))
+    for name, f1 in (("worse", 89.0), ("better", 90.0)):
+        (tmp_path / name).mkdir()
+        scores = {"validation": {"f1": f1, "precision": 180 - f1}}
+        (tmp_path / name / "scores.json").write_text(json.dumps(scores))
+    worse, better = ([Point(tmp_path / name, config, ())] for name in ("worse", "better"))
+    assert rank(better) < rank(worse)
+
+
+def test_equal_scores_are_ordered_by_perplexity(search):
+    search([0.001, 0.002], "--rounds=2")  # of which 0.002 has the lower perplexity
+    assert points_of(search.folder) == {"0.002": 8}
 
 
 def test_a_point_of_which_a_seed_failed_does_not_go_on_and_is_told_at_the_end(search, capsys):
@@ -90,14 +105,14 @@ def test_a_point_of_which_a_seed_failed_does_not_go_on_and_is_told_at_the_end(se
     assert points_of(search.folder) == {"0.2": 8, "0.2+seed=1": 8}
 
 
-def test_where_all_points_fail_the_later_rounds_have_none(search):
+def test_where_all_points_fail_there_is_no_later_round(search, capsys):
     for name in ("0.1", "0.2"):
         failing = search.folder / "round-1" / f"model.attention_dropout={name}"
         failing.mkdir(parents=True)
         (failing / "fails").touch()
     with pytest.raises(RunError, match="2 of 2 points failed"):
         search([0.1, 0.2], "--rounds=3")
-    assert not (search.folder / "round-2").exists()
+    assert len(table_of(capsys.readouterr().out)) == 4  # one table, whose points have no scores
 
 
 def test_the_same_command_again_runs_no_complete_point(search):
@@ -118,8 +133,9 @@ def test_points_of_a_plain_sweep_are_those_of_the_last_round(search):
 
 def test_a_dry_run_prints_the_commands_of_the_first_round(search, capsys):
     search([0.1, 0.2], "--rounds=2", "--dry_run")
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2
+    out, err = capsys.readouterr()
+    assert err == "this is round 1 of 2; its scores choose what goes on to round 2\n"
+    lines = out.splitlines()
     for name, line in zip(("0.1", "0.2"), lines, strict=True):
         assert f"{search.folder}/round-1/model.attention_dropout={name} 4 " in line  # 4 steps
 
@@ -128,7 +144,15 @@ def test_a_dry_run_prints_the_commands_of_the_first_round(search, capsys):
     ("flags", "told"),
     [
         (("--rounds=0",), "--rounds=0: must be int above 0"),
-        (("--rounds=5",), "--rounds=5: model.attention_dropout=0.1 has 8 steps to halve"),
+        (("--rounds=5",), "has 8 steps, too few for so many halvings"),
+        (
+            (
+                "--rounds=2",
+                "--config.optimizer.schedule=linear",
+                "--config.optimizer.warmup_steps=5",
+            ),
+            "round 1 of 2, model.attention_dropout=0.1, 4 steps: config.optimizer.warmup_steps=5",
+        ),
         (
             ("--rounds=2", "--config.train.scored=test"),
             "is scored on test, and what goes on is chosen on validation",
