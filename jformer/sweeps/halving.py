@@ -20,7 +20,9 @@ def make_rounds(points: list[Point], rounds: int) -> list[list[Point]]:
 
     The last round has the points as they are, those before are in `round-1` and so on beside them.
     """
-    for point in points if rounds > 1 else []:
+    if rounds == 1:
+        return [points]
+    for point in points:
         train = point.config.train
         if train.scored != "validation":
             raise UserError(
