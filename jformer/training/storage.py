@@ -37,8 +37,9 @@ log = logging.getLogger(__name__)
 def silence_orbax() -> None:
     """Keep orbax's threads from logging pages about errors that arrive here as exceptions."""
     logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
-    hook = sys.unraisablehook
     # Writes that fail after another one did: the error of the first is already raised.
+    logging.getLogger("asyncio").addFilter(lambda record: WRITING not in record.getMessage())
+    hook = sys.unraisablehook
     sys.unraisablehook = lambda args: (
         None if str(args.exc_value) == "Event loop is closed" else hook(args)
     )
