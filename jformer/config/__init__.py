@@ -91,6 +91,7 @@ class Config(Section):
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work, alone or with others."""
         model, data, train = self.model, self.data, self.train
+        model.check()
         for section in (self, data, train, self.optimizer, self.parallel, self.decode):
             section.check_keys()
         data.check()

@@ -94,7 +94,7 @@ class ModelConfig(Section):
     )
     scan_layers: bool = key(False, "compile one layer and loop over it: compiles faster")
 
-    def __post_init__(self):
+    def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
         self.check_keys()
         if self.d_model % 2:
