@@ -129,11 +129,14 @@ def print_help(general: str, commands: Sequence[ModuleType]) -> int:
         told += [part for word, part in explained.items() if word in words]
         if "MODEL" in words:
             lines = keys.splitlines(keepends=True)
-            keys = "".join(line for line in lines if re.match(rf"\s*{OF_RUN}", line))
+            keys = "".join(line for line in lines if re.match(rf"[* ]*{OF_RUN}", line))
         elif "CONFIG" not in words:
             keys = ""
     if keys:
-        told.append(f"Config keys, with the paper's base model as default:\n{keys}")
+        told.append(
+            "Config keys, with the paper's base model as default. A resumed run may change those "
+            f"marked *:\n{keys}"
+        )
     print("\n\n".join(told).rstrip())
     return 0
 

@@ -8,8 +8,9 @@ COMMAND is train if none is named. `COMMAND --help` shows one command, --version
 CONFIG is the path of a config file, or the name of one of ours, as tiny; CONFIG:DATASET chooses
 the corpus: phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files.
 
-MODEL is --checkpoint=C, which is average (the default), last, best, a step, or steps to average as
-1000,2000; --ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it; and
+MODEL is --checkpoint=C, which is average, last, served (the default: of these two, the one that
+validated better at the end of training), best, a step, or steps to average as 1000,2000;
+--ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it; and
 --plugins=FILE,FILE, Python files that define parts of the author's own, which are then run.
 
 PAIRS is PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet;

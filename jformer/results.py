@@ -10,6 +10,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
+from jformer import rundir
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, existing, read_text, texts
@@ -20,10 +21,8 @@ from jformer.evaluation.bracketing import bracketing, compare_trees
 from jformer.evaluation.compare import compare
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scores import METRICS, REPORTED, by_length, score
-from jformer.files import read_object, write_object
 from jformer.plugins import plugin_hashes
 from jformer.run import Run, Translation
-from jformer.rundir import RESULTS
 from jformer.training.loss import perplexity
 from jformer.training.provenance import versions
 
@@ -135,7 +134,7 @@ def score_all(
     scores = {}
     for name, test in tests.items():
         number = len(test.sources)
-        say(f"\nscoring {name}: {number:,} pairs ...")
+        say(f"\nscoring {name}: {number:,} pairs with {run.parameters_served} ...")
         scores[name], outputs = score_test_set(run, test, against)
         main = "f1" if test.trees else "bleu"
         say(f"{name}: {number:,} pairs, {METRICS[main].short} {scores[name][main]:.2f}")
@@ -149,23 +148,24 @@ def score_all(
 
 def read_results(workdir: Path) -> dict[str, Any]:
     """Return `{test set: scores}` of what has been scored; `UserError` where it is damaged."""
-    path, way_out = workdir / RESULTS, "remove it, and what it held is scored again"
-    if not path.exists():
-        return {}
-    results = read_object(path, way_out)
+    results = rundir.read_results(workdir)
+    results.pop(rundir.SERVED, None)
     for name, scores in results.items():
         if not isinstance(scores, dict) or not all(
             isinstance(scores.get(key, 0), int | float) for key in NUMBERS
         ):
-            raise UserError(f"{path}: is damaged: {name!r} has no scores; {way_out}")
+            raise UserError(
+                f"{workdir / rundir.RESULTS}: is damaged: {name!r} has no scores; remove it to "
+                f"score the run again"
+            )
     return results
 
 
 def keep_scores(run: Run, name: str, scores: dict[str, Any]) -> None:
     """Put the scores of a test set into results.json; a failure to do so is only a warning."""
-    path = run.workdir / RESULTS
+    path = run.workdir / rundir.RESULTS
     try:
-        write_object(path, {**read_results(run.workdir), name: scores})
+        rundir.write_results(run.workdir, name, scores)
     except (OSError, UserError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the scores of %s are not kept there (%s)", path, name, reason)
@@ -199,6 +199,7 @@ def made_by(run: Run) -> dict[str, Any]:
     return {
         **({"plugins": plugins} if plugins else {}),
         "step": run.step,
+        "steps": [*run.steps],
         "checkpoint": run.checkpoint,
         "ensemble": [label(other) for other in run.others],
         "params_sha256": [member.params_sha256 for member in members],

@@ -266,7 +266,7 @@ def detailed(
 
 def load(
     workdir: str | Path,
-    checkpoint: str | int | Sequence[int] = "average",
+    checkpoint: str | int | Sequence[int] = "served",
     ensemble: Sequence[str] = (),
     plugins: Sequence[str | Path] = (),
 ) -> Run:
@@ -280,7 +280,9 @@ def load(
     `vocabulary` and `step`.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
-    average of a run that has one), `last`, `best`, a step, or steps to average as `[1000, 2000]`.
+    average of a run that has one), `last`, `served` (the one of these two that validated better at
+    the end of training; before the end, `last`), `best`, a step, or steps to average as
+    `[1000, 2000]`.
     The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
     one's. A run with parts of its author's own needs the files that define them, in `plugins`;
     they are run. Raises `UserError` for what is missing or damaged, and `TypeError` for an argument

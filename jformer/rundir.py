@@ -16,13 +16,14 @@ from typing import Any
 from jformer.config import Config, read_config
 from jformer.console import say
 from jformer.errors import UserError
-from jformer.files import replace_file
+from jformer.files import read_object, replace_file, write_object
 
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.json"
 SOURCE_VOCABULARY = "source_vocabulary.json"  # only where each language has its own
 METRICS = "metrics.jsonl"  # an object per line: step, split and numbers
-RESULTS = "results.json"  # scores by test set
+RESULTS = "results.json"  # scores by test set, and under SERVED which parameters are served
+SERVED = "served"
 CHECKPOINTS = "checkpoints"  # a directory per step
 BEST = "best"  # the checkpoint with the best validation score
 PLUGINS = "plugins"  # copies of the files of config.plugins
@@ -55,6 +56,26 @@ def config_to_open(workdir: Path, plugins: str) -> Config:
 
 def default_workdir(config: Config) -> Path:
     return Path("runs", f"{config.name}-{config.data.name}-{config.data.languages}")
+
+
+def read_results(workdir: Path) -> dict[str, Any]:
+    """Return the content of results.json, empty if nothing has been scored."""
+    path = workdir / RESULTS
+    return read_object(path, "remove it to score the run again") if path.exists() else {}
+
+
+def write_results(workdir: Path, name: str, content: dict[str, Any]) -> None:
+    """Replace one entry of results.json."""
+    write_object(workdir / RESULTS, {**read_results(workdir), name: content})
+
+
+def served_checkpoint(workdir: Path, newest: int) -> str:
+    """Return whether the `average` or the `last` checkpoint is served; empty if not decided yet.
+
+    The decision of an earlier end is void if the run has gone on since, to step `newest`.
+    """
+    served = read_results(workdir).get(SERVED, {})
+    return served.get("checkpoint", "") if served.get("step") == newest else ""
 
 
 def has_run(workdir: Path) -> bool:

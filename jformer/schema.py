@@ -26,12 +26,14 @@ def key(
     *bounds: str,
     only_if: tuple[str, ...] | None = None,
     can_be_own: bool = False,
+    resumable: bool = False,
 ) -> Any:
     """Declare a config key; a default of None stands for an integer that may be unset.
 
     `bounds` are conditions on the value, as ">= 1"; an integer without an upper bound is at most
     `LARGEST`. `only_if` is a key of the same section and the values with which this one is used:
-    `("search", "sampling")`. With `can_be_own` the value may be a name of a plugin instead.
+    `("search", "sampling")`. With `can_be_own` the value may be a name of a plugin instead. A
+    resumed run may have another value of a key that is `resumable`.
     """
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
@@ -39,12 +41,12 @@ def key(
     if is_integer and not any(bound.startswith("<") for bound in bounds):
         bounds = (*bounds, f"<= {LARGEST}")
     metadata = {"doc": doc, "bounds": bounds, "only_if": only_if, "can_be_own": can_be_own}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={**metadata, "resumable": resumable})
 
 
-def choice(doc: str, *words: str) -> Any:
+def choice(doc: str, *words: str, resumable: bool = False) -> Any:
     """Declare a config key whose value is one of `words`, by default the first."""
-    return key(words[0], f"{doc}: {', '.join(words)}", *words)
+    return key(words[0], f"{doc}: {', '.join(words)}", *words, resumable=resumable)
 
 
 def part(doc: str, *words: str) -> Any:
@@ -210,8 +212,9 @@ def check_flags(config: Any, arguments: list[str]) -> None:
 
 
 def help_text(config: Any) -> str:
-    """Return one line per key, for `--help`."""
+    """Return one line per key, for `--help`, with a `*` if a resumed run may change it."""
     return "\n".join(
-        f"  --config.{f'{path}={value}':<36} {field.metadata['doc']}"
+        f"{'*' if field.metadata['resumable'] else ' '} --config.{f'{path}={value}':<36} "
+        f"{field.metadata['doc']}"
         for path, field, value in walk(config)
     )

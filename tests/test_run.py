@@ -61,7 +61,8 @@ def test_decode_overrides_take_effect_and_are_checked(run):
         run.translate("1 2 3")
 
 
-def test_parameters_are_the_mean_of_the_last_checkpoints(run, trained_workdir):
+def test_parameters_are_the_mean_of_the_last_checkpoints(trained_workdir):
+    run = jformer.load(trained_workdir, "average")
     with Checkpoints(trained_workdir) as checkpoints:
         assert checkpoints.steps() == [9, 12]
         single = [checkpoints.params([step], run.params) for step in (9, 12)]
@@ -233,7 +234,8 @@ def test_results_hold_the_scores_of_the_test_split(trained_workdir):
     results = read_results(trained_workdir)
     assert set(results["test"]) == {
         *SIGNATURES, *SIGNATURES.values(), "bleu_interval", "perplexity", "by_length", "step",
-        "checkpoint", "ensemble", "seconds", "decode", "text_sha256", "params_sha256", "versions",
+        "steps", "checkpoint", "ensemble", "seconds", "decode", "text_sha256", "params_sha256",
+        "versions",
     }  # fmt: skip
     assert results["test"]["step"] == 12
     assert results["test"]["perplexity"] > 1

@@ -127,7 +127,7 @@ def words_of(doc: str) -> dict[str, list[str]]:
     for name, choices in re.findall(r"--([a-z_]+)=((?:\w+\|)+\w+)", doc):
         flags[f"--{name}="] = choices.split("|")
     if "[MODEL]" in doc:
-        flags["--checkpoint="] = ["average", "last", "best"]
+        flags["--checkpoint="] = ["served", "average", "last", "best"]
     if "--config=" in flags:
         flags["--config="] = [*own_configs()]
     for key, field, value in walk(Config()):

@@ -2,7 +2,7 @@
 
     export --workdir=DIR --output=FOLDER
            --format=ctranslate2|ctranslate2:int8|transformers|safetensors|stablehlo
-           [--checkpoint=average] [--plugins=FILE,FILE]
+           [--checkpoint=served] [--plugins=FILE,FILE]
 
 FOLDER must be new or empty. It gets its name when all of it is written.
 """
@@ -13,7 +13,7 @@ from jformer.command_line import REQUIRED, one_of, parse
 from jformer.files import new_folder
 
 FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "stablehlo")
-OF_ONE_RUN = {"checkpoint": "average", "plugins": ""}
+OF_ONE_RUN = {"checkpoint": "served", "plugins": ""}
 
 
 def main(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 from jformer.config import Config
 
 FORMATS = ("text", "jsonl", "tsv")
-OF_MODEL = {"checkpoint": "average", "ensemble": "", "plugins": ""}
+OF_MODEL = {"checkpoint": "served", "ensemble": "", "plugins": ""}
 
 
 def open_run(flag: Any, config: Config) -> Any:

@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> int:
     from jformer.results import as_test_set, known_scores, read_results, score_all
     from jformer.run import load
     from jformer.training.processes import is_first, join
+    from jformer.training.provenance import changed_versions
     from jformer.training.setup import check_same_config, describe_complete
     from jformer.training.train import train
 
@@ -37,6 +38,9 @@ def main(arguments: list[str]) -> int:
     known = known_scores(run, tests)
     if tests.keys() <= known.keys():
         say(describe_complete(config, run.step, workdir))
+        for name, stored in known.items():
+            if changed := changed_versions(stored.get("versions", {}), config.plugins):
+                say(f"{name}: was scored with other software: {changed}")
         scores = known
     else:
         scores = score_all(run, tests)

@@ -47,16 +47,19 @@ RENAMED = {"consistency": "r_drop_alpha"}  # keys of config.train in runs made b
 class Config(Section):
     path = "config"
 
-    name: str = key("base", "name of the config, and of its default run directory")
+    name: str = key("base", "name of the config, and of its default run directory", resumable=True)
     seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
     plugins: str = key(
-        "", "Python files, with commas between, that define parts of your own; docs/plugins.md"
+        "",
+        "Python files, with commas between, that define parts of your own; docs/plugins.md",
+        resumable=True,
     )
     compilation_cache: str = choice(
         "keep compiled programs in the folder that doctor names; auto: where JAX loads them again",
         "auto",
         "on",
         "off",
+        resumable=True,
     )
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)

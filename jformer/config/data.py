@@ -23,16 +23,19 @@ class DataConfig(Section):
         "",
         "folder with the files of a named corpus; empty: from the hub; for parsing with .mrg files",
         only_if=("name", *NAMED, "parsing"),
+        resumable=True,
     )
     hub: str = key(
         "",
         "REPOSITORY[@REVISION] of the Hugging Face hub, or a folder of Parquet files",
         only_if=("name", "hub", *NAMED),
+        resumable=True,
     )
     train: str = key(
         "",
         "training pairs: PREFIX, FILE.tsv or FILE.parquet, several by commas; for parsing, as for "
         "validation and test, patterns of .mrg files by commas",
+        resumable=True,
     )
     weights: str = key(
         "", "how often an epoch repeats each training corpus, as 1,4; empty: once each"
@@ -41,8 +44,14 @@ class DataConfig(Section):
         "",
         "validation pairs: PREFIX, FILE.tsv or FILE.parquet",
         only_if=("name", "files", "parsing"),
+        resumable=True,
     )
-    test: str = key("", "test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
+    test: str = key(
+        "",
+        "test pairs; empty: no test scores",
+        only_if=("name", "files", "parsing"),
+        resumable=True,
+    )
     tags: str = key(
         "XX",
         "what stands for a word in a linearised tree: XX, its tag (keep), or its number",
@@ -80,10 +89,15 @@ class DataConfig(Section):
     )
     joint_vocabulary: bool = key(True, "one vocabulary for both languages; Section 5.1")
     vocabulary: str = key(
-        "", "tokenizer.json or SentencePiece .model to use instead of learning a vocabulary"
+        "",
+        "tokenizer.json or SentencePiece .model to use instead of learning a vocabulary",
+        resumable=True,
     )
     source_vocabulary: str = key(
-        "", "the same for the source language", only_if=("joint_vocabulary", "False")
+        "",
+        "the same for the source language",
+        only_if=("joint_vocabulary", "False"),
+        resumable=True,
     )
     normalization: str = choice(
         "Unicode normalization of all text; lower: NFC and lower case", *NORMALIZATIONS
@@ -110,7 +124,7 @@ class DataConfig(Section):
     length_multiple: int = key(
         4, "lengths of batch shapes are multiples of this", ">= 1", "<= 1024"
     )
-    cache: str = key("", "folder for tokenized text; empty: ~/.cache/jformer")
+    cache: str = key("", "folder for tokenized text; empty: ~/.cache/jformer", resumable=True)
 
     @property
     def languages(self) -> str:

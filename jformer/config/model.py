@@ -79,20 +79,26 @@ class ModelConfig(Section):
     )
     initializer: str = choice("initial values of the kernels", *INITIALIZERS)
     dtype: str = choice(
-        "compute dtype of activations; auto: bfloat16 on GPU and TPU, float32 on CPU", *DTYPES
+        "compute dtype of activations; auto: bfloat16 on GPU and TPU, float32 on CPU",
+        *DTYPES,
+        resumable=True,
     )
     attention_kernel: str = choice(
         "what computes Equation 1 over whole texts: operations of XLA, or, where the compute dtype "
         "is bfloat16 and the device an NVIDIA GPU, the fused kernel of cuDNN",
         "xla",
         "cudnn",
+        resumable=True,
     )
     remat: str = choice(
         "recompute in the backward pass to save memory: all of a layer, or all but its "
         "matrix products (dots)",
         *REMATS,
+        resumable=True,
     )
-    scan_layers: bool = key(False, "compile one layer and loop over it: compiles faster")
+    scan_layers: bool = key(
+        False, "compile one layer and loop over it: compiles faster", resumable=True
+    )
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""

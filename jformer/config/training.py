@@ -15,16 +15,19 @@ DECAYING = ("schedule", "linear", "cosine")
 class TrainConfig(Section):
     path = "config.train"
 
-    steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1")
+    steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1", resumable=True)
     batch_tokens: int = key(
         25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
     )
-    accumulate: int = key(1, "parts that a batch is computed in, to save memory", ">= 1")
+    accumulate: int = key(
+        1, "parts that a batch is computed in, to save memory", ">= 1", resumable=True
+    )
     loss_chunk: int | None = key(
         None,
         "target positions of a device whose logits are in memory at a time; 0: all; unset: on a "
         "CPU 2 d_model, at least 256, elsewhere 8,192",
         ">= 0",
+        resumable=True,
     )
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", *RATE)
     smoothing_over: str = choice("vocabulary entries that share epsilon_ls", *SMOOTHINGS)
@@ -33,37 +36,59 @@ class TrainConfig(Section):
         "weight of the divergence between two passes (R-Drop, Wu et al. 2021); 0: one pass",
         ">= 0",
     )
-    log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1")
-    evaluate_every: int = key(2000, "steps between validation losses", ">= 1")
-    bleu_every: int = key(0, "steps between scores of outputs, BLEU or F1; 0: never", ">= 0")
-    bleu_pairs: int = key(200, "number of validation pairs translated for these", ">= 1")
+    log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1", resumable=True)
+    evaluate_every: int = key(2000, "steps between validation losses", ">= 1", resumable=True)
+    bleu_every: int = key(
+        0, "steps between scores of outputs, BLEU or F1; 0: never", ">= 0", resumable=True
+    )
+    bleu_pairs: int = key(
+        200, "number of validation pairs translated for these", ">= 1", resumable=True
+    )
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     checkpoint_minutes: float = key(
-        0.0, "minutes between further checkpoints, which are not averaged; 0: never", ">= 0"
+        0.0,
+        "minutes between further checkpoints, which are not averaged; 0: never",
+        ">= 0",
+        resumable=True,
     )
     average_checkpoints: int = key(
         5, "last checkpoints averaged to translate and score; Section 6.1", ">= 1"
     )
     keep_checkpoints: int | None = key(
-        None, "last checkpoints kept; unset: average_checkpoints", ">= 1"
+        None, "last checkpoints kept; unset: average_checkpoints", ">= 1", resumable=True
     )
-    keep_every: int = key(0, "keep every checkpoint whose step is a multiple; 0: none", ">= 0")
+    keep_every: int = key(
+        0, "keep every checkpoint whose step is a multiple; 0: none", ">= 0", resumable=True
+    )
     best_by: str = choice("validation score that chooses the best checkpoint", "nll", "bleu", "f1")
     patience: int = key(
-        0, "end the run after so many validations without a better score; 0: never", ">= 0"
+        0,
+        "end the run after so many validations without a better score; 0: never",
+        ">= 0",
+        resumable=True,
     )
-    scored: str = choice("splits scored after the last step", "test", "validation", "all")
+    scored: str = choice(
+        "splits scored after the last step", "test", "validation", "all", resumable=True
+    )
     ema_decay: float = key(
         0.0, "decay of an exponential moving average of the parameters; 0: none", *RATE
     )
-    init_from: str = key("", "RUN[@CHECKPOINT] to take the initial parameters from")
+    init_from: str = key("", "RUN[@CHECKPOINT] to take the initial parameters from", resumable=True)
     max_skipped: int = key(
-        10, "end the run after so many non-finite updates in a row, which are skipped", ">= 1"
+        10,
+        "end the run after so many non-finite updates in a row, which are skipped",
+        ">= 1",
+        resumable=True,
     )
     damaged: str = choice(
-        "resume from the checkpoint before a damaged one, or fail", "fall_back", "error"
+        "resume from the checkpoint before a damaged one, or fail",
+        "fall_back",
+        "error",
+        resumable=True,
     )
-    failed_save: str = choice("what to do when a checkpoint cannot be written", "stop", "go_on")
+    failed_save: str = choice(
+        "what to do when a checkpoint cannot be written", "stop", "go_on", resumable=True
+    )
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
@@ -136,22 +161,30 @@ class OptimizerConfig(Section):
 class ParallelConfig(Section):
     path = "config.parallel"
 
-    backend: str = choice("jit over a mesh of devices, or pmap", "jit", "pmap")
-    data: int = key(-1, "devices for data parallelism; -1: the rest", ">= -1")
+    backend: str = choice("jit over a mesh of devices, or pmap", "jit", "pmap", resumable=True)
+    data: int = key(-1, "devices for data parallelism; -1: the rest", ">= -1", resumable=True)
     fsdp: int = key(
         1,
         "devices that split a batch, the parameters and the optimizer state; -1: the rest",
         ">= -1",
+        resumable=True,
     )
     model: int = key(
-        1, "devices for tensor parallelism: heads, d_ff and vocabulary; -1: the rest", ">= -1"
+        1,
+        "devices for tensor parallelism: heads, d_ff and vocabulary; -1: the rest",
+        ">= -1",
+        resumable=True,
     )
     coordinator: str = key(
-        "", "HOST:PORT of process 0; auto: found on Slurm and TPU pods; empty: one process"
+        "",
+        "HOST:PORT of process 0; auto: found on Slurm and TPU pods; empty: one process",
+        resumable=True,
     )
-    processes: int | None = key(None, "number of processes, with HOST:PORT", ">= 1")
-    process: int | None = key(None, "index of this process from 0, with HOST:PORT", ">= 0")
-    timeout: int = key(300, "seconds to wait for another process", ">= 1")
+    processes: int | None = key(None, "number of processes, with HOST:PORT", ">= 1", resumable=True)
+    process: int | None = key(
+        None, "index of this process from 0, with HOST:PORT", ">= 0", resumable=True
+    )
+    timeout: int = key(300, "seconds to wait for another process", ">= 1", resumable=True)
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""

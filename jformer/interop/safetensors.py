@@ -51,7 +51,7 @@ def read(folder: str | Path) -> Run:
     if wrong:
         raise UserError(f"{path}: {min(wrong)} is not as config.json asks for; export it again")
     params = unflatten_dict(arrays, sep="/")
-    return Run(folder, "safetensors", config, vocabularies, model, params, step)
+    return Run(folder, "safetensors", config, vocabularies, model, params, (step,))
 
 
 def fits(array: Any, shape: tuple[int, ...] | None) -> bool:

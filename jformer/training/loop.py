@@ -33,16 +33,17 @@ def loop(
     stop: StopHandler,
     monitor: Monitor,
     profiler: Profile,
-) -> tuple[int, int]:
+) -> tuple[TrainState, int]:
     """Train from `state` to the last step, or to the one after which a signal stops the run.
 
-    Returns that step, whose checkpoint is being saved in the background, and the request that
-    ended it: more than SAVE for a signal. What `on_metrics` raised is the monitor's `failure`.
+    Returns the state, which is being saved in the background, and the request that ended it: more
+    than SAVE for a signal. What `on_metrics` raised is the monitor's `failure`.
     """
     train, last, clock = setup.config.train, setup.config.train.steps, monitor.clock
     metrics, best = MetricsAccumulator(position["window"]), Best(**position["best"])
     guard = NonFiniteGuard(train.max_skipped, position["skipped"])
     part, parts = parallel.parts_of(setup.mesh)
+    request = 0
     batches = iterate(setup.batches, last, position["data"], part=part, parts=parts)
 
     for step in range(int(state.step) + 1, last + 1):
@@ -81,8 +82,8 @@ def loop(
         if ended:
             monitor.line(step, "ended", patience=train.patience, best_step=best.step)
         if request > SAVE or ended or monitor.failure or step == last:
-            return step, request
-    return last, 0
+            break
+    return state, request
 
 
 def position_after(

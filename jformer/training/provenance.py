@@ -4,7 +4,10 @@ Every checkpoint records them, and changes since then are reported. A run resume
 config and the text that it began with. Other versions, which may round differently, are allowed.
 """
 
+import ast
 import dataclasses
+import functools
+import hashlib
 import importlib.metadata
 import platform
 from pathlib import Path
@@ -18,52 +21,69 @@ from jformer.console import say
 from jformer.errors import UserError
 from jformer.plugins import plugin_hashes
 from jformer.rundir import CONFIG, VOCABULARY
-from jformer.schema import flatten
+from jformer.schema import flatten, walk
 from jformer.version import __version__
 
-# Keys that may change when a run resumes; a change of any other key would make it another run.
-MAY_CHANGE = (
-    "train.steps",
-    "train.accumulate",
-    "train.loss_chunk",
-    "train.log_every",
-    "train.evaluate_every",
-    "train.bleu_every",
-    "train.bleu_pairs",
-    "train.checkpoint_minutes",
-    "train.keep_checkpoints",
-    "train.keep_every",
-    "train.patience",
-    "train.init_from",
-    "train.max_skipped",
-    "train.damaged",
-    "train.failed_save",
-    "train.scored",
-    "model.dtype",
-    "model.attention_kernel",
-    "model.remat",
-    "model.scan_layers",
-    "data.cache",
-    "plugins",
-    "compilation_cache",
-    "parallel.",
-    "decode.",
-)
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 Hashes = list[tuple[str, str]]  # name of a text file, hash of its content
 
 
 def versions(plugins: str = "") -> dict[str, str]:
-    """Return the versions of the software and the hashes of plugins, the backend and the device."""
+    """Return the versions of the software, hashes of source code, the backend and the device."""
     return {
         "jformer": __version__,
+        "source": source_hash(),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in PACKAGES},
         **plugin_hashes(plugins),
         "backend": jax.default_backend(),
         "device": jax.local_devices()[0].device_kind,
     }
+
+
+@functools.cache
+def source_hash(package: Path = Path(__file__).parents[1]) -> str:
+    """Return a hash of the package's source code, by which an edited copy is recognized.
+
+    It is a hash of the syntax trees without docstrings: a comment or a line break changes nothing.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        if not name.startswith("configs/"):  # only a wheel has them here; each run has its config
+            digest.update(name.encode())
+            add_syntax(digest, ast.parse(path.read_bytes()))
+    return digest.hexdigest()[:12]
+
+
+def add_syntax(digest: Any, node: Any) -> None:
+    """Add the types and the values of a syntax tree, the same ones under any version of Python.
+
+    `ast.dump` does not serve: versions differ in the empty fields that they print.
+    """
+    if isinstance(node, list):
+        for item in node:
+            add_syntax(digest, item)
+    elif isinstance(node, ast.AST):
+        digest.update(b"(" + type(node).__name__.encode())
+        for name, value in ast.iter_fields(node):
+            if name == "body" and isinstance(value, list) and value and is_docstring(value[0]):
+                value = value[1:]
+            if value not in (None, []):
+                digest.update(name.encode())
+                add_syntax(digest, value)
+        digest.update(b")")
+    else:
+        digest.update(repr(node).encode())
+
+
+def is_docstring(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def changed_versions(before: dict[str, str], plugins: str = "") -> str:
@@ -90,8 +110,8 @@ def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
     stored = {**flatten(Config()), **flatten_dict(with_current_names(before), sep=".")}
     return [
         f"config.{key} was {stored[key]!r}, now {value!r}"
-        for key, value in flatten(now).items()
-        if stored[key] != value and (key == fixed or not key.startswith(MAY_CHANGE))
+        for key, field, value in walk(now)
+        if stored[key] != value and (key == fixed or not field.metadata["resumable"])
     ]
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.plugins import find_parts, tell_changed
-from jformer.rundir import config_to_open
+from jformer.rundir import config_to_open, served_checkpoint
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.provenance import check_config, check_vocabulary, warn_of_changed_plugins
 from jformer.training.retention import averaged
 
-NAMES = "average, last, best, a step, or several steps with commas between"
+NAMES = "served, average, last, best, a step, or several steps with commas between"
 
 
 def parameter_shapes(model: Transformer) -> Any:
@@ -55,20 +56,40 @@ class Restored:
     """A run directory and `params` of it: those of a checkpoint, or the mean of several."""
 
     workdir: Path
-    checkpoint: str  # by which the parameters were asked for
+    checkpoint: str  # the name by which they were chosen
     config: Config
     vocabularies: Vocabularies
     model: Transformer
     params: Any
-    step: int
+    steps: tuple[int, ...]  # whose mean they are
+
+    @property
+    def step(self) -> int:
+        return self.steps[-1]
+
+    @property
+    def parameters_served(self) -> str:
+        """Describe the parameters: `the average of 5 checkpoints, steps 100 to 300`."""
+        moving = self.config.train.ema_decay > 0 and self.checkpoint in ("average", "best")
+        return describe_parameters(self.steps, moving)
 
 
-def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restored:
+def describe_parameters(steps: Sequence[int], moving: bool) -> str:
+    if moving:
+        return f"the moving average at step {steps[-1]:,}"
+    if len(steps) == 1:
+        return f"the checkpoint of step {steps[0]:,}"
+    return f"the average of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
+
+
+def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored:
     """Restore the parameters of a checkpoint, or the mean of several, onto one device of any kind.
 
     `which` is `average` (of the last `train.average_checkpoints` regular ones, Section 6.1, or the
-    moving average where the run has one), `last`, `best`, or steps as in `1000,2000`. `plugins` are
-    files that define its author's own parts. Raises `UserError` that says what is missing.
+    moving average if the run has one), `last`, `served` (of these two, the one with the better
+    validation NLL at the end of training; `last` before the end), `best`, or steps as in
+    `1000,2000`. `plugins` are files that define its author's own parts. Raises `UserError` that
+    says what is missing.
     """
     config = config_to_open(workdir, plugins)
     tell_changed(plugins)
@@ -77,6 +98,8 @@ def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restore
     model = make_model(config, vocabularies.target.size, vocabularies.source.size)
     checkpoints = Checkpoints(workdir)
     try:
+        if which == "served":
+            which = served_checkpoint(workdir, max(checkpoints.steps(), default=0)) or "last"
         best = which == "best"
         steps = steps_named(which, checkpoints, config, workdir)
         for step in steps:
@@ -92,7 +115,7 @@ def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restore
         raise CorruptCheckpointError(
             f"{error}; checkpoint={which} needs it, and takes another step, too, of {others}"
         ) from error
-    return Restored(workdir, which, config, vocabularies, model, params, steps[-1])
+    return Restored(workdir, which, config, vocabularies, model, params, tuple(steps))
 
 
 def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
@@ -118,9 +141,9 @@ def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: P
 
 
 def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
-    """Split RUN[@CHECKPOINT]; CHECKPOINT is `average` by default."""
+    """Split RUN[@CHECKPOINT]; CHECKPOINT is `served` by default."""
     workdir, _, which = init_from.partition("@")
-    return Path(workdir), which or "average"
+    return Path(workdir), which or "served"
 
 
 def initial_params(

@@ -76,6 +76,7 @@ def prepare(
         vocabularies = make_vocabularies(corpora, content, config.data)
     else:
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+        check_same_vocabulary(config, corpora, content, vocabularies, workdir)
     check_same(config, text=[each for _, each in text], vocabulary=vocabularies.hash)
     check_same_text(text, workdir)
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
@@ -133,7 +134,7 @@ def restore_or_init(setup: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainS
         check_config(metadata, setup.config, setup.workdir, step)
         say(f"resuming from step {step}")
         if changed := changed_versions(metadata.get("versions", {}), setup.config.plugins):
-            say(f"versions    {changed}: the bits of an undisturbed run are not promised")
+            say(f"versions    {changed}: results may differ from those of an uninterrupted run")
         return state, NEW | position
     checkpoints.remove_best()
     state = setup.create(setup.params_key)
@@ -159,9 +160,15 @@ def write_run_files(config: Config, vocabularies: Vocabularies, workdir: Path) -
 
 
 def is_complete(config: Config, workdir: Path) -> bool:
+    """Return whether a run is trained, and it is decided which parameters it serves."""
+    newest = max(Checkpoints(workdir).steps(), default=0)
+    return bool(rundir.served_checkpoint(workdir, newest)) and is_trained(config, workdir)
+
+
+def is_trained(config: Config, workdir: Path) -> bool:
     """Return whether a run has done all its steps or has been ended by early stopping.
 
-    A run whose last checkpoint is damaged is not complete: it resumes from the one before.
+    A run whose last checkpoint is damaged is not: it resumes from the one before.
     """
     checkpoints = Checkpoints(workdir)
     newest = max(checkpoints.steps(), default=0)
@@ -207,6 +214,18 @@ def check_same_text(text: Hashes, workdir: Path) -> None:
                 f"Put it back, or begin a new run with what this one has learned: "
                 f"config.train.init_from={workdir} in another workdir"
             )
+
+
+def check_same_vocabulary(
+    config: Config, corpora: list[Corpus], content: str, own: Vocabularies, workdir: Path
+) -> None:
+    """Raise `UserError` if the config names other vocabulary files, with another content."""
+    names = ("vocabulary", "source_vocabulary")
+    before = rundir.config_of(workdir).data
+    changed = [n for n in names if getattr(config.data, n) != getattr(before, n)]
+    if changed and make_vocabularies(corpora, content, config.data).hash != own.hash:
+        reason = f"is not the vocabulary that the run in {workdir} was trained with"
+        raise config.data.wrong(changed[0], reason)
 
 
 def describe(setup: TrainSetup, state: TrainState) -> str:

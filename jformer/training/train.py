@@ -3,13 +3,16 @@
 import contextlib
 import os
 from pathlib import Path
+from typing import Any
+
+import jax
 
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Corpus, Split
 from jformer.data.pipeline import open_data
 from jformer.errors import Stopped, explaining_out_of_memory
-from jformer.rundir import create, locked
+from jformer.rundir import SERVED, create, locked, write_results
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.clock import Clock
@@ -18,14 +21,19 @@ from jformer.training.likelihood import pairs_beyond
 from jformer.training.loop import loop
 from jformer.training.monitor import Monitor, OnMetrics, Profile
 from jformer.training.processes import is_first
+from jformer.training.restore import describe_parameters
+from jformer.training.retention import averaged
 from jformer.training.setup import (
+    TrainSetup,
     advice_on_memory,
     describe,
     is_complete,
+    is_trained,
     prepare,
     restore_or_init,
     write_run_files,
 )
+from jformer.training.step import TrainState
 from jformer.training.stopping import SAVE, StopHandler
 from jformer.training.trial import try_own_parts
 
@@ -76,11 +84,16 @@ def train(
                 # After all that can be a mistake of the user.
                 write_run_files(config, setup.vocabularies, workdir)
                 step, seconds = int(state.step), position["seconds"]
+                undecided = is_trained(config, workdir)  # killed after its last checkpoint
                 monitor = Monitor(config, workdir, step, mesh, clock, seconds, on_metrics)
             say(describe(setup, state))
             minutes, closing = config.train.checkpoint_minutes, contextlib.closing
             with closing(monitor), closing(profiler), StopHandler(minutes) as stop:
-                step, request = loop(setup, state, position, checkpoints, stop, monitor, profiler)
+                request = 0
+                if not undecided:
+                    ended = loop(setup, state, position, checkpoints, stop, monitor, profiler)
+                    state, request = ended
+                    step = int(state.step)
                 with clock("checkpoints"):
                     checkpoints.finish(step)
                 if monitor.failure:
@@ -89,4 +102,36 @@ def train(
                 request = max(request, stop.request)  # a signal may come while the last is saved
                 if request > SAVE:
                     raise Stopped(request - SAVE)
+                with clock("evaluation"):
+                    choose_served(setup, state, checkpoints)
     return scored
+
+
+def choose_served(setup: TrainSetup, state: TrainState, checkpoints: Checkpoints) -> None:
+    """Record in results.json whether the average or the last checkpoint is served.
+
+    It is the one with the lower NLL on the validation split. Early in training, the average of
+    Section 6.1 is of parameters that differ too much, and far worse than any of them.
+    """
+    train, step, moving = setup.config.train, int(state.step), state.ema is not None
+    steps = [step] if moving else averaged(checkpoints.steps(), True, train)
+    served: dict[str, Any] = {"checkpoint": "last", "step": step}
+    if moving or steps != [step]:
+        average = state.ema if moving else checkpoints.params(steps, placed_as(state.params))
+        nll = {"average": setup.likelihood(average), "last": setup.likelihood(state.params)}
+        served["validation_nll"] = {name: scores["nll"] for name, scores in nll.items()}
+        of_average, of_last = served["validation_nll"].values()
+        if of_average <= of_last:
+            served["checkpoint"] = "average"
+        better = "better" if of_average <= of_last else "worse"
+        say(
+            f"served      {served['checkpoint']}: {describe_parameters(steps, moving)} has "
+            f"validation nll {of_average:.3f}, {better} than {of_last:.3f} of the last checkpoint"
+        )
+    if is_first():
+        write_results(setup.workdir, SERVED, served)
+
+
+def placed_as(tree: Any) -> Any:
+    """Return the shapes of a tree of arrays, with their dtypes and shardings."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)

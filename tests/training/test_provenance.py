@@ -14,9 +14,11 @@ import time
 import pytest
 
 import jformer
+from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
 from jformer.main import main
 from jformer.training.checkpoint import Checkpoints
+from jformer.training.provenance import source_hash
 from tests.conftest import number_words, small_flags, write_split
 
 pytestmark = pytest.mark.process
@@ -56,6 +58,40 @@ def test_a_run_does_not_go_on_with_other_text(
     assert Checkpoints(workdir).steps() == [9, 12]
 
 
+def test_a_run_resumes_with_text_that_has_moved_and_under_another_name(
+    trained_workdir, corpus, tmp_path, capsys
+):
+    """And with another test set: the hash of the text decides whether it is another run."""
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    write_split(corpus / "new_test", number_words(430, 435))
+    moved = [f"--config.data.test={corpus / 'new_test'}", "--config.name=renamed"]
+    flags = [*small_flags(corpus, workdir), *moved, "--config.train.steps=15"]
+    assert main(["jformer", *flags]) == 0
+    told = capsys.readouterr()
+    assert "resuming from step 12" in told.err
+    assert "scoring test: 5 pairs" in told.err
+    config = json.loads((workdir / "config.json").read_text())
+    assert config["data"]["train"] == str(corpus / "train")
+    assert jformer.load(workdir).step == 15
+
+
+def test_a_run_resumes_with_a_vocabulary_that_has_moved_and_with_no_other(corpus, tmp_path, capsys):
+    for name, text in (("a", "one two three"), ("other", "uno due tre")):
+        Vocabulary.train([text] * 9, 270).save(tmp_path / f"{name}.json")
+    shutil.copy(tmp_path / "a.json", tmp_path / "moved.json")
+
+    def train(name, steps):
+        vocabulary = f"--config.data.vocabulary={tmp_path / name}"
+        more = [vocabulary, f"--config.train.steps={steps}", "--config.train.average_checkpoints=1"]
+        return main(flags_of(corpus, tmp_path / "run", *more))
+
+    assert train("a.json", 3) == 0
+    assert train("moved.json", 6) == 0
+    assert train("other.json", 9) == 2
+    assert f"config.data.vocabulary={tmp_path / 'other.json'}" in capsys.readouterr().err
+    assert Checkpoints(tmp_path / "run").steps()[-1] == 6
+
+
 def test_versions_and_devices_stand_in_every_checkpoint_and_beside_every_score(trained_workdir):
     with Checkpoints(trained_workdir) as checkpoints:
         recorded = [checkpoints.metadata(step)["versions"] for step in checkpoints.steps()]
@@ -80,8 +116,51 @@ def test_a_resume_under_another_version_says_which(
     flags = [*small_flags(corpus_directory, workdir), "--config.train.steps=13"]
     assert main(["jformer", *flags, "--config.train.scored=validation"]) == 0
     (line,) = (x for x in capsys.readouterr().err.splitlines() if x.startswith("versions"))
-    assert f"optax {own('optax')}, now 9.9.9: the bits of an undisturbed run are not" in line
+    assert f"optax {own('optax')}, now 9.9.9" in line
     assert "jax " not in line  # which has not changed
+
+
+def test_a_comment_or_a_docstring_is_the_same_source_and_any_code_is_another(tmp_path):
+    package = tmp_path / "package"
+    (package / "part").mkdir(parents=True)
+    (package / "part" / "__init__.py").touch()
+
+    def hashed(text):
+        (package / "a.py").write_text(text)
+        return source_hash.__wrapped__(package)
+
+    hashes = {
+        hashed(f"{doc}def f(x):{inner}\n    return x + 1{comment}\n")
+        for doc in ("", '"""A module."""\n\n')
+        for inner in ("", '\n    """Add one."""')
+        for comment in ("", "  # the next one")
+    }
+    assert len(hashes) == 1
+    assert hashed("def f(x):\n    return x + 2\n") not in hashes
+    (package / "a.py").rename(package / "b.py")
+    assert hashed("def f(x):\n    return x + 1\n") not in hashes
+
+
+def test_edited_code_is_named_beside_stored_scores_and_when_a_run_resumes(
+    trained_workdir, corpus_directory, tmp_path
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    package = shutil.copytree("jformer", tmp_path / "edited" / "jformer")
+    shutil.copytree("configs", tmp_path / "edited" / "configs")
+    loss = package / "training" / "loss.py"
+    flags = small_flags(corpus_directory, workdir)
+
+    def lines_about_source(*more):
+        command = [sys.executable, "-m", "jformer.main", *flags, *more]
+        result = subprocess.run(command, capture_output=True, text=True, cwd=package.parent)
+        assert result.returncode == 0, result.stderr
+        return [line for line in result.stderr.splitlines() if re.search(r"source \w+, now", line)]
+
+    loss.write_text("# A comment.\n" + loss.read_text())
+    assert lines_about_source() == []
+    loss.write_text(loss.read_text() + "\nEDITED = True\n")
+    assert len(lines_about_source()) == 1  # the scores of `test` are of the code before
+    assert len(lines_about_source("--config.train.steps=13")) == 1
 
 
 @pytest.mark.parametrize(
@@ -184,7 +263,7 @@ def test_a_complete_run_whose_last_checkpoint_is_damaged_is_trained_on_from_the_
     damaged = tmp_path / "run" / "checkpoints" / "12" / "params" / "_sharding"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"_sharding.*; checkpoint=average needs it, .* of 9, 12$"):
-        jformer.load(tmp_path / "run")
+        jformer.load(tmp_path / "run", "average")
     assert main(flags) == 0
     told = capfd.readouterr()
     assert "moved to" in told.err

@@ -55,17 +55,10 @@ def test_parameters_are_those_of_the_checkpoints_that_were_asked_for(
     assert run.step == steps[-1]
 
 
-def test_the_average_is_what_is_loaded_by_default(trained_workdir):
-    expected = jformer.load(trained_workdir, "average")
-    assert_same(jformer.load(trained_workdir).params, expected.params)
-    last = jformer.load(trained_workdir, "last").params
-    assert not np.array_equal(last["embedding"], expected.params["embedding"])
-
-
 def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
     copy = shutil.copytree(trained_workdir, tmp_path / "copy")
     shutil.copytree(copy / "checkpoints" / "9", copy / "checkpoints" / "6")
-    run = jformer.load(copy)
+    run = jformer.load(copy, "average")
     assert run.config.train.average_checkpoints == 2
     assert_same(run.params, mean(*(saved(trained_workdir, "params", step) for step in (9, 12))))
 
@@ -81,7 +74,7 @@ def test_the_best_is_a_checkpoint_of_its_own(trained_workdir):
     [
         (
             "lats",
-            r"checkpoint 'lats' is unknown; there are average, last, best, a step, or several",
+            r"checkpoint 'lats' is unknown; .*\baverage, last, best\b",
         ),
         ("", "checkpoint '' is unknown"),
         ("9,", "checkpoint '9,' is unknown"),
@@ -176,7 +169,7 @@ def test_a_new_run_begins_with_the_parameters_of_another_and_nothing_else_of_it(
     own = task.create(task.params_key)
     with Checkpoints(tmp_path, task.config.train) as checkpoints:
         state, position = restore_or_init(task, checkpoints)
-    theirs = jformer.load(trained_workdir, suffix[1:] or "average")
+    theirs = jformer.load(trained_workdir, suffix[1:] or "served")
     assert_same(state.params, theirs.params)
     assert_same(state.ema, theirs.params)
     assert int(state.step) == 0

@@ -20,7 +20,7 @@ from jformer.errors import UserError
 from jformer.main import main
 from jformer.rundir import locked
 from jformer.training.checkpoint import Checkpoints
-from jformer.training.setup import check_same_config, describe, is_complete
+from jformer.training.setup import check_same_config, describe, is_trained
 from tests.conftest import small_config, small_flags
 
 pytestmark = pytest.mark.process
@@ -186,8 +186,8 @@ def test_a_log_that_is_missing_or_torn_does_not_keep_a_run_from_going_on(decayin
     config, workdir = decaying
     if content is not None:
         (workdir / "metrics.jsonl").write_text(content)
-    assert is_complete(config, workdir)
-    assert not is_complete(changed(config, "train", steps=13), workdir)
+    assert is_trained(config, workdir)
+    assert not is_trained(changed(config, "train", steps=13), workdir)
 
 
 @pytest.fixture(scope="module")

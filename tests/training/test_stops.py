@@ -47,7 +47,7 @@ def served(workdir):
     run = jformer.load(workdir)
     scores = json.loads((workdir / "results.json").read_text())
     for split in scores.values():
-        split.pop("seconds")
+        split.pop("seconds", None)
     return run.params, run.step, run.translate(SENTENCES), scores, checkpoints_of(workdir)
 
 
