@@ -49,7 +49,17 @@ MAY_CHANGE = (
     "parallel.",
     "decode.",
 )
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "babel",  # words the phrases of other languages than English and German
+    "tokenizers",
+    "sacrebleu",
+)
 
 Hashes = list[tuple[str, str]]  # name of a text file, hash of its content
 

@@ -1,14 +1,17 @@
 """The built-in corpus: deterministic, parallel in any two locales, and honest about its splits."""
 
+import datetime
 import json
 import random
 import re
 import subprocess
 import sys
+import types
 
 import babel
 import pytest
 
+from jformer.config import DataConfig
 from jformer.data.locales import STORED, BabelLocale, StoredLocale, open_locales
 from jformer.data.phrases import (
     HELD_OUT_SHARE,
@@ -20,6 +23,7 @@ from jformer.data.phrases import (
     split_names,
     tidy,
 )
+from jformer.data.pipeline import open_corpora
 from jformer.errors import UserError
 from tests.data import make_cldr
 
@@ -121,6 +125,28 @@ def test_any_two_locales_have_a_corpus(source, target):
         "test_unseen_names": pytest.approx(50, abs=2),
     }
     assert all(texts[0] and all(texts[0]) and all(texts[1]) for texts in splits.values())
+
+
+def test_a_corpus_does_not_depend_on_todays_date(monkeypatch):
+    """Currencies go out of use, and Babel asks the calendar which do."""
+    expected = make_splits("sv", "ja", 1000, seed=0)
+
+    class Earlier(datetime.date):
+        @classmethod
+        def today(cls):
+            return cls(1995, 1, 1)
+
+    earlier = types.SimpleNamespace(date=Earlier, datetime=datetime.datetime)
+    monkeypatch.setattr("babel.numbers.datetime", earlier)
+    assert make_splits("sv", "ja", 1000, seed=0) == expected
+
+
+def test_a_corpus_that_depends_on_babel_has_babels_version_in_its_name():
+    """A resumed run names the corpus that has changed, and so the cause."""
+    for target, named in (("sv", True), ("de", False)):
+        data = DataConfig(name="phrases", target_language=target, phrases=1000)
+        place = open_corpora(data, seed=0)["train"][0].places[0]
+        assert (babel.__version__ in place) == named
 
 
 def test_a_locale_that_cldr_lacks_is_named():
