@@ -22,6 +22,7 @@ class StoredLocale:
 
     def __init__(self, name: str) -> None:
         stored = read_cldr()
+        self.name = name
         self.digits: dict[str, int] = stored["digits"]
         self.words: dict[str, Any] = stored["locales"][name]
         self.territories: dict[str, str] = self.words["territories"]
@@ -101,6 +102,7 @@ class BabelLocale:
                 f"CLDR has no locale {name!r}: set config.data.source_language and "
                 f"config.data.target_language to codes such as en, de or pt_BR ({error})"
             ) from error
+        self.name = name
         self.babel: Any = babel
         self.territories: dict[str, str] = dict(self.locale.territories)
         self.languages: dict[str, str] = dict(self.locale.languages)

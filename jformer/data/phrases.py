@@ -99,7 +99,10 @@ def shared_names(source: Locale, target: Locale) -> Names:
         "units": sorted(set(source.units) & set(target.units)),
     }
     if min(len(names[sort]) for sort in NAMED) < 20:
-        raise UserError("CLDR names too little in these two locales for a corpus of phrases")
+        raise UserError(
+            f"CLDR has too few names in both {source.name} and {target.name} for a corpus of "
+            f"phrases: set config.data.source_language and config.data.target_language to others"
+        )
     return names
 
 
