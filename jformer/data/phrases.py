@@ -1,35 +1,32 @@
-"""The embedded corpus: phrases of Unicode's CLDR, rendered in two locales by Babel.
+"""The built-in corpus: phrases of Unicode's CLDR in two locales.
 
 It consists of dates, times, durations, quantities, amounts of money, territories, languages (with
-or without a territory), and lists of these. No text is stored here: a *kind* draws a value, and
-CLDR words it in both locales. So the corpus needs no network, exists for any two locales, and is
-a function of the seed.
+or without a territory), and lists of these. A *kind* draws a value, and both locales word it. So
+the corpus needs no network, and exists for any two locales. English and German are stored: their
+corpus is a function of the seed, the number and the languages. That of any other two locales
+depends on the version of Babel as well.
 
 Scores on it show whether a Transformer trains and decodes, not how well it would translate text.
 """
 
 import collections
 import datetime
+import importlib.metadata
 import random
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import babel
-import babel.dates
-import babel.lists
-import babel.numbers
-import babel.units
-
+from jformer.data.locales import STORED, Locale, open_locales
 from jformer.errors import UserError
 
-Render = Callable[..., str]  # words a value, given `locale=`
+Render = Callable[[Locale], str]  # words a value
 Names = dict[str, list[str]]  # CLDR's codes of territories, languages, currencies and units
 
 NAMED = ("territories", "languages", "currencies")  # sorts with some names held out
 HELD_OUT_SHARE = 0.05
 SPLIT_PAIRS = 1000  # in each of validation, test and test_unseen_names, at most
+UNITS_OF_TIME = ("year", "month", "week", "day", "hour", "minute", "second")
 
 
 def make_splits(
@@ -40,7 +37,7 @@ def make_splits(
     No source phrase is in two splits. `test` holds new combinations of names seen in training;
     every phrase of `test_unseen_names` has a name that no training phrase has.
     """
-    locales = parse_locale(source), parse_locale(target)
+    locales = open_locales(source, target)
     rng = random.Random(f"{seed} {source} {target}")
     common, held_out = split_names(shared_names(*locales), rng)
     unseen_names = "|".join(map(re.escape, names_of(held_out, locales[0])))
@@ -53,7 +50,7 @@ def make_splits(
         # Bounded, because small inventories run out of new phrases.
         for _ in range(4 * wanted):
             phrase = draw_phrase(rng, names, kinds)
-            source_text, target_text = (tidy(phrase(locale=locale)) for locale in locales)
+            source_text, target_text = (tidy(phrase(locale)) for locale in locales)
             if accept(source_text) and source_text not in targets_of:
                 drawn.append(source_text)
             if targets_of.setdefault(source_text, target_text) != target_text:
@@ -75,14 +72,10 @@ def make_splits(
     return {name: (texts, [targets_of[s] for s in texts]) for name, texts in clear.items()}
 
 
-def parse_locale(name: str) -> babel.Locale:
-    try:
-        return babel.Locale.parse(name.replace("-", "_"))
-    except (babel.UnknownLocaleError, ValueError) as error:
-        raise UserError(
-            f"CLDR has no locale {name!r}: set config.data.source_language and "
-            f"config.data.target_language to codes such as en, de or pt_BR ({error})"
-        ) from error
+def maker(source: str, target: str) -> str:
+    """Return what to add to the name of a corpus whose text depends on the version of Babel."""
+    stored = source in STORED and target in STORED
+    return "" if stored else f" (Babel {importlib.metadata.version('babel')})"
 
 
 def tidy(text: str) -> str:
@@ -90,7 +83,7 @@ def tidy(text: str) -> str:
     return re.sub("[\u00a0\u202f\u2009]", " ", text)
 
 
-def shared_names(source: babel.Locale, target: babel.Locale) -> Names:
+def shared_names(source: Locale, target: Locale) -> Names:
     """Return the codes with a name in both locales, except ambiguous names of the source."""
     uses = collections.Counter([*source.territories.values(), *source.languages.values()])
 
@@ -99,24 +92,17 @@ def shared_names(source: babel.Locale, target: babel.Locale) -> Names:
         both = names.keys() & getattr(target, sort).keys()
         return sorted(c for c in both if re.fullmatch(pattern, c) and uses[names[c]] <= 1)
 
-    def in_words(unit: str) -> bool:
-        """Return whether both locales word a unit; Babel falls back to CLDR's code."""
-        return all(
-            unit not in babel.units.format_unit(2, unit, locale=locale)
-            for locale in (source, target)
-        )
-
-    territories = shared("territories", "[A-Z]{2}")
-    in_use = {c for t in territories for c in babel.numbers.get_territory_currencies(t)}
-    units = filter(in_words, source.unit_display_names.keys() & target.unit_display_names.keys())
     names = {
-        "territories": territories,
+        "territories": shared("territories", "[A-Z]{2}"),
         "languages": shared("languages", "[a-z]{2}"),
-        "currencies": [c for c in shared("currencies", "[A-Z]{3}") if c in in_use],
-        "units": sorted(units),
+        "currencies": shared("currencies", "[A-Z]{3}"),
+        "units": sorted(set(source.units) & set(target.units)),
     }
     if min(len(names[sort]) for sort in NAMED) < 20:
-        raise UserError(f"CLDR names too little in {source} and {target} for a corpus of phrases")
+        raise UserError(
+            f"CLDR has too few names in both {source.name} and {target.name} for a corpus of "
+            f"phrases: set config.data.source_language and config.data.target_language to others"
+        )
     return names
 
 
@@ -130,7 +116,7 @@ def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:
     return common, held_out
 
 
-def names_of(names: Names, locale: babel.Locale) -> list[str]:
+def names_of(names: Names, locale: Locale) -> list[str]:
     return [tidy(getattr(locale, sort)[code]) for sort in NAMED for code in names[sort]]
 
 
@@ -139,12 +125,8 @@ def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
     parts = [rng.choice(kinds)(rng, names) for _ in range(rng.choice((1, 1, 1, 2)))]
     if len(parts) == 1:
         return parts[0]
-    style: Any = rng.choice(("standard", "or"))
-
-    def both(locale: babel.Locale) -> str:
-        return babel.lists.format_list([part(locale=locale) for part in parts], style, locale)
-
-    return both
+    style = rng.choice(("standard", "or"))
+    return lambda locale: locale.both([part(locale) for part in parts], style)
 
 
 # Kinds: the value is drawn before the locale is known, so that both sides mean the same.
@@ -163,31 +145,29 @@ def draw_number(rng: random.Random) -> float:
 def date(rng: random.Random, names: Names) -> Render:
     # Not medium: in May one locale writes it like long while another does not.
     day, style = draw_moment(rng), rng.choice(("short", "long", "full"))
-    return partial(babel.dates.format_date, day, style)
+    return lambda locale: locale.moment("date", day, style)
 
 
 def time(rng: random.Random, names: Names) -> Render:
     moment, style = draw_moment(rng), rng.choice(("short", "medium"))
-    say = rng.choice((babel.dates.format_time, babel.dates.format_datetime))
-    return partial(say, moment, style)
+    kind = rng.choice(("time", "datetime"))
+    return lambda locale: locale.moment(kind, moment, style)
 
 
 def duration(rng: random.Random, names: Names) -> Render:
-    unit, seconds = rng.choice(babel.dates.TIMEDELTA_UNITS)
-    delta = datetime.timedelta(seconds=seconds * rng.choice((-1, 1)) * rng.randrange(1, 13))
-    say: Render = babel.dates.format_timedelta
-    return partial(say, delta, unit, threshold=99, add_direction=True)
+    unit, sign, number = rng.choice(UNITS_OF_TIME), rng.choice((-1, 1)), rng.randrange(1, 13)
+    return lambda locale: locale.from_now(sign * number, unit)
 
 
 def quantity(rng: random.Random, names: Names) -> Render:
     number, unit = draw_number(rng), rng.choice(names["units"])
-    return partial(babel.units.format_unit, number, unit, "long")
+    return lambda locale: locale.quantity(number, unit)
 
 
 def money(rng: random.Random, names: Names) -> Render:
     number, currency = draw_number(rng), rng.choice(names["currencies"])
-    style: Any = rng.choice(("standard", "name"))
-    return partial(babel.numbers.format_currency, number, currency, format_type=style)
+    style = rng.choice(("standard", "name"))
+    return lambda locale: locale.money(number, currency, style)
 
 
 def name(sort: str, rng: random.Random, names: Names) -> Render:
@@ -199,9 +179,9 @@ territory, language = partial(name, "territories"), partial(name, "languages")
 
 
 def language_of_territory(rng: random.Random, names: Names) -> Render:
-    """Draw a language with a territory, rendered as Babel writes the name of a locale."""
+    """Draw a language with a territory, written like the name of a locale."""
     spoken, where = language(rng, names), territory(rng, names)
-    return lambda locale: f"{spoken(locale=locale)} ({where(locale=locale)})"
+    return lambda locale: f"{spoken(locale)} ({where(locale)})"
 
 
 NAMED_KINDS = [territory, language, language_of_territory, money]

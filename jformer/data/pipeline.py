@@ -54,7 +54,8 @@ def open_corpora(
         splits = {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
     elif data.name == "phrases":
         made = phrases.make_splits(*languages, data.phrases, seed)
-        splits = {name: [in_memory(name, Split(*texts))] for name, texts in made.items()}
+        maker = phrases.maker(*languages)
+        splits = {name: [in_memory(name + maker, Split(*texts))] for name, texts in made.items()}
     elif data.directory:
         splits = open_folder(data, with_train)
     else:

@@ -24,7 +24,17 @@ from jformer.rundir import CONFIG, VOCABULARY
 from jformer.schema import flatten, walk
 from jformer.version import __version__
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "babel",  # words the phrases of other languages than English and German
+    "tokenizers",
+    "sacrebleu",
+)
 
 Hashes = list[tuple[str, str]]  # name of a text file, hash of its content
 

@@ -100,7 +100,10 @@ def test_versions_and_devices_stand_in_every_checkpoint_and_beside_every_score(t
         assert versions["jformer"] == jformer.__version__
         assert versions["backend"] == "cpu"
         assert versions["device"] == "cpu"
-        for name in ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy"):
+        for name in (
+            "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "babel", "tokenizers",
+            "sacrebleu",
+        ):  # fmt: skip
             assert versions[name] == importlib.metadata.version(name)
         assert versions["python"].startswith("3.")
 
