@@ -14,6 +14,7 @@ from jformer.config import Config
 from jformer.console import say
 from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
+from jformer.evaluation.scores import TOKENIZERS, tokenizer_for
 from jformer.model.transformer import Transformer
 from jformer.plugins import find_parts, tell_changed
 from jformer.rundir import config_to_open
@@ -61,6 +62,7 @@ class Restored:
     model: Transformer
     params: Any
     step: int
+    bleu_tokenizer: str  # sacreBLEU's, see evaluation/scores.py
 
 
 def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restored:
@@ -92,7 +94,14 @@ def restore(workdir: Path, which: str = "average", plugins: str = "") -> Restore
         raise CorruptCheckpointError(
             f"{error}; checkpoint={which} needs it, and takes another step, too, of {others}"
         ) from error
-    return Restored(workdir, which, config, vocabularies, model, params, steps[-1])
+    tokenizer = bleu_tokenizer(config, checkpoints)
+    return Restored(workdir, which, config, vocabularies, model, params, steps[-1], tokenizer)
+
+
+def bleu_tokenizer(config: Config, checkpoints: Checkpoints) -> str:
+    """Return the tokenizer of a run's BLEU: that in its checkpoints, or one chosen here and now."""
+    stored = checkpoints.newest_position().get("bleu_tokenizer")
+    return stored if stored in TOKENIZERS else tokenizer_for(config.data.target_language)
 
 
 def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
