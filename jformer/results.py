@@ -20,7 +20,7 @@ from jformer.errors import UserError
 from jformer.evaluation.bracketing import bracketing, compare_trees
 from jformer.evaluation.compare import compare
 from jformer.evaluation.named_sets import open_test_set
-from jformer.evaluation.scores import METRICS, REPORTED, by_length, score
+from jformer.evaluation.scores import METRICS, REPORTED, by_length, check_tokenizer, score
 from jformer.plugins import plugin_hashes
 from jformer.run import Run, Translation
 from jformer.training.loss import perplexity
@@ -97,8 +97,9 @@ def score_test_set(
     if test.trees:
         scores = parsing_scores(found, test, run.config)
     else:
-        scores = score(outputs, test.references, run.config.data.target_language)
-        scores["by_length"] = by_length(test.sources, outputs, test.references)
+        language, tokenizer = run.config.data.target_language, run.bleu_tokenizer
+        scores = score(outputs, test.references, language, tokenizer)
+        scores["by_length"] = by_length(test.sources, outputs, test.references, tokenizer)
     scores |= perplexity_of(run, test)
     if against is not None:
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
@@ -107,7 +108,9 @@ def score_test_set(
             trees = as_trees(outputs), as_trees(others)
             scores["against"] = compare_trees(*trees, test.trees, names)
         else:
-            scores["against"] = compare(outputs, others, test.references, names)
+            scores["against"] = compare(
+                outputs, others, test.references, names, language, tokenizer
+            )
     scores |= {"seconds": round(seconds, 1), "versions": versions(run.config.plugins)}
     scores |= identity(run, test)
     return scores, outputs
@@ -131,6 +134,7 @@ def score_all(
     run: Run, tests: dict[str, TestSet], against: Run | None = None
 ) -> dict[str, dict[str, Any]]:
     """Translate and score each test set, print some translations, and store the scores."""
+    check_tokenizer(run.bleu_tokenizer)
     scores = {}
     for name, test in tests.items():
         number = len(test.sources)
@@ -208,8 +212,8 @@ def made_by(run: Run) -> dict[str, Any]:
 
 
 def identity(run: Run, test: TestSet) -> dict[str, Any]:
-    """Return what a stored score is valid for: the model with its search, and the text."""
-    return {**made_by(run), "text_sha256": test.sha256}
+    """Return what a stored score is valid for: the model, its search, the text and the words."""
+    return {**made_by(run), "text_sha256": test.sha256, "bleu_tokenizer": run.bleu_tokenizer}
 
 
 def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str, Any]:

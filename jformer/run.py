@@ -25,6 +25,7 @@ from jformer.decoding.lexicon import check_terms
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError, check_strings, check_type
+from jformer.evaluation.scores import check_tokenizer
 from jformer.schema import replaced
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
@@ -117,7 +118,15 @@ class Run(Restored):
             if terms or any(prefixes or ()):
                 raise UserError("prefixes and terms are for translations, and not for trees")
             sentences = [*map(escaped, sentences)]
-        found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line, terms)
+        found = hypotheses(
+            run.decoder,
+            self.vocabularies,
+            sentences,
+            prefixes,
+            first_line,
+            terms,
+            self.bleu_tokenizer,
+        )
         if not details:
             return run._with_trees(sentences, [[*map(translation_of, ones)] for ones in found])
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
@@ -177,6 +186,8 @@ class Run(Restored):
 
     @functools.cached_property
     def decoder(self) -> Decoder:
+        if self.config.decode.choose == "mbr" and self.config.decode.utility == "bleu":
+            check_tokenizer(self.bleu_tokenizer)
         members = (self, *self.others)
         for member in members:
             if member.config.model.most_positions < self.config.longest:

@@ -150,6 +150,28 @@ def test_two_checkpoints_are_compared_by_the_paired_bootstrap(evaluate, workdir,
     assert names[1] in table
 
 
+def test_more_pairs_than_the_paired_bootstrap_can_hold_are_scored_without_it(
+    workdir, pairs, monkeypatch, capfd
+):
+    for module in ("compare", "scores"):
+        monkeypatch.setattr(f"jformer.evaluation.{module}.MOST_PAIRS", 19)
+    flags = [f"--workdir={workdir}", f"--data={pairs}", "--checkpoint=300"]
+    capfd.readouterr()
+    assert main(["jformer", "evaluate", *flags, f"--against={workdir}@150"]) == 0
+    told = capfd.readouterr()
+    (line,) = (line for line in told.err.splitlines() if "significance" in line)
+    assert "20 pairs" in line
+    *table, last = told.out.splitlines()
+    scores = json.loads(last)
+    found = scores[str(pairs)]
+    for metric in ("bleu", "chrf", "ter"):
+        ours, theirs = found["against"][metric]["systems"]
+        assert ours["score"] == pytest.approx(found[metric])
+        assert f"{theirs['score']:.2f}" in "\n".join(table)
+        assert found["against"][metric]["p_value"] is None
+    assert read_results(workdir) == scores
+
+
 def test_perplexity_is_that_of_the_first_reference(evaluate, pairs, tmp_path):
     (tmp_path / "second").write_bytes(as_file(["nothing like it"] * 20))
     more = f"--references={tmp_path / 'second'}"
@@ -237,6 +259,7 @@ def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
     assert known_scores(run.with_decode(batch_size=7, read_ahead=3), tests) == own
     assert known_scores(run.with_decode(beam_size=1), tests) == {}
     assert known_scores(load(workdir, 9), tests) == {}
+    assert known_scores(dataclasses.replace(run, bleu_tokenizer="char"), tests) == {}
     assert known_scores(load(workdir, ensemble=[f"{workdir}@9"]), tests) == {}
     other_seed = jax.tree.map(lambda leaf: leaf + 1, run.params)  # trained anew in its place
     assert known_scores(dataclasses.replace(run, params=other_seed), tests) == {}

@@ -235,7 +235,7 @@ def test_results_hold_the_scores_of_the_test_split(trained_workdir):
     assert set(results["test"]) == {
         *SIGNATURES, *SIGNATURES.values(), "bleu_interval", "perplexity", "by_length", "step",
         "steps", "checkpoint", "ensemble", "seconds", "decode", "text_sha256", "params_sha256",
-        "versions",
+        "versions", "bleu_tokenizer",
     }  # fmt: skip
     assert results["test"]["step"] == 12
     assert results["test"]["perplexity"] > 1

@@ -11,9 +11,12 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 
-def mean_utilities(texts: Sequence[str], utility: str) -> np.ndarray:
-    """Return the mean `utility` (N,), `chrf` or `bleu`, of each text against the others."""
-    scores_NN = (chrf if utility == "chrf" else bleu)(texts)
+def mean_utilities(texts: Sequence[str], utility: str, tokenizer: str = "13a") -> np.ndarray:
+    """Return the mean `utility` (N,), `chrf` or `bleu`, of each text against the others.
+
+    `tokenizer` is sacreBLEU's, for `bleu`.
+    """
+    scores_NN = chrf(texts) if utility == "chrf" else bleu(texts, tokenizer)
     return (scores_NN.sum(axis=1) - np.diag(scores_NN)) / max(1, len(texts) - 1)
 
 
@@ -35,9 +38,9 @@ def chrf(texts: Sequence[str]) -> np.ndarray:
     return 100 * np.divide(above_NN, below_NN, where=below_NN > 0, out=np.zeros_like(above_NN))
 
 
-def bleu(texts: Sequence[str]) -> np.ndarray:
+def bleu(texts: Sequence[str], tokenizer: str = "13a") -> np.ndarray:
     """Return sacreBLEU's sentence BLEU (N, N) of each text with each as the reference."""
-    metric = BLEU(effective_order=True)
+    metric = BLEU(effective_order=True, tokenize=tokenizer)
     words = [metric.tokenizer(text.rstrip()).split() for text in texts]
     every = [matches(words, n) for n in range(1, metric.max_ngram_order + 1)]
     matches_NNn = np.stack([matches_NN for matches_NN, _ in every], axis=-1)

@@ -55,10 +55,12 @@ def translate(
     texts: Sequence[str],
     config: DecodeConfig,
     max_length: int,
+    bleu_tokenizer: str = "13a",
 ) -> list[str]:
     """Return the best output for each text."""
     decoder = Decoder((model,), (params,), config, max_length, config.batch_size)
-    return [best[0].text for best in hypotheses(decoder, vocabularies, texts)]
+    found = hypotheses(decoder, vocabularies, texts, bleu_tokenizer=bleu_tokenizer)
+    return [best[0].text for best in found]
 
 
 def hypotheses(
@@ -68,13 +70,15 @@ def hypotheses(
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
     terms: Sequence[Term] = (),
+    bleu_tokenizer: str = "13a",
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
     With `choose=mbr` it is one, the one with minimum Bayes risk of these, or where they are trees
     the consensus of `n_best` of each model. Each output begins with its prefix, and contains the
     target of each of the `terms` whose source its text has, unless the length limit comes first.
-    `first_line` is the line number of texts[0] in messages.
+    `first_line` is the line number of texts[0] in messages, and `bleu_tokenizer` cuts the words of
+    the utility `bleu`.
     """
     prefixes = prefixes or [""] * len(texts)
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms))
@@ -105,7 +109,8 @@ def hypotheses(
     if of_trees:
         joined = with_consensus(decoder, vocabularies, texts, joined)
     elif decoder.config.choose == "mbr":
-        joined = [[least_risky(ones, decoder.config.utility)] for ones in joined]
+        utility = decoder.config.utility
+        joined = [[least_risky(ones, utility, bleu_tokenizer)] for ones in joined]
     warn_of_missing([(joined[n][0].text, request) for n, _, request in asked], vocabularies)
     return joined
 
@@ -168,9 +173,10 @@ def as_texts(
     return result
 
 
-def least_risky(ones: list[Hypothesis], utility: str) -> Hypothesis:
+def least_risky(ones: list[Hypothesis], utility: str, bleu_tokenizer: str) -> Hypothesis:
     """Return the hypothesis that is most like all others, the first of equal ones."""
-    return ones[int(np.argmax(mean_utilities([one.text for one in ones], utility)))]
+    texts = [one.text for one in ones]
+    return ones[int(np.argmax(mean_utilities(texts, utility, bleu_tokenizer)))]
 
 
 def with_consensus(

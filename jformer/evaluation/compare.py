@@ -5,15 +5,24 @@ drawn with replacement; the seed is $SACREBLEU_SEED, or 12345. The p-value is th
 difference at least as large if both systems were equally good.
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from jformer.errors import UserError
-from jformer.evaluation.scores import MOST_PAIRS, SAMPLES, check_streams, interval
+from jformer.evaluation.scores import (
+    MOST_PAIRS,
+    SAMPLES,
+    check_streams,
+    interval,
+    ter_for,
+    tokenizer_for,
+)
+
+log = logging.getLogger(__name__)
 
 SIGNIFICANT = 0.05
 
@@ -23,17 +32,30 @@ def compare(
     theirs: Sequence[str],
     references: Sequence[Sequence[str]],
     names: tuple[str, str] = ("ours", "theirs"),
+    target_language: str = "en",
+    tokenizer: str = "",
 ) -> dict[str, dict[str, Any]]:
-    """Return a dict for each of `bleu`, `chrf` and `ter`.
+    """Return a dict for each of `bleu`, `chrf` and `ter`; see `score` for the last two arguments.
 
     Its keys are `systems`, `p_value`, `better`, `significant` and `signature`. `systems` holds the
     `name`, `score`, `mean` and `interval` (95 %) of ours, then of theirs. `better` is the name of
-    one of them, or empty where the scores are equal.
+    one of them, or empty where the scores are equal. More than `MOST_PAIRS` pairs are scored
+    without a test: `p_value`, `significant`, `mean` and `interval` are None.
     """
     check_streams(ours, [theirs, *references])
+    tokenizer = tokenizer or tokenizer_for(target_language)
+    metrics = {"bleu": BLEU(force=True, tokenize=tokenizer), "chrf": CHRF()}
+    if ter := ter_for(target_language):
+        metrics["ter"] = ter
     if len(ours) > MOST_PAIRS:
-        raise UserError(f"{len(ours):,} pairs to compare on; at most {MOST_PAIRS:,} fit in memory")
-    metrics = {"bleu": BLEU(force=True), "chrf": CHRF(), "ter": TER()}
+        log.warning(
+            f"{len(ours):,} pairs are scored without the significance test, "
+            f"which holds at most {MOST_PAIRS:,} in memory"
+        )
+        return {
+            metric: untested(metric, scorer, (ours, theirs), references, names)
+            for metric, scorer in metrics.items()
+        }
     systems = list(zip(names, (ours, theirs), strict=True))
     test = PairedTest(systems, metrics, references, test_type="bs", n_samples=SAMPLES)
     signatures, columns = test()
@@ -43,6 +65,27 @@ def compare(
         metric: {**verdict_of(metric, names, pair), "signature": str(signature)}
         for metric, pair, signature in zip(metrics, results, signatures.values(), strict=True)
     }
+
+
+def untested(
+    metric: str,
+    scorer: Any,
+    outputs: tuple[Sequence[str], Sequence[str]],
+    references: Sequence[Sequence[str]],
+    names: tuple[str, str],
+) -> dict[str, Any]:
+    """Return the scores of two systems by a metric, and which is higher, without a test."""
+    systems = [
+        {
+            "name": name,
+            "score": scorer.corpus_score(output, references).score,
+            "mean": None,
+            "interval": None,
+        }
+        for name, output in zip(names, outputs, strict=True)
+    ]
+    found = verdict(systems, None, lower_is_better=metric == "ter")
+    return {**found, "signature": str(scorer.get_signature())}
 
 
 def verdict_of(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[str, Any]:
@@ -66,14 +109,14 @@ def verdict_of(metric: str, names: tuple[str, str], results: Sequence[Any]) -> d
 
 
 def verdict(
-    systems: Sequence[dict[str, Any]], p_value: float, lower_is_better: bool = False
+    systems: Sequence[dict[str, Any]], p_value: float | None, lower_is_better: bool = False
 ) -> dict[str, Any]:
-    """Return which of two systems is better, if any, and whether significantly."""
+    """Return which of two systems is better, if any, and whether significantly, if tested."""
     ours, theirs = (system["score"] for system in systems)
     first_is_better = ours < theirs if lower_is_better else ours > theirs
     return {
         "systems": [*systems],
         "p_value": p_value,
         "better": "" if ours == theirs else systems[0 if first_is_better else 1]["name"],
-        "significant": p_value < SIGNIFICANT,
+        "significant": None if p_value is None else p_value < SIGNIFICANT,
     }

@@ -1,9 +1,10 @@
 """Scores of plain-text hypotheses against references, each with its signature.
 
-sacreBLEU's BLEU on 13a words (cased and lowercased), its chrF and its TER are comparable between
-papers. Tokenised BLEU on Moses' words is for comparison with older results: with compounds split
-for the paper's Table 2, in lower case for the Multi30k literature. References are streams: one
-list per translator, each as long as the hypotheses.
+sacreBLEU's BLEU (cased and lowercased), its chrF and its TER are comparable between papers. BLEU
+uses sacreBLEU's tokenizer for the target language: in text without spaces 13a would take a sentence
+for a word, and a good translation would score 0. Tokenised BLEU on Moses' words is for comparison
+with older results: with compounds split for the paper's Table 2, in lower case for the Multi30k
+literature. References are streams: one list per translator, each as long as the hypotheses.
 """
 
 import dataclasses
@@ -57,20 +58,91 @@ MOST_PAIRS = 20_000  # for the bootstrap: sacreBLEU holds all samples at once, 5
 # Upper bounds of the groups that are scored apart, in words of the source.
 LONGEST = (10, 20, 30, 40, 60, math.inf)
 COMPOUND = re.compile(r"(\S)-(\S)")
+# Languages by the first part of their codes, which name files and so are not always ISO's: cn, jp.
+CHINESE = {"zh", "zho", "chi", "cmn", "cn", "yue", "wuu", "nan", "hak", "gan", "lzh"}
+JAPANESE, KOREAN = {"ja", "jpn", "jp"}, {"ko", "kor"}
+# Thai, Lao, Khmer, Burmese, Tibetan, Dzongkha.
+BY_CHARACTER = {"th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur"}
+BY_CHARACTER |= {"bo", "bod", "tib", "dz", "dzo"}
+WITHOUT_SPACES = CHINESE | JAPANESE | BY_CHARACTER
+TOKENIZERS = ("13a", "zh", "ja-mecab", "ko-mecab", "char")
+
+
+def language_of(code: str) -> str:
+    """Return the language of a locale: `de` of `de_AT`, `zh` of `zh-Hans`."""
+    return re.split("[-_]", code.lower())[0]
+
+
+def tokenizer_for(target_language: str) -> str:
+    """Return the name of sacreBLEU's tokenizer for a language, with the packages installed here.
+
+    A run asks once and keeps the answer, so that another machine does not change its BLEU.
+    """
+    language = language_of(target_language)
+    if language in CHINESE:
+        return "zh"
+    for languages, mecab in ((JAPANESE, "ja-mecab"), (KOREAN, "ko-mecab")):
+        if language in languages:
+            return mecab if is_installed(mecab) else "char"
+    return "char" if language in BY_CHARACTER else "13a"
+
+
+def is_installed(tokenizer: str) -> bool:
+    try:
+        BLEU(tokenize=tokenizer)
+    except (RuntimeError, AssertionError):  # no MeCab; another dictionary than sacreBLEU's
+        return False
+    return True
+
+
+def check_tokenizer(tokenizer: str) -> None:
+    """Raise `UserError` unless the packages of a tokenizer are installed."""
+    if not is_installed(tokenizer):
+        raise UserError(
+            f"BLEU of this run needs sacreBLEU's tokenizer {tokenizer}, which is not installed: "
+            f'pip install "sacrebleu[{tokenizer[:2]}]"'
+        )
+
+
+def ter_for(target_language: str) -> TER | None:
+    """Return TER with Chinese and Japanese cut into characters; None if it cannot find words."""
+    language = language_of(target_language)
+    if language in BY_CHARACTER:
+        return None
+    asian = language in WITHOUT_SPACES
+    return TER(normalized=asian, asian_support=asian)
 
 
 def score(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], target_language: str
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    target_language: str,
+    tokenizer: str = "",
 ) -> dict[str, Any]:
     """Return the scores and signatures of `SIGNATURES`, and the `bleu_interval`.
 
     The interval is [low, high] of `bleu` at 95 % by the bootstrap. More than `MOST_PAIRS` pairs
-    have none: it would be narrow anyway.
+    have none: it would be narrow anyway. `tokenizer` is by default the one for the language. Scores
+    of words between spaces are missing for a language that has none.
     """
     check_streams(hypotheses, references)
     plain = [hypotheses, *references]
-    # `de_AT` is tokenised as `de`. A language that Moses does not know gets English abbreviations.
-    language = re.split("[-_]", target_language)[0]
+    tokenizer = tokenizer or tokenizer_for(target_language)
+    samples = SAMPLES if len(hypotheses) <= MOST_PAIRS else 1
+    scores = {
+        **measure("bleu", BLEU(tokenize=tokenizer), plain, samples=samples),
+        **measure("bleu_lowercase", BLEU(True, force=True, tokenize=tokenizer), plain),
+        **measure("chrf", CHRF(), plain),
+    }
+    if ter := ter_for(target_language):
+        scores |= measure("ter", ter, plain)
+    if (language := language_of(target_language)) not in WITHOUT_SPACES:
+        scores |= moses_scores(plain, language)
+    return scores
+
+
+def moses_scores(plain: Sequence[Sequence[str]], language: str) -> dict[str, Any]:
+    """Return the scores on Moses' words; unknown languages get Moses' English abbreviations."""
     words = moses_words(plain, language)
     # Lower case before tokenising, as in the literature: Moses finds sentence ends by case.
     lowercase = moses_words([[line.lower() for line in stream] for stream in plain], language)
@@ -80,24 +152,23 @@ def score(
     done = {"tok": f"moses-{language}", "punctuation": "replaced"}
     done["sacremoses"] = importlib.metadata.version("sacremoses")
     return {
-        **measure("bleu", BLEU(), plain, samples=SAMPLES if len(hypotheses) <= MOST_PAIRS else 1),
-        **measure("bleu_lowercase", BLEU(lowercase=True, force=True), plain),
         **measure("bleu_moses", multi_bleu, words, done),
         **measure("bleu_moses_lowercase", multi_bleu, lowercase, {**done, "case": "lc"}),
         **measure("bleu_moses_compounds", multi_bleu, compounds, {**done, "compounds": "split"}),
-        **measure("chrf", CHRF(), plain),
-        **measure("ter", TER(), plain),
     }
 
 
-def bleu(hypotheses: Sequence[str], targets: Sequence[str]) -> float:
+def bleu(hypotheses: Sequence[str], targets: Sequence[str], tokenizer: str = "13a") -> float:
     """Return only the `bleu` of `score`, against one reference: cheap enough during training."""
     check_streams(hypotheses, [targets])
-    return BLEU(force=True).corpus_score(hypotheses, [targets]).score
+    return BLEU(force=True, tokenize=tokenizer).corpus_score(hypotheses, [targets]).score
 
 
 def by_length(
-    sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+    sources: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    tokenizer: str = "13a",
 ) -> list[dict[str, Any]]:
     """Return `words`, `pairs`, `bleu`, `chrf` and `length_ratio` of each group that has pairs.
 
@@ -117,7 +188,8 @@ def by_length(
         hypotheses_here, *references_here = (
             [stream[i] for i in lines] for stream in (hypotheses, *references)
         )
-        bleu = BLEU(force=True).corpus_score(hypotheses_here, references_here)
+        metric = BLEU(force=True, tokenize=tokenizer)
+        bleu = metric.corpus_score(hypotheses_here, references_here)
         groups.append(
             {
                 "words": f"{above + 1}+" if longest == math.inf else f"{above + 1}-{longest}",

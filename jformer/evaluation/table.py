@@ -56,9 +56,14 @@ def comparison_rows(split: str, against: dict[str, dict[str, Any]]) -> list[list
     names: list[str] = []
     for metric, told in against.items():
         names = [system["name"] for system in told["systems"]]
-        scores = [f"{cell(s['score'])} ({cell(s['interval'])})" for s in told["systems"]]
-        better = told["better"] if told["significant"] else "neither"
-        rows.append([METRICS[metric].label, *scores, f"{told['p_value']:.3f}", better])
+        if told["p_value"] is None:
+            scores, p_value = [cell(s["score"]) for s in told["systems"]], "-"
+            better = "not tested"
+        else:
+            scores = [f"{cell(s['score'])} ({cell(s['interval'])})" for s in told["systems"]]
+            p_value = f"{told['p_value']:.3f}"
+            better = told["better"] if told["significant"] else "neither"
+        rows.append([METRICS[metric].label, *scores, p_value, better])
     return [[f"{split}, paired bootstrap", *names, "p", "better, p < 0.05"], *rows]
 
 

@@ -12,6 +12,7 @@ from jformer.config import BOS, PAD, Config, write_config
 from jformer.console import say
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
+from jformer.evaluation.scores import tokenizer_for
 from jformer.files import sha256_of
 from jformer.interop import marian_models, pytorch
 from jformer.interop.weights import Weights, read_weights
@@ -167,7 +168,8 @@ def write_run(
     with locked(workdir):
         state = TrainState(np.int32(STEP), jax.tree.map(np.asarray, params), None)
         with Checkpoints(workdir, config.train) as checkpoints:
-            checkpoints.save(state, NEW, config, vocabularies.hash)
+            position = {**NEW, "bleu_tokenizer": tokenizer_for(config.data.target_language)}
+            checkpoints.save(state, position, config, vocabularies.hash)
             checkpoints.finish(STEP)
         vocabularies.save(workdir)
         write_config(config, workdir / CONFIG)

@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jformer.config import read_config, write_config
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError, import_extra
+from jformer.evaluation.scores import tokenizer_for
 from jformer.run import Run
 from jformer.training.restore import make_model, parameter_shapes
 
@@ -51,7 +52,8 @@ def read(folder: str | Path) -> Run:
     if wrong:
         raise UserError(f"{path}: {min(wrong)} is not as config.json asks for; export it again")
     params = unflatten_dict(arrays, sep="/")
-    return Run(folder, "safetensors", config, vocabularies, model, params, (step,))
+    tokenizer = tokenizer_for(config.data.target_language)
+    return Run(folder, "safetensors", config, vocabularies, model, params, (step,), tokenizer)
 
 
 def fits(array: Any, shape: tuple[int, ...] | None) -> bool:

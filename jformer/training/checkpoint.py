@@ -3,7 +3,8 @@
     params, optimizer_state   arrays
     ema                       arrays; only with a moving average of the parameters
     position                  JSON: the data iterator's state, hashes of the text, metric sums since
-                              the last log line, the best score, skipped steps and elapsed seconds
+                              the last log line, the best score, the tokenizer of BLEU, skipped
+                              steps and elapsed seconds
     metadata                  JSON: the config, the vocabulary's hash and the software versions
     SHA256SUMS                checksums of all these files, readable by `sha256sum -c`
 

@@ -103,6 +103,7 @@ def position_after(
         "skipped": guard.row,
         "seconds": monitor.seconds,
         "text": setup.text_hashes,
+        "bleu_tokenizer": setup.bleu_tokenizer,
         "ended": ended,
     }
 

@@ -15,6 +15,7 @@ from jformer.config import Config
 from jformer.console import say
 from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
+from jformer.evaluation.scores import TOKENIZERS, tokenizer_for
 from jformer.model.transformer import Transformer
 from jformer.plugins import find_parts, tell_changed
 from jformer.rundir import config_to_open, served_checkpoint
@@ -62,6 +63,7 @@ class Restored:
     model: Transformer
     params: Any
     steps: tuple[int, ...]  # whose mean they are
+    bleu_tokenizer: str  # sacreBLEU's, see evaluation/scores.py
 
     @property
     def step(self) -> int:
@@ -115,7 +117,14 @@ def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored
         raise CorruptCheckpointError(
             f"{error}; checkpoint={which} needs it, and takes another step, too, of {others}"
         ) from error
-    return Restored(workdir, which, config, vocabularies, model, params, tuple(steps))
+    tokenizer = bleu_tokenizer(config, checkpoints)
+    return Restored(workdir, which, config, vocabularies, model, params, tuple(steps), tokenizer)
+
+
+def bleu_tokenizer(config: Config, checkpoints: Checkpoints) -> str:
+    """Return the tokenizer of a run's BLEU: that in its checkpoints, or one chosen here and now."""
+    stored = checkpoints.newest_position().get("bleu_tokenizer")
+    return stored if stored in TOKENIZERS else tokenizer_for(config.data.target_language)
 
 
 def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:

@@ -20,6 +20,7 @@ from jformer.data.pipeline import make_batches
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
+from jformer.evaluation.scores import check_tokenizer
 from jformer.files import replace_file
 from jformer.model.transformer import Transformer
 from jformer.plugins import load_all
@@ -29,7 +30,12 @@ from jformer.training.likelihood import likelihood
 from jformer.training.optimizer import learning_rate, make_optimizer
 from jformer.training.processes import check_same
 from jformer.training.provenance import Hashes, changed_keys, changed_versions, check_config
-from jformer.training.restore import initial_params, make_model, run_and_checkpoint
+from jformer.training.restore import (
+    bleu_tokenizer,
+    initial_params,
+    make_model,
+    run_and_checkpoint,
+)
 from jformer.training.step import TrainState, create_state, make_train_step
 
 # The position of a new run, as checkpoints store it: no data read, no scores, no time passed.
@@ -48,6 +54,7 @@ class TrainSetup:
     report: Report
     text_hashes: Hashes  # of the training and validation text
     validation: Split
+    bleu_tokenizer: str  # sacreBLEU's, chosen when the run began
     likelihood: Callable[[Any], dict[str, float]]  # scores of parameters on `validation`
     model: Transformer
     rate: Callable[[int], Any]
@@ -77,7 +84,9 @@ def prepare(
     else:
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
         check_same_vocabulary(config, corpora, content, vocabularies, workdir)
-    check_same(config, text=[each for _, each in text], vocabulary=vocabularies.hash)
+    check_tokenizer(tokenizer := bleu_tokenizer(config, Checkpoints(workdir)))
+    facts = {"vocabulary": vocabularies.hash, "bleu_tokenizer": tokenizer}
+    check_same(config, text=[each for _, each in text], **facts)
     check_same_text(text, workdir)
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
     batches = make_batches(config, tokenized.pairs, trainable(tokenized, config.data), vocabularies)
@@ -98,6 +107,7 @@ def prepare(
         report=tokenized.report,
         text_hashes=text,
         validation=validation,
+        bleu_tokenizer=tokenizer,
         likelihood=likelihood(model, vocabularies, validation, config, mesh),
         model=model,
         rate=rate,

@@ -78,7 +78,13 @@ def score_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) 
     whole = multihost_utils.process_allgather(params, tiled=True)  # several may hold shards
     params = jax.device_put(whole, jax.local_devices()[0])
     outputs = translate(
-        setup.model, params, vocabularies, sources, config.decode, config.data.max_length
+        setup.model,
+        params,
+        vocabularies,
+        sources,
+        config.decode,
+        config.data.max_length,
+        setup.bleu_tokenizer,
     )
     if monitor.writes:
         rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
@@ -91,4 +97,4 @@ def score_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) 
     if config.data.name == "parsing":
         trees = [tree_of(*pair)[0] for pair in zip(outputs, map(str.split, sources), strict=True)]
         return {"f1": bracketing(trees, split.trees[:number])["f1"]}
-    return {"bleu": bleu(outputs, targets)}
+    return {"bleu": bleu(outputs, targets, setup.bleu_tokenizer)}

@@ -40,5 +40,12 @@ def test_a_utility_is_the_mean_over_the_others(utility):
     np.testing.assert_allclose(mean_utilities(TEXTS, utility), expected, rtol=0, atol=1e-9)
 
 
+def test_bleu_of_text_without_spaces_is_by_the_tokenizer_that_is_given():
+    texts = ["我有一只猫。", "我有一只狗。", "他有一只狗。"]
+    metric = BLEU(effective_order=True, tokenize="zh")
+    expected = [[metric.sentence_score(text, [other]).score for other in texts] for text in texts]
+    np.testing.assert_allclose(bleu(texts, "zh"), expected, rtol=0, atol=1e-9)
+
+
 def test_one_text_alone_has_the_utility_zero():
     assert mean_utilities(["Sofa"], "chrf").tolist() == [0.0]

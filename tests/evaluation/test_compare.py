@@ -88,7 +88,15 @@ def test_streams_that_do_not_fit_are_refused():
         compare(GOOD, BAD[1:], [REFERENCE])
 
 
-def test_more_pairs_than_fit_in_memory_are_refused(monkeypatch):
+def test_more_pairs_than_fit_in_memory_are_scored_without_a_test(monkeypatch, caplog):
+    tested = compare(GOOD, BAD, [REFERENCE])
     monkeypatch.setattr(module, "MOST_PAIRS", 66)
-    with pytest.raises(UserError, match="67 pairs to compare on; at most 66"):
-        compare(GOOD, BAD, [REFERENCE])
+    found = compare(GOOD, BAD, [REFERENCE])
+    assert [record.getMessage() for record in caplog.records if "67 pairs" in record.getMessage()]
+    for metric, verdict in found.items():
+        scores = [
+            [system["score"] for system in each[metric]["systems"]] for each in (found, tested)
+        ]
+        assert scores[0] == scores[1]
+        assert verdict["better"] == "ours"
+        assert (verdict["p_value"], verdict["significant"]) == (None, None)

@@ -1,0 +1,205 @@
+"""BLEU uses sacreBLEU's tokenizer for the target language, in all that scores or chooses by it."""
+
+import json
+
+import pytest
+import sacrebleu
+from sacrebleu.metrics import BLEU
+from sacrebleu.tokenizers import tokenizer_ja_mecab, tokenizer_ko_mecab
+from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
+
+import jformer
+from jformer.errors import UserError
+from jformer.evaluation.scores import score
+from jformer.main import main
+from jformer.rundir import read_metrics
+
+NUMERALS = str.maketrans("0123456789 ", "零一二三四五六七八九 ")
+SOURCES = [" ".join(str(n)) for n in range(10000, 10320)]
+TRAINING = [(line, line.translate(NUMERALS).replace(" ", "") + "。") for line in SOURCES]
+VALIDATION = TRAINING[::16]
+MECAB = {"ja": tokenizer_ja_mecab, "ko": tokenizer_ko_mecab}
+
+
+class FakeMecab(TokenizerChar):
+    """In place of MeCab, which the machine may not have: it cuts into characters."""
+
+    def signature(self):
+        return f"{self.language}-mecab-fake"
+
+
+def set_mecab(monkeypatch, language, installed):
+    """Install a fake MeCab for a language, or remove what there is."""
+    module, name = MECAB[language], f"Tokenizer{language.capitalize()}Mecab"
+    if installed:
+        monkeypatch.setattr(module, name, type(name, (FakeMecab,), {"language": language}))
+    else:
+        monkeypatch.setattr(module, "MeCab", None)
+
+
+def train(workdir, language, **keys):
+    """Train a run of seconds from digits to Chinese numerals, whatever the language is called."""
+    small = {
+        "data.target_language": language, "data.vocabulary_size": 300, "data.max_length": 48,
+        "data.num_buckets": 1, "data.tokenizer": "unigram", "model.num_layers": 1,
+        "model.d_model": 16, "model.d_ff": 24, "model.num_heads": 2, "train.batch_tokens": 256,
+        "train.steps": 2, "train.checkpoint_every": 2, "train.evaluate_every": 100,
+        "train.average_checkpoints": 1, "decode.beam_size": 2, "decode.max_extra_length": 5,
+    }  # fmt: skip
+    config = jformer.get_config("tiny:given", **(small | keys))
+    return jformer.train(config, TRAINING, VALIDATION, workdir)
+
+
+def write_pairs(folder, language):
+    for suffix, lines in zip(("en", language), zip(*VALIDATION, strict=True), strict=True):
+        (folder / f"pairs.{suffix}").write_text("".join(f"{line}\n" for line in lines))
+    return folder / "pairs"
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [
+        ("zh", "zh"), ("zh_CN", "zh"), ("zh-Hans", "zh"), ("zho_Hans", "zh"), ("cmn", "zh"),
+        ("yue", "zh"), ("ZH", "zh"), ("th", "char"), ("lo_LA", "char"), ("khm", "char"),
+        ("my", "char"), ("de", "13a"), ("en", "13a"), ("kab", "13a"), ("this", "13a"),
+    ],
+)  # fmt: skip
+def test_the_first_part_of_the_language_code_decides(language, tokenizer):
+    text = ["我有一只猫。", "今天天气很好。"]
+    assert f"|tok:{tokenizer}|" in score(text, [text], language)["signature"]
+
+
+@pytest.mark.parametrize("language", ["ja", "ko", "ja_JP", "kor"])
+def test_japanese_and_korean_use_mecab_if_it_is_installed_and_characters_otherwise(
+    monkeypatch, language
+):
+    text = ["猫が好き。", "고양이가 좋아요."]
+    set_mecab(monkeypatch, language[:2], installed=False)
+    assert "|tok:char|" in score(text, [text], language)["signature"]
+    set_mecab(monkeypatch, language[:2], installed=True)
+    assert f"|tok:{language[:2]}-mecab-" in score(text, [text], language)["signature"]
+
+
+@pytest.mark.parametrize("language", ["zh", "ja", "th", "my"])
+def test_good_text_without_spaces_has_no_score_that_says_it_is_bad(monkeypatch, language):
+    """A word between spaces would be a sentence, so that one other character makes it wrong."""
+    set_mecab(monkeypatch, "ja", installed=False)
+    references = ["今天天气很好我们去公园吧。", "她昨天买了三本书都很有意思。"]
+    outputs = ["今天天气很好我们去公园玩。", "她昨天买了五本书都很有意思。"]
+    found = score(outputs, [references], language)
+    scores = {name: found[name] for name in found if name.startswith(("bleu", "chrf"))}
+    assert scores.pop("bleu_interval")[0] > 50
+    assert min(scores.values()) > 50
+    assert found.get("ter", 0) < 20
+    assert ("ter" in found) == (
+        language in ("zh", "ja")
+    )  # TER cuts their characters, and no others
+
+
+def test_korean_has_spaces_and_keeps_all_scores():
+    assert {"ter", "bleu_moses"} <= score(["고양이가 좋아요."], [["고양이가 좋아요."]], "ko").keys()
+
+
+@pytest.fixture(scope="module")
+def chinese(tmp_path_factory):
+    keys = {
+        "train.steps": 60, "train.bleu_every": 10, "train.best_by": "bleu",
+        "train.checkpoint_every": 30, "optimizer.warmup_steps": 20,
+    }  # fmt: skip
+    return train(tmp_path_factory.mktemp("chinese") / "run", "zh", **keys)
+
+
+@pytest.mark.process
+def test_bleu_of_chinese_rises_in_training_and_chooses_the_best_checkpoint(chinese):
+    lines = read_metrics(chinese.workdir)
+    found = {line["step"]: line["bleu"] for line in lines if "bleu" in line}
+    best = jformer.load(chinese.workdir, "best")
+    assert best.step == max(found, key=found.get) > 10
+    sources, targets = zip(*VALIDATION, strict=True)
+    outputs = best.translate(sources)
+    expected = sacrebleu.corpus_bleu(outputs, [targets], tokenize="zh").score
+    assert 0 < found[best.step] == pytest.approx(expected)
+
+
+@pytest.mark.process
+def test_evaluate_and_the_paired_test_score_chinese_by_characters(chinese, tmp_path, capfd):
+    prefix = write_pairs(tmp_path, "zh")
+    flags = [f"--workdir={chinese.workdir}", f"--data={prefix}"]
+    assert main(["jformer", "evaluate", *flags, f"--against={chinese.workdir}@best"]) == 0
+    (scores,) = json.loads(capfd.readouterr().out.splitlines()[-1]).values()
+    sources, targets = zip(*VALIDATION, strict=True)
+    outputs = chinese.translate(sources)
+    expected = sacrebleu.corpus_bleu(outputs, [targets], tokenize="zh").score
+    assert 0 < scores["bleu"] == pytest.approx(expected)
+    ours, _ = scores["against"]["bleu"]["systems"]
+    (group,) = scores["by_length"]
+    assert ours["score"] == group["bleu"] == pytest.approx(expected)
+    assert "tok:zh" in scores["signature"]
+    assert "tok:zh" in scores["against"]["bleu"]["signature"]
+    assert "asian:yes" in scores["signature_ter"]
+    assert scores["against"]["ter"]["signature"].startswith(scores["signature_ter"][:7])
+
+
+@pytest.mark.process
+def test_minimum_bayes_risk_by_bleu_cuts_chinese_into_characters(chinese):
+    sources = [source for source, _ in VALIDATION]
+    sampling = {"search": "sampling", "n_best": 5}
+    metric = BLEU(tokenize="zh", effective_order=True)
+    found, first = [], []
+    for ones in chinese.hypotheses(sources, **sampling):
+        texts = [one.text for one in ones]
+        risks = [
+            sum(metric.sentence_score(text, [other]).score for other in texts[:i] + texts[i + 1 :])
+            for i, text in enumerate(texts)
+        ]
+        found.append(texts[risks.index(max(risks))])
+        first.append(texts[0])
+    assert found != first
+    assert chinese.translate(sources, **sampling, choose="mbr", utility="bleu") == found
+
+
+@pytest.fixture
+def japanese(tmp_path, monkeypatch):
+    """A run that was trained with MeCab, or without it."""
+
+    def japanese(installed):
+        set_mecab(monkeypatch, "ja", installed)
+        workdir = tmp_path / f"run{installed}"
+        train(workdir, "ja")
+        return workdir, [f"--workdir={workdir}", f"--data={write_pairs(tmp_path, 'ja')}"]
+
+    return japanese
+
+
+@pytest.mark.process
+def test_mecab_that_is_installed_later_does_not_change_the_bleu_of_a_run(
+    japanese, monkeypatch, capfd
+):
+    workdir, flags = japanese(installed=False)
+    set_mecab(monkeypatch, "ja", installed=True)
+    train(workdir, "ja", **{"train.steps": 4})
+    capfd.readouterr()
+    assert main(["jformer", "evaluate", *flags]) == 0
+    (scores,) = json.loads(capfd.readouterr().out.splitlines()[-1]).values()
+    assert "|tok:char|" in scores["signature"]
+
+
+@pytest.mark.process
+def test_a_run_that_began_with_mecab_asks_for_it_and_takes_no_other_tokenizer(
+    japanese, monkeypatch, capfd
+):
+    workdir, flags = japanese(installed=True)
+    assert main(["jformer", "evaluate", *flags]) == 0
+    assert "|tok:ja-mecab-" in capfd.readouterr().out
+    monkeypatch.undo()
+    set_mecab(monkeypatch, "ja", installed=False)
+    (workdir / "results.json").unlink()
+    assert main(["jformer", "evaluate", *flags]) == 2
+    out, errors = capfd.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert "ja-mecab" in errors
+    assert "sacrebleu[ja]" in errors
+    assert not (workdir / "results.json").exists()
+    with pytest.raises(UserError, match="ja-mecab"):
+        train(workdir, "ja", **{"train.steps": 4})
+    assert jformer.load(workdir).translate([SOURCES[0]])  # needs no BLEU
