@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jformer.data.sentences import join_texts
 from jformer.data.trees import as_target, escaped, tree_of
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
@@ -248,15 +249,16 @@ def detailed(
     one: Hypothesis, forced: Iterator[tuple[Any, Forced]], vocabularies: Vocabularies
 ) -> Translation:
     """Add the details of a hypothesis; takes the next result of `forced` for each of its parts."""
-    tokens, log_probs, links = [], [], []
-    targets_before = 0
+    tokens, log_probs, links, text = [], [], [], ""
     for part in one.parts:
         (source, target), known = next(forced)
         sources_S = words_of(source, vocabularies.source)
         targets_T = words_of(target, vocabularies.target)
         pairs = align(known.weights_TS, targets_T, sources_S)
-        links += [(i + part.first_word, j + targets_before) for i, j in pairs]
-        targets_before += targets_T.max(initial=-1) + 1
+        # Joined without a space, a part continues the last word of those before.
+        text = join_texts([text, vocabularies.target.decode(target)])
+        first_word = len(text.split()) - (int(targets_T.max(initial=-1)) + 1)
+        links += [(i + part.first_word, j + first_word) for i, j in pairs]
         tokens += vocabularies.target.tokens(target)
         log_probs += known.log_probs_T.tolist()
     return dataclasses.replace(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.data.sentences import pieces
+from jformer.data.sentences import join_texts, pieces
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.brackets import well_formed
 from jformer.decoding.consensus import consensus
@@ -203,7 +203,7 @@ def join(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         return parts[0]
     return [
         Hypothesis(
-            " ".join(part.text for part in rank),
+            join_texts(part.text for part in rank),
             sum(part.score for part in rank),
             sum(part.log_prob for part in rank),
             all(part.complete for part in rank),

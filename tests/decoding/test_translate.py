@@ -2,13 +2,14 @@
 
 import dataclasses
 import logging
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from jformer.config import EOS, PAD, DecodeConfig, ModelConfig
+from jformer.config import EOS, PAD, Config, DataConfig, DecodeConfig, ModelConfig
 from jformer.data.sentences import split
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.decoder import Decoder
@@ -16,6 +17,7 @@ from jformer.decoding.search import Hypotheses
 from jformer.decoding.translate import Hypothesis, Part, as_texts, hypotheses, join, translate
 from jformer.errors import RunError
 from jformer.model.transformer import Transformer
+from jformer.run import Run
 from tests.conftest import random_params
 
 # Lengths and numbers of sentences are chosen so that few shapes are compiled.
@@ -32,8 +34,8 @@ def slow(*values):
 class Translator:
     """An untrained model: its outputs are arbitrary, which is all that these tests need."""
 
-    def __init__(self):
-        vocabulary = Vocabulary.train(SENTENCES, 300)
+    def __init__(self, sentences=SENTENCES):
+        vocabulary = Vocabulary.train(sentences, 300)
         self.vocabularies = Vocabularies(vocabulary, vocabulary)
         self.model = Transformer(MODEL, vocabulary.size)
         # Sharper than an untrained model's near ties, which rounding would decide.
@@ -139,6 +141,20 @@ def test_all_sentences_of_a_text_that_is_split_are_translated_and_joined(transla
         assert one.log_prob == pytest.approx(sum(part.log_prob for part in parts), abs=1e-5)
         assert [x[:2] for x in one.parts] == [part.parts[0][:2] for part in parts]
         assert [x.first_word for x in one.parts] == [0, 3, 5, 6]
+
+
+def test_parts_of_japanese_are_joined_without_a_space_and_their_words_counted_so():
+    yes, texts = "はい", ["はい。いいえ。" * 9, "はい。いいえ。"]
+    translator = Translator(texts)
+    params = translator.that_likes(*translator.ids(yes), 100)
+    data = DataConfig(name="given", max_length=16)
+    decode = DecodeConfig(beam_size=1, max_extra_length=4, long_texts="split")
+    config = Config(model=MODEL, data=data, decode=decode)
+    run = Run(Path(), "last", config, translator.vocabularies, translator.model, params, 1)
+    (long,), (short,) = run.hypotheses(texts, details=True)
+    assert set(long.text.split(yes)) == set(short.text.split(yes)) == {""}
+    assert len(long.text) > len(short.text)
+    assert {target for _, target in long.alignment} == {0}  # it is one word
 
 
 def test_a_text_is_complete_where_all_of_its_parts_are():
