@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jformer.data.corpora import Report
 from jformer.data.sentences import join_texts
 from jformer.data.trees import as_target, escaped, tree_of
 from jformer.data.vocabulary import Vocabularies, Vocabulary
@@ -97,13 +98,14 @@ class Run(Restored):
         details: bool = False,
         first_line: int = 1,
         terms: Sequence[tuple[str, str]] = (),
+        report: Report | None = None,
         **decode: Any,
     ) -> list[list[Translation]]:
         """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
         With `choose="mbr"` it is one, the one with minimum Bayes risk of these, or their consensus.
         `details` adds tokens, their log-probabilities and a word alignment. Messages count lines
-        from `first_line`.
+        from `first_line`. With a `report`, cut lines are counted there, and no warning names them.
         """
         check_strings("sentences", sentences)
         if prefixes is not None:
@@ -118,7 +120,8 @@ class Run(Restored):
             if terms or any(prefixes or ()):
                 raise UserError("prefixes and terms are for translations, and not for trees")
             sentences = [*map(escaped, sentences)]
-        found = hypotheses(run.decoder, self.vocabularies, sentences, prefixes, first_line, terms)
+        given = (prefixes, first_line, terms, report)
+        found = hypotheses(run.decoder, self.vocabularies, sentences, *given)
         if not details:
             return run._with_trees(sentences, [[*map(translation_of, ones)] for ones in found])
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]

@@ -40,6 +40,9 @@ DECISIONS = {
     "replaced": "lines with bytes that are not UTF-8, replaced with U+FFFD",
     "carriage_return": "lines without the carriage return at their end",
     "byte_order_mark": "lines without the byte order mark at their beginning",
+    "cut": "lines cut to config.data.max_length tokens; config.decode.long_texts=split translates "
+    "all of them",
+    "prefix": "outputs without the prefix of their line, which the vocabulary cannot express",
 }
 PLACES_KEPT = 3
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 # Devanagari, Ethiopic, Khmer, Burmese, Chinese and Japanese end it anywhere.
 SPACED = ".!?\u2026\u061f\u06d4\u0589"
 UNSPACED = "\u0964\u0965\u1362\u1367\u1368\u17d4\u17d5\u104b\u3002\uff01\uff1f\uff61"
-# Quotes and brackets after a mark belong to its sentence. Some open in one language, close in another.
+# Quotes and brackets after a mark belong to its sentence. Some also open in other languages.
 CLOSING = r"\"'\u2019\u201d\u00bb)\]}\u3009\u300b\u300d\u300f\u3011\u3015\uff09\uff3d\uff63"
 AMBIGUOUS = "\u2018\u201c\u00ab"
 END = re.compile(

@@ -1,5 +1,7 @@
 """Where a long text is taken apart."""
 
+# ruff: noqa: RUF001  sentence ends of other scripts look like ours
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -34,8 +34,8 @@ def slow(*values):
 class Translator:
     """An untrained model: its outputs are arbitrary, which is all that these tests need."""
 
-    def __init__(self, sentences=SENTENCES):
-        vocabulary = Vocabulary.train(sentences, 300)
+    def __init__(self, sentences=SENTENCES, size=300, kind="byte_bpe"):
+        vocabulary = Vocabulary.train(sentences, size, kind)
         self.vocabularies = Vocabularies(vocabulary, vocabulary)
         self.model = Transformer(MODEL, vocabulary.size)
         # Sharper than an untrained model's near ties, which rounding would decide.
@@ -111,13 +111,16 @@ def test_n_best_are_the_best_first_and_different(translator):
             assert every == [Hypothesis("", 0.0, 0.0, True, ())]
 
 
-def test_a_source_past_the_limit_is_cut_with_a_warning_that_names_its_line(translator, caplog):
-    outputs = translator(["one", "two " * 40], max_length=16)
-    assert len(outputs) == 2
-    assert "line 2 has 41 tokens: only the first 15 are translated" in caplog.text
+def test_sources_past_the_limit_are_cut_with_one_warning_that_counts_them(translator, caplog):
+    outputs = translator(["one", *["two " * 40] * 5], max_length=16)
+    assert len(outputs) == 6
+    (warning,) = [record.message for record in caplog.records]
+    assert warning.startswith("5 ")
+    assert "line 2, line 3, line 4" in warning
+    assert "data.max_length" in warning
     assert translator(["one"])[0] == outputs[0]
     ((cut, *_),) = translator.find(["two " * 40], first_line=1000, max_length=16)
-    assert "line 1000 has 41 tokens" in caplog.text
+    assert "line 1000" in caplog.text
     assert cut.text == outputs[1]
     assert cut.parts[0][0] == translator.ids("two " * 40)[:15]
 
@@ -199,7 +202,7 @@ def test_outputs_begin_with_their_prefixes_also_those_of_blank_lines(translator)
     assert [found[n].text for n in (1,)] == translator(SENTENCES[1:2])
     for one, prefix in zip(found, prefixes, strict=True):
         for part in one.parts:
-            ids = translator.ids(prefix)
+            ids = translator.ids(prefix)[:-1]  # the last may be another token that begins with it
             assert part.output[: len(ids)] == ids
             assert len(part.output) > len(ids) or one.complete
     assert translator.find(SENTENCES, [""] * len(SENTENCES)) == translator.find(SENTENCES)
@@ -210,6 +213,27 @@ def test_a_prefix_longer_than_its_source_is_kept_whole(translator):
     assert 16 < len(translator.ids(prefix)) < 32
     for one, *_ in translator.find(["two"] * 9, [prefix] * 9):
         assert one.text.startswith(prefix)
+
+
+@pytest.mark.parametrize("search", ["beam", "sampling"])
+def test_a_prefix_may_end_within_a_word_or_with_a_space(translator, search, caplog):
+    prefixes = ["seven eig", "seven ", "sev", "seven eight, fo", "\u00fc", " "]
+    for prefix, ones in zip(
+        prefixes, translator.find(["two"] * 6, prefixes, search=search), strict=True
+    ):
+        assert len(ones) > 1
+        assert all(one.text.startswith(prefix) for one in ones)
+    assert not caplog.records
+
+
+def test_a_prefix_that_the_vocabulary_cannot_express_is_a_warning_with_its_line(caplog):
+    translator = Translator(kind="words", size=20)
+    ((known, *_), (unknown, *_)) = translator.find(["one"] * 2, ["ten o", "ten eleven"])
+    assert known.text.startswith("ten one")
+    assert not unknown.text.startswith("ten eleven")
+    (warning,) = [record.message for record in caplog.records]
+    assert "prefix" in warning
+    assert "line 2" in warning
 
 
 STRANGE = [
