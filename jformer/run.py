@@ -85,6 +85,9 @@ class Run(Restored):
     ) -> list[str]:
         """Return the best output for each sentence, which begins with its prefix.
 
+        A prefix may end within a word, which the output completes. If its last word is complete,
+        end it with a space.
+
         `terms` are pairs of words in a sentence and of what then must stand in its output, as
         `("cat", "Kater")`. `decode` overrides keys of `config.decode`, as beam_size=1.
         """

@@ -58,7 +58,7 @@ def corpus_statistics(
     rows = trainable(tokenized, config.data)
     languages = (config.data.source_language, config.data.target_language)
     numbers = np.diff(tokenized.ends, prepend=0).tolist()
-    batchings = {}
+    batchings: dict[str, dict[str, Any]] = {}
     for batching in ("buckets", "packed"):
         data = dataclasses.replace(config.data, batching=batching)
         as_config = dataclasses.replace(config, data=data)
