@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jformer.data.corpora import Report
+from jformer.data.sentences import join_texts
 from jformer.data.trees import as_target, escaped, tree_of
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
@@ -84,6 +86,9 @@ class Run(Restored):
     ) -> list[str]:
         """Return the best output for each sentence, which begins with its prefix.
 
+        A prefix may end within a word, which the output completes. If its last word is complete,
+        end it with a space.
+
         `terms` are pairs of words in a sentence and of what then must stand in its output, as
         `("cat", "Kater")`. `decode` overrides keys of `config.decode`, as beam_size=1.
         """
@@ -97,13 +102,14 @@ class Run(Restored):
         details: bool = False,
         first_line: int = 1,
         terms: Sequence[tuple[str, str]] = (),
+        report: Report | None = None,
         **decode: Any,
     ) -> list[list[Translation]]:
         """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
         With `choose="mbr"` it is one, the one with minimum Bayes risk of these, or their consensus.
         `details` adds tokens, their log-probabilities and a word alignment. Messages count lines
-        from `first_line`.
+        from `first_line`. With a `report`, cut lines are counted there, and no warning names them.
         """
         check_strings("sentences", sentences)
         if prefixes is not None:
@@ -118,15 +124,8 @@ class Run(Restored):
             if terms or any(prefixes or ()):
                 raise UserError("prefixes and terms are for translations, and not for trees")
             sentences = [*map(escaped, sentences)]
-        found = hypotheses(
-            run.decoder,
-            self.vocabularies,
-            sentences,
-            prefixes,
-            first_line,
-            terms,
-            self.bleu_tokenizer,
-        )
+        given = (prefixes, first_line, terms, self.bleu_tokenizer, report)
+        found = hypotheses(run.decoder, self.vocabularies, sentences, *given)
         if not details:
             return run._with_trees(sentences, [[*map(translation_of, ones)] for ones in found])
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
@@ -259,15 +258,16 @@ def detailed(
     one: Hypothesis, forced: Iterator[tuple[Any, Forced]], vocabularies: Vocabularies
 ) -> Translation:
     """Add the details of a hypothesis; takes the next result of `forced` for each of its parts."""
-    tokens, log_probs, links = [], [], []
-    targets_before = 0
+    tokens, log_probs, links, text = [], [], [], ""
     for part in one.parts:
         (source, target), known = next(forced)
         sources_S = words_of(source, vocabularies.source)
         targets_T = words_of(target, vocabularies.target)
         pairs = align(known.weights_TS, targets_T, sources_S)
-        links += [(i + part.first_word, j + targets_before) for i, j in pairs]
-        targets_before += targets_T.max(initial=-1) + 1
+        # Joined without a space, a part continues the last word of those before.
+        text = join_texts([text, vocabularies.target.decode(target)])
+        first_word = len(text.split()) - (int(targets_T.max(initial=-1)) + 1)
+        links += [(i + part.first_word, j + first_word) for i, j in pairs]
         tokens += vocabularies.target.tokens(target)
         log_probs += known.log_probs_T.tolist()
     return dataclasses.replace(

@@ -15,6 +15,7 @@ from typing import Any
 from jformer.console import Progress
 from jformer.data.corpora import Corpus, Report, clean, read
 from jformer.decoding.alignment import pharaoh
+from jformer.decoding.translate import warn_of_lines
 from jformer.errors import UserError
 from jformer.output import Output
 from jformer.run import Run, Scored, Translation
@@ -42,22 +43,25 @@ def translate_stream(
     policy, report = run.config.data.bad_lines.replace("skip", "error"), Report()
     sides = [lines] if prefixes is None else [lines, prefixes]
     numbered = enumerate(itertools.zip_longest(*sides), start=1)
-    progress = Progress("line", total, output.done)
-    for window in windows(itertools.islice(numbered, output.done, None), run):
-        columns: list[list[str]] = [[] for _ in sides]
-        for number, row in window:
-            for column, line, name in zip(columns, row, (place, "prefix"), strict=False):
-                if line is None:
-                    raise UserError(f"{name}:{number}: missing; each line must have its prefix")
-                text = clean(line, f"{name}:{number}", number == 1, policy, report)
-                column.append(text or "")
-        first, details = window[0][0], format != "text"
-        starts = None if prefixes is None else columns[1]
-        found = run.hypotheses(columns[0], starts, details, first, terms)
-        rows = zip(itertools.count(first), columns[0], found, strict=False)
-        output.write("".join(TRANSLATIONS[format](*row) for row in rows))
-        progress.advance(len(window))
-    progress.close()
+    progress, cut = Progress("line", total, output.done), Report()
+    try:
+        for window in windows(itertools.islice(numbered, output.done, None), run):
+            columns: list[list[str]] = [[] for _ in sides]
+            for number, row in window:
+                for column, line, name in zip(columns, row, (place, "prefix"), strict=False):
+                    if line is None:
+                        raise UserError(f"{name}:{number}: missing; each line must have its prefix")
+                    text = clean(line, f"{name}:{number}", number == 1, policy, report)
+                    column.append(text or "")
+            first, details = window[0][0], format != "text"
+            starts = None if prefixes is None else columns[1]
+            found = run.hypotheses(columns[0], starts, details, first, terms, cut)
+            rows = zip(itertools.count(first), columns[0], found, strict=False)
+            output.write("".join(TRANSLATIONS[format](*row) for row in rows))
+            progress.advance(len(window))
+        progress.close()
+    finally:
+        warn_of_lines(cut)  # also if a signal stops the command: its next start has other lines
 
 
 def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:

@@ -178,9 +178,10 @@ def test_a_long_line_is_cut_with_a_warning_that_has_its_number(run, translate, c
     capfd.readouterr()
     lines = ["", LONG, "", LONG + "4"]
     output = in_lines(translate(as_file(lines), ONE_BY_ONE))
-    warnings = capfd.readouterr().err.splitlines()
-    assert [line.split(" has ")[0] for line in warnings] == ["line 2", "line 4"]
-    assert "only the first 47 are translated" in warnings[1]
+    (warning,) = capfd.readouterr().err.splitlines()
+    assert warning.startswith("2 ")
+    assert "line 2, line 4" in warning
+    assert "data.max_length" in warning
     kept = run.vocabulary.decode(run.vocabulary.encode([LONG])[0][:47])
     assert output == ["", *run.translate([kept]), "", *run.translate([kept])]
     assert capfd.readouterr().err == ""
@@ -327,7 +328,7 @@ def test_a_tab_or_a_line_break_in_an_output_shifts_nothing(translate, tmp_path):
 )
 def test_each_output_begins_with_its_prefix(translate, tmp_path, flags):
     lines = [*LINES[:5], "", LONG, LINES[5]]
-    prefixes = ["one", "", "two three f", "\U0001f389 ", "nine " * 20, "four", "x", "eight"]
+    prefixes = ["one", "", "two three f", "\U0001f389 ", "nine " * 20, "four", "x", "eight "]
     (tmp_path / "prefixes").write_bytes(as_file(prefixes))
     flags = [*flags, "--format=jsonl", f"--prefix={tmp_path / 'prefixes'}"]
     found = [json.loads(line)["outputs"] for line in in_lines(translate(as_file(lines), *flags))]
@@ -335,6 +336,16 @@ def test_each_output_begins_with_its_prefix(translate, tmp_path, flags):
         assert all(one["text"].startswith(prefix) for one in outputs)
     assert found[0][0]["text"] != "one"  # it goes on
     assert [one["text"] for one in found[5]] == ["four"]  # there is nothing to translate
+
+
+def test_with_any_beginning_of_an_output_as_its_prefix_it_is_the_output(run, translate, tmp_path):
+    (expected,) = run.translate(LINES[:1])
+    assert expected.count(" ") == 3
+    prefixes = [expected[:end] for end in range(1, len(expected))]
+    (tmp_path / "prefixes").write_bytes(as_file(prefixes))
+    lines = as_file(LINES[:1] * len(prefixes))
+    output = in_lines(translate(lines, f"--prefix={tmp_path / 'prefixes'}"))
+    assert output == [expected] * len(prefixes)
 
 
 def test_outputs_have_the_terms_of_their_lines(translate, tmp_path):

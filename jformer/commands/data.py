@@ -2,7 +2,8 @@
 
     data --config=CONFIG[:DATASET] [--format=text|json]
 
-Shows pairs, what is skipped and why, lengths, vocabulary, padding, odd characters, examples.
+Shows pairs, what is skipped and why, duplicates and other suspicious pairs, test sentences that are
+in the training text, lengths, vocabulary, padding, odd characters, examples.
 """
 
 import json

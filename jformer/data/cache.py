@@ -26,7 +26,7 @@ from jformer.files import sha256_of
 
 log = logging.getLogger(__name__)
 
-VERSION = 3  # of the entry format; changing it makes new entries
+VERSION = 4  # of the entry format and of what is read from a file; changing it makes new entries
 
 
 def cache_folder(data: DataConfig) -> Path:

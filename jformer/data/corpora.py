@@ -21,7 +21,7 @@ from typing import Any
 
 from jformer.errors import UserError, import_extra
 
-# Source and target; any other number of fields is a bad line, and None is markup or a header.
+# Source and target; the whole line if its number of columns is wrong; None for markup or a header.
 Row = Sequence[bytes | str | None] | None
 # Metadata of the talks in IWSLT's `train.tags.*`, on the same lines of both sides.
 TAG = re.compile(
@@ -33,13 +33,16 @@ SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
 DECISIONS = {
     "empty": "pairs skipped: a side is empty",
     "not_utf8": "pairs skipped: not UTF-8",
-    "columns": "lines skipped: not two columns",
+    "columns": "lines skipped: fewer than two columns, or not as many as the first line",
     "markup": "lines skipped: markup, or names of columns",
     "too_long": "pairs skipped: more tokens than config.data.max_length",
     "truncated": "pairs cut to config.data.max_length tokens",
     "replaced": "lines with bytes that are not UTF-8, replaced with U+FFFD",
     "carriage_return": "lines without the carriage return at their end",
     "byte_order_mark": "lines without the byte order mark at their beginning",
+    "cut": "lines cut to config.data.max_length tokens; config.decode.long_texts=split translates "
+    "all of them",
+    "prefix": "outputs without the prefix of their line, which the vocabulary cannot express",
 }
 PLACES_KEPT = 3
 
@@ -121,14 +124,18 @@ def open_files(source: Path, target: Path) -> Corpus:
 
 
 def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
-    """Open the columns that a header names by the languages, or the first two of any number."""
+    """Open the columns that a header names by the languages, or else the first two.
+
+    Every line must have as many columns as the first: a tab inside a sentence shifts the others.
+    """
     wanted = [source_language.encode(), target_language.encode()]
 
     def rows() -> Iterator[Row]:
-        columns = [0, 1]
+        columns, width = [0, 1], 0
         for number, line in enumerate(texts(path), start=1):
             fields = line.split(b"\t")
             if number == 1:
+                width = len(fields)
                 names = [field.removeprefix(BOM_UTF8).strip() for field in fields]
                 if {*wanted} <= {*names}:
                     columns = [names.index(name) for name in wanted]
@@ -139,7 +146,7 @@ def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
                         f"{path}: its first line names one of {source_language} and "
                         f"{target_language} and not the other; name both, or neither"
                     )
-            yield [fields[i] for i in columns] if len(fields) > max(columns) else fields[:1]
+            yield [fields[i] for i in columns] if len(fields) == width > 1 else [line]
 
     return Corpus((str(path), str(path)), (path,), rows)
 
@@ -243,8 +250,10 @@ def read(
         if row is None or len(row) != 2:
             place = f"{corpus.places[0]}:{number}"
             if row is not None and (policy == "error" or whole):
-                way_out = "mend it, or for training text set config.data.bad_lines=skip"
-                raise UserError(f"{place}: not two columns with a tab between; {way_out}")
+                raise UserError(
+                    f"{place}: must have two columns or more, and as many as the first line; look "
+                    f"for tabs, or set config.data.bad_lines=skip (training data only)"
+                )
             report.add("markup" if row is None else "columns", place)
             continue
         pair: list[str] = []

@@ -1,14 +1,25 @@
-"""Splitting of long texts into sentences and into pieces of limited length."""
+"""Splitting of long texts into sentences and into pieces of limited length, and joining them."""
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-# After a mark, or a mark and a closing quote or bracket; full-width marks need no space.
-CLOSING = "\"'\u201d\u2019\u00bb)\\]"
+# Marks that also stand within words and numbers end a sentence before white space alone. Those of
+# Devanagari, Ethiopic, Khmer, Burmese, Chinese and Japanese end it anywhere.
+SPACED = ".!?\u2026\u061f\u06d4\u0589"
+UNSPACED = "\u0964\u0965\u1362\u1367\u1368\u17d4\u17d5\u104b\u3002\uff01\uff1f\uff61"
+# Quotes and brackets after a mark belong to its sentence. Some also open in other languages.
+CLOSING = r"\"'\u2019\u201d\u00bb)\]}\u3009\u300b\u300d\u300f\u3011\u3015\uff09\uff3d\uff63"
+AMBIGUOUS = "\u2018\u201c\u00ab"
 END = re.compile(
-    rf"(?<=[.!?\u2026])(?=\s)|(?<=[.!?\u2026][{CLOSING}])(?=\s)|(?<=[\u3002\uff01\uff1f])"
+    rf"[{SPACED}][{CLOSING}{AMBIGUOUS}]*(?=\s)|[{UNSPACED}][{SPACED}{UNSPACED}{CLOSING}]*"
 )
 WORD = re.compile(r"\s*\S+")
+# Scripts written without spaces: Thai, Lao, Burmese, Khmer, kana, Chinese, and full-width forms.
+WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff"
+    "\uff01-\uff9f\U00020000-\U0003ffff]"
+)
 
 
 def split(text: str) -> list[str]:
@@ -16,7 +27,18 @@ def split(text: str) -> list[str]:
 
     Punctuation alone ends a sentence: "e.g. this" is split, too.
     """
-    return [sentence for sentence in END.split(text) if sentence.strip()]
+    ends = [match.end() for match in END.finditer(text)]
+    parts = [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)])]
+    return [sentence for sentence in parts if sentence.strip()]
+
+
+def join_texts(parts: Iterable[str]) -> str:
+    """Join the translations of parts of a text, with a space unless their script has none."""
+    joined = ""
+    for part in filter(None, parts):
+        seam = joined[-1:] + part[:1]
+        joined += part if not joined or WITHOUT_SPACES.search(seam) else f" {part}"
+    return joined
 
 
 def pieces(

@@ -4,19 +4,35 @@ import collections
 import dataclasses
 import itertools
 import unicodedata
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from jformer.config import EOS, Config
 from jformer.data.cache import content_hash
-from jformer.data.corpora import Corpus, Report, Split, read
+from jformer.data.corpora import PLACES_KEPT, Corpus, Report, Split, read
 from jformer.data.pipeline import make_batches
 from jformer.data.ragged import Ragged
-from jformer.data.tokenize import SIDES, Tokenized, make_vocabularies, tokenize_corpora, trainable
+from jformer.data.tokenize import (
+    SIDES,
+    Tokenized,
+    chunks,
+    make_vocabularies,
+    tokenize_corpora,
+    trainable,
+)
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 
 EXAMPLES = 10
+RATIO = 9  # of tokens; the limit of Moses' clean-corpus-n
+MANY_EPOCHS = 50
+SUSPICIOUS = {
+    "duplicate": "training pairs repeat an earlier one",
+    "source_is_target": "training pairs have the same text on both sides",
+    "length_ratio": f"training pairs have more than {RATIO} times as many tokens on one side",
+}
 FIRST_ID = EOS + 1
 SCANNED = 200_000  # maximum number of pairs, evenly spaced, searched for odd characters
 BARS, BAR_WIDTH = 12, 40
@@ -42,7 +58,7 @@ def corpus_statistics(
     rows = trainable(tokenized, config.data)
     languages = (config.data.source_language, config.data.target_language)
     numbers = np.diff(tokenized.ends, prepend=0).tolist()
-    batchings = {}
+    batchings: dict[str, dict[str, Any]] = {}
     for batching in ("buckets", "packed"):
         data = dataclasses.replace(config.data, batching=batching)
         as_config = dataclasses.replace(config, data=data)
@@ -52,12 +68,16 @@ def corpus_statistics(
             "shapes": batches.layout.shapes,
             "batches": len(batches.epoch(0)),
         }
+    epochs = config.train.steps / batchings[config.data.batching]["batches"]
     return {
         "corpora": dict(zip(tokenized.places, numbers, strict=True)),
         "pairs": len(rows),
         "skipped": tokenized.report.skipped(),
         "decisions": tokenized.report.decisions,
         "scored": {name: len(split) for name, split in scored.items()},
+        **suspicious_pairs(corpora, config.data.bad_lines, tokenized, scored),
+        "epochs": round(epochs, 1),
+        "warnings": [warning] if (warning := warning_of_epochs(epochs)) else [],
         "lengths": {
             language: length_statistics(side.lengths[rows])
             for language, side in zip(languages, tokenized.pairs, strict=True)
@@ -71,6 +91,56 @@ def corpus_statistics(
             for row in rows[:: -(-len(rows) // EXAMPLES)].tolist()
         ],
     }
+
+
+def suspicious_pairs(
+    corpora: list[Corpus], policy: str, tokenized: Tokenized, scored: dict[str, Split]
+) -> dict[str, dict[str, dict]]:
+    """Return `{"suspicious": ..., "in_training": ...}`, each `{name: {"count", "first"}}`.
+
+    A scored sentence is in the training text if a training pair has the same source. White space at
+    the ends of a text does not count. Hashes of 64 bits are compared: 100 bytes of memory a pair.
+    """
+    sources, pairs, same = array("q"), array("q"), array("b")
+    for *_, split in chunks(corpora, policy, Report()):
+        for pair in zip(stripped(split.sources), stripped(split.targets), strict=True):
+            sources.append(hash(pair[0]))
+            pairs.append(hash(pair))
+            same.append(pair[0] == pair[1])
+    repeats = np.ones(len(pairs), bool)
+    repeats[np.unique(np.asarray(pairs), return_index=True)[1]] = False
+    S, T = (side.lengths - 1 for side in tokenized.pairs)  # without EOS
+    masks = {
+        "duplicate": repeats,
+        "source_is_target": np.asarray(same, bool),
+        "length_ratio": np.maximum(S, T) > RATIO * np.minimum(S, T),
+    }
+    in_training = {}
+    for name, split in scored.items():
+        hashes = np.array([hash(text) for text in stripped(split.sources)], np.int64)
+        places = split.places or [f"{name}:{n}" for n in range(1, len(split) + 1)]
+        in_training[name] = counted(np.isin(hashes, np.asarray(sources)), places.__getitem__)
+    found = {name: counted(mask, tokenized.place) for name, mask in masks.items()}
+    return {"suspicious": found, "in_training": in_training}
+
+
+def stripped(texts: Sequence[str]) -> Iterator[str]:
+    return (text.strip() for text in texts)
+
+
+def counted(mask: np.ndarray, place: Callable[[int], str]) -> dict[str, Any]:
+    rows = np.flatnonzero(mask)
+    return {"count": len(rows), "first": [place(int(row)) for row in rows[:PLACES_KEPT]]}
+
+
+def warning_of_epochs(epochs: float) -> str:
+    """Return a line if a run has so many epochs that it likely overfits, else nothing."""
+    if epochs <= MANY_EPOCHS:
+        return ""
+    return (
+        f"{epochs:,.1f} epochs: more than {MANY_EPOCHS} likely overfit the training text; lower "
+        f"config.train.steps, or set config.train.patience to stop early"
+    )
 
 
 def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
@@ -156,6 +226,13 @@ def page(facts: dict[str, Any]) -> str:
     lines.append(f"{facts['pairs']:>12,} pairs an epoch of training")
     lines += [f"{count:>12,} pairs in {name}" for name, count in facts["scored"].items()]
     lines += ["", *Report(facts["decisions"]).lines()]
+    suspicious = {SUSPICIOUS[name]: entry for name, entry in facts["suspicious"].items()}
+    for name, entry in facts["in_training"].items():
+        suspicious[f"sources of {name} are sources of training pairs, too"] = entry
+    for what, entry in suspicious.items():
+        first = f" ({', '.join(entry['first'])})" if entry["first"] else ""
+        lines.append(f"{entry['count']:,} {what}{first}")
+    lines += [f"warning: {warning}" for warning in facts["warnings"]]
     for language, numbers in facts["lengths"].items():
         lines += [
             "",

@@ -150,6 +150,19 @@ class Vocabulary:
         return np.array(rows, np.int32).reshape(-1, 3) + np.int32(FIRST)
 
     @functools.cached_property
+    def within_words(self) -> str | None:
+        """Return what marks an entry that continues a word, often ""; None if entries are words."""
+        if isinstance(self._tokenizer.model, models.WordLevel):
+            return None
+        return getattr(self._tokenizer.model, "continuing_subword_prefix", None) or ""
+
+    def normalized(self, text: str) -> str:
+        """Return the words of a text as the tokenizer normalizes them, with single spaces."""
+        normalizer = self._tokenizer.normalizer
+        text = normalizer.normalize_str(text) if normalizer else text
+        return " ".join(text.replace("\u2581", " ").split())  # SentencePiece's space
+
+    @functools.cached_property
     def class_ids(self) -> np.ndarray | None:
         """Return the id of each word's class, or that of "<unk>", other ids as they are (V,).
 

@@ -9,7 +9,7 @@ are enough of them to pay for a long one.
 import dataclasses
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -58,6 +58,7 @@ class Request:
     seed: int
     terms: tuple[Spellings, ...] = ()  # that must stand in the output
     words: int = 0  # number of words of the source, for a constraint
+    spans: Sequence[tuple[int, int]] = ()  # for each token of the prefix, see prefixes.py
 
     @property
     def bucket(self) -> int:
@@ -141,6 +142,7 @@ class Pool:
         (S, T), config, R = self._shape, self._config, self.part
         source_RS = np.full((R, S), PAD, np.int32)
         prefix_RT = np.full((R, T), PAD, np.int32)
+        spans_RT2 = np.zeros((R, T, 2), np.int32)
         limits_R = np.zeros(R, np.int32)
         seeds_R = np.zeros(R, np.int32)
         words_R = np.zeros(R, np.int32)
@@ -151,6 +153,7 @@ class Pool:
         for row, (number, request) in enumerate(requests.items()):
             source_RS[row, : len(request.source) + 1] = [*request.source, EOS]
             prefix_RT[row, : len(request.prefix)] = request.prefix
+            spans_RT2[row, : len(request.spans)] = np.reshape(request.spans, (-1, 2))
             limits_R[row] = request.limit(config)
             seeds_R[row] = request.seed
             words_R[row] = request.words
@@ -163,7 +166,7 @@ class Pool:
             self._buckets[place] = request.bucket
             self._t[place] = 0
         terms = terms_RCKL if self._terms else None
-        new = (source_RS, prefix_RT, limits_R, seeds_R, words_R, terms)
+        new = (source_RS, prefix_RT, limits_R, seeds_R, words_R, terms, spans_RT2)
         self._state = insert(*self._static, self._params, self._state, places_R, *new)
 
     def run(self, last: bool) -> Iterator[tuple[int, Hypotheses]]:
@@ -190,11 +193,12 @@ def init_searches(
     seed_B: Array,
     words_B: Array,
     terms_BCKL: Array | None = None,
+    spans_BT2: Array | None = None,
 ) -> State:
     """Encode the sources and return their searches before the first token."""
     W = config.beam_size if config.search == "beam" else config.n_best
     memory = ensemble.encode_sources(models, params, source_BS)
-    sentences_B = Sentence(memory, prefix_BT, limit_B, seed_B, terms_BCKL, words_B)
+    sentences_B = Sentence(memory, prefix_BT, limit_B, seed_B, terms_BCKL, words_B, spans_BT2)
     cache = ensemble.init_cache(models, W, prefix_BT.shape[1])
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
@@ -211,7 +215,7 @@ def empty_state(
 ) -> State:
     """Return a pool without sentences."""
     of_terms = (B, terms[0], 2, terms[1]) if terms else None
-    shapes = ((B, S), (B, T), (B,), (B,), (B,), of_terms)
+    shapes = ((B, S), (B, T), (B,), (B,), (B,), of_terms, (B, T, 2))
     inputs = [shape and jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
     state = jax.eval_shape(functools.partial(init_searches, models, config), params, *inputs)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state)

@@ -38,6 +38,9 @@ class Sentence:
     seed: Any  # () seed of the samples, in addition to that of the config
     terms_CKL: Any = None  # that must stand in the output, see terms.py
     words: Any = None  # () number of words of the source, for a constraint
+    spans_T2: Any = (
+        None  # of the prefix: ranks of the tokens that may take its place, see prefixes.py
+    )
 
 
 @struct.dataclass
@@ -50,6 +53,7 @@ class Rules:
 
     edges_V2: Any = None  # of each token: whether it begins and ends within a word; for terms
     constraint: Any = None
+    ranks_V: Any = None  # of the tokens, in the order that the spans of prefixes refer to
 
 
 NO_RULES = Rules()
@@ -156,7 +160,15 @@ def next_logits(
     allowed_WV = jnp.broadcast_to(allowed_V, logits_WV.shape)
     if rules.constraint is not None:
         allowed_WV &= rules.constraint.allowed(search.live_tokens_WT, t, sentence)
-    allowed_WV = jnp.where(forced == PAD, allowed_WV, (tokens_V == forced)[None])
+    of_prefix_V, is_given_W = tokens_V == forced, jnp.full(W, forced != PAD)
+    if rules.ranks_V is not None:
+        first, stop = sentence.spans_T2[t]
+        of_prefix_V |= (first <= rules.ranks_V) & (rules.ranks_V < stop)
+        # A hypothesis with another token has the whole prefix already.
+        before_1T = (jnp.arange(len(sentence.prefix_T)) < t)[None]
+        same_WT = search.live_tokens_WT == sentence.prefix_T[None]
+        is_given_W &= jnp.all(same_WT | ~before_1T, axis=1)
+    allowed_WV = jnp.where(is_given_W[:, None], of_prefix_V[None], allowed_WV)
     search = dataclasses.replace(search, cache=cache, beam_indices_WT=beam_indices_WT)
     log_total_W = jax.nn.logsumexp(logits_WV, axis=-1)
     return search, jnp.where(allowed_WV, logits_WV, -jnp.inf), log_total_W

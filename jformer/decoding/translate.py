@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.data.sentences import pieces
+from jformer.data.corpora import Report
+from jformer.data.sentences import join_texts, pieces
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.brackets import well_formed
 from jformer.decoding.consensus import consensus
 from jformer.decoding.decoder import Decoder
 from jformer.decoding.lexicon import Term, edges, missing, spellings_in
 from jformer.decoding.pool import Request
+from jformer.decoding.prefixes import Prefix, begins_with, encode_prefixes, ranking
 from jformer.decoding.risk import mean_utilities
 from jformer.decoding.scoring import score_pairs
 from jformer.decoding.search import Hypotheses, Rules, length_penalty
@@ -71,6 +73,7 @@ def hypotheses(
     first_line: int = 1,
     terms: Sequence[Term] = (),
     bleu_tokenizer: str = "13a",
+    report: Report | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
@@ -78,14 +81,16 @@ def hypotheses(
     the consensus of `n_best` of each model. Each output begins with its prefix, and contains the
     target of each of the `terms` whose source its text has, unless the length limit comes first.
     `first_line` is the line number of texts[0] in messages, and `bleu_tokenizer` cuts the words of
-    the utility `bleu`.
+    the utility `bleu`. Lines that are cut are counted in `report`; without one, a warning names
+    them.
     """
-    prefixes = prefixes or [""] * len(texts)
-    asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms))
+    prefixes, counts = prefixes or [""] * len(texts), Report() if report is None else report
+    asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms, counts))
     requests = [request for *_, request in asked]
     rules = Rules(
         edges(vocabularies.target) if any(request.terms for request in requests) else None,
         well_formed(vocabularies.target) if decoder.config.constraint == "trees" else None,
+        ranking(vocabularies.target).ranks_V if any(prefixes) else None,
     )
     of_trees = decoder.config.choose == "mbr" and decoder.config.constraint == "trees"
     if of_trees:
@@ -112,30 +117,38 @@ def hypotheses(
         utility = decoder.config.utility
         joined = [[least_risky(ones, utility, bleu_tokenizer)] for ones in joined]
     warn_of_missing([(joined[n][0].text, request) for n, _, request in asked], vocabularies)
+    for n, prefix in enumerate(prefixes):
+        if prefix and not begins_with(joined[n][0].text, prefix, vocabularies.target):
+            counts.add("prefix", f"line {first_line + n}")
+    if report is None:
+        warn_of_lines(counts)
     return joined
 
 
-def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line, terms):
+def warn_of_lines(report: Report) -> None:
+    """Log what a report has counted, one line for each reason."""
+    for line in report.lines() if report.decisions else ():
+        log.warning(line)
+
+
+def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line, terms, report):
     """Yield `(index of the text, index of the first word, Request)`; none for a blank text.
 
-    A source longer than those in training is cut with a warning, or split into several requests.
+    A source longer than those in training is cut and reported, or split into several requests.
     """
     longest, kept = decoder.max_length - 1, decoder.config.kept
     wanted = [n for n, text in enumerate(texts) if text.strip()]
     sources = vocabularies.source.encode([texts[n] for n in wanted])
-    starts = vocabularies.target.encode([prefixes[n] for n in wanted])
+    starts = encode_prefixes([prefixes[n] for n in wanted], vocabularies.target)
     for n, source, start in zip(wanted, sources, starts, strict=True):
-        if len(start) > longest:
+        if (length := len(start.ids)) > longest:
             most = f"of which at most {longest} can be given (data.max_length)"
-            raise UserError(f"line {first_line + n}: its prefix has {len(start)} tokens, {most}")
+            raise UserError(f"line {first_line + n}: its prefix has {length} tokens, {most}")
         parts = [(source, 0)]
         if len(source) > longest and decoder.config.long_texts == "split":
             parts = list(pieces(texts[n], longest, vocabularies.source.encode))
         elif len(source) > longest:
-            log.warning(
-                f"line {first_line + n} has {len(source)} tokens: only the first {longest} are "
-                f"translated (data.max_length); config.decode.long_texts=split translates all"
-            )
+            report.add("cut", f"line {first_line + n}")
             parts = [(source[:longest], 0)]
         words, ends = texts[n].split(), [first_word for _, first_word in parts[1:]]
         for i, ((ids, first_word), end) in enumerate(zip(parts, [*ends, None], strict=True)):
@@ -144,7 +157,8 @@ def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line, ter
             spelled = spellings_in(" ".join(own_words), terms, kept, vocabularies.target)
             # A sentence that was cut has no more words than tokens are left of it.
             words_left = min(len(own_words), len(ids))
-            request = Request(ids, [] if i else start, seed, spelled, words_left)
+            prefix = start if i == 0 else Prefix([], [])
+            request = Request(ids, prefix.ids, seed, spelled, words_left, prefix.spans)
             yield n, first_word, request
 
 
@@ -209,7 +223,7 @@ def join(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         return parts[0]
     return [
         Hypothesis(
-            " ".join(part.text for part in rank),
+            join_texts(part.text for part in rank),
             sum(part.score for part in rank),
             sum(part.log_prob for part in rank),
             all(part.complete for part in rank),

@@ -1,6 +1,7 @@
 """Trained models restored from run directories, to translate, score or start another run."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,13 +146,18 @@ def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: P
         ended = newest >= config.train.steps or checkpoints.position(newest).get("ended", False)
         return averaged(saved, ended, config.train)
     if re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
-        return [int(number) for number in which.split(",")]
+        steps = sorted(int(number) for number in which.split(","))  # their order rounds the mean
+        if len({*steps}) < len(steps):
+            raise UserError(f"checkpoint {which!r} repeats a step; name each step once")
+        return steps
     raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
 
 
 def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
-    """Split RUN[@CHECKPOINT]; CHECKPOINT is `served` by default."""
-    workdir, _, which = init_from.partition("@")
+    """Split RUN[@CHECKPOINT], unless RUN@CHECKPOINT exists; CHECKPOINT is `served` by default."""
+    if "@" not in init_from or os.path.exists(init_from):
+        return Path(init_from), "served"
+    workdir, _, which = init_from.rpartition("@")
     return Path(workdir), which or "served"
 
 

@@ -17,6 +17,7 @@ from jformer.data.batches import Batch, Batches
 from jformer.data.cache import content_hashes
 from jformer.data.corpora import Corpus, Report, Split, in_memory
 from jformer.data.pipeline import make_batches
+from jformer.data.stats import warning_of_epochs
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
@@ -256,6 +257,7 @@ def describe(setup: TrainSetup, state: TrainState) -> str:
         devices += f", {split / parameters:.0%} of the parameters split among them"
     computed = f"{config.model.compute_dtype}, attention by "
     computed += "cuDNN" if config.model.fused_attention else "XLA"
+    warning = f"\nwarning     {text}" if (text := warning_of_epochs(epochs)) else ""
     pairs = f"{len(batches.rows):,} training pairs an epoch; {'; '.join(setup.report.lines())}"
     return (
         f"model       {parameters:,} parameters, vocabulary of {sizes}, {computed}\n"
@@ -264,7 +266,7 @@ def describe(setup: TrainSetup, state: TrainState) -> str:
         f"{len(batches.layout.shapes)} compiled once);\n"
         f"            {batches.token_utilization():.0%} of positions hold a token\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {per_epoch:,}, "
-        f"by {config.parallel.backend} on {devices}"
+        f"by {config.parallel.backend} on {devices}{warning}"
     )
 
 

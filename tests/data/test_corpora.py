@@ -294,8 +294,16 @@ def test_a_first_line_that_names_both_languages_chooses_the_columns(tmp_path, he
 
 
 def test_further_columns_are_left_alone(tmp_path):
-    write(tmp_path, {"x.tsv": b"a\t1\t\xff\nb\t2\tCC-BY\t17\n"})
+    write(tmp_path, {"x.tsv": b"a\t1\t\xff\nb\t2\tCC-BY\n"})
     assert read_all(str(tmp_path / "x.tsv")) == ([(1, "a", "1"), (2, "b", "2")], {})
+
+
+def test_a_tab_inside_a_sentence_is_noticed_also_behind_a_header(tmp_path):
+    write(tmp_path, {"x.tsv": b"en\tid\tde\na\t17\t1\nb\tb\t18\t2\nc\t19\t3\n"})
+    assert refusal(str(tmp_path / "x.tsv")).startswith("x:3: ")
+    pairs, decisions = read_all(str(tmp_path / "x.tsv"), "skip")
+    assert pairs == [(2, "a", "1"), (4, "c", "3")]
+    assert decisions["columns"] == {"count": 1, "first": ["x.tsv:3"]}
 
 
 def test_packed_columns_read_as_plain_ones(tmp_path):
@@ -310,7 +318,7 @@ COLUMNS = b"en\tde\na\t1\nb\n\nc\t3\n"
 def test_a_line_that_is_not_two_columns_is_an_error_with_its_place(tmp_path, policy, whole):
     write(tmp_path, {"x.tsv": COLUMNS})
     message = refusal(str(tmp_path / "x.tsv"), policy, whole)
-    assert message.startswith("x:3: not two columns with a tab between; mend it")
+    assert message.startswith("x:3: must have two columns")
 
 
 @pytest.mark.parametrize("policy", ["replace", "skip"])

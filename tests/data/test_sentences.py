@@ -1,10 +1,12 @@
 """Where a long text is taken apart."""
 
+# ruff: noqa: RUF001  sentence ends of other scripts look like ours
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jformer.data.sentences import pieces, split
+from jformer.data.sentences import join_texts, pieces, split
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.alignment import words_of
 
@@ -27,10 +29,34 @@ def vocabulary(request):
         ("3.5 is 7/2 ", ["3.5 is 7/2 "]),
         ("... and so", ["...", " and so"]),
         ("", []),
+        ("यह एक है। यह दो है।", ["यह एक है।", " यह दो है।"]),
+        ("پہلا ہے۔ تیسرا؟ ہاں۔", ["پہلا ہے۔", " تیسرا؟", " ہاں۔"]),
+        ("Առաջին է։ Երկրորդ է։", ["Առաջին է։", " Երկրորդ է։"]),
+        ("አንደኛ ነው። ሁለተኛ ነው።", ["አንደኛ ነው።", " ሁለተኛ ነው።"]),
+        ("នេះជាទីមួយ។ នេះជាទីពីរ។", ["នេះជាទីមួយ។", " នេះជាទីពីរ។"]),
+        ("ပထမဝါကျ။ ဒုတိယဝါကျ။", ["ပထမဝါကျ။", " ဒုတိယဝါကျ။"]),
+        ("「三つ目です。」四つ目。", ["「三つ目です。」", "四つ目。"]),
+        ("一。”二！（三？）四。“五。”", ["一。”", "二！", "（三？）", "四。", "“五。”"]),
+        ('He left ("Why?"). „Ja.“ Gut.', ['He left ("Why?").', " „Ja.“", " Gut."]),
     ],
 )  # fmt: skip
 def test_sentences_end_at_their_marks(text, sentences):
     assert split(text) == sentences
+
+
+@pytest.mark.parametrize(
+    ("parts", "joined"),
+    [
+        (["Ein Satz.", "Noch einer."], "Ein Satz. Noch einer."),
+        (["一つ目。", "二つ目。"], "一つ目。二つ目。"),
+        (["第一句OK", "第二句。"], "第一句OK第二句。"),
+        (["ประโยคหนึ่ง", "ประโยคสอง"], "ประโยคหนึ่งประโยคสอง"),
+        (["한 문장.", "", "두 문장."], "한 문장. 두 문장."),
+        (["यह एक है।", "यह दो है।"], "यह एक है। यह दो है।"),
+    ],
+)
+def test_translations_are_joined_with_a_space_unless_their_script_has_none(parts, joined):
+    assert join_texts(parts) == joined
 
 
 @given(text=st.text("ab .!\u3002\n", max_size=40), longest=st.integers(1, 12))

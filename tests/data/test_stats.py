@@ -145,3 +145,52 @@ def test_the_command_prints_a_page_or_one_object(corpus_directory, capsys):
     assert json.loads(capsys.readouterr().out)["pairs"] == 300
     assert main(arguments) == 0
     assert "300 pairs an epoch of training" in capsys.readouterr().out
+
+
+def test_suspicious_pairs_and_test_sentences_in_the_training_text_are_counted(tmp_path, capsys):
+    known = number_words(100, 110)
+    odd = [
+        ("1 0 0", "one zero zero"),
+        (" 1 0 1 ", "one zero one"),
+        ("17", "17"),
+        ("1", "nine " * 40),
+    ]
+    train = Split(
+        *map(list, zip(*zip(known.sources, known.targets, strict=True), *odd, strict=True))
+    )
+    write_split(tmp_path / "train", train)
+    write_split(tmp_path / "validation", number_words(108, 112))
+    write_split(tmp_path / "test", Split(["9 9", "1 0 0 "], ["nine nine", "another"]))
+    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(tmp_path)]
+    arguments += ["--config.data.vocabulary_size=300", f"--config.data.cache={tmp_path}"]
+    assert main([*arguments, "--format=json"]) == 0
+    facts = json.loads(capsys.readouterr().out.replace(f"{tmp_path}/", ""))
+    assert facts["suspicious"] == {
+        "duplicate": {"count": 2, "first": ["train.en:11", "train.en:12"]},
+        "source_is_target": {"count": 1, "first": ["train.en:13"]},
+        "length_ratio": {"count": 1, "first": ["train.en:14"]},
+    }
+    assert facts["in_training"] == {
+        "validation": {"count": 2, "first": ["validation.en:1", "validation.en:2"]},
+        "test": {"count": 1, "first": ["test.en:2"]},
+    }
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+    for entry in (*facts["suspicious"].values(), *facts["in_training"].values()):
+        (line,) = [line for line in lines if f"({', '.join(entry['first'])})" in line]
+        assert line.startswith(f"{entry['count']} ")
+
+
+@pytest.mark.parametrize(("steps", "warned"), [(50, False), (51, True)])
+def test_more_than_50_epochs_are_a_warning(tmp_path, capsys, steps, warned):
+    write_split(tmp_path / "train", number_words(100, 101))  # a batch
+    write_split(tmp_path / "validation", number_words(400, 401))
+    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(tmp_path)[:2]]
+    arguments += ["--config.data.vocabulary_size=300", f"--config.data.cache={tmp_path}"]
+    arguments += [f"--config.train.steps={steps}", "--config.data.test="]
+    assert main([*arguments, "--format=json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["epochs"] == steps
+    assert ["config.train.steps" in warning for warning in facts["warnings"]] == [True] * warned
+    assert main(arguments) == 0
+    assert ("config.train.steps" in capsys.readouterr().out) == warned

@@ -2,13 +2,14 @@
 
 import dataclasses
 import logging
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from jformer.config import EOS, PAD, DecodeConfig, ModelConfig
+from jformer.config import EOS, PAD, Config, DataConfig, DecodeConfig, ModelConfig
 from jformer.data.sentences import split
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.decoder import Decoder
@@ -16,6 +17,7 @@ from jformer.decoding.search import Hypotheses
 from jformer.decoding.translate import Hypothesis, Part, as_texts, hypotheses, join, translate
 from jformer.errors import RunError
 from jformer.model.transformer import Transformer
+from jformer.run import Run
 from tests.conftest import random_params
 
 # Lengths and numbers of sentences are chosen so that few shapes are compiled.
@@ -32,8 +34,8 @@ def slow(*values):
 class Translator:
     """An untrained model: its outputs are arbitrary, which is all that these tests need."""
 
-    def __init__(self):
-        vocabulary = Vocabulary.train(SENTENCES, 300)
+    def __init__(self, sentences=SENTENCES, size=300, kind="byte_bpe"):
+        vocabulary = Vocabulary.train(sentences, size, kind)
         self.vocabularies = Vocabularies(vocabulary, vocabulary)
         self.model = Transformer(MODEL, vocabulary.size)
         # Sharper than an untrained model's near ties, which rounding would decide.
@@ -109,13 +111,16 @@ def test_n_best_are_the_best_first_and_different(translator):
             assert every == [Hypothesis("", 0.0, 0.0, True, ())]
 
 
-def test_a_source_past_the_limit_is_cut_with_a_warning_that_names_its_line(translator, caplog):
-    outputs = translator(["one", "two " * 40], max_length=16)
-    assert len(outputs) == 2
-    assert "line 2 has 41 tokens: only the first 15 are translated" in caplog.text
+def test_sources_past_the_limit_are_cut_with_one_warning_that_counts_them(translator, caplog):
+    outputs = translator(["one", *["two " * 40] * 5], max_length=16)
+    assert len(outputs) == 6
+    (warning,) = [record.message for record in caplog.records]
+    assert warning.startswith("5 ")
+    assert "line 2, line 3, line 4" in warning
+    assert "data.max_length" in warning
     assert translator(["one"])[0] == outputs[0]
     ((cut, *_),) = translator.find(["two " * 40], first_line=1000, max_length=16)
-    assert "line 1000 has 41 tokens" in caplog.text
+    assert "line 1000" in caplog.text
     assert cut.text == outputs[1]
     assert cut.parts[0][0] == translator.ids("two " * 40)[:15]
 
@@ -139,6 +144,20 @@ def test_all_sentences_of_a_text_that_is_split_are_translated_and_joined(transla
         assert one.log_prob == pytest.approx(sum(part.log_prob for part in parts), abs=1e-5)
         assert [x[:2] for x in one.parts] == [part.parts[0][:2] for part in parts]
         assert [x.first_word for x in one.parts] == [0, 3, 5, 6]
+
+
+def test_parts_of_japanese_are_joined_without_a_space_and_their_words_counted_so():
+    yes, texts = "はい", ["はい。いいえ。" * 9, "はい。いいえ。"]
+    translator = Translator(texts)
+    params = translator.that_likes(*translator.ids(yes), 100)
+    data = DataConfig(name="given", max_length=16)
+    decode = DecodeConfig(beam_size=1, max_extra_length=4, long_texts="split")
+    config = Config(model=MODEL, data=data, decode=decode)
+    run = Run(Path(), "last", config, translator.vocabularies, translator.model, params, 1)
+    (long,), (short,) = run.hypotheses(texts, details=True)
+    assert set(long.text.split(yes)) == set(short.text.split(yes)) == {""}
+    assert len(long.text) > len(short.text)
+    assert {target for _, target in long.alignment} == {0}  # it is one word
 
 
 def test_a_text_is_complete_where_all_of_its_parts_are():
@@ -183,7 +202,7 @@ def test_outputs_begin_with_their_prefixes_also_those_of_blank_lines(translator)
     assert [found[n].text for n in (1,)] == translator(SENTENCES[1:2])
     for one, prefix in zip(found, prefixes, strict=True):
         for part in one.parts:
-            ids = translator.ids(prefix)
+            ids = translator.ids(prefix)[:-1]  # the last may be another token that begins with it
             assert part.output[: len(ids)] == ids
             assert len(part.output) > len(ids) or one.complete
     assert translator.find(SENTENCES, [""] * len(SENTENCES)) == translator.find(SENTENCES)
@@ -194,6 +213,27 @@ def test_a_prefix_longer_than_its_source_is_kept_whole(translator):
     assert 16 < len(translator.ids(prefix)) < 32
     for one, *_ in translator.find(["two"] * 9, [prefix] * 9):
         assert one.text.startswith(prefix)
+
+
+@pytest.mark.parametrize("search", ["beam", "sampling"])
+def test_a_prefix_may_end_within_a_word_or_with_a_space(translator, search, caplog):
+    prefixes = ["seven eig", "seven ", "sev", "seven eight, fo", "\u00fc", " "]
+    for prefix, ones in zip(
+        prefixes, translator.find(["two"] * 6, prefixes, search=search), strict=True
+    ):
+        assert len(ones) > 1
+        assert all(one.text.startswith(prefix) for one in ones)
+    assert not caplog.records
+
+
+def test_a_prefix_that_the_vocabulary_cannot_express_is_a_warning_with_its_line(caplog):
+    translator = Translator(kind="words", size=20)
+    ((known, *_), (unknown, *_)) = translator.find(["one"] * 2, ["ten o", "ten eleven"])
+    assert known.text.startswith("ten one")
+    assert not unknown.text.startswith("ten eleven")
+    (warning,) = [record.message for record in caplog.records]
+    assert "prefix" in warning
+    assert "line 2" in warning
 
 
 STRANGE = [

@@ -55,6 +55,26 @@ def test_parameters_are_those_of_the_checkpoints_that_were_asked_for(
     assert run.step == steps[-1]
 
 
+def test_an_average_does_not_depend_on_the_order_of_its_steps(trained_workdir):
+    expected = jformer.load(trained_workdir, [9, 12])
+    found = jformer.load(trained_workdir, [12, 9])
+    assert_same(found.params, expected.params)
+    assert found.step == expected.step == 12
+
+
+def test_a_run_whose_path_has_an_at_sign_is_found_and_a_member_takes_several_steps(
+    trained_workdir, tmp_path, capfd
+):
+    lab = shutil.copytree(trained_workdir, tmp_path / "run@lab")
+    for name, step in ((f"{lab}", 12), (f"{lab}@9", 9)):
+        (other,) = jformer.load(trained_workdir, ensemble=[name]).others
+        assert (other.workdir, other.step) == (lab, step)
+    (tmp_path / "in").write_text("1 2 3\n")
+    flags = [f"--input={tmp_path / 'in'}", f"--workdir={trained_workdir}"]
+    assert main(["jformer", "translate", *flags, f"--ensemble={lab}@9,12,{lab}"]) == 0
+    assert capfd.readouterr().out.count("\n") == 1
+
+
 def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
     copy = shutil.copytree(trained_workdir, tmp_path / "copy")
     shutil.copytree(copy / "checkpoints" / "9", copy / "checkpoints" / "6")
@@ -81,6 +101,8 @@ def test_the_best_is_a_checkpoint_of_its_own(trained_workdir):
         (-9, "checkpoint '-9' is unknown"),
         (10, r"no checkpoint of step 10; there are \[9, 12\]"),
         ("9,10", r"no checkpoint of step 10; there are \[9, 12\]"),
+        ([9, 12, 9], "9,12,9"),
+        ("12,012", "12,012"),
     ],
 )
 def test_a_checkpoint_that_is_not_there_is_one_line(trained_workdir, checkpoint, message):

@@ -280,6 +280,10 @@ def test_devices_and_how_they_share_the_work_are_described():
         "training    12 steps, 1.5 epochs of 8, by jit on 8 x TPU v9 (data 2, fsdp 4, model 1), "
         "75% of the parameters split among them"
     )
+    task.config = small_config(steps=401)
+    warning = describe(task, types.SimpleNamespace(params=leaves)).splitlines()[-1]
+    assert warning.startswith("warning     50.1 epochs")
+    assert "config.train.steps" in warning
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(corpus_directory, tmp_path, capsys):

@@ -1,0 +1,85 @@
+"""Prefixes of outputs: their tokens, and the tokens that may take the place of these.
+
+A prefix may end within a word or with a space, and the best output may have other tokens there than
+the prefix by itself: " Mai" begins with the space of "3. ". So any token that begins with the whole
+rest of the prefix may take the place of a token; the search is free from there on. In the order of
+their entries, these tokens are a range.
+"""
+
+import bisect
+import functools
+import operator
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jformer.config import PAD
+from jformer.data.vocabulary import Vocabulary
+
+BYTE = re.compile("<0x[0-9A-F]{2}>")  # an entry that stands for a byte, and not for this text
+SPACE = "\u2581"  # in SentencePiece's entries
+
+
+class Prefix(NamedTuple):
+    ids: list[int]
+    spans: list[tuple[int, int]]  # for each id: the first and last + 1 rank of its replacements
+
+
+class Ranking(NamedTuple):
+    """The order of a vocabulary's entries."""
+
+    entries: list[str | None]  # by id
+    ordered: list[str]
+    ids: list[int]  # of `ordered`
+    ranks_V: np.ndarray  # of each id in `ordered`, or -1
+
+    def span(self, start: str) -> tuple[int, int]:
+        """Return the first rank and the last + 1 of the entries that begin with `start`."""
+        stop = bisect.bisect_left(self.ordered, start + "\U0010ffff")
+        return bisect.bisect_left(self.ordered, start), stop
+
+
+@functools.lru_cache(maxsize=8)
+def ranking(vocabulary: Vocabulary) -> Ranking:
+    entries = vocabulary.entries()
+    pairs = sorted((x, n) for n, x in enumerate(entries) if x and not BYTE.fullmatch(x))
+    ids = [n for _, n in pairs]
+    ranks_V = np.full(len(entries), -1, np.int32)
+    ranks_V[ids] = range(len(ids))
+    return Ranking(entries, [entry for entry, _ in pairs], ids, ranks_V)
+
+
+def encode_prefixes(texts: Sequence[str], vocabulary: Vocabulary) -> list[Prefix]:
+    both = zip(texts, vocabulary.encode(texts), strict=True)
+    return [with_spans(text, ids, vocabulary) if ids else Prefix([], []) for text, ids in both]
+
+
+def with_spans(text: str, ids: list[int], vocabulary: Vocabulary) -> Prefix:
+    order, within = ranking(vocabulary), vocabulary.within_words
+    pieces = [order.entries[token] or "" for token in ids]
+    if within is None:  # unknown words have an entry in common
+        pieces = vocabulary.normalized(text).split()
+    rest, spans = "", []
+    if text[-1].isspace() and not vocabulary.decode(ids)[-1:].isspace():  # it was dropped
+        if operator.lt(*order.span(SPACE)):
+            pieces, ids = [*pieces, SPACE], [*ids, PAD]
+        else:
+            rest = " "
+    for piece in reversed(pieces):
+        if within and rest.startswith(within):
+            rest = piece + rest[len(within) :]
+        elif rest and within != "":
+            rest = f"{piece} {rest}"  # of another word
+        else:
+            rest = piece + rest
+        spans.append(order.span(rest))
+    first, stop = spans[0]
+    last = order.ids[first] if first < stop else ids[-1]
+    return Prefix([*ids[:-1], last], spans[::-1])
+
+
+def begins_with(text: str, prefix: str, vocabulary: Vocabulary) -> bool:
+    """Return whether a text begins with a prefix, as the vocabulary normalizes both."""
+    return vocabulary.normalized(text).startswith(vocabulary.normalized(prefix))
