@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -335,7 +336,7 @@ def test_debug_shows_where_a_mistake_was_found():
         (["score", "--data=x", "--format=csv"], "--format=csv: must be text, jsonl or tsv"),
         (["score", "--data=x", "--input=y"], "--input is no flag of this command"),
         (["evaluate", "--reference=x"], "did you mean references?"),
-        (["evaluate", "--format=tsv"], "--format is no flag of this command"),
+        (["evaluate", "--format=tsv"], "--format=tsv: must be text or json"),
     ],
 )
 def test_a_mistake_about_a_run_is_one_line_too(tmp_path, capfd, arguments, message):
@@ -549,6 +550,52 @@ def test_training_whose_reader_has_gone_goes_on_from_its_last_checkpoint(
     main(["jformer", "--help"])
     told = " ".join(capsys.readouterr().out.split())
     assert "141: who reads the output has gone, as head does; nothing more is saved" in told
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_terminal_gets_a_small_table_and_the_path_of_the_scores_and_a_pipe_gets_json(
+    command, trained_workdir, corpus_directory, tmp_path, monkeypatch, capsys
+):
+    run = shutil.copytree(trained_workdir, tmp_path / "run")
+    flags = small_flags(corpus_directory, run) if command == "train" else [f"--workdir={run}"]
+
+    def printed(*more):
+        assert main(["jformer", command, *flags, *more]) == 0
+        return capsys.readouterr().out
+
+    assert json.loads(printed().splitlines()[-1])["test"]["bleu"] >= 0
+    text = printed("--format=text")
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdout.isatty", lambda: True)
+        on_terminal = printed()
+        assert json.loads(printed("--format=json"))["test"]["bleu"] >= 0
+    for shown in (text, on_terminal):
+        assert "{" not in shown
+        bleu = json.loads((run / "results.json").read_text())["test"]["bleu"]
+        (row,) = (line for line in shown.splitlines() if line.startswith("BLEU  "))
+        assert row.split()[-1] == f"{bleu:.2f}"
+        assert str(run / "results.json") in shown.splitlines()[-1]
+    assert len(on_terminal.splitlines()) < 24 or command == "evaluate"  # a screen
+    assert main(["jformer", command, *flags, "--format=xml"]) == 2
+    assert "--format=xml" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_a_real_terminal_is_noticed(trained_workdir, corpus_directory):
+    ours, theirs = os.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "jformer.main",
+        *small_flags(corpus_directory, trained_workdir),
+    ]
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert "{" not in shown
+    assert str(trained_workdir / "results.json") in shown
 
 
 @pytest.mark.process
