@@ -490,6 +490,35 @@ def test_doctor_names_versions_devices_and_what_is_missing(monkeypatch, capsys):
     assert "'--all': doctor takes no flags" in capsys.readouterr().err
 
 
+@pytest.mark.process
+def test_doctor_lists_what_works_beside_devices_that_do_not():
+    environment = {**os.environ, "JAX_PLATFORMS": "foo"}
+    ran = run_main("doctor", env=environment, text=True)
+    assert ran.returncode == 0
+    told = dict(line.split(maxsplit=1) for line in ran.stdout.splitlines())
+    assert "Unable to initialize backend 'foo'" in told["device"]
+    assert told["jax"] == importlib.metadata.version("jax")
+    assert "plotly" in told
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_doctor_survives_a_broken_jax_and_a_missing_home_folder(monkeypatch, capsys):
+    def failing(*arguments):
+        raise RuntimeError("CUDA driver version is insufficient\nand more lines of it")
+
+    monkeypatch.setattr(jax, "local_devices", failing)
+    monkeypatch.setattr(jax, "default_backend", failing)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    assert main(["jformer", "doctor"]) == 0
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert told["device"].endswith("CUDA driver version is insufficient")
+    assert "config.data.cache" in told["cache"]
+    assert told["jax"] == importlib.metadata.version("jax")
+    assert "plotly" in told
+
+
 def test_help_does_not_import_jax():
     """It answers at once: JAX takes a second."""
     program = "import sys; from jformer.main import main; main(['', '--help']); print(*sys.modules)"
