@@ -490,6 +490,27 @@ def test_doctor_names_versions_devices_and_what_is_missing(monkeypatch, capsys):
     assert "'--all': doctor takes no flags" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("format", "package"),
+    [
+        ("ctranslate2", "ctranslate2"),
+        ("transformers", "safetensors"),
+        ("safetensors", "safetensors"),
+        ("stablehlo", "flatbuffers"),
+    ],
+)
+def test_a_missing_package_is_named_itself_which_every_kind_of_installation_can_install(
+    format, package, tmp_path, monkeypatch, capsys
+):
+    for name in (package, f"{package}.numpy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    run = Path(__file__).with_name("stored_run") / "run"
+    flags = [f"--workdir={run}", f"--format={format}", f"--output={tmp_path / 'out'}"]
+    assert main(["jformer", "export", *flags]) == 2
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1].endswith(f"pip install {package}")
+
+
 @pytest.mark.process
 def test_doctor_lists_what_works_beside_devices_that_do_not():
     environment = {**os.environ, "JAX_PLATFORMS": "foo"}
