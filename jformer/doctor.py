@@ -62,8 +62,9 @@ def devices() -> list[str]:
     lines = []
     for device in jax.local_devices():
         memory = (device.memory_stats() or {}).get("bytes_limit")
-        limit = f", {memory / 1e9:.0f} GB" if memory else ""
-        lines.append(line(f"device {device.id}", f"{device.device_kind} ({device.platform}){limit}"))
+        found = f"{device.device_kind} ({device.platform})"
+        found += f", {memory / 1e9:.0f} GB" if memory else ""
+        lines.append(line(f"device {device.id}", found))
     if jax.default_backend() == "cpu" and shutil.which("nvidia-smi"):
         hint = "an NVIDIA GPU is there, and JAX is without CUDA: pip install 'jax[cuda13]'"
         lines.append(line("", hint))

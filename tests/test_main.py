@@ -355,7 +355,11 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     arguments = ["summary", "--config=configs/tiny.py", "--target_length=16", "--memory=0.001"]
     small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
     assert main(["jformer", *arguments, *small]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr()
+    # Each compilation takes seconds or minutes, and is announced.
+    compiled = [line for line in told.err.splitlines() if line.startswith("compiling")]
+    assert len(compiled) == len(set(compiled)) > 3
+    lines = told.out.splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines)
     assert rows["embedding"].split() == ["256,000", "0", "0"]
     # 4 x 128 x 128 over 32 positions, and 2 x 32 x 32 x 128 of queries, keys and values
@@ -555,6 +559,25 @@ def test_a_config_is_named_by_its_path_or_as_one_of_the_packages_own(name, capsy
     assert json.loads(capsys.readouterr().out)["pairs"] > 600
 
 
+def test_none_unsets_an_optional_key_of_a_config_file_and_no_other(tmp_path, capsys):
+    own = tmp_path / "own.py"
+    lines = ["config.model.d_k = 16", "config.train.keep_checkpoints = None"]
+    body = "".join(f"    {line}\n" for line in lines)
+    own.write_text(
+        "from jformer.config import default_config\n\n\n"
+        f"def get_config():\n    config = default_config()\n{body}    return config\n"
+    )
+    assert jformer.get_config(own).model.d_k == 16
+    assert jformer.get_config(own).train.keep_checkpoints is None
+    assert jformer.get_config(own, **{"model.d_k": None}).model.d_k is None
+    small = ["--config.data.phrases=1000", "--config.data.vocabulary_size=300"]
+    for key in ("model.d_k", "decode.threads", "optimizer.decay_steps"):
+        assert main(["jformer", "data", f"--config={own}", f"--config.{key}=None", *small]) == 0
+    capsys.readouterr()
+    assert main(["jformer", "data", f"--config={own}", "--config.model.d_model=None"]) == 2
+    assert "config.model.d_model" in capsys.readouterr().err
+
+
 @pytest.mark.process
 def test_what_cannot_be_printed_is_quiet_for_a_closed_pipe_and_one_line_for_a_full_disk(
     corpus_directory,
@@ -646,6 +669,40 @@ def test_a_real_terminal_is_noticed(trained_workdir, corpus_directory):
     os.close(ours)
     assert "{" not in shown
     assert str(trained_workdir / "results.json") in shown
+
+
+@pytest.mark.process
+def test_training_and_translating_say_that_they_compile_before_they_do(
+    corpus_directory, tmp_path, capsys, monkeypatch
+):
+    run = tmp_path / "run"
+    flags = [*small_flags(corpus_directory, run), "--config.train.steps=3"]
+    assert main(["jformer", *flags]) == 0
+    told = capsys.readouterr().err
+    assert told.index("compiling") < told.index("step 1/3")
+    (tmp_path / "in").write_text("1 2 3\n")
+    files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["jformer", "translate", f"--workdir={run}", *files]) == 0
+    assert f"{tmp_path / 'in'}" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_errors_in_the_log_of_xla_are_shown_with_debug_or_if_the_user_asks(tmp_path):
+    """Its "Very slow compile" blocks are such errors; here it is a folder that cannot be made."""
+    run = Path(__file__).with_name("stored_run") / "run"
+    flags = [f"--workdir={run}", f"--output={tmp_path / 'out'}"]
+    known = {**os.environ, "XLA_FLAGS": "--xla_dump_to=/proc/none/x"}
+    known.pop("TF_CPP_MIN_LOG_LEVEL", None)
+
+    def log_of_xla(*more, **environment):
+        ran = run_main("translate", *flags, *more, env={**known, **environment}, input=b"1\n")
+        assert ran.returncode == 0
+        return b"/proc/none/x" in ran.stderr
+
+    assert log_of_xla("--debug")
+    assert log_of_xla(TF_CPP_MIN_LOG_LEVEL="1")
+    assert not log_of_xla()
 
 
 @pytest.mark.process
