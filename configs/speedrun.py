@@ -1,6 +1,6 @@
 """Multi30k en-de to 35 BLEU in minutes: 3 + 3 layers of width 128.
 
-    python -m experiments.benchmarks.time_to_bleu --config=speedrun --train=PREFIX
+    python -m experiments.benchmarks.time_to_bleu --config=speedrun --train=PREFIX \\
         --validation=PREFIX
 
 times it, with the text in lower case. Muon and rotary positions learn in fewer steps, and fewer

@@ -1,7 +1,7 @@
 """A search around `configs/speedrun.py` by successive halving, scored on validation.
 
-    jformer sweep experiments/speedrun.py --rounds=3 --seeds=2 --jobs=2
-        --config.data.directory=MULTI30K --config.data.normalization=lower
+    jformer sweep experiments/speedrun.py --rounds=3 --seeds=2 --jobs=2 \\
+        --config.data.directory=MULTI30K --config.data.normalization=lower \\
         --config.decode.beam_size=2 --config.train.scored=validation
 
 Where a step takes longer or shorter than that of the config, there are fewer or more of them, so

@@ -24,7 +24,7 @@ from jformer.errors import RunError, Stopped, UserError
 from jformer.output import drop_output, open_standard_error
 from jformer.plugins import naming_failures_in
 from jformer.rundir import config_to_open
-from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, thaw
+from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, thaw, walk
 from jformer.version import __version__
 
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # a setting of glibc's malloc
@@ -154,6 +154,17 @@ def use_huge_pages() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
+def quiet_xla() -> None:
+    """Hide the errors in XLA's log, unless the user has chosen a level or wants to find a fault.
+
+    The log interrupts the progress with "Very slow compile?" whenever one takes two minutes, which
+    no XLA flag turns off. Real errors reach Python as exceptions. XLA reads this setting when it is
+    loaded.
+    """
+    if not {"--debug", "doctor"} & {*sys.argv}:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 def one_of(name: str, text: str, *words: str) -> None:
     if text not in words:
         raise UserError(f"--{name}={text}: must be {', '.join(words[:-1])} or {words[-1]}")
@@ -271,11 +282,34 @@ def parse(
     return values, freeze(edited, of_run)
 
 
+def without_unset(arguments: list[str]) -> tuple[list[str], dict[str, None]]:
+    """Return all other arguments, and the optional keys whose last value is the word None.
+
+    The flags of ml_collections take an integer for such a key, but not None.
+    """
+    optional = {f"config.{path}" for path, field, _ in walk(Config()) if field.default is None}
+    others: list[str] = []
+    values: dict[str, str] = {}
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, equals, value = argument.partition("=")
+        key = name.lstrip("-")
+        if key in optional and key != name:
+            values[key] = value if equals else next(remaining, "")
+        else:
+            others.append(argument)
+    others += [f"--{key}={value}" for key, value in values.items() if value != "None"]
+    unset = [key.removeprefix("config.") for key, value in values.items() if value == "None"]
+    return others, dict.fromkeys(unset)
+
+
 def with_overrides(
     config: config_dict.ConfigDict, rest: list[str], defaults: Mapping[str, Any]
 ) -> config_dict.ConfigDict:
     """Put the values of `--config.KEY=VALUE` into the config; any other argument is an error."""
     try:
+        rest, unset = without_unset(rest)
+        config.update_from_flattened_dict(unset)
         overrides = flags.FlagValues()
         known: dict[str, Any] = {"sys_argv": ["", *rest], "flag_values": overrides}
         config_flags.DEFINE_config_dict("config", config, **known)

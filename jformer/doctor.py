@@ -1,16 +1,18 @@
-"""Report the versions, the devices and the optional packages that jformer finds on this machine."""
+"""Report the versions, the devices and the optional packages that jformer finds on this machine.
+
+The installation may be broken: what fails is a line with the reason, and JAX is imported late.
+"""
 
 import importlib.metadata
+import platform
 import shutil
-from collections.abc import Iterator
-
-import jax
+from collections.abc import Callable, Iterator
 
 from jformer.config import DataConfig
 from jformer.data.cache import cache_folder
-from jformer.training.compilation import is_reliable
-from jformer.training.provenance import versions
+from jformer.version import __version__
 
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
 FEATURES = {
     "datasets": "data sets of the Hugging Face hub",
     "pyarrow": "Parquet files",
@@ -27,25 +29,58 @@ FEATURES = {
 
 def findings() -> Iterator[str]:
     """Yield a line for each version, device and package: its name, then what was found."""
-    for name, version in versions().items():
-        if name not in ("backend", "device"):
-            yield line(name, version)
+    yield line("jformer", __version__)
+    yield line("python", platform.python_version())
+    for package in PACKAGES:
+        yield line(package, version(package))
+    yield from surviving("device", devices)
+    yield from surviving("cache", cache)
+    yield from surviving("compiled", compiled)
+    for package, feature in FEATURES.items():
+        yield line(package, f"{version(package)}  ({feature})")
+
+
+def surviving(name: str, check: Callable[[], list[str]]) -> list[str]:
+    """Return the lines of a check, or one line with the reason why it failed."""
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001  whatever it is, the other lines help to find it
+        reason = str(error).strip() or repr(error)
+        return [line(name, f"failed: {reason.splitlines()[0]}")]
+
+
+def version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return f"missing: pip install {package}"
+
+
+def devices() -> list[str]:
+    import jax
+
+    lines = []
     for device in jax.local_devices():
         memory = (device.memory_stats() or {}).get("bytes_limit")
-        limit = f", {memory / 1e9:.0f} GB" if memory else ""
-        yield line(f"device {device.id}", f"{device.device_kind} ({device.platform}){limit}")
+        found = f"{device.device_kind} ({device.platform})"
+        found += f", {memory / 1e9:.0f} GB" if memory else ""
+        lines.append(line(f"device {device.id}", found))
     if jax.default_backend() == "cpu" and shutil.which("nvidia-smi"):
-        yield line("", "an NVIDIA GPU is there, and JAX is without CUDA: pip install 'jax[cuda13]'")
+        hint = "an NVIDIA GPU is there, and JAX is without CUDA: pip install 'jax[cuda13]'"
+        lines.append(line("", hint))
+    return lines
+
+
+def cache() -> list[str]:
     folder = cache_folder(DataConfig())
-    yield line("cache", f"{folder}, {'there' if folder.exists() else 'made when it is needed'}")
+    return [line("cache", f"{folder}, {'there' if folder.exists() else 'made when it is needed'}")]
+
+
+def compiled() -> list[str]:
+    from jformer.training.compilation import is_reliable
+
     kept = "kept" if is_reliable() else "not kept unless config.compilation_cache=on"
-    yield line("compiled", f"{folder / 'xla'}, {kept}")
-    for package, feature in FEATURES.items():
-        try:
-            found = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found = f"missing: pip install {package}"
-        yield line(package, f"{found}  ({feature})")
+    return [line("compiled", f"{cache_folder(DataConfig()) / 'xla'}, {kept}")]
 
 
 def line(name: str, found: str) -> str:

@@ -1,7 +1,7 @@
 """Atomic writing of files, both in run directories and under names that a user gives.
 
 A user's name may be that of a device or a pipe, which is written to directly, or of a symbolic
-link, which is kept while its target is replaced.
+link, which is kept while its target is replaced. Missing folders above it are made.
 """
 
 import contextlib
@@ -45,6 +45,7 @@ def sha256_of(path: Path) -> str:
 def open_partial(path: Path) -> int:
     """Open a regular file to append to, creating it if needed; return its descriptor."""
     check_partial(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     # If a link or a pipe appears there right now, do not follow it or wait for a reader.
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     return os.open(path, flags, 0o666)
@@ -82,7 +83,8 @@ def check_writable(flag: str, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.stat(name)  # fails for a link to itself, for instance
         if not is_special(name):
-            tempfile.TemporaryFile(dir=final_path(name).parent).close()
+            parents = final_path(name).parents
+            tempfile.TemporaryFile(dir=next(filter(Path.exists, parents))).close()
 
 
 def write_file(flag: str, name: str, content: bytes) -> None:
@@ -91,8 +93,10 @@ def write_file(flag: str, name: str, content: bytes) -> None:
         with os.fdopen(open_special(flag, name), "wb") as file:
             file.write(content)
         return
+    path = final_path(name)
     try:
-        replace_file(final_path(name), content)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
     except OSError as error:
         raise RunError(f"--{flag}={name}: cannot be written ({error.strerror})") from error
 
@@ -107,6 +111,7 @@ def new_folder(flag: str, name: str) -> Iterator[Path]:
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise UserError(f"--{flag}={name}: exists; a new or an empty folder is needed there")
     with writing(flag, name):
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent))
     try:
         yield partial

@@ -3,7 +3,7 @@
     python -m jformer.main [COMMAND] [FLAGS]        the same as: jformer [COMMAND] [FLAGS]
 
 COMMAND is train if none is named. `COMMAND --help` shows one command, --version the version, and
---debug the traceback of a mistake.
+--debug the traceback of a mistake and the errors in XLA's log.
 
 CONFIG is the path of a config file, or the name of one of ours, as tiny; CONFIG:DATASET chooses
 the corpus: phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files.
@@ -25,7 +25,7 @@ checkpoint.
 
 import sys
 
-from jformer.command_line import command_of, exit_status, use_huge_pages
+from jformer.command_line import command_of, exit_status, quiet_xla, use_huge_pages
 from jformer.commands import (
     attention,
     completion,
@@ -72,6 +72,7 @@ def main(argv: list[str]) -> int:
 def run_main() -> None:
     """Run the console script `jformer`."""
     use_huge_pages()
+    quiet_xla()
     sys.exit(main(sys.argv))
 
 

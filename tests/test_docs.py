@@ -10,7 +10,18 @@ import pytest
 from jformer import main as program
 from jformer.config import Config
 from jformer.schema import violation, walk
-from tests.documented import PAGES, all_commands, blocks, inline, lay_out, words
+from tests.documented import (
+    MODULES,
+    OTHER_PROGRAMS,
+    PAGES,
+    PROGRAMS,
+    all_commands,
+    blocks,
+    inline,
+    lay_out,
+    shell_commands,
+    words,
+)
 
 MAP = Path("docs/paper_map.md").read_text()
 PROMISES = Path("docs/promises.md").read_text()
@@ -57,7 +68,15 @@ def test_every_promise_has_its_test():
 def test_every_block_of_code_names_its_language():
     for page in PAGES:
         for block in blocks(page):
-            assert block.language in ("sh", "python", "text"), block.place
+            assert block.language in ("sh", "python", "text", "output"), block.place
+
+
+@pytest.mark.parametrize("source", [*PAGES, *MODULES], ids=str)
+def test_every_line_that_is_pasted_into_a_shell_is_a_command(source):
+    """A line that the one before does not continue by a backslash would run by itself."""
+    for line in shell_commands(source):
+        is_known = re.match(PROGRAMS, line) or line.split()[0] in OTHER_PROGRAMS
+        assert is_known, f"{source}: {line!r} is no command"
 
 
 SECTIONS = "|".join(name for name in vars(Config()) if name not in ("name", "seed"))
@@ -121,7 +140,12 @@ def test_every_flag_of_a_command_line_is_one_of_the_command(command, folder, cap
     elif module[1] == "experiments.run":
         assert program.main(["jformer", "sweep", *arguments]) == 2
     else:
-        assert importlib.util.find_spec(module[1])
+        found = importlib.util.find_spec(module[1])
+        source = (
+            Path(found.origin).read_text() + Path("experiments/benchmarks/turns.py").read_text()
+        )
+        for name in re.findall(r"--(\w+)", command):
+            assert re.search(rf'"(--)?{name}"', source) or name == "config", f"{command}: --{name}"
         return
     told = capsys.readouterr().err
     assert re.search("--last_flag(=1)? is no flag of this command|doctor takes no flags", told)

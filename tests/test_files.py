@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -80,7 +81,6 @@ def test_a_link_that_a_user_names_stays_one_and_its_target_is_replaced(write, tm
     ("name", "message"),
     [
         ("folder.svg", "is a directory; a file is needed there"),
-        ("none/x.svg", "cannot be written (No such file or directory)"),
         ("file/x.svg", "cannot be written (Not a directory)"),
         ("loop.svg", "cannot be written (Too many levels of symbolic links)"),
     ],
@@ -100,6 +100,14 @@ def test_a_place_that_cannot_be_written_is_one_line_before_any_work(
     assert told.err == f"jformer: --{write.flag}={tmp_path / name}: {message}\n"
     assert told.out == ""
     assert sorted(tmp_path.iterdir()) == before
+
+
+@both
+def test_the_folders_of_a_file_that_a_user_names_are_made(write, tmp_path):
+    path = tmp_path / "new" / "folder" / "x.svg"
+    assert write(path) == 0
+    assert path.read_bytes().endswith(write.end)
+    assert os.listdir(path.parent) == ["x.svg"]
 
 
 @both
@@ -149,7 +157,11 @@ def test_a_new_folder_appears_whole_or_not_at_all(tmp_path):
         fill(lambda: None)
 
 
-def test_a_new_folder_in_a_missing_one_is_an_error(tmp_path):
-    name = str(tmp_path / "none" / "made")
-    with pytest.raises(UserError, match="cannot be written"), files.new_folder("output", name):
-        pass
+def test_export_makes_the_folders_above_the_one_that_it_is_given(tmp_path):
+    pytest.importorskip("safetensors", reason="needs the extra export")
+    run = Path(__file__).with_name("stored_run") / "run"
+    output = tmp_path / "new" / "folder"
+    flags = [f"--workdir={run}", "--format=safetensors", f"--output={output}"]
+    assert main(["jformer", "export", *flags]) == 0
+    assert (output / "model.safetensors").exists()
+    assert os.listdir(output.parent) == ["folder"]

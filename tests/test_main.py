@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -335,7 +336,7 @@ def test_debug_shows_where_a_mistake_was_found():
         (["score", "--data=x", "--format=csv"], "--format=csv: must be text, jsonl or tsv"),
         (["score", "--data=x", "--input=y"], "--input is no flag of this command"),
         (["evaluate", "--reference=x"], "did you mean references?"),
-        (["evaluate", "--format=tsv"], "--format is no flag of this command"),
+        (["evaluate", "--format=tsv"], "--format=tsv: must be text or json"),
     ],
 )
 def test_a_mistake_about_a_run_is_one_line_too(tmp_path, capfd, arguments, message):
@@ -354,7 +355,11 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     arguments = ["summary", "--config=configs/tiny.py", "--target_length=16", "--memory=0.001"]
     small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
     assert main(["jformer", *arguments, *small]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr()
+    # Each compilation takes seconds or minutes, and is announced.
+    compiled = [line for line in told.err.splitlines() if line.startswith("compiling")]
+    assert len(compiled) == len(set(compiled)) > 3
+    lines = told.out.splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines)
     assert rows["embedding"].split() == ["256,000", "0", "0"]
     # 4 x 128 x 128 over 32 positions, and 2 x 32 x 32 x 128 of queries, keys and values
@@ -490,6 +495,56 @@ def test_doctor_names_versions_devices_and_what_is_missing(monkeypatch, capsys):
     assert "'--all': doctor takes no flags" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("format", "package"),
+    [
+        ("ctranslate2", "ctranslate2"),
+        ("transformers", "safetensors"),
+        ("safetensors", "safetensors"),
+        ("stablehlo", "flatbuffers"),
+    ],
+)
+def test_a_missing_package_is_named_itself_which_every_kind_of_installation_can_install(
+    format, package, tmp_path, monkeypatch, capsys
+):
+    for name in (package, f"{package}.numpy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    run = Path(__file__).with_name("stored_run") / "run"
+    flags = [f"--workdir={run}", f"--format={format}", f"--output={tmp_path / 'out'}"]
+    assert main(["jformer", "export", *flags]) == 2
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1].endswith(f"pip install {package}")
+
+
+@pytest.mark.process
+def test_doctor_lists_what_works_beside_devices_that_do_not():
+    environment = {**os.environ, "JAX_PLATFORMS": "foo"}
+    ran = run_main("doctor", env=environment, text=True)
+    assert ran.returncode == 0
+    told = dict(line.split(maxsplit=1) for line in ran.stdout.splitlines())
+    assert "Unable to initialize backend 'foo'" in told["device"]
+    assert told["jax"] == importlib.metadata.version("jax")
+    assert "plotly" in told
+    assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_doctor_survives_a_broken_jax_and_a_missing_home_folder(monkeypatch, capsys):
+    def failing(*arguments):
+        raise RuntimeError("CUDA driver version is insufficient\nand more lines of it")
+
+    monkeypatch.setattr(jax, "local_devices", failing)
+    monkeypatch.setattr(jax, "default_backend", failing)
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    assert main(["jformer", "doctor"]) == 0
+    told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert told["device"].endswith("CUDA driver version is insufficient")
+    assert "config.data.cache" in told["cache"]
+    assert told["jax"] == importlib.metadata.version("jax")
+    assert "plotly" in told
+
+
 def test_help_does_not_import_jax():
     """It answers at once: JAX takes a second."""
     program = "import sys; from jformer.main import main; main(['', '--help']); print(*sys.modules)"
@@ -503,6 +558,25 @@ def test_a_config_is_named_by_its_path_or_as_one_of_the_packages_own(name, capsy
     flags = [f"--config={name}", "--config.data.phrases=1000", "--config.data.vocabulary_size=300"]
     assert main(["jformer", "data", *flags, "--format=json"]) == 0
     assert json.loads(capsys.readouterr().out)["pairs"] > 600
+
+
+def test_none_unsets_an_optional_key_of_a_config_file_and_no_other(tmp_path, capsys):
+    own = tmp_path / "own.py"
+    lines = ["config.model.d_k = 16", "config.train.keep_checkpoints = None"]
+    body = "".join(f"    {line}\n" for line in lines)
+    own.write_text(
+        "from jformer.config import default_config\n\n\n"
+        f"def get_config():\n    config = default_config()\n{body}    return config\n"
+    )
+    assert jformer.get_config(own).model.d_k == 16
+    assert jformer.get_config(own).train.keep_checkpoints is None
+    assert jformer.get_config(own, **{"model.d_k": None}).model.d_k is None
+    small = ["--config.data.phrases=1000", "--config.data.vocabulary_size=300"]
+    for key in ("model.d_k", "decode.threads", "optimizer.decay_steps"):
+        assert main(["jformer", "data", f"--config={own}", f"--config.{key}=None", *small]) == 0
+    capsys.readouterr()
+    assert main(["jformer", "data", f"--config={own}", "--config.model.d_model=None"]) == 2
+    assert "config.model.d_model" in capsys.readouterr().err
 
 
 @pytest.mark.process
@@ -550,6 +624,86 @@ def test_training_whose_reader_has_gone_goes_on_from_its_last_checkpoint(
     main(["jformer", "--help"])
     told = " ".join(capsys.readouterr().out.split())
     assert "141: who reads the output has gone, as head does; nothing more is saved" in told
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_terminal_gets_a_small_table_and_the_path_of_the_scores_and_a_pipe_gets_json(
+    command, trained_workdir, corpus_directory, tmp_path, monkeypatch, capsys
+):
+    run = shutil.copytree(trained_workdir, tmp_path / "run")
+    flags = small_flags(corpus_directory, run) if command == "train" else [f"--workdir={run}"]
+
+    def printed(*more):
+        assert main(["jformer", command, *flags, *more]) == 0
+        return capsys.readouterr().out
+
+    assert json.loads(printed().splitlines()[-1])["test"]["bleu"] >= 0
+    text = printed("--format=text")
+    with monkeypatch.context() as patched:
+        patched.setattr("sys.stdout.isatty", lambda: True)
+        on_terminal = printed()
+        assert json.loads(printed("--format=json"))["test"]["bleu"] >= 0
+    for shown in (text, on_terminal):
+        assert "{" not in shown
+        bleu = json.loads((run / "results.json").read_text())["test"]["bleu"]
+        (row,) = (line for line in shown.splitlines() if line.startswith("BLEU  "))
+        assert row.split()[-1] == f"{bleu:.2f}"
+        assert str(run / "results.json") in shown.splitlines()[-1]
+    assert len(on_terminal.splitlines()) < 24 or command == "evaluate"  # a screen
+    assert main(["jformer", command, *flags, "--format=xml"]) == 2
+    assert "--format=xml" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_a_real_terminal_is_noticed(trained_workdir, corpus_directory):
+    ours, theirs = os.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "jformer.main",
+        *small_flags(corpus_directory, trained_workdir),
+    ]
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert "{" not in shown
+    assert str(trained_workdir / "results.json") in shown
+
+
+@pytest.mark.process
+def test_training_and_translating_say_that_they_compile_before_they_do(
+    corpus_directory, tmp_path, capsys, monkeypatch
+):
+    run = tmp_path / "run"
+    flags = [*small_flags(corpus_directory, run), "--config.train.steps=3"]
+    assert main(["jformer", *flags]) == 0
+    told = capsys.readouterr().err
+    assert told.index("compiling") < told.index("step 1/3")
+    (tmp_path / "in").write_text("1 2 3\n")
+    files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["jformer", "translate", f"--workdir={run}", *files]) == 0
+    assert f"{tmp_path / 'in'}" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_errors_in_the_log_of_xla_are_shown_with_debug_or_if_the_user_asks(tmp_path):
+    """Its "Very slow compile" blocks are such errors; here it is a folder that cannot be made."""
+    run = Path(__file__).with_name("stored_run") / "run"
+    flags = [f"--workdir={run}", f"--output={tmp_path / 'out'}"]
+    known = {**os.environ, "XLA_FLAGS": "--xla_dump_to=/proc/none/x"}
+    known.pop("TF_CPP_MIN_LOG_LEVEL", None)
+
+    def log_of_xla(*more, **environment):
+        ran = run_main("translate", *flags, *more, env={**known, **environment}, input=b"1\n")
+        assert ran.returncode == 0
+        return b"/proc/none/x" in ran.stderr
+
+    assert log_of_xla("--debug")
+    assert log_of_xla(TF_CPP_MIN_LOG_LEVEL="1")
+    assert not log_of_xla()
 
 
 @pytest.mark.process

@@ -115,10 +115,16 @@ def test_a_link_stays_one(job, run, tmp_path):
     assert in_lines((tmp_path / "elsewhere").read_bytes()) == run.translate(FEW)
 
 
+def test_the_folders_of_the_output_are_made(job, run, tmp_path):
+    output = tmp_path / "new" / "folder" / "out"
+    assert job(f"--output={output}") == 0
+    assert in_lines(output.read_bytes()) == run.translate(FEW)
+    assert os.listdir(output.parent) == ["out"]
+
+
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("none/out", "none/out: cannot be written (No such file or directory)"),
         ("in/out", "in/out: cannot be written (Not a directory)"),
         ("folder", "folder: is a directory; a file is needed there"),
         ("closed/out", "closed/out: cannot be written (Permission denied)"),

@@ -1,22 +1,25 @@
 """Score a run on its validation and test splits, or on other pairs.
 
-    evaluate --workdir=DIR [--data=PAIRS] [--references=FILE,FILE] [--against=RUN[@C]] [MODEL]
+    evaluate --workdir=DIR [--data=PAIRS] [--references=FILE,FILE] [--against=RUN[@C]]
+             [--format=text|json] [MODEL]
 
 PAIRS can also be sacrebleu:NAME here; --references are more of them, and --against is compared
-with the run by the paired bootstrap. Prints a table, and all as JSON in the last line.
+with the run by the paired bootstrap. Prints a table, and when standard output is not a terminal
+all scores as JSON in the last line; --format=text prints the table alone, --format=json JSON alone.
 """
 
-import json
 from pathlib import Path
 
 from jformer.command_line import REQUIRED, parse
 from jformer.commands.model_flags import OF_MODEL, open_run
+from jformer.commands.scores import check_format, print_scores
 from jformer.errors import UserError
 
 
 def main(arguments: list[str]) -> int:
-    known = {"workdir": REQUIRED, "data": "", "references": "", "against": "", **OF_MODEL}
-    flag, config = parse(arguments, known, of_run=True)
+    known = {"workdir": REQUIRED, "data": "", "references": "", "against": "", "format": ""}
+    flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
+    check_format(flag.format)
     if flag.references and not flag.data:
         raise UserError(f"--references={flag.references}: is for --data=PREFIX")
 
@@ -35,6 +38,5 @@ def main(arguments: list[str]) -> int:
     if flag.against:
         against = load(*run_and_checkpoint(flag.against), plugins=config.plugin_files)
     scores = score_all(run, tests, against)
-    print(table(scores))
-    print(json.dumps(scores))
+    print_scores(flag.format, scores, run.workdir, table(scores), always_table=True)
     return 0

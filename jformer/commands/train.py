@@ -1,23 +1,26 @@
 """Train a model, then score it.
 
-    train --config=CONFIG[:DATASET] [--workdir=DIR] [--profile=STEP:COUNT]
+    train --config=CONFIG[:DATASET] [--workdir=DIR] [--profile=STEP:COUNT] [--format=text|json]
 
-The same command again resumes the run, or prints the scores of a complete one. --profile writes
-JAX's trace of some steps.
+The same command again resumes the run, or prints the scores of a complete one. A terminal gets a
+table of the scores, anything else gets JSON; --format chooses. --profile writes JAX's trace of some
+steps.
 """
 
 import dataclasses
-import json
 from pathlib import Path
 
 from jformer.command_line import parse
-from jformer.console import say
+from jformer.commands.scores import check_format, print_scores
+from jformer.console import aligned, say
 from jformer.rundir import default_workdir
 
 
 def main(arguments: list[str]) -> int:
-    flag, config = parse(arguments, {"workdir": "", "profile": ""})
+    flag, config = parse(arguments, {"workdir": "", "profile": "", "format": ""})
+    check_format(flag.format)
 
+    from jformer.evaluation.table import score_rows
     from jformer.results import as_test_set, known_scores, read_results, score_all
     from jformer.run import load
     from jformer.training.processes import is_first, join
@@ -44,5 +47,5 @@ def main(arguments: list[str]) -> int:
         scores = known
     else:
         scores = score_all(run, tests)
-    print(json.dumps(scores))
+    print_scores(flag.format, scores, workdir, aligned(score_rows(scores)))
     return 0

@@ -12,10 +12,12 @@ of source TAB target: where an input has the source's words, its output contains
 --engine=ctranslate2 searches with CTranslate2, and with weights in 8 bits where it ends in :int8.
 """
 
+import sys
 from pathlib import Path
 
 from jformer.command_line import REQUIRED, one_of, parse
 from jformer.commands.model_flags import FORMATS, OF_MODEL, open_run
+from jformer.console import say
 from jformer.data.corpora import texts
 from jformer.errors import UserError
 from jformer.output import check_output, fingerprints, open_output, standard_input
@@ -65,5 +67,7 @@ def main(arguments: list[str]) -> int:
     prefixes = texts(Path(flag.prefix)) if flag.prefix else None
     with open_output(flag.output, job, flag.format) as output:
         place, total = flag.input or "standard input", files.get("input", {}).get("lines")
+        if sys.stderr.isatty():  # a pipeline stays silent
+            say(f"translating {place}; the first lines take longer ...")
         translate_stream(run, lines, place, prefixes, output, flag.format, total, terms)
     return 0

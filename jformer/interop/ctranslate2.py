@@ -42,7 +42,7 @@ def export(run: Run, folder: Path, format: str) -> None:
 
 def save_model(run: Run, folder: Path, quantization: str = "float32") -> None:
     """Write a model that `ctranslate2.Translator` opens; it ends sources with EOS by itself."""
-    import_extra("ctranslate2", "CTranslate2", "'jformer[export]'")
+    import_extra("ctranslate2", "CTranslate2", "ctranslate2")
     spec = specification(run)
     register_vocabularies(spec, run.vocabularies)
     spec.config.layer_norm_epsilon = run.config.model.norm_epsilon

@@ -61,5 +61,5 @@ def fits(array: Any, shape: tuple[int, ...] | None) -> bool:
 
 
 def import_library(user: str) -> Any:
-    import_extra("safetensors.numpy", user, "'jformer[export]'")
-    return import_extra("safetensors", user, "'jformer[export]'")
+    import_extra("safetensors.numpy", user, "safetensors")
+    return import_extra("safetensors", user, "safetensors")

@@ -35,7 +35,7 @@ def export(run: Run, folder: Path, format: str) -> None:
     # A table of learned positions ends, and a size that may be anything is not compared with it.
     others = [kind for kind in POSITIONS if kind != "learned"]
     check_model(run.config.model, f"--format={format}", positions=others)
-    import_extra("flatbuffers", f"--format={format}", "'jformer[export]'")  # of jax.export
+    import_extra("flatbuffers", f"--format={format}", "flatbuffers")  # of jax.export
     # One dtype on every platform; `auto` would choose by the machine that exports.
     config = dataclasses.replace(run.config.model, dtype="float32", attention_kernel="xla")
     model = run.model.clone(config=config)

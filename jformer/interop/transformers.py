@@ -22,7 +22,7 @@ def export(run: Run, folder: Path, format: str) -> None:
         raise UserError(
             f"config.data.joint_vocabulary=False: --format={format} can hold one vocabulary alone"
         )
-    safetensors = import_extra("safetensors.numpy", f"--format={format}", "'jformer[export]'")
+    safetensors = import_extra("safetensors.numpy", f"--format={format}", "safetensors")
     state = marian.state_dict(run.params, run.config.model)
     state = {name: array.copy(order="C") for name, array in state.items()}
     safetensors.save_file(state, folder / "model.safetensors", {"format": "pt"})

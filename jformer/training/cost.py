@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
 from jformer.config import Config
+from jformer.console import say
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.flops import multiply_adds
@@ -72,7 +73,9 @@ def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
 @functools.cache
 def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
     """Return the bytes of memory of the compiled train step on this backend, as XLA reports."""
-    step, arguments = abstract_step(config, rows_that_fit(batch_tokens, length), length)
+    rows = rows_that_fit(batch_tokens, length)
+    say(f"compiling the train step for {rows:,} rows of {length:,} tokens a side ...")
+    step, arguments = abstract_step(config, rows, length)
     memory = step.lower(*arguments).compile().memory_analysis()
     sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     return sizes - memory.alias_size_in_bytes  # the donated state counts once
@@ -142,7 +145,6 @@ def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
     )
     tokens, longest = config.train.batch_tokens, config.data.max_length
     where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
-    log.info(f"\ncompiling the train step for {tokens:,} tokens a side in {where} ...")
     needed = step_bytes(config, tokens, longest) / 1e9
     yield f"train step: {needed:.2f} GB, {tokens:,} tokens, {where}"
     if gigabytes:

@@ -95,6 +95,8 @@ class Monitor:
         """Return a context that counts the time of a step; the first of a shape is compilation."""
         shape = tuple(rows.shape for rows in batch.values())
         self.compiles = shape not in self._shapes
+        if not self._shapes:
+            say("compiling   the first step ...")
         self._shapes.add(shape)
         return self.clock("compilation" if self.compiles else "step")
 

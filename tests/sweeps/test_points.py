@@ -54,6 +54,14 @@ def test_a_flag_is_for_all_points_and_a_point_goes_before_it(make):
     assert [point.config.model.dropout for point in points] == [0.5, 0.2]
 
 
+@pytest.mark.parametrize("flag", [["--config.model.d_k=8"], ["--config.model.d_k", "8"]])
+def test_none_unsets_an_optional_key_and_the_last_value_counts(make, flag):
+    points = make('yield from ({"model.d_k": None}, {}, {"model.d_k": 16})', flag)
+    assert [point.config.model.d_k for point in points] == [None, 8, 16]
+    assert make("yield {}", [*flag, "--config.model.d_k", "None"])[0].config.model.d_k is None
+    assert make("yield {}", ["--config.model.d_k=None", *flag])[0].config.model.d_k == 8
+
+
 def test_further_seeds_are_runs_beside_those_of_the_configs_own(make):
     points = make('yield from ({}, {"model.dropout": 0.2})', ["--config.seed=5"], seeds=3)
     assert [(point.name, point.config.seed) for point in points] == [
