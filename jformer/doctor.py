@@ -1,6 +1,6 @@
 """Report the versions, the devices and the optional packages that jformer finds on this machine.
 
-The installation may be broken: what fails is a line with the reason, and JAX is imported late.
+The installation may be broken: what fails is a line with the reason.
 """
 
 import importlib.metadata
@@ -8,11 +8,14 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator
 
+import jax
+
 from jformer.config import DataConfig
 from jformer.data.cache import cache_folder
+from jformer.training.compilation import is_reliable
+from jformer.training.provenance import PACKAGES, source_hash
 from jformer.version import __version__
 
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers")
 FEATURES = {
     "datasets": "data sets of the Hugging Face hub",
     "pyarrow": "Parquet files",
@@ -29,7 +32,7 @@ FEATURES = {
 
 def findings() -> Iterator[str]:
     """Yield a line for each version, device and package: its name, then what was found."""
-    yield line("jformer", __version__)
+    yield line("jformer", f"{__version__}, source {source_hash()}")
     yield line("python", platform.python_version())
     for package in PACKAGES:
         yield line(package, version(package))
@@ -57,8 +60,6 @@ def version(package: str) -> str:
 
 
 def devices() -> list[str]:
-    import jax
-
     lines = []
     for device in jax.local_devices():
         memory = (device.memory_stats() or {}).get("bytes_limit")
@@ -77,8 +78,6 @@ def cache() -> list[str]:
 
 
 def compiled() -> list[str]:
-    from jformer.training.compilation import is_reliable
-
     kept = "kept" if is_reliable() else "not kept unless config.compilation_cache=on"
     return [line("compiled", f"{cache_folder(DataConfig()) / 'xla'}, {kept}")]
 

@@ -44,6 +44,7 @@ def config_keys() -> str:
             default(value),
             allowed(field),
             meaning(field),
+            "yes" if field.metadata["resumable"] else "",
         ]
         sections.setdefault(section, []).append(cells)
     parts = []
@@ -51,7 +52,9 @@ def config_keys() -> str:
         doc = inspect.getdoc(inspect.getmodule(getattr(config, section or "model")))
         title = (doc or "").partition(": ")[2] if section else "The keys outside of all sections."
         parts.append(f"## {section or 'top level'}\n\n{title[:1].upper()}{title[1:]}")
-        parts.append(table(["key", "type", "default", "allowed", "meaning"], rows))
+        parts.append(
+            table(["key", "type", "default", "allowed", "meaning", "may change on resume"], rows)
+        )
     return "\n\n".join(parts)
 
 
