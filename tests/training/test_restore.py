@@ -1,8 +1,10 @@
 """Trained parameters out of a run directory, by hand from its checkpoints, and into another run."""
 
 import dataclasses
+import itertools
 import json
 import shutil
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +62,51 @@ def test_the_average_is_what_is_loaded_by_default(trained_workdir):
     assert_same(jformer.load(trained_workdir).params, expected.params)
     last = jformer.load(trained_workdir, "last").params
     assert not np.array_equal(last["embedding"], expected.params["embedding"])
+
+
+@pytest.fixture
+def running(trained_workdir, tmp_path):
+    """A run whose training goes on: it saves a checkpoint, and deletes the oldest of two."""
+    run = shutil.copytree(trained_workdir, tmp_path / "running")
+    folder, ended = run / "checkpoints", threading.Event()
+
+    def train():
+        for step in itertools.count(13):
+            shutil.copytree(folder / str(step - 1), folder / f"{step}.saving")
+            (folder / f"{step}.saving").rename(folder / str(step))
+            oldest = min(int(path.name) for path in folder.iterdir())
+            (folder / str(oldest)).rename(folder / f"{oldest}.deleting")
+            shutil.rmtree(folder / f"{oldest}.deleting")
+            if ended.wait(0.02):
+                return
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    yield run
+    ended.set()
+    trainer.join()
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "average"])
+def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_error(
+    running, trained_workdir, checkpoint, capfd
+):
+    expected = jformer.load(trained_workdir, "last").params
+    steps = []
+    for _ in range(5):
+        run = jformer.load(running, checkpoint)
+        steps.append(run.step)
+        if checkpoint == "last":
+            assert_same(run.params, expected)
+    assert steps == sorted(steps)
+    assert steps[-1] > steps[0]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_step_that_is_deleted_is_one_line_with_those_that_are_left(running):
+    with pytest.raises(UserError, match=r"no checkpoint of step 9; there are \[1\d"):
+        for _ in range(100):
+            jformer.load(running, 9)
 
 
 def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
