@@ -16,6 +16,7 @@ from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError, import_extra
 from jformer.run import Run
 from jformer.rundir import config_to_open
+from jformer.schema import local_paths
 from jformer.training.checkpoint import check_finite
 from jformer.training.restore import make_model, parameter_shapes
 
@@ -40,9 +41,9 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     folder names is not. Raises `UserError` if a file is missing or damaged, if a parameter is not
     finite, or if the parameters are not those of the model in config.json.
     """
-    folder = Path(folder)
+    folder = Path(local_paths("folder", str(folder)))
     library = import_library("safetensors")
-    config = config_to_open(folder, ",".join(map(str, plugins)))
+    config = config_to_open(folder, local_paths("plugins", ",".join(map(str, plugins))))
     vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
     model = make_model(config, vocabularies.target.size, vocabularies.source.size)
     path = folder / WEIGHTS
