@@ -16,7 +16,7 @@ from jformer.data.pipeline import given_data
 from jformer.errors import Stopped, UserError, check_type
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
-from jformer.schema import replaced
+from jformer.schema import local_paths, replaced
 from jformer.training.monitor import OnMetrics
 from jformer.training.setup import (
     check_same_config,
@@ -91,7 +91,7 @@ def train(
         config = replaced(config, {"data": {"name": "given"}})
     config.check()
     config.check_own_parts()
-    workdir = Path(workdir or default_workdir(config))
+    workdir = Path(local_paths("workdir", str(workdir or default_workdir(config))))
     check_same_config(config, workdir)
     if is_complete(config, workdir):
         if data:

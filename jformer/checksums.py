@@ -22,34 +22,30 @@ def write_sums(folder: Path, pattern: str = "*") -> None:
 def first_damage(
     folder: Path, has_sum: Callable[[str], bool] = lambda name: True, required: bool = True
 ) -> str:
-    """Describe the first file of a folder that is not as it was written; empty if there is none.
+    """Describe the first listed file that is missing or has changed; empty if there is none.
 
-    `has_sum` returns whether a file of that name is expected to have a checksum; unless they are
-    `required`, a folder without any passes. Only regular files in the folder are opened: a path
-    among the checksums may be that of a device or a pipe.
+    Only files whose names satisfy `has_sum` are checked. Unless checksums are `required`, a folder
+    without any passes. Files that are not listed are ignored: file managers and network file
+    systems add their own, such as .DS_Store, desktop.ini and .nfs0001.
     """
-    files, sums, name = {}, {}, SUMS
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder).as_posix()
-        if path.is_file():
-            files[relative] = path
-        elif path.is_symlink() or not path.is_dir():
-            return f"{relative!r} is no regular file"
-    if SUMS not in files:
+    if not (folder / SUMS).exists():
         return f"{SUMS} is missing" if required else ""
+    sums, name = {}, SUMS
     try:
-        text = files.pop(SUMS).read_text(encoding="utf-8", errors="replace")
+        if not (folder / SUMS).is_file():
+            return f"{SUMS} is no regular file"
+        text = (folder / SUMS).read_text(encoding="utf-8", errors="replace")
         for number, line in enumerate(text.splitlines(), start=1):
             match = re.fullmatch("([0-9a-f]{64})  (?!/)(.+)", line)
             if not match or ".." in match[2].split("/"):
                 return f"{SUMS}, line {number}: {line[:200]!r} is no sum of a file in it"
             sums[match[2]] = match[1]
-        for name in filter(has_sum, sorted({*files, *sums})):
-            if name not in files:
+        if not sums:
+            return f"{SUMS} is empty"
+        for name in filter(has_sum, sums):
+            if not (folder / name).is_file():
                 return f"{name!r}, which {SUMS} names, is missing"
-            if name not in sums:
-                return f"{name!r} is not in {SUMS}"
-            if sha256_of(files[name]) != sums[name]:
+            if sha256_of(folder / name) != sums[name]:
                 return f"{name} is not as it was written"
     except OSError as error:
         return f"{name} cannot be read ({error.strerror})"

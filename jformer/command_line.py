@@ -24,13 +24,23 @@ from jformer.errors import RunError, Stopped, UserError
 from jformer.output import drop_output, open_standard_error
 from jformer.plugins import naming_failures_in
 from jformer.rundir import config_to_open
-from jformer.schema import LARGEST, check_flags, flatten, help_text, nearest, thaw, walk
+from jformer.schema import (
+    LARGEST,
+    check_flags,
+    flatten,
+    help_text,
+    local_paths,
+    nearest,
+    thaw,
+    walk,
+)
 from jformer.version import __version__
 
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # a setting of glibc's malloc
 REQUIRED = None  # the default of a flag that must be given
 LONGEST_LINE = 1000  # of an error message, in characters: a value can have thousands of digits
 OF_RUN = r"--?config\.(decode\.|data\.bad_lines)"  # keys of a run that commands may change
+SENTENCES = ("source", "target")  # the flags that are no paths and no words like `text` or `1,2`
 EXAMPLES = {
     "workdir": "runs/tiny-phrases-en-de",
     "data": "PREFIX for PREFIX.en and PREFIX.de",
@@ -200,6 +210,8 @@ def own_flags(
         written = {f"-{name}={value}", f"--{name}={value}"}
         if isinstance(value, str) and value.startswith("--") and not written & {*arguments}:
             raise UserError(f"--{name} {value}: has no value; write --{name}=VALUE")
+        if isinstance(value, str) and name not in SENTENCES:
+            values[name].value = local_paths(f"--{name}", value)
     return values, rest
 
 
@@ -230,7 +242,7 @@ def config_from(text: str) -> config_dict.ConfigDict:
 
     FILE is a path, or the name of one of the package's own configs.
     """
-    name, *dataset = text.split(":", 1)
+    name, *dataset = local_paths("config", text).split(":", 1)
     path = own_configs().get(name, name)
     if os.path.isdir(path):
         raise UserError(f"config={path}: is a folder{nearest(path, own_configs())}")

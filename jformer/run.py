@@ -28,7 +28,7 @@ from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError, check_strings, check_type
 from jformer.evaluation.scores import check_tokenizer
-from jformer.schema import replaced
+from jformer.schema import local_paths, replaced
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
 
@@ -305,7 +305,9 @@ def load(
     check_type("plugins", plugins, list | tuple, "a list of files")
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
-    restored = restore(Path(workdir), str(checkpoint), ",".join(map(str, plugins)))
+    folder = Path(local_paths("workdir", str(workdir)))
+    files = local_paths("plugins", ",".join(map(str, plugins)))
+    restored = restore(folder, str(checkpoint), files)
     others = tuple(load(*run_and_checkpoint(name), plugins=plugins) for name in ensemble)
     for name, other in zip(ensemble, others, strict=True):
         if other.vocabularies.hash != restored.vocabularies.hash:

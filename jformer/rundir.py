@@ -46,10 +46,11 @@ def config_to_open(workdir: Path, plugins: str) -> Config:
     config = read_config(workdir / CONFIG)
     own = [config.model.assignment(key) for key in config.model.own_parts()]
     if own and not plugins:
-        copies = [str(workdir / PLUGINS / Path(file).name) for file in config.plugin_files]
+        copies = [workdir / PLUGINS / Path(file).name for file in config.plugin_files]
+        files = [str(copy) if copy.exists() else copy.name for copy in copies]
         raise UserError(
             f"{workdir}: has {' and '.join(own)}, which is Python code of its author; if you trust "
-            f"it, name it: --plugins={','.join(copies)}, or in Python plugins={copies}"
+            f"it, name it: --plugins={','.join(files)}, or in Python plugins={files}"
         )
     return dataclasses.replace(config, plugins=plugins)
 

@@ -6,6 +6,7 @@ The keys themselves are declared in `jformer.config`.
 import dataclasses
 import difflib
 import operator
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from jformer.errors import UserError
 
 LARGEST = 2**31 - 1  # that fits JAX's int32
 RATE = (">= 0", "< 1")  # bounds of a probability, as of dropout
+URL = re.compile("[a-zA-Z][a-zA-Z0-9+.-]+:/")  # one slash: `Path("gs://bucket")` has no second
 COMPARISONS: Any = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
 
@@ -53,6 +55,29 @@ def part(doc: str, *words: str) -> Any:
     """Declare a `choice` of a part that can also be the user's own, defined in a plugin."""
     doc = f"{doc}: {', '.join(words)}, or your own in config.plugins"
     return key(words[0], doc, *words, can_be_own=True)
+
+
+def paths(doc: str, only_if: tuple[str, ...] | None = None) -> Any:
+    """Declare a key that is empty or names a local file or folder, or several with commas.
+
+    A resumed run may name others: hashes of their contents decide whether it is the same run.
+    """
+    field = key("", doc, only_if=only_if, resumable=True)
+    return dataclasses.field(default="", metadata={**field.metadata, "is_path": True})
+
+
+def local_paths(name: str, text: str) -> str:
+    """Return paths, with commas between, with `~` as the home folder; `UserError` for a URL.
+
+    Everything that takes a path from the user calls this: flags, config keys and Python functions.
+    """
+    for path in text.split(","):
+        if URL.match(path):
+            raise UserError(
+                f"{name}={path}: is a URL, and only local paths are read and written; mount it, or "
+                f"copy what is there"
+            )
+    return ",".join(map(os.path.expanduser, text.split(",")))
 
 
 class Section:
@@ -187,13 +212,16 @@ def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any
     if not isinstance(values, dict):
         raise UserError(f"config.{path[:-1]}={shown(values)}: must hold keys and their values")
     changes = {}
-    names = {field.name for field in dataclasses.fields(default)}  # without properties
+    fields = {field.name: field for field in dataclasses.fields(default)}  # without properties
     for name, value in values.items():
-        if name not in names:
+        if name not in fields:
             raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(root))}")
         before = getattr(default, name)
-        is_section = dataclasses.is_dataclass(before)
-        changes[name] = replaced(before, value, f"{path}{name}.", root) if is_section else value
+        if dataclasses.is_dataclass(before):
+            value = replaced(before, value, f"{path}{name}.", root)
+        elif fields[name].metadata.get("is_path") and isinstance(value, str):
+            value = local_paths(f"config.{path}{name}", value)
+        changes[name] = value
     return dataclasses.replace(default, **changes)
 
 

@@ -18,7 +18,7 @@ from jformer.config.model import ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import Section, choice, is_own, key, nearest, replaced, thaw, walk
+from jformer.schema import Section, choice, is_own, key, nearest, paths, replaced, thaw, walk
 
 # The token ids on which the data, the model and the search agree.
 PAD, BOS, EOS = 0, 1, 2
@@ -49,10 +49,8 @@ class Config(Section):
 
     name: str = key("base", "name of the config, and of its default run directory", resumable=True)
     seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
-    plugins: str = key(
-        "",
-        "Python files, with commas between, that define parts of your own; docs/plugins.md",
-        resumable=True,
+    plugins: str = paths(
+        "Python files, with commas between, that define parts of your own; docs/plugins.md"
     )
     compilation_cache: str = choice(
         "keep compiled programs in the folder that doctor names; auto: where JAX loads them again",

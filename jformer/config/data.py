@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from jformer.errors import UserError
-from jformer.schema import RATE, Section, choice, key, part
+from jformer.schema import RATE, Section, choice, key, part, paths
 
 NAMED = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
 DATASETS = ("phrases", *NAMED, "hub", "files", "parsing", "given")
@@ -19,39 +19,26 @@ class DataConfig(Section):
     name: str = part("corpus (given: by the pairs of `jformer.train`)", *DATASETS)
     source_language: str = key("en", "suffix of the source files; for phrases a CLDR locale")
     target_language: str = key("de", "suffix of the target files; for phrases a CLDR locale")
-    directory: str = key(
-        "",
+    directory: str = paths(
         "folder with the files of a named corpus; empty: from the hub; for parsing with .mrg files",
         only_if=("name", *NAMED, "parsing"),
-        resumable=True,
     )
-    hub: str = key(
-        "",
+    hub: str = paths(
         "REPOSITORY[@REVISION] of the Hugging Face hub, or a folder of Parquet files",
         only_if=("name", "hub", *NAMED),
-        resumable=True,
     )
-    train: str = key(
-        "",
+    train: str = paths(
         "training pairs: PREFIX, FILE.tsv or FILE.parquet, several by commas; for parsing, as for "
         "validation and test, patterns of .mrg files by commas",
-        resumable=True,
     )
     weights: str = key(
         "", "how often an epoch repeats each training corpus, as 1,4; empty: once each"
     )
-    validation: str = key(
-        "",
+    validation: str = paths(
         "validation pairs: PREFIX, FILE.tsv or FILE.parquet",
         only_if=("name", "files", "parsing"),
-        resumable=True,
     )
-    test: str = key(
-        "",
-        "test pairs; empty: no test scores",
-        only_if=("name", "files", "parsing"),
-        resumable=True,
-    )
+    test: str = paths("test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
     tags: str = key(
         "XX",
         "what stands for a word in a linearised tree: XX, its tag (keep), or its number",
@@ -88,16 +75,11 @@ class DataConfig(Section):
         2_000_000, "maximum number of pairs to learn the vocabulary from", ">= 1"
     )
     joint_vocabulary: bool = key(True, "one vocabulary for both languages; Section 5.1")
-    vocabulary: str = key(
-        "",
-        "tokenizer.json or SentencePiece .model to use instead of learning a vocabulary",
-        resumable=True,
+    vocabulary: str = paths(
+        "tokenizer.json or SentencePiece .model to use instead of learning a vocabulary"
     )
-    source_vocabulary: str = key(
-        "",
-        "the same for the source language",
-        only_if=("joint_vocabulary", "False"),
-        resumable=True,
+    source_vocabulary: str = paths(
+        "the same for the source language", only_if=("joint_vocabulary", "False")
     )
     normalization: str = choice(
         "Unicode normalization of all text; lower: NFC and lower case", *NORMALIZATIONS
@@ -124,7 +106,7 @@ class DataConfig(Section):
     length_multiple: int = key(
         4, "lengths of batch shapes are multiples of this", ">= 1", "<= 1024"
     )
-    cache: str = key("", "folder for tokenized text; empty: ~/.cache/jformer", resumable=True)
+    cache: str = paths("folder for tokenized text; empty: ~/.cache/jformer")
 
     @property
     def languages(self) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 
-from jformer.schema import RATE, Section, choice, key, part
+from jformer.schema import RATE, Section, choice, key, part, paths
 
 SMOOTHINGS = ("all", "others", "others_but_padding")
 SCHEDULES = ("equation_3", "inverse_sqrt", "linear", "cosine", "constant")
@@ -73,7 +73,7 @@ class TrainConfig(Section):
     ema_decay: float = key(
         0.0, "decay of an exponential moving average of the parameters; 0: none", *RATE
     )
-    init_from: str = key("", "RUN[@CHECKPOINT] to take the initial parameters from", resumable=True)
+    init_from: str = paths("RUN[@CHECKPOINT] to take the initial parameters from")
     max_skipped: int = key(
         10,
         "end the run after so many non-finite updates in a row, which are skipped",

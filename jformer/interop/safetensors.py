@@ -3,6 +3,7 @@
 `read` opens such a folder again. It needs no checkpoints, and orbax reads none.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jformer.config import read_config, write_config
+from jformer.config import write_config
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError, import_extra
 from jformer.evaluation.scores import tokenizer_for
 from jformer.run import Run
+from jformer.rundir import config_to_open
+from jformer.schema import local_paths
+from jformer.training.checkpoint import check_finite
 from jformer.training.restore import make_model, parameter_shapes
 
 WEIGHTS, STEP = "model.safetensors", "step"
@@ -31,33 +35,42 @@ def export(run: Run, folder: Path, format: str) -> None:
     run.vocabularies.save(folder)
 
 
-def read(folder: str | Path) -> Run:
+def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     """Open a folder of `export`; the parameters are those of the run bit for bit.
 
-    Raises `UserError` where the parameters are not those that config.json asks for.
+    `plugins` are files that define parts of the author's own. They are run; a file that only the
+    folder names is not. Raises `UserError` if a file is missing or damaged, if a parameter is not
+    finite, or if the parameters are not those of the model in config.json.
     """
-    folder = Path(folder)
+    folder = Path(local_paths("folder", str(folder)))
     library = import_library("safetensors")
-    config = read_config(folder / "config.json")
+    config = config_to_open(folder, local_paths("plugins", ",".join(map(str, plugins))))
     vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
     model = make_model(config, vocabularies.target.size, vocabularies.source.size)
     path = folder / WEIGHTS
     if not path.is_file():
         raise UserError(f"{path}: no such file; export --format=safetensors writes it")
-    with library.safe_open(path, framework="numpy") as file:
-        arrays = {name: jnp.asarray(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
-        step = int(file.metadata()[STEP])
-    shapes = {name: x.shape for name, x in flatten_dict(parameter_shapes(model), sep="/").items()}
-    wrong = {name for name in {*shapes, *arrays} if not fits(arrays.get(name), shapes.get(name))}
+    try:
+        with library.safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            step = int((file.metadata() or {})[STEP])
+    except Exception as error:  # of the library, for a damaged file, or without our metadata
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"{path}: cannot be read ({reason}); export it again") from error
+    needed = flatten_dict(parameter_shapes(model), sep="/")
+    wrong = {name for name in {*needed, *arrays} if not fits(arrays.get(name), needed.get(name))}
     if wrong:
         raise UserError(f"{path}: {min(wrong)} is not as config.json asks for; export it again")
-    params = unflatten_dict(arrays, sep="/")
+    params = unflatten_dict({name: jnp.asarray(x) for name, x in arrays.items()}, sep="/")
+    check_finite(params, f"{path}: params")
     tokenizer = tokenizer_for(config.data.target_language)
     return Run(folder, "safetensors", config, vocabularies, model, params, (step,), tokenizer)
 
 
-def fits(array: Any, shape: tuple[int, ...] | None) -> bool:
-    return array is not None and array.shape == shape
+def fits(array: Any, needed: Any) -> bool:
+    if array is None or needed is None:
+        return False
+    return array.shape == needed.shape and array.dtype == needed.dtype
 
 
 def import_library(user: str) -> Any:

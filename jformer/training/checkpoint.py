@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
+from jformer.checksums import SUMS
 from jformer.config import Config, TrainConfig
 from jformer.errors import UserError
 from jformer.rundir import BEST, CHECKPOINTS
@@ -232,8 +233,10 @@ class Checkpoints:
             items = {} if differing else read_arrays(directory, trees, self._together)
             items |= {name: json.loads((directory / name / TEXT).read_bytes()) for name in texts}
         except Exception as error:
-            # Only a checkpoint without checksums fails here. In a job of several processes one may
-            # fail alone, and must not fall back to an earlier step than the others.
+            if (directory / SUMS).exists():  # its files are intact, so it must not be put aside
+                raise UserError(f"{directory}: cannot be read: {one_line(error)}") from error
+            # In a job of several processes one may fail alone, and must not fall back to an
+            # earlier step than the others.
             kind = UserError if self._together else CorruptCheckpointError
             raise kind(f"{directory}: damaged: {one_line(error)}") from error
         if differing:

@@ -1,8 +1,12 @@
 """Runs of several processes: join them by `jax.distributed`, and check that they agree."""
 
+import contextlib
 import json
 import logging
+import secrets
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,6 +30,8 @@ def join(parallel: ParallelConfig) -> None:
         "num_processes": parallel.processes,
         "process_id": parallel.process,
     }
+    if parallel.process == 0:
+        check_port(parallel)
     number = parallel.processes or "all"
     log.info(f"waiting for {number} processes, at most {parallel.timeout} s ...")
     # JAX's own handler would swallow a SIGTERM that comes before `stopping` has set its own.
@@ -49,6 +55,55 @@ def join(parallel: ParallelConfig) -> None:
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)
         be_quiet()
+
+
+def check_port(parallel: ParallelConfig) -> None:
+    """Raise `UserError` if process 0 cannot listen on its port, where JAX would crash."""
+    port = parallel.coordinator.rpartition(":")[2]
+    both = socket.has_dualstack_ipv6()  # as gRPC listens
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        socket.create_server(("", int(port)), family=family, dualstack_ipv6=both).close()
+    except OSError as error:
+        raise parallel.wrong(
+            "coordinator",
+            f"this is process 0, and it cannot listen on port {port} ({error.strerror}); choose "
+            f"another port, the same in all processes",
+        ) from error
+
+
+def check_shared(workdir: Path) -> None:
+    """Raise `UserError` in every process if one of them does not see the first one's `workdir`."""
+    if jax.process_count() == 1:
+        return
+    name = of_first(lambda: put_mark(workdir), True)
+    if not name:
+        return
+    seen = multihost_utils.process_allgather(np.bool_((workdir / name).exists()))
+    if is_first():
+        (workdir / name).unlink()
+        with contextlib.suppress(OSError):  # it holds a run
+            workdir.rmdir()
+    if not seen.all():
+        others = ", ".join(str(number) for number in np.flatnonzero(~seen))
+        raise UserError(
+            f"workdir={workdir}: process {others} does not share this folder with process 0; all "
+            f"processes save and restore together, so name a folder on a file system they share"
+        )
+
+
+def put_mark(workdir: Path) -> str:
+    """Make a file, and return its name; empty if nothing can be written there.
+
+    The name is new: a network file system caches which of the known names there are.
+    """
+    name = f".shared-{secrets.token_hex(8)}"
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        (workdir / name).touch()
+    except OSError:
+        return ""
+    return name
 
 
 def check_same(config: Config, **facts: Any) -> None:

@@ -26,6 +26,7 @@ from jformer.training.provenance import check_config, check_vocabulary, warn_of_
 from jformer.training.retention import averaged
 
 NAMES = "served, average, last, best, a step, or several steps with commas between"
+TRIES = 20  # to read checkpoints before a training deletes them
 
 
 def parameter_shapes(model: Transformer) -> Any:
@@ -93,7 +94,27 @@ def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored
     validation NLL at the end of training; `last` before the end), `best`, or steps as in
     `1000,2000`. `plugins` are files that define its author's own parts. Raises `UserError` that
     says what is missing.
+
+    A training that is still running deletes old checkpoints. If one is deleted while it is read
+    here, `which` is looked up again among those that are left.
     """
+    for _ in range(TRIES - 1):
+        before = saved(workdir)
+        try:
+            return restore_once(workdir, which, plugins)
+        except (UserError, OSError):
+            if saved(workdir) == before:
+                raise
+    return restore_once(workdir, which, plugins)
+
+
+def saved(workdir: Path) -> set[str]:
+    """Return the names of the checkpoints that can be read now."""
+    checkpoints = Checkpoints(workdir)
+    return {*map(str, checkpoints.steps()), f"best {checkpoints.best_step()}"}
+
+
+def restore_once(workdir: Path, which: str, plugins: str) -> Restored:
     config = config_to_open(workdir, plugins)
     tell_changed(plugins)
     use_compilation_cache(config)

@@ -37,12 +37,17 @@ log = logging.getLogger(__name__)
 def silence_orbax() -> None:
     """Keep orbax's threads from logging pages about errors that arrive here as exceptions."""
     logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
-    # Writes that fail after another one did: the error of the first is already raised.
-    logging.getLogger("asyncio").addFilter(lambda record: WRITING not in record.getMessage())
+    # Reads and writes that fail after another one did: the error of the first is already raised.
+    logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
     hook = sys.unraisablehook
-    sys.unraisablehook = lambda args: (
-        None if str(args.exc_value) == "Event loop is closed" else hook(args)
-    )
+
+    def report(unraisable: Any) -> None:
+        code = getattr(unraisable.object, "cr_code", None)
+        of_orbax = code is not None and "/orbax/" in code.co_filename
+        if not of_orbax and str(unraisable.exc_value) != "Event loop is closed":
+            hook(unraisable)
+
+    sys.unraisablehook = report
 
 
 class SaveError(RunError):
@@ -204,6 +209,7 @@ def read_arrays(directory: Path, trees: dict[str, Any], together: bool) -> dict[
 
     They do not depend on the devices that saved them. Without `together` this process reads alone.
     """
+    silence_orbax()
     options = ocp.options.MultiprocessingOptions()
     if not together:
         this = jax.process_index()

@@ -20,7 +20,7 @@ from jformer.training.compilation import use_compilation_cache
 from jformer.training.likelihood import pairs_beyond
 from jformer.training.loop import loop
 from jformer.training.monitor import Monitor, OnMetrics, Profile
-from jformer.training.processes import is_first
+from jformer.training.processes import check_shared, is_first
 from jformer.training.restore import describe_parameters
 from jformer.training.retention import averaged
 from jformer.training.setup import (
@@ -55,6 +55,7 @@ def train(
     steps, corpus = f"{config.train.steps:,} steps", config.data
     say(f"config      {config.name}, {steps} on {corpus.name}, {corpus.languages}")
     use_compilation_cache(config)
+    check_shared(workdir)
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
     try_own_parts(config)

@@ -107,22 +107,20 @@ def test_whatever_is_damaged_in_an_entry_it_is_told_and_built_again(data, damage
             assert path.read_bytes() == (whole / folder.name / path.name).read_bytes(), path
 
 
-def test_a_file_too_many_is_a_damage_too(data, caplog):
+def test_a_file_of_a_file_manager_is_no_damage(data, caplog):
     undamaged = batches_of(data)
-    folder = entry_of(data, "tokens")
-    (folder / "other.ids").write_bytes(b"garbage")
+    (entry_of(data, "tokens") / ".DS_Store").write_bytes(b"Bud1")
     assert batches_of(data) == undamaged
-    assert f"{folder}: damaged ('other.ids' is not in SHA256SUMS)" in caplog.text
-    assert not (folder / "other.ids").exists()
+    assert not caplog.records
 
 
-@pytest.mark.parametrize("sums", ["[]", "\xff", f"{'0' * 64}  /dev/zero\n"])
+@pytest.mark.parametrize("sums", ["", "[]", "\xff", f"{'0' * 64}  /dev/zero\n"])
 def test_sums_of_any_other_form_are_a_damage(data, sums, caplog):
     undamaged = batches_of(data)
     folder = entry_of(data, "tokens")
     (folder / SUMS).write_text(sums)
     assert batches_of(data) == undamaged
-    assert f"{folder}: damaged (SHA256SUMS, line 1: " in caplog.text
+    assert f"{folder}: damaged (SHA256SUMS" in caplog.text
 
 
 def test_a_file_in_place_of_an_entry_is_replaced(data, caplog):

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 import pytest
 
-from jformer.checksums import SUMS
+from jformer.checksums import SUMS, write_sums
 from jformer.config import TrainConfig
 from jformer.errors import UserError
 from jformer.training.checkpoint import Checkpoints
@@ -370,6 +370,35 @@ def test_damaged_parameters_are_not_used(saved):
     flip(largest(saved / "checkpoints" / "6" / "params"))
     with pytest.raises(UserError, match="checkpoints/6: damaged: params/"):
         Checkpoints(saved).params([4, 6, 8], UNTRAINED.params)
+
+
+STRAY = (".DS_Store", "._d", "._process_0", ".nfs0001", ".#metadata", "desktop.ini", "Thumbs.db")
+
+
+def test_files_of_file_managers_and_network_file_systems_are_no_damage(saved, caplog):
+    folders = [saved / "checkpoints", *(saved / "checkpoints").glob("8/**/")]
+    assert len(folders) > 10
+    for folder in folders:
+        for name in STRAY:
+            (folder / name).write_bytes(b"Bud1")
+    with Checkpoints(saved, KEEP_3) as checkpoints:
+        state, position = checkpoints.restore_newest(UNTRAINED, "hash")
+        save(checkpoints, 10, 12, 14)  # and the step with these files is deleted as any other
+    assert_same(state, 8)
+    assert position == position_at(8)
+    assert not caplog.records
+    assert Checkpoints(saved).steps() == [10, 12, 14]
+    assert {path.name for path in saved.iterdir()} == {"checkpoints"}
+
+
+def test_a_checkpoint_with_intact_files_that_cannot_be_read_stays_where_it_is(saved):
+    """As when it was written by a later version of orbax, in another format."""
+    step = saved / "checkpoints" / "8"
+    (step / "params" / "_METADATA").write_text("{}")
+    write_sums(step, "*/**/*")
+    with pytest.raises(UserError, match="checkpoints/8"):
+        restored(saved)
+    assert Checkpoints(saved).steps() == [4, 6, 8]
 
 
 def test_a_checkpoint_without_sums_is_read_without_that_check(saved):

@@ -156,6 +156,40 @@ def test_an_incomplete_address_is_one_line(corpus_directory, tmp_path, capsys, f
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_coordinator_port_that_is_taken_is_one_line(corpus_directory, tmp_path):
+    with socket.create_server(("localhost", 0)) as other:
+        address = f"localhost:{other.getsockname()[1]}"
+        place = ["coordinator=" + address, "processes=2", "process=0", "timeout=30"]
+        flags = command(corpus_directory, tmp_path / "run")
+        flags += [f"--config.parallel.{each}" for each in place]
+        result = subprocess.run(flags, capture_output=True, text=True, env=ENVIRONMENT)
+    assert result.returncode == 2
+    assert f"config.parallel.coordinator={address}" in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_processes_without_a_shared_workdir_all_end_before_any_work(corpus_directory, tmp_path):
+    folders = [tmp_path / "of first", tmp_path / "of second"]
+    processes = start_two(corpus_directory, folders[0], of_second=[f"--workdir={folders[1]}"])
+    codes, errors = ends(processes)
+    assert codes == [2, 2], errors
+    for folder, error in zip(folders, errors, strict=True):
+        assert f"workdir={folder}" in error.splitlines()[-1]
+        assert "tokenizing" not in error
+        assert not folder.exists()
+
+
+def test_processes_may_name_a_shared_workdir_by_different_paths(corpus_directory, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    flags = [f"--workdir={tmp_path / 'link' / 'run'}", "--config.train.steps=2"]
+    processes = start_two(
+        corpus_directory, tmp_path / "run", "--config.train.steps=2", of_second=flags
+    )
+    codes, errors = ends(processes)
+    assert codes == [0, 0], errors
+    assert not [path.name for path in (tmp_path / "run").iterdir() if path.name.startswith(".")]
+
+
 def test_where_there_is_no_cluster_auto_says_so(corpus_directory, tmp_path):
     flags = command(corpus_directory, tmp_path / "run", "--config.parallel.coordinator=auto")
     result = subprocess.run(flags, capture_output=True, text=True)

@@ -1,8 +1,11 @@
 """Trained parameters out of a run directory, by hand from its checkpoints, and into another run."""
 
 import dataclasses
+import itertools
 import json
+import re
 import shutil
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -73,6 +76,55 @@ def test_a_run_whose_path_has_an_at_sign_is_found_and_a_member_takes_several_ste
     flags = [f"--input={tmp_path / 'in'}", f"--workdir={trained_workdir}"]
     assert main(["jformer", "translate", *flags, f"--ensemble={lab}@9,12,{lab}"]) == 0
     assert capfd.readouterr().out.count("\n") == 1
+
+
+@pytest.fixture
+def running(trained_workdir, tmp_path):
+    """A run whose training goes on: it saves a checkpoint, and deletes the oldest of two."""
+    run = shutil.copytree(trained_workdir, tmp_path / "running")
+    folder, ended = run / "checkpoints", threading.Event()
+
+    def train():
+        for step in itertools.count(13):
+            shutil.copytree(folder / str(step - 1), folder / f"{step}.saving")
+            (folder / f"{step}.saving").rename(folder / str(step))
+            oldest = min(int(path.name) for path in folder.iterdir())
+            (folder / str(oldest)).rename(folder / f"{oldest}.deleting")
+            shutil.rmtree(folder / f"{oldest}.deleting")
+            if ended.wait(0.02):
+                return
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    yield run
+    ended.set()
+    trainer.join()
+
+
+@pytest.mark.parametrize("checkpoint", ["last", "average"])
+def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_error(
+    running, trained_workdir, checkpoint, capfd
+):
+    expected = jformer.load(trained_workdir, "last").params
+    steps = []
+    for _ in range(5):
+        run = jformer.load(running, checkpoint)
+        steps.append(run.step)
+        if checkpoint == "last":
+            assert_same(run.params, expected)
+    assert steps == sorted(steps)
+    assert steps[-1] > steps[0]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_step_that_is_deleted_is_one_line_with_those_that_are_left(running):
+    told = []
+    while not told:
+        try:
+            jformer.load(running, 9)
+        except UserError as error:
+            told.append(str(error))
+    assert re.search(r"no checkpoint of step 9; there are \[1\d", told[0])
 
 
 def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
