@@ -109,9 +109,9 @@ def main() -> None:
 
     def watch(event: str, arguments: tuple) -> None:
         if event in ("exec", "compile", "import", "open", "pickle.find_class"):
-            told = str(arguments)  # a code object tells its file
-            if "evil.py" in told or (event == "pickle.find_class" and "mkdir" in told):
-                run.append(f"{event} {told}")
+            text = str(arguments)  # that of a code object names its file
+            if "evil.py" in text or (event == "pickle.find_class" and "mkdir" in text):
+                run.append(f"{event} {text}")
 
     sys.addaudithook(watch)
     statuses = opened(Path(sys.argv[1]))
@@ -127,11 +127,11 @@ def test_no_file_that_came_with_a_run_is_run_by_whatever_opens_it(tmp_path):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout.splitlines()[-1])
-    assert told["run"] == []
+    result = json.loads(ended.stdout.splitlines()[-1])
+    assert result["run"] == []
     assert not (folder / "was-run").exists()
     fine = ("report", "load nothing", "read nothing", "read optimizer", "read corpus")
-    for command, status in told["statuses"].items():
+    for command, status in result["statuses"].items():
         assert status == (0 if command.startswith(fine) else 2), f"{command}\n{ended.stderr}"
 
 

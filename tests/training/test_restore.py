@@ -118,13 +118,13 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_error(
 
 
 def test_a_step_that_is_deleted_is_one_line_with_those_that_are_left(running):
-    told = []
-    while not told:
+    messages = []
+    while not messages:
         try:
             jformer.load(running, 9)
         except UserError as error:
-            told.append(str(error))
-    assert re.search(r"no checkpoint of step 9; there are \[1\d", told[0])
+            messages.append(str(error))
+    assert re.search(r"no checkpoint of step 9; there are \[1\d", messages[0])
 
 
 def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
