@@ -17,11 +17,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["XDG_CACHE_HOME"] = f"{shared}/cache"
 # Compiling takes most of the time of these tests; what their small programs gain by it, none.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "True")
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "")
-os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
-if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):  # gone since
-    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+# JAX_DISABLE_MOST_OPTIMIZATIONS=False in the environment runs them as users run the package.
+if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "True") == "True":
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
+    if tuple(map(int, importlib.metadata.version("jaxlib").split(".")[:2])) < (0, 11):  # gone since
+        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 import jax
 import jax.numpy as jnp

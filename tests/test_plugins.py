@@ -73,7 +73,7 @@ def trained(folder, **keys):
     return jformer.train(own_config(folder, **keys), PAIRS, PAIRS[:5], folder / "run")
 
 
-def test_own_parts_are_trained_and_the_run_keeps_a_copy_of_their_file(folder):
+def test_own_parts_are_trained_and_the_run_keeps_a_copy_of_their_file(folder, capsys):
     parts = {"attention": "cosine", "norm": "Same", "activation": "swiglu"}
     keys = {f"model.{key}": name for key, name in parts.items()}
     run = trained(folder, **keys, **{"optimizer.name": "lion"})
@@ -84,11 +84,21 @@ def test_own_parts_are_trained_and_the_run_keeps_a_copy_of_their_file(folder):
     copy = run.workdir / "plugins" / "parts.py"
     assert copy.read_text() == ONE
     again = jformer.load(run.workdir, plugins=[copy])
+    assert "has changed" not in capsys.readouterr().err
     jax.tree.map(np.testing.assert_array_equal, run.params, again.params)
     assert again.translate(["120 120"]) == run.translate(["120 120"])
     before = run.score(["120 120"], ["021"])[0].log_prob
     usual = run.model.clone(config=dataclasses.replace(run.model.config, attention="dot_product"))
     assert dataclasses.replace(run, model=usual).score(["120 120"], ["021"])[0].log_prob != before
+
+
+def test_a_file_is_run_once_and_may_import_a_part_of_ours(folder):
+    first = f"with open({str(folder / 'runs')!r}, 'a') as file: file.write('once')\n"
+    (folder / "parts.py").write_text(f"{first}from flax.linen import RMSNorm, relu\n")
+    keys = {"plugins": folder / "parts.py", "model.norm": "RMSNorm", "model.activation": "relu"}
+    flags = [f"--config.{key}={value}" for key, value in {**SMALL, **keys}.items()]
+    assert run_main("summary", "--config=tiny", *flags) == 0
+    assert (folder / "runs").read_text() == "once"
 
 
 @pytest.mark.process

@@ -13,7 +13,7 @@ import jformer
 from jformer.main import main
 from tests.make_stored_run import FLAGS, SENTENCES, STEPS
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.optimized]
 
 STORED = Path(__file__).with_name("stored_run")
 

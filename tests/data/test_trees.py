@@ -51,6 +51,10 @@ def test_function_tags_traces_and_the_root_are_removed_when_a_tree_is_read():
     assert read(FULL) == [PLAIN]
 
 
+def test_an_index_after_an_equals_sign_is_removed_as_a_function_tag_is():
+    assert read("(S (NP=2 (NN a)) (NP-SBJ=3 (NN b)))") == ["(S (NP (NN a)) (NP (NN b)))"]
+
+
 def test_labels_that_begin_with_a_hyphen_are_no_function_tags():
     assert read("(S (-X (-LRB- -LRB-) (NN a)))") == ["(S (-X (-LRB- -LRB-) (NN a)))"]
 

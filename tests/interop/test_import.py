@@ -8,10 +8,12 @@ import warnings
 import jax
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import jformer
 from jformer.config import EOS, PAD
 from jformer.main import main
+from jformer.model.positions import sinusoids
 from jformer.training.checkpoint import Checkpoints
 
 torch = pytest.importorskip(
@@ -220,6 +222,26 @@ def test_names_say_which_matrix_is_which(tmp_path):
     compare_logits(run, model, torch_rows(V_TARGET), torch_rows(V_SOURCE))
 
 
+def test_a_table_of_sinusoids_is_not_taken_for_an_embedding(tmp_path):
+    model = with_random_weights(OwnModel())
+    table = torch.tensor(sinusoids(np.arange(50), D))
+    model.register_buffer("positional_encoding", table)
+    source = f"--source_vocabulary={tmp_path / 'source.txt'}"
+    run = run_of(torch_command(tmp_path, model, source), tmp_path)
+    theirs = model.tgt_tok_emb.weight.detach().numpy()
+    np.testing.assert_array_equal(run.params["embedding"], theirs[torch_rows(V_TARGET)])
+
+
+def test_two_matrices_for_the_same_use_must_be_named(tmp_path, capsys):
+    model = with_random_weights(OwnModel())
+    model.tgt_other_emb = torch.nn.Embedding(V_TARGET, D)
+    source = f"--source_vocabulary={tmp_path / 'source.txt'}"
+    line = failed(torch_command(tmp_path, model, source), capsys)
+    assert "--names=" in line
+    assert "tgt_tok_emb.weight" in line
+    assert "tgt_other_emb.weight" in line
+
+
 def test_specials_may_be_given_by_their_ids(annotated, tmp_path):
     _, command = annotated
     for name, size in (("source", V_SOURCE), ("target", V_TARGET)):
@@ -227,6 +249,27 @@ def test_specials_may_be_given_by_their_ids(annotated, tmp_path):
     assert main(["jformer", *command]) == 2
     run = run_of([*command, "--specials=2,0,1"], tmp_path)
     assert run.vocabulary.encode(["w0"]) == [[4]]
+
+
+def test_a_unigram_vocabulary_keeps_its_unknown_entry(annotated, tmp_path):
+    """Its ids are indices of a list, which shift when the special tokens before it are removed."""
+    _, command = annotated
+    names = ["<s>", "</s>", "<pad>", "<unk>", *(f"w{n}" for n in range(V_TARGET - 4))]
+    tokenizer = Tokenizer(models.Unigram([(name, -1.0) for name in names], 3))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    command = without("--vocabulary", command)
+    run = run_of([*command, f"--vocabulary={tmp_path / 'tokenizer.json'}"], tmp_path)
+    assert run.vocabulary.encode(["w0 none w1"]) == [[4, 3, 5]]
+
+
+def test_every_line_of_a_word_list_is_one_token(annotated, tmp_path):
+    """With a space in it, or empty, too: the line's number is the row of the embedding."""
+    _, command = annotated
+    words = [*SPECIALS, "new york", "w0", "", *(f"w{n}" for n in range(1, V_TARGET - 6))]
+    (tmp_path / "target.txt").write_text("".join(f"{word}\n" for word in words))
+    run = run_of(command, tmp_path)
+    assert run.vocabulary.encode(["w0 w1"]) == [[5, 7]]
 
 
 def failed(command, capsys):

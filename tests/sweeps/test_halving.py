@@ -79,14 +79,21 @@ def test_text_in_lower_case_is_compared_without_case(search):
     assert points_of(search.folder) == {"0.2": 8}
 
 
-def test_trees_are_compared_by_their_f1(tmp_path):
-    config = freeze(default_config("phrases"))
-    for name, f1 in (("worse", 89.0), ("better", 90.0)):
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"f1": 90.0, "precision": 90.0}, {"f1": 89.0, "precision": 91.0}),
+        ({"bleu": 1.0, "perplexity": 9.0}, {"bleu": 1.0}),
+    ],
+    ids=["trees by their F1", "without perplexity last"],
+)
+def test_of_two_scores_the_better_one_comes_first(better, worse, tmp_path):
+    config, ranks = freeze(default_config("phrases")), []
+    for name, scores in (("better", better), ("worse", worse)):
         (tmp_path / name).mkdir()
-        scores = {"validation": {"f1": f1, "precision": 180 - f1}}
-        (tmp_path / name / "scores.json").write_text(json.dumps(scores))
-    worse, better = ([Point(tmp_path / name, config, ())] for name in ("worse", "better"))
-    assert rank(better) < rank(worse)
+        (tmp_path / name / "scores.json").write_text(json.dumps({"validation": scores}))
+        ranks.append(rank([Point(tmp_path / name, config, ())]))
+    assert ranks[0] < ranks[1]
 
 
 def test_equal_scores_are_ordered_by_perplexity(search):
@@ -103,6 +110,15 @@ def test_a_point_of_which_a_seed_failed_does_not_go_on_and_is_told_at_the_end(se
     ):
         search([0.1, 0.2], "--rounds=2", "--seeds=2")
     assert points_of(search.folder) == {"0.2": 8, "0.2+seed=1": 8}
+
+
+def test_a_failed_point_counts_when_half_of_the_points_is_rounded_up(search, capsys):
+    failing = search.folder / "round-1" / "model.attention_dropout=0.1"
+    failing.mkdir(parents=True)
+    (failing / "fails").touch()
+    with pytest.raises(RunError, match=r"attention_dropout=0\.1"):
+        search([0.1, 0.2, 0.3], "--rounds=2")
+    assert points_of(search.folder) == {"0.2": 8, "0.3": 8}
 
 
 def test_where_all_points_fail_there_is_no_later_round(search, capsys):
@@ -138,6 +154,11 @@ def test_a_dry_run_prints_the_commands_of_the_first_round(search, capsys):
     lines = out.splitlines()
     for name, line in zip(("0.1", "0.2"), lines, strict=True):
         assert f"{search.folder}/round-1/model.attention_dropout={name} 4 " in line  # 4 steps
+
+
+def test_the_first_round_may_have_a_single_step(search, capsys):
+    assert search([0.1], "--rounds=4", "--dry_run") == 0
+    assert f"{search.folder}/round-1/model.attention_dropout=0.1 1 " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

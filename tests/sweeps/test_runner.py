@@ -240,11 +240,25 @@ def test_a_process_that_is_killed_fails_its_point_alone(sweep, capsys):
     assert "base: failed: killed by SIGKILL" in capsys.readouterr().err
 
 
-KILLED = """
+SWEEP_OF_SMALL = """
 import sys
 from tests.sweeps.test_runner import run_small
-run_small(sys.argv[1], 5, "--jobs=2")
+run_small(sys.argv[1], int(sys.argv[2]), "--jobs=2")
 """
+
+
+@pytest.mark.process
+def test_ctrl_c_on_a_terminal_lets_every_run_save(sweep):
+    """A terminal sends SIGINT to every process of the command's process group."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SWEEP_OF_SMALL, str(sweep.folder), "10000"],
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    wait_for(lambda: begun(sweep.folder) == 2, process)
+    os.killpg(process.pid, signal.SIGINT)
+    process.wait()
+    for name in ("base", "model.dropout=0.4"):
+        assert log_of(sweep.folder, name).splitlines()[-1].endswith("stopped, all is saved")
 
 
 @pytest.mark.process
@@ -255,7 +269,7 @@ def test_a_sweep_killed_half_way_ends_with_a_whole_table(sweep, capsys):
         folder.mkdir(parents=True)
         (folder / "hold").touch()
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(sweep.folder)], stderr=subprocess.DEVNULL
+        [sys.executable, "-c", SWEEP_OF_SMALL, str(sweep.folder), "5"], stderr=subprocess.DEVNULL
     )
     wait_for(lambda: begun(sweep.folder) == 2, process)
     of_base, of_other = children(process.pid)

@@ -90,6 +90,7 @@ def assert_same_run(stopped, undisturbed):
     assert steps == [*range(7, STEPS, 7), STEPS]
 
 
+@pytest.mark.optimized
 def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_directory, tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     more = [*PACKED, "--config.optimizer.name=muon"]

@@ -1,6 +1,7 @@
 """Muon beside its definition written out in numpy, a matrix at a time."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +17,11 @@ MODEL = ModelConfig(num_layers=2, d_model=12, d_ff=192, num_heads=3, dropout=0.0
 MUON = OptimizerConfig(name="muon", momentum=0.8, beta1=0.7)
 
 
-def parameters() -> dict:
+def parameters(d_ff: int = MODEL.d_ff) -> dict:
     tokens_11 = jnp.ones((1, 1), jnp.int32)
-    model = Transformer(MODEL, vocabulary_size=20, source_vocabulary_size=20)
+    model = Transformer(
+        dataclasses.replace(MODEL, d_ff=d_ff), vocabulary_size=20, source_vocabulary_size=20
+    )
     return model.init(jax.random.key(0), tokens_11, tokens_11)["params"]
 
 
@@ -45,8 +48,16 @@ def orthogonal(matrix: np.ndarray) -> np.ndarray:
     return 0.2 * np.sqrt(max(matrix.shape)) * (u * values) @ v
 
 
+def blocks_of(d_ff: int) -> list[slice]:
+    size = math.gcd(d_ff, 64)
+    return [slice(begin, begin + size) for begin in range(0, d_ff, size)]
+
+
 def expected_update(layer: str, gradients: list[np.ndarray]) -> np.ndarray:
-    """Nesterov's momentum of 0.8, then each head or 64 hidden units as a matrix of their own."""
+    """Nesterov's momentum of 0.8, then each head or block of hidden units as its own matrix.
+
+    A block has 64 units, or the largest power of 2 below that divides d_ff.
+    """
     momentum = np.zeros_like(gradients[0])
     for gradient in gradients:
         momentum = gradient + 0.8 * momentum
@@ -58,16 +69,17 @@ def expected_update(layer: str, gradients: list[np.ndarray]) -> np.ndarray:
         case "out":
             pieces = [np.s_[head] for head in range(3)]
         case "ffn_in":
-            pieces = [np.s_[:, begin : begin + 64] for begin in (0, 64, 128)]
+            pieces = [np.s_[:, block] for block in blocks_of(kernel.shape[1])]
         case "ffn_out":
-            pieces = [np.s_[begin : begin + 64] for begin in (0, 64, 128)]
+            pieces = [np.s_[block] for block in blocks_of(kernel.shape[0])]
     for piece in pieces:
         result[piece] = orthogonal(kernel[piece])
     return -result
 
 
-def test_each_kernel_takes_the_orthogonal_update_of_its_own_momentum_and_the_rest_adams():
-    params = parameters()
+@pytest.mark.parametrize("d_ff", [192, 96])
+def test_each_kernel_takes_the_orthogonal_update_of_its_own_momentum_and_the_rest_adams(d_ff):
+    params = parameters(d_ff)
     gradients = [random_like(params, seed) for seed in range(3)]
     updates = updates_of(MUON, params, gradients)
     by_adam = updates_of(dataclasses.replace(MUON, name="adam"), params, gradients)

@@ -57,17 +57,20 @@ def assert_same(result, expected):
     )  # fmt: skip
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("way", [w for w in WAYS if "dropout" not in w and "muon" not in w])
 def test_without_dropout_every_way_trains_as_one_device_does(results, way):
     assert_same(results[way], results["one"])
 
 
+@pytest.mark.optimized
 def test_under_jit_dropout_too_is_that_of_one_device(results):
     assert_same(results["dropout, fsdp=4, model=2"], results["dropout"])
     assert_same(results["dropout, r_drop, data=8"], results["dropout, r_drop"])
     assert results["dropout, r_drop"]["losses"] != results["dropout"]["losses"]
 
 
+@pytest.mark.optimized
 def test_muons_matrices_may_lie_on_several_devices(results):
     assert_same(results["muon, fsdp=4, model=2"], results["muon"])
     assert results["muon"]["losses"] != results["one"]["losses"]
@@ -88,21 +91,25 @@ def test_under_pmap_each_device_drops_other_units(more_results):
     assert losses == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.optimized
 def test_the_moving_average_is_the_same_on_eight_devices_and_in_parts(results):
     one, eight = results["accumulate=4, ema"]["ema"], results["fsdp=8, ema"]["ema"]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), one, eight)
 
 
+@pytest.mark.optimized
 def test_the_losses_fall(results):
     losses = results["one"]["losses"]
     assert losses[-1] < losses[0] - 0.1
 
 
+@pytest.mark.optimized
 def test_what_a_process_asks_for_comes_back_with_the_metrics(results):
     for way in ("one", "fsdp=8, ema", "pmap, accumulate=2"):
         assert results[way]["requests"] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.optimized
 def test_fsdp_and_model_split_parameters_and_the_optimizers_state(results):
     """Of the kernel (16, 24), D is split by fsdp and F by model; data splits nothing."""
     for way in ("one", "data=8", "pmap, accumulate=2"):
@@ -113,6 +120,7 @@ def test_fsdp_and_model_split_parameters_and_the_optimizers_state(results):
     assert results["data=2, fsdp=2, model=2"]["ffn_in"] == (8, 12)
 
 
+@pytest.mark.optimized
 def test_under_fsdp_devices_put_together_parameters_and_no_activations(results):
     """A batch has 16 rows of 12 tokens, of which each device must keep its two to itself."""
     sent = results["fsdp=8, ema"]["sent"]

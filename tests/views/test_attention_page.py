@@ -82,6 +82,14 @@ def test_the_page_holds_all_weights_and_nothing_from_elsewhere():
         np.testing.assert_allclose(integers.reshape(H, T, S) / 65_535, expected, atol=1e-5)
 
 
+def test_a_weight_that_bfloat16_rounds_above_1_is_shown_as_1():
+    above = {"decoder_0/cross_attention": np.full((1, 1, 1), 1.0078125, np.float32)}
+    (encoded,) = content_of(page(Attention(above, ["#2"], ["#1"])))["layers"][
+        "decoder cross_attention"
+    ]
+    assert np.frombuffer(base64.b64decode(encoded), "<u2").tolist() == [65_535]
+
+
 def test_a_space_is_drawn_and_what_cannot_be_seen_has_its_code():
     shown = content_of(page(attention_of([" a b", "\n", "\u2028", "ü"])))["source"]
     assert shown == ["␣a␣b", "\\n", "\\u2028", "ü"]

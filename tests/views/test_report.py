@@ -116,6 +116,7 @@ def test_what_the_rows_change_is_told_as_it_is_where_they_do_not(write_run, tmp_
 
 def test_a_run_that_is_going_on_has_its_step_and_what_is_known(write_run, tmp_path):
     write_run("base", bleu=30.0)
+    write_run("model.num_heads=1", {"model.num_heads": 1})
     write_run("model.num_heads=2", {"model.num_heads": 2}, steps=1200)
     just_begun = write_run("model.num_heads=4", {"model.num_heads": 4}, steps=0)
     (just_begun / "vocabulary.json").unlink()
@@ -123,6 +124,7 @@ def test_a_run_that_is_going_on_has_its_step_and_what_is_known(write_run, tmp_pa
     states = {name: (row["state"], row["validation NLL"]) for name, row in found.items()}
     assert states == {
         "base": ("complete", "2.125"),
+        "num_heads=1": ("trained", "2.125"),  # not scored yet
         "num_heads=2": ("step 1,200 of 2,400", "2.250"),
         "num_heads=4": ("step 0 of 2,400", "-"),
     }
