@@ -21,7 +21,7 @@ FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]*)\")?\n(.*?)^```$", re.MULTILIN
 PROGRAMS = (
     r"(?:srun )?(?:python -m (?:jformer\.main|experiments(?:\.\w+)+|docs\.\w+\.\w+)|jformer)(?= |$)"
 )
-OTHER_PROGRAMS = {"cd", "diff", "echo", "git", "mypy", "pip", "pytest", "ruff", "zcat"}
+OTHER_PROGRAMS = {".ci/slow", "cd", "diff", "echo", "git", "mypy", "pip", "pytest", "ruff", "zcat"}
 # Names in capitals in a command line, and their values in the folder of `lay_out`.
 NAMED = {
     "DIR": "runs/tiny-phrases-en-de",
@@ -61,6 +61,7 @@ def commands(text: str) -> list[str]:
     A line that is not continued by a backslash is a command of its own.
     """
     lines = [re.sub(r"\s#\s.*", "", line) for line in text.replace("\\\n", " ").splitlines()]
+    lines = [re.sub(r"^[A-Z_]+=\w+ ", "", line) for line in lines]  # of the environment
     return [part.strip() for line in lines for part in line.split("&&") if part.strip()]
 
 

@@ -22,6 +22,7 @@ from tests.documented import NAMED, PAGES, PROGRAMS, as_pasted, blocks, commands
 pytestmark = pytest.mark.process
 
 NOT_RUN = {
+    ".ci/slow": "takes half an hour",
     "pip": "needs a network",
     "git": "needs a network",
     "cd": "follows git",

@@ -325,7 +325,7 @@ def test_debug_shows_where_a_mistake_was_found():
         ),
         (["translate", "--prefixes=x"], "did you mean prefix?"),
         (["translate", "--ensembel=x"], "did you mean ensemble?"),
-        (["translate", "--checkpoint=newest"], "checkpoint 'newest' is unknown; there are average"),
+        (["translate", "--checkpoint=newest"], "checkpoint 'newest' is unknown; there are served"),
         (
             ["translate", "--config.model.d_model=8"],
             "only config.decode.* and config.data.bad_lines can change",

@@ -114,5 +114,5 @@ def test_the_fused_attention_is_equation_1_with_the_same_gradients(masked, scale
 )
 def test_what_the_kernel_of_cudnn_cannot_compute_is_an_error(changes, told):
     with pytest.raises(UserError, match=r"config\.model\.attention_kernel=cudnn: ") as raised:
-        ModelConfig(**{"attention_kernel": "cudnn", **changes})
+        ModelConfig(**{"attention_kernel": "cudnn", **changes}).check()
     assert told in str(raised.value)
