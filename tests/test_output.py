@@ -252,7 +252,7 @@ def test_only_the_same_command_goes_on_with_a_file(job, learnt, tmp_path, capfd)
     (tmp_path / "terms").write_text("a\tb\n")
     for flags, options, name in (
         (["--config.decode.beam_size=1"], {}, "config.decode.beam_size"),
-        (["--checkpoint=150"], {}, "step, checkpoint, params_sha256"),
+        (["--checkpoint=150"], {}, "step, steps, checkpoint, params_sha256"),
         ([f"--ensemble={other}"], {}, "ensemble, params_sha256"),
         ([f"--prefix={tmp_path / 'prefix'}"], {}, "prefix"),
         ([f"--terms={tmp_path / 'terms'}"], {}, "terms"),

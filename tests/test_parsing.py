@@ -65,7 +65,7 @@ def parser(treebank, tmp_path_factory):
 
 def test_training_ends_with_the_bracketing_scores_of_each_test_set(parser):
     results = json.loads((parser / "results.json").read_text())
-    assert results.keys() == {"toy.test"}
+    assert results.keys() == {"served", "toy.test"}
     scores = results["toy.test"]
     assert 0 < scores["f1"] <= 100
     assert scores["well_formed"] == 100

@@ -18,6 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from jformer.results import read_results
+
 TINY = [
     "--config=configs/tiny.py",
     "--config.data.phrases=4000",
@@ -94,7 +96,7 @@ def hashes_of_run(name: str, workdir: Path) -> dict[str, str]:
     lines = (workdir / "metrics.jsonl").read_text().splitlines()
     timed = ("seconds", "tokens_per_second", "mfu")
     metrics = [{k: v for k, v in json.loads(line).items() if k not in timed} for line in lines]
-    (scores,) = json.loads((workdir / "results.json").read_text()).values()
+    (scores,) = read_results(workdir).values()
     return {
         f"{name}: metrics": digest(json.dumps(metrics).encode()),
         f"{name}: parameters": scores["params_sha256"][0],

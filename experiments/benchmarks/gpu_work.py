@@ -21,6 +21,7 @@ import numpy as np
 import jformer
 from experiments.benchmarks.train import OURS, make_batches, ready_to_train, steps_of
 from jformer.config import BOS, EOS, PAD
+from jformer.results import read_results
 
 RUN = [
     "--config=configs/tiny.py",
@@ -213,7 +214,7 @@ def resume() -> dict[str, Any]:
 
 
 def hash_of(workdir: Path) -> str:
-    (scores,) = json.loads((workdir / "results.json").read_text()).values()
+    (scores,) = read_results(workdir).values()
     return scores["params_sha256"][0]
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from jformer.commands.sweep import main as sweep_main
 from jformer.errors import RunError, Stopped
+from jformer.results import read_results
 from jformer.sweeps import runner
 from jformer.sweeps.points import Point
 from tests.conftest import sweep_flags
@@ -96,7 +97,7 @@ def test_each_point_is_a_whole_run_and_the_table_has_all(undisturbed):
     for name in ("base", "model.dropout=0.4"):
         scores = json.loads((folder / name / "scores.json").read_text())
         assert list(scores) == ["validation"]
-        assert json.loads((folder / name / "results.json").read_text()) == scores
+        assert read_results(folder / name) == scores
         assert "step 200/200" in (folder / name / "log.txt").read_text()
     assert "2/2" in ended.stderr.splitlines()[-1]
 

@@ -236,7 +236,7 @@ def test_what_is_trained_is_said_before_it_begins(run):
     assert re.search(r"data        300 training pairs an epoch; ", text)
     assert re.search(r"batches     \d+x\d+\+\d+ \(rows x source \+ target tokens, each", text)
     assert re.search(r"\d\d% of positions hold a token\n", text)
-    assert re.search(r"training    12 steps, 1\.\d epochs of \d+, by jit on 1 x cpu$", text)
+    assert re.search(r"training    12 steps, 1\.\d epochs of \d+, by jit on 1 x cpu\n", text)
 
 
 def test_shares_of_the_time_are_said_at_the_end_and_sum_to_100(run):

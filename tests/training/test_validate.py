@@ -215,7 +215,7 @@ def nll_by(run, split):
 
 def test_the_validation_nll_is_the_mean_over_all_tokens_however_they_fall_into_batches(averaged):
     split, workdir = averaged
-    run = jformer.load(workdir)
+    run = jformer.load(workdir, "average")
     (line,) = metrics_of(workdir)
     lengths = [len(ids) + 1 for ids in run.vocabulary.encode(split.targets)]
     assert max(lengths) * len(lengths) > run.config.train.batch_tokens  # several batches
