@@ -1,9 +1,15 @@
 """config.decode: beam search and sampling."""
 
 import dataclasses
+import functools
 import re
 
-from jformer.schema import Section, choice, key
+from jformer import schema
+from jformer.schema import Section
+
+# A resumed run may change every key of this section.
+key = functools.partial(schema.key, resumable=True)
+choice = functools.partial(schema.choice, resumable=True)
 
 SEEDS = (">= 0", "<= 4294967295")  # JAX takes seeds modulo 2^32
 SIZES = (">= 1", "<= 4096")
@@ -21,114 +27,72 @@ BEAM, SAMPLING = ("search", "beam"), ("search", "sampling")
 class DecodeConfig(Section):
     path = "config.decode"
 
-    search: str = choice("decoding strategy", "beam", "sampling", resumable=True)
-    beam_size: int = key(
-        4, "hypotheses of a beam; 1 is greedy search; Section 6.1", *SIZES, resumable=True
-    )
+    search: str = choice("decoding strategy", "beam", "sampling")
+    beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", *SIZES)
     n_best: int = key(
-        1,
-        "outputs per sentence, or with choose=mbr candidates; with a beam <= beam_size",
-        *SIZES,
-        resumable=True,
+        1, "outputs per sentence, or with choose=mbr candidates; with a beam <= beam_size", *SIZES
     )
     choose: str = choice(
         "what is given: the n_best by score, or the one of the n_best with minimum Bayes risk, "
         "which is most like the others; a parser's n_best give one tree, their consensus",
         "score",
         "mbr",
-        resumable=True,
     )
-    utility: str = choice(
-        "likeness of two outputs, not of trees, for choose=mbr", "chrf", "bleu", resumable=True
-    )
+    utility: str = choice("likeness of two outputs, not of trees, for choose=mbr", "chrf", "bleu")
     length_penalty: float = key(
-        0.6,
-        "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1",
-        ">= 0",
-        "<= 10",
-        resumable=True,
+        0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
     )
-    length_penalty_beta: float = key(
-        5.0, "beta of the length penalty; 0: length^alpha", ">= 0", resumable=True
-    )
-    diversity: float = key(
-        0.0, "penalty per sibling rank (Li et al. 2016)", ">= 0", only_if=BEAM, resumable=True
-    )
+    length_penalty_beta: float = key(5.0, "beta of the length penalty; 0: length^alpha", ">= 0")
+    diversity: float = key(0.0, "penalty per sibling rank (Li et al. 2016)", ">= 0", only_if=BEAM)
     early_stopping: bool = key(
         False,
         "end the search of a sentence once beam_size hypotheses have ended, as fairseq and "
         "CTranslate2 do; otherwise once no other hypothesis can be better",
         only_if=BEAM,
-        resumable=True,
     )
-    min_length: int = key(0, "minimum number of output tokens", ">= 0", resumable=True)
+    min_length: int = key(0, "minimum number of output tokens", ">= 0")
     max_length: int | None = key(
-        None,
-        "maximum number of output tokens; unset: only max_extra_length counts",
-        ">= 1",
-        resumable=True,
+        None, "maximum number of output tokens; unset: only max_extra_length counts", ">= 1"
     )
     max_extra_length: int = key(
-        50,
-        "maximum number of output tokens beyond those of the source; Section 6.1",
-        ">= 0",
-        resumable=True,
+        50, "maximum number of output tokens beyond those of the source; Section 6.1", ">= 0"
     )
-    temperature: float = key(1.0, "divides the logits", "> 0", only_if=SAMPLING, resumable=True)
-    top_k: int = key(
-        0, "sample from the k likeliest tokens; 0: all", ">= 0", only_if=SAMPLING, resumable=True
-    )
+    temperature: float = key(1.0, "divides the logits", "> 0", only_if=SAMPLING)
+    top_k: int = key(0, "sample from the k likeliest tokens; 0: all", ">= 0", only_if=SAMPLING)
     top_p: float = key(
-        1.0,
-        "sample from the fewest tokens that hold this probability",
-        *SHARE,
-        only_if=SAMPLING,
-        resumable=True,
+        1.0, "sample from the fewest tokens that hold this probability", *SHARE, only_if=SAMPLING
     )
-    seed: int = key(0, "seed of the samples", *SEEDS, only_if=SAMPLING, resumable=True)
+    seed: int = key(0, "seed of the samples", *SEEDS, only_if=SAMPLING)
     keep: str = key(
         "",
         "strings of a source that its output must contain as they are: a regular expression, or "
         f"some of {', '.join(KINDS)} with commas between; empty: none",
         only_if=BEAM,
-        resumable=True,
     )
     constraint: str = choice(
         "what outputs may be: any tokens, or trees of all words of the source (data.name=parsing)",
         "none",
         "trees",
-        resumable=True,
     )
     long_texts: str = choice(
         "sources with more tokens than data.max_length: cut them, or split at sentences",
         "cut",
         "split",
-        resumable=True,
     )
     alignment_layer: int | None = key(
-        None,
-        "decoder layer whose attention gives alignments; unset: the last but one",
-        ">= 1",
-        resumable=True,
+        None, "decoder layer whose attention gives alignments; unset: the last but one", ">= 1"
     )
     batch_size: int = key(
-        64,
-        "sentences searched at a time; in float32 it does not change the output",
-        ">= 1",
-        resumable=True,
+        64, "sentences searched at a time; in float32 it does not change the output", ">= 1"
     )
     threads: int | None = key(
         None,
         "threads that search side by side, each with a share of batch_size; unset: on a CPU one "
         "per core, as far as each gets 16 sentences; elsewhere 1",
         ">= 1",
-        resumable=True,
     )
     read_ahead: int = key(
-        10_000,
-        "lines read, sorted by length and translated before they are written",
-        ">= 1",
-        resumable=True,
+        10_000, "lines read, sorted by length and translated before they are written", ">= 1"
     )
 
     def check(self, decoder_layers: int) -> None:
