@@ -1,6 +1,7 @@
 """The command line: flags, streams and exit statuses of the real program."""
 
 import importlib.metadata
+import importlib.util
 import io
 import json
 import os
@@ -711,3 +712,17 @@ def test_the_console_script_is_the_same_program():
     script = os.path.join(os.path.dirname(sys.executable), "jformer")
     output = subprocess.run([script, "--help"], capture_output=True, text=True, check=True).stdout
     assert output == run_main("--help", text=True).stdout
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("platform", ["foo", "cuda"])
+def test_a_platform_that_jax_cannot_start_is_one_line(tmp_path, platform):
+    if platform == "cuda" and importlib.util.find_spec("jax_cuda13_plugin"):
+        pytest.skip("CUDA is installed")
+    command = [sys.executable, "-m", "jformer.main", "--config=tiny", f"--workdir={tmp_path}/run"]
+    result = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": platform}
+    )
+    assert result.returncode == 2
+    assert f"JAX_PLATFORMS={platform}" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr

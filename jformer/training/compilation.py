@@ -32,6 +32,7 @@ def use_compilation_cache(config: Config) -> None:
     for itself: the first alone could write, and one that loads does not take part in what the
     others tune together.
     """
+    check_backend()
     chosen = config.compilation_cache
     if chosen == "off" or jax.config.jax_compilation_cache_dir is not None:
         return
@@ -50,6 +51,19 @@ def use_compilation_cache(config: Config) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     if jax.config.jax_persistent_cache_min_compile_time_secs == 1.0:  # JAX's default
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def check_backend() -> None:
+    """Raise `UserError` if JAX cannot start, as under JAX_PLATFORMS=cuda without a GPU."""
+    try:
+        jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # JAX raises both
+        reason = (str(error).splitlines() or ["the platform is not available"])[0]
+        platforms = jax.config.jax_platforms or "unset"
+        raise UserError(
+            f"JAX_PLATFORMS={platforms}: JAX cannot start ({reason}); `jformer doctor` lists what "
+            f"is installed"
+        ) from error
 
 
 def is_reliable(cpuinfo: Path = CPUINFO) -> bool:
