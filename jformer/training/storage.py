@@ -38,7 +38,9 @@ def silence_orbax() -> None:
     """Keep orbax's threads from logging pages about errors that arrive here as exceptions."""
     logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
     # Reads and writes that fail after another one did: the error of the first is already raised.
-    logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
+    logging.getLogger("asyncio").addFilter(
+        lambda record: not re.search("orbax|zarr", record.getMessage())
+    )
     hook = sys.unraisablehook
 
     def report(unraisable: Any) -> None:

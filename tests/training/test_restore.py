@@ -91,7 +91,7 @@ def running(trained_workdir, tmp_path):
             oldest = min(int(path.name) for path in folder.iterdir())
             (folder / str(oldest)).rename(folder / f"{oldest}.deleting")
             shutil.rmtree(folder / f"{oldest}.deleting")
-            if ended.wait(0.02):
+            if ended.wait(0.3):  # a training that saves more often leaves no time to read
                 return
 
     trainer = threading.Thread(target=train)
@@ -107,13 +107,12 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_no_error(
 ):
     expected = jformer.load(trained_workdir, "last").params
     steps = []
-    for _ in range(5):
+    while len({*steps}) < 4:
         run = jformer.load(running, checkpoint)
         steps.append(run.step)
         if checkpoint == "last":
             assert_same(run.params, expected)
     assert steps == sorted(steps)
-    assert steps[-1] > steps[0]
     assert "Traceback" not in capfd.readouterr().err
 
 
