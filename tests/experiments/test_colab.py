@@ -165,10 +165,11 @@ def test_the_first_cell_installs_jformer_on_a_bare_runtime(name, tmp_path):
     here = f"git+file://localhost{Path.cwd()}"
     install = with_line(build.read(name), "JFORMER = ", f"JFORMER = {here!r}").cells[1].source
     needed = "import jformer.main, matplotlib; print(matplotlib.__file__)"
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     for _ in range(2):  # again, as after a restart of the kernel
         ended = subprocess.run(
             [tmp_path / "bare" / "bin" / "python", "-c", f"{install}\n{needed}"],
-            cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True,
+            cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True, env=bare,
         )  # fmt: skip
         assert ended.stdout.startswith(str(tmp_path / "bare"))
 
