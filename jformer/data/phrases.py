@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from jformer.data.locales import STORED, Locale, open_locales
+from jformer.data.locales import Locale, are_stored, open_locales
 from jformer.errors import UserError
 
 Render = Callable[[Locale], str]  # words a value
@@ -74,8 +74,9 @@ def make_splits(
 
 def maker(source: str, target: str) -> str:
     """Return what to add to the name of a corpus whose text depends on the version of Babel."""
-    stored = source in STORED and target in STORED
-    return "" if stored else f" (Babel {importlib.metadata.version('babel')})"
+    if are_stored(source, target):
+        return ""
+    return f" (Babel {importlib.metadata.version('babel')})"
 
 
 def tidy(text: str) -> str:

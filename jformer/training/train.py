@@ -118,7 +118,8 @@ def choose_served(setup: TrainSetup, state: TrainState, checkpoints: Checkpoints
     steps = [step] if moving else averaged(checkpoints.steps(), True, train)
     served: dict[str, Any] = {"checkpoint": "last", "step": step}
     if moving or steps != [step]:
-        average = state.ema if moving else checkpoints.params(steps, placed_as(state.params))
+        like = jax.eval_shape(setup.create, setup.params_key).params  # with their shardings
+        average = state.ema if moving else checkpoints.params(steps, like)
         nll = {"average": setup.likelihood(average), "last": setup.likelihood(state.params)}
         served["validation_nll"] = {name: scores["nll"] for name, scores in nll.items()}
         of_average, of_last = served["validation_nll"].values()
@@ -131,8 +132,3 @@ def choose_served(setup: TrainSetup, state: TrainState, checkpoints: Checkpoints
         )
     if is_first():
         write_results(setup.workdir, SERVED, served)
-
-
-def placed_as(tree: Any) -> Any:
-    """Return the shapes of a tree of arrays, with their dtypes and shardings."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree)
