@@ -84,8 +84,9 @@ class ModelConfig(Section):
         resumable=True,
     )
     attention_kernel: str = choice(
-        "what computes Equation 1 over whole texts: operations of XLA, or, where the compute dtype "
-        "is bfloat16 and the device an NVIDIA GPU, the fused kernel of cuDNN",
+        "what computes Equation 1 over whole texts: operations of XLA, or the fused kernel of "
+        "cuDNN, which takes bfloat16 on an NVIDIA GPU; auto: cuDNN on Hopper and later GPUs",
+        "auto",
         "xla",
         "cudnn",
         resumable=True,
@@ -121,8 +122,8 @@ class ModelConfig(Section):
             joined = f"{self.num_heads} heads of d_v={self.value_width}"
             reason = f"{joined} are no d_model={self.d_model}; set config.model.out_projection=True"
             raise self.wrong("out_projection", reason)
-        if self.attention_kernel == "cudnn":
-            self._check_cudnn()
+        if self.attention_kernel == "cudnn" and (reason := self._against_cudnn()):
+            raise self.wrong("attention_kernel", reason)
         if (count := self._parameters_of_layers()) > MOST_PARAMETERS:
             raise UserError(
                 f"config.model: would have {count:,} parameters beside embeddings, and "
@@ -159,33 +160,38 @@ class ModelConfig(Section):
 
     @property
     def fused_attention(self) -> bool:
-        """Whether attention over whole texts is computed by the kernel of cuDNN on this backend."""
-        if self.attention_kernel != "cudnn" or self.compute_dtype != "bfloat16":
+        """Whether the kernel of cuDNN computes attention over whole texts on this backend."""
+        if self.attention_kernel == "xla" or self.compute_dtype != "bfloat16":
             return False
         import jax
 
-        return jax.default_backend() == "gpu"
+        if jax.default_backend() != "gpu":
+            return False
+        if self.attention_kernel == "cudnn":
+            return True
+        capability = getattr(jax.devices()[0], "compute_capability", "0")
+        return float(capability) >= 9.0 and self._against_cudnn() is None
 
     @property
     def most_positions(self) -> float:
         """The number of tokens that a text may have, EOS included: a learned table has an end."""
         return self.max_positions if self.positions == "learned" else math.inf
 
-    def _check_cudnn(self) -> None:
-        """Raise `UserError` for a key that the fused kernel of cuDNN has no place for."""
-        others = {
+    def _against_cudnn(self) -> str | None:
+        """Return why the fused kernel of cuDNN cannot compute this attention, or None."""
+        supported = {
             "attention": self.attention == "dot_product",
             "attention_dropout": self.attention_dropout == 0,
             "positions": self.positions not in ("relative", "alibi"),
             "dtype": self.dtype != "float32",
         }
-        for name, fits in others.items():
+        for name, fits in supported.items():
             if not fits:
-                raise self.wrong("attention_kernel", f"is not for {self.assignment(name)}")
+                return f"is not for {self.assignment(name)}"
         if self.key_width != self.value_width or self.key_width % 8 or self.key_width > 128:
             widths = f"d_k={self.key_width} and d_v={self.value_width}"
-            reason = f"needs equal d_k and d_v, a multiple of 8 up to 128, not {widths}"
-            raise self.wrong("attention_kernel", reason)
+            return f"needs equal d_k and d_v, a multiple of 8 up to 128, not {widths}"
+        return None
 
     def _parameters_of_layers(self) -> int:
         """The number of parameters without embeddings, biases and norms."""

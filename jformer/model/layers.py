@@ -19,9 +19,31 @@ from jformer.model.linear import Linear
 from jformer.model.parts import NONE, Parts, make_part
 from jformer.model.shapes import checked
 
+
+@jax.custom_vjp
+def relu(x: Array) -> Array:
+    """max(0, x) of Equation 2. Unlike JAX's own, its gradient needs only the result.
+
+    So nothing else reads x, and XLA computes bias and maximum inside the product before them.
+    """
+    return jnp.maximum(x, 0)
+
+
+def relu_and_residual(x: Array) -> tuple[Array, Array]:
+    result = relu(x)
+    return result, result
+
+
+def relu_gradient(result: Array, d_result: Array) -> tuple[Array]:
+    # XLA would rewrite max(0, x) > 0 to x > 0.
+    return (jnp.where(result != 0, d_result, 0),)
+
+
+relu.defvjp(relu_and_residual, relu_gradient)
+
 # GELU as defined by Hendrycks and Gimpel (2016), not the tanh approximation.
 ACTIVATIONS: dict[str, Callable] = {
-    "relu": nn.relu,
+    "relu": relu,
     "gelu": functools.partial(nn.gelu, approximate=False),
     "silu": nn.silu,
 }
@@ -36,6 +58,64 @@ def shard_by_batch(x_BLD: Array) -> Array:
     Without it XLA may shard them over D, as the parameters are, and move them between sub-layers.
     """
     return nn.with_logical_constraint(x_BLD, ("B", None, None))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
+    """Ba et al. 2016, arXiv 1607.06450: computed in float32, returned in the dtype of x.
+
+    Its own gradient keeps x alone and computes the statistics of a position again, from sums that
+    one pass over memory has. JAX's takes two more passes and keeps float32 arrays.
+    """
+    x_BLD, dtype = x_BLD.astype(jnp.float32), x_BLD.dtype
+    centered_BLD = x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)
+    variance_BL1 = jnp.mean(centered_BLD**2, axis=-1, keepdims=True)
+    normed_BLD = centered_BLD * jax.lax.rsqrt(variance_BL1 + epsilon)
+    return (normed_BLD * scale_D[None, None] + bias_D[None, None]).astype(dtype)
+
+
+def layer_norm_and_residuals(
+    x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float
+) -> tuple[Array, tuple[Array, Array]]:
+    return layer_norm(x_BLD, scale_D, bias_D, epsilon), (x_BLD, scale_D)
+
+
+def layer_norm_gradient(
+    epsilon: float, residuals: tuple[Array, Array], d_normed_BLD: Array
+) -> tuple[Array, Array, Array]:
+    x_BLD, scale_D = residuals
+    dtype = x_BLD.dtype
+    x_BLD, d_normed_BLD = x_BLD.astype(jnp.float32), d_normed_BLD.astype(jnp.float32)
+    scaled_BLD = d_normed_BLD * scale_D[None, None]
+
+    def mean(values_BLD):
+        return jnp.mean(values_BLD, axis=-1, keepdims=True)
+
+    mean_BL1 = mean(x_BLD)
+    variance_BL1 = jnp.maximum(mean(x_BLD**2) - mean_BL1**2, 0)
+    inverse_BL1 = jax.lax.rsqrt(variance_BL1 + epsilon)
+    mean_scaled_BL1 = mean(scaled_BLD)
+    covariance_BL1 = mean(scaled_BLD * x_BLD) - mean_scaled_BL1 * mean_BL1
+    normed_BLD = (x_BLD - mean_BL1) * inverse_BL1
+    along_BLD = normed_BLD * (covariance_BL1 * inverse_BL1)
+    d_x_BLD = (scaled_BLD - mean_scaled_BL1 - along_BLD) * inverse_BL1
+    d_scale_D = jnp.sum(d_normed_BLD * normed_BLD, axis=(0, 1))
+    return d_x_BLD.astype(dtype), d_scale_D, jnp.sum(d_normed_BLD, axis=(0, 1))
+
+
+layer_norm.defvjp(layer_norm_and_residuals, layer_norm_gradient)
+
+
+class LayerNorm(nn.Module):
+    epsilon: float
+
+    @nn.compact
+    @checked
+    def __call__(self, x_BLD: Array) -> Array:
+        D = x_BLD.shape[-1]
+        scale_D = self.param("scale", nn.initializers.ones_init(), (D,))
+        bias_D = self.param("bias", nn.initializers.zeros_init(), (D,))
+        return layer_norm(x_BLD, scale_D, bias_D, self.epsilon)
 
 
 class SampleLayerNorm(nn.Module):
@@ -59,7 +139,7 @@ class SampleLayerNorm(nn.Module):
         return normed_BLD * scale_D[None, None] + bias_D[None, None]
 
 
-NORMS: dict[str, Callable] = {"layer_norm": nn.LayerNorm, "sample_layer_norm": SampleLayerNorm}
+NORMS: dict[str, Callable] = {"layer_norm": LayerNorm, "sample_layer_norm": SampleLayerNorm}
 
 
 def make_norm(config: ModelConfig, parts: Parts) -> Callable[[Array], Array]:

@@ -21,61 +21,107 @@ SUMS = ("loss", "nll", "tokens")
 
 @checked
 def token_losses(
-    logits_BTV: Array, labels_BT: Array, label_smoothing: float, smoothing_over: str
+    logits_BTV: Array,
+    labels_BT: Array,
+    label_smoothing: float,
+    smoothing_over: str,
+    mean_logits_BT: Array | None = None,
 ) -> tuple[Array, Array]:
     """Return the smoothed loss and the negative log-likelihood of each label, in nats: (B, T) each.
 
     Smoothing takes epsilon from the label and shares it evenly among entries of the vocabulary:
     `all` of them (which leaves 1 - epsilon + epsilon / V for the label), the `others`, or the
     `others_but_padding`. Perplexity is exp of the mean NLL, never of the smoothed loss.
+
+    Logits may be in any dtype. All sums are in float32. The gradient is in the dtype of the logits.
+    A caller that has the means of the logits saves a pass over them.
     """
-    logits_BTV = logits_BTV.astype(jnp.float32)
-    return losses_of_logits(logits_BTV, labels_BT, label_smoothing, smoothing_over)
+    if mean_logits_BT is None:
+        mean_logits_BT = jnp.mean(logits_BTV, axis=-1, dtype=jnp.float32)
+    return losses_of_logits(logits_BTV, mean_logits_BT, labels_BT, label_smoothing, smoothing_over)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def losses_of_logits(
-    logits_BTV: Array, labels_BT: Array, label_smoothing: float, smoothing_over: str
+    logits_BTV: Array,
+    mean_logits_BT: Array,
+    labels_BT: Array,
+    label_smoothing: float,
+    smoothing_over: str,
 ) -> tuple[Array, Array]:
-    return losses_and_softmax(logits_BTV, labels_BT, label_smoothing, smoothing_over)[0]
+    return losses_and_residuals(
+        logits_BTV, mean_logits_BT, labels_BT, label_smoothing, smoothing_over
+    )[0]
 
 
-def losses_and_softmax(
-    logits_BTV: Array, labels_BT: Array, label_smoothing: float, smoothing_over: str
-) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-    """Return the losses, and the softmax as exponentials (B, T, V) and their sums (B, T)."""
+def losses_and_residuals(
+    logits_BTV: Array,
+    mean_logits_BT: Array,
+    labels_BT: Array,
+    label_smoothing: float,
+    smoothing_over: str,
+) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+    """Return the losses, and what the gradient is computed from."""
     V = logits_BTV.shape[-1]
-    most_BT = jnp.max(logits_BTV, axis=-1)
-    exps_BTV = jnp.exp(logits_BTV - most_BT[..., None])
-    sums_BT = jnp.sum(exps_BTV, axis=-1)
-    log_normalizer_BT = most_BT + jnp.log(sums_BT)
-    # A gather: a one-hot product would cost another pass over (B, T, V).
-    label_logit_BT = jnp.take_along_axis(logits_BTV, labels_BT[..., None], axis=-1)[..., 0]
+    max_BT, sum_BT, label_logit_BT = statistics(logits_BTV, labels_BT)
+    log_normalizer_BT = max_BT + jnp.log(sum_BT)
     nll_BT = log_normalizer_BT - label_logit_BT
-    uniform_BT = log_normalizer_BT - jnp.mean(logits_BTV, axis=-1)
+    uniform_BT = log_normalizer_BT - mean_logits_BT
     if smoothing_over == "others":
         uniform_BT = (V * uniform_BT - nll_BT) / (V - 1)
     if smoothing_over == "others_but_padding":
-        padding_nll_BT = log_normalizer_BT - logits_BTV[..., PAD]
+        padding_nll_BT = log_normalizer_BT - logits_BTV[..., PAD].astype(jnp.float32)
         uniform_BT = (V * uniform_BT - nll_BT - padding_nll_BT) / (V - 2)
     loss_BT = (1 - label_smoothing) * nll_BT + label_smoothing * uniform_BT
-    return (loss_BT, nll_BT), (exps_BTV, sums_BT, labels_BT)
+    return (loss_BT, nll_BT), (logits_BTV, max_BT, sum_BT, labels_BT)
+
+
+def statistics(logits_BTV: Array, labels_BT: Array) -> tuple[Array, Array, Array]:
+    """Return the maximum, the sum of exp(logit - maximum) and the label's logit: float32 (B, T)."""
+    if jax.default_backend() != "cpu":
+        return statistics_in_one_pass(logits_BTV, labels_BT)
+    logits_BTV = logits_BTV.astype(jnp.float32)
+    max_BT = jnp.max(logits_BTV, axis=-1)
+    sum_BT = jnp.sum(jnp.exp(logits_BTV - max_BT[..., None]), axis=-1)
+    label_logit_BT = jnp.take_along_axis(logits_BTV, labels_BT[..., None], axis=-1)[..., 0]
+    return max_BT, sum_BT, label_logit_BT
+
+
+def statistics_in_one_pass(logits_BTV: Array, labels_BT: Array) -> tuple[Array, Array, Array]:
+    """Return the same, in one pass over memory (Milakov and Gimelshein 2018, arXiv 1805.02867).
+
+    On a CPU it takes longer: there XLA combines one element at a time.
+    """
+
+    def combine(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
+        (a_max, a_sum, a_label), (b_max, b_sum, b_label) = a, b
+        factor = jnp.exp(-jnp.abs(a_max - b_max))
+        total = jnp.where(a_max >= b_max, a_sum + factor * b_sum, factor * a_sum + b_sum)
+        return jnp.maximum(a_max, b_max), total, a_label + b_label
+
+    logits_BTV = logits_BTV.astype(jnp.float32)
+    is_label_BTV = jnp.arange(logits_BTV.shape[-1])[None, None] == labels_BT[..., None]
+    label_logits_BTV = jnp.where(is_label_BTV, logits_BTV, 0)
+    values = (logits_BTV, jnp.ones_like(logits_BTV), label_logits_BTV)
+    # The least finite number and not -inf, whose difference to itself is NaN.
+    least = jnp.finfo(jnp.float32).min
+    return jax.lax.reduce(values, (least, jnp.float32(0), jnp.float32(0)), combine, (2,))
 
 
 def gradient_of_loss(
     label_smoothing: float,
     smoothing_over: str,
-    softmax_and_labels: tuple[Array, Array, Array],
+    residuals: tuple[Array, ...],
     cotangents: tuple[Array, Array],
-) -> tuple[Array, None]:
+) -> tuple[Array, None, None]:
     """Return the gradient by the logits (B, T, V): the softmax less the smoothed labels.
 
-    That of the likelihood is the softmax less the labels. JAX's own gradient computes the
-    exponentials twice and scatters into a third array (B, T, V).
+    That of the likelihood is the softmax less the labels. The gradient of the mean of the logits is
+    part of it. JAX's own gradient scatters into another array (B, T, V).
     """
     d_loss_BT, d_nll_BT = cotangents
-    exps_BTV, sums_BT, labels_BT = softmax_and_labels
-    V = exps_BTV.shape[-1]
+    logits_BTV, max_BT, sum_BT, labels_BT = residuals
+    V = logits_BTV.shape[-1]
     sharing = {"all": V, "others": V - 1, "others_but_padding": V - 2}[smoothing_over]
     share = label_smoothing / sharing
     label_share = 1 - label_smoothing + (share if smoothing_over == "all" else 0)
@@ -84,21 +130,29 @@ def gradient_of_loss(
     target_BTV = jnp.where(is_label_BTV, label_share, share)
     if smoothing_over == "others_but_padding":
         target_BTV = jnp.where(tokens_11V == PAD, 0, target_BTV)
+    # Computed again and not kept: on a GPU an exponential costs less than reading one.
+    exps_BTV = jnp.exp(logits_BTV.astype(jnp.float32) - max_BT[..., None])
     # In a train step the likelihood has no gradient, and XLA leaves its part out.
-    softmax_BTV = exps_BTV * ((d_loss_BT + d_nll_BT) / sums_BT)[..., None]
-    of_labels_BTV = target_BTV * d_loss_BT[..., None]
-    of_labels_BTV += jnp.where(is_label_BTV, d_nll_BT[..., None], 0)
-    return softmax_BTV - of_labels_BTV, None
+    d_logits_BTV = exps_BTV * ((d_loss_BT + d_nll_BT) / sum_BT)[..., None]
+    d_logits_BTV -= target_BTV * d_loss_BT[..., None]
+    d_logits_BTV -= jnp.where(is_label_BTV, d_nll_BT[..., None], 0)
+    return d_logits_BTV.astype(logits_BTV.dtype), None, None
 
 
-losses_of_logits.defvjp(losses_and_softmax, gradient_of_loss)
+losses_of_logits.defvjp(losses_and_residuals, gradient_of_loss)
 
 
 def loss_sums(
-    logits_BTV: Array, labels_BT: Array, label_smoothing: float, smoothing_over: str
+    logits_BTV: Array,
+    labels_BT: Array,
+    label_smoothing: float,
+    smoothing_over: str,
+    mean_logits_BT: Array | None = None,
 ) -> dict[str, Array]:
     """Return sums over the tokens without padding: `{"loss": .., "nll": .., "tokens": ..}`."""
-    loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, label_smoothing, smoothing_over)
+    loss_BT, nll_BT = token_losses(
+        logits_BTV, labels_BT, label_smoothing, smoothing_over, mean_logits_BT
+    )
     weights_BT = (labels_BT != PAD).astype(jnp.float32)
     return {
         "loss": jnp.sum(loss_BT * weights_BT),
@@ -116,11 +170,11 @@ def loss_by_chunks(
     labels_BT: Array,
     all_tokens: Array,
 ) -> tuple[Array, dict[str, Array]]:
-    """Return the loss over `all_tokens`, and `sums_of(states_BTD, output_VD, labels_BT)`.
+    """Return the loss over `all_tokens`, and `sums_of(logits_BTV, labels_BT, mean_logits_BT)`.
 
-    `sums_of` makes the logits, of which only those of one chunk of the rows are in memory at a
-    time. The loss alone has a gradient. It is computed together with the sums: a backward pass of
-    its own would have to keep all logits, or to compute them twice.
+    The logits are in the compute dtype, and only those of one chunk of the rows are in memory at a
+    time. Only the loss has a gradient. The forward pass computes it together with the sums: a
+    backward pass of its own would have to keep all logits, or to compute them twice.
     """
     return loss_and_gradients(sums_of, chunks, states_BTD, output_VD, labels_BT, all_tokens)[0]
 
@@ -134,22 +188,30 @@ def loss_and_gradients(
     all_tokens: Array,
 ) -> tuple[tuple[Array, dict[str, Array]], tuple[Array, Array]]:
     """Return the result of `loss_by_chunks`, and the gradients by states and output."""
+    matrix_VD, mean_D = output_VD.astype(states_BTD.dtype), jnp.mean(output_VD, axis=0)
 
-    def loss_and_sums(states_BTD, output_VD, labels_BT):
-        sums = sums_of(states_BTD, output_VD, labels_BT)
+    @functools.partial(jax.grad, has_aux=True)
+    def gradient(logits_BTV, labels_BT, mean_logits_BT):
+        sums = sums_of(logits_BTV, labels_BT, mean_logits_BT)
         return sums["loss"] / all_tokens, sums
 
     def add_chunk(total, chunk):
         states_BTD, labels_BT = chunk
-        gradient = jax.grad(loss_and_sums, argnums=(0, 1), has_aux=True)
-        (d_states_BTD, d_output_VD), sums = gradient(states_BTD, output_VD, labels_BT)
+        logits_BTV = jnp.einsum("BTD,VD->BTV", states_BTD, matrix_VD)
+        # The mean over V is linear, too: this needs no pass over the logits.
+        mean_logits_BT = states_BTD.astype(jnp.float32) @ mean_D
+        d_logits_BTV, sums = gradient(logits_BTV, labels_BT, mean_logits_BT)
+        d_states_BTD = jnp.einsum("BTV,VD->BTD", d_logits_BTV, matrix_VD)
+        d_output_VD = jnp.einsum(
+            "BTV,BTD->VD", d_logits_BTV, states_BTD, preferred_element_type=jnp.float32
+        )
         return jax.tree.map(jnp.add, total, (sums, d_output_VD)), d_states_BTD
 
     by_chunk = jax.tree.map(
         lambda rows_B: rows_B.reshape(chunks, -1, *rows_B.shape[1:]), (states_BTD, labels_BT)
     )
-    nothing = (dict.fromkeys(SUMS, jnp.float32(0)), jnp.zeros_like(output_VD))
-    (sums, d_output_VD), d_states = jax.lax.scan(add_chunk, nothing, by_chunk)
+    zeros = (dict.fromkeys(SUMS, jnp.float32(0)), jnp.zeros_like(output_VD))
+    (sums, d_output_VD), d_states = jax.lax.scan(add_chunk, zeros, by_chunk)
     gradients = (d_states.reshape(states_BTD.shape), d_output_VD)
     return (sums["loss"] / all_tokens, sums), gradients
 
@@ -158,7 +220,7 @@ def scale_gradients(
     _sums_of: Callable, _chunks: int, gradients: tuple[Array, Array], cotangents: tuple[Array, Any]
 ) -> tuple[Array, Array, None, None]:
     d_states_BTD, d_output_VD = gradients
-    scale, _ = cotangents  # the constant 1 in a train step, where XLA leaves the products out
+    scale, _ = cotangents  # the constant 1 in a train step, which lets XLA drop the products
     return (d_states_BTD * scale).astype(d_states_BTD.dtype), d_output_VD * scale, None, None
 
 

@@ -12,6 +12,7 @@ the `data` axis only.
 import contextlib
 import functools
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -55,6 +56,14 @@ AXES = {
 }
 
 DEVICES = "devices"  # the name of pmap's axis
+
+# How XLA compiles the train step for a GPU, unless XLA_FLAGS says otherwise.
+GPU_OPTIONS = {
+    # The library's products compute bias and ReLU as well, which Triton's leave to other kernels.
+    "xla_gpu_enable_triton_gemm": False,
+    # Merged products of one input (queries, keys, values) cost copies of all their results.
+    "xla_gpu_dot_merger_threshold_mb": 0,
+}
 
 
 def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -194,7 +203,16 @@ def compile_train_step(
         in_shardings=(shardings, by_rows(mesh), everywhere, by_rows(mesh)),
         out_shardings=(shardings, everywhere),
         donate_argnums=0,
+        compiler_options=compiler_options(),
     )
+
+
+def compiler_options() -> dict[str, Any]:
+    """Return XLA's options for the train step on this backend."""
+    if jax.default_backend() != "gpu":
+        return {}
+    flags = os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in GPU_OPTIONS.items() if name not in flags}
 
 
 def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:

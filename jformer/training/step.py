@@ -5,6 +5,7 @@ shifted left by one position: without BOS, with EOS. Packed rows, which hold sev
 with `source_segments_BS` and `target_segments_BT`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,8 @@ import optax
 from flax import struct
 
 from jformer.config import PAD, TrainConfig
-from jformer.model.transformer import Transformer, logits_of
+from jformer.model.dropout import dropout_key
+from jformer.model.transformer import Transformer
 from jformer.training.loss import SUMS, loss_by_chunks, loss_sums, r_drop_kl
 
 
@@ -57,14 +59,19 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
             # Each row stands beside its copy, on the same device, with another dropout mask.
             rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
         states_BTD, output_VD = run_model(
-            model, params, rows, train=True, rngs={"dropout": key}, method=model.decoder_states
+            model,
+            params,
+            rows,
+            train=True,
+            rngs={"dropout": dropout_key(key)},
+            method=model.decoder_states,
         )
         labels_BT = rows["labels_BT"]
         return loss_by_chunks(sums_of, chunks, states_BTD, output_VD, labels_BT, all_tokens)
 
-    def sums_of(states_BTD, output_VD, labels_BT):
-        logits_BTV = logits_of(states_BTD, output_VD)
-        sums = loss_sums(logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over)
+    def sums_of(logits_BTV, labels_BT, mean_logits_BT):
+        smoothing = (config.label_smoothing, config.smoothing_over)
+        sums = loss_sums(logits_BTV, labels_BT, *smoothing, mean_logits_BT)
         if config.r_drop_alpha:
             sums = {name: total / 2 for name, total in sums.items()}
             # Half of Wu et al.'s Equation 4, so that alpha = 0 is the loss of one pass.
@@ -97,13 +104,13 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
 
 def loss_chunks(config: TrainConfig, rows: int, length: int, d_model: int) -> int:
     """Return in how many chunks the loss of a batch is computed, see `train.loss_chunk`."""
-    most = config.loss_chunk
-    if most is None:
+    limit = config.loss_chunk
+    if limit is None:
         # A small chunk's logits stay in a CPU's cache, but every chunk reads the matrix (V, D).
-        most = max(256, 2 * d_model) if jax.default_backend() == "cpu" else 8192
-    if not most or not jax.sharding.get_abstract_mesh().empty:
+        limit = max(256, 2 * d_model) if jax.default_backend() == "cpu" else 16384
+    if not limit or not jax.sharding.get_abstract_mesh().empty:
         return 1  # on several devices each chunk would cost an exchange of gradients
-    fitting = (n for n in range(1, rows) if rows % n == 0 and rows * length <= n * most)
+    fitting = (n for n in range(1, rows) if rows % n == 0 and rows * length <= n * limit)
     return next(fitting, rows)
 
 
@@ -120,8 +127,7 @@ def make_train_step(
     """
     gradients = make_gradients(model, config, sum_devices)
 
-    def update(step, grads, old):
-        params, optimizer_state, ema = old
+    def update(step, grads, params, optimizer_state, ema):
         updates, optimizer_state = optimizer.update(grads, optimizer_state, params, step=step)
         params = optax.apply_updates(params, updates)
         if ema is not None:
@@ -135,17 +141,25 @@ def make_train_step(
         key = jax.random.fold_in(key, state.step)
         grads, sums = gradients(state.params, batch, key)
         norm = optax.tree.norm(grads)
-        # A non-finite update changes nothing but the number of the step. By a condition and not by
-        # selection: that would keep the old state beside the new one, and copy it.
+        # A non-finite update changes nothing but the number of the step.
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
         old = (state.params, state.optimizer_state, state.ema)
-        new = jax.lax.cond(finite, update, lambda step, grads, old: old, state.step, grads, old)
+        new = update_if(finite, functools.partial(update, state.step, grads), old)
         metrics = {**sums, "gradient_norm": norm}
         metrics = {name: jnp.where(finite, value, 0) for name, value in metrics.items()}
         metrics["skipped"] = 1 - finite.astype(jnp.int32)
         return TrainState(state.step + 1, *new), metrics
 
     return step
+
+
+def update_if(condition: jax.Array, update: Callable[..., tuple], old: tuple) -> tuple:
+    """Return `update(*old)` if the condition is true, and `old` otherwise."""
+    if jax.default_backend() == "cpu":
+        # A selection would keep the old state beside the new one, and copy it.
+        return jax.lax.cond(condition, update, lambda *old: old, *old)
+    # A GPU would wait until the host has read the condition. It selects inside the update.
+    return jax.tree.map(lambda new, old: jnp.where(condition, new, old), update(*old), old)
 
 
 def evaluation_step(model: Transformer, params, batch):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.model.dropout import Dropout, hash_bits
+from jformer.model.dropout import Dropout, dropout_key, hash_bits
 
 N = 100_000
 
@@ -51,6 +51,19 @@ def test_masks_of_successive_steps_and_layers_are_independent():
         np.asarray(hash_bits(jax.random.fold_in(step_key, n), (N,))) < 0.3 * 2**32 for n in range(6)
     ]
     for a in range(6):
+        for b in range(a):
+            assert_uncorrelated(masks[a], masks[b])
+
+
+def test_masks_of_modules_of_parts_and_of_layers_are_independent():
+    """Numbers folded into the key of a step, in either order or twice, and a key split."""
+    key = dropout_key(jax.random.key(0))
+    fold_in = jax.random.fold_in
+    keys = [key, *(fold_in(key, n) for n in (0, 1, 2, 2**31)), *jax.random.split(key, 3)[1:]]
+    keys += [fold_in(fold_in(key, a), b) for a, b in ((1, 2), (2, 1), (1, 1), (2, 2))]
+    keys += [dropout_key(jax.random.key(1)), fold_in(dropout_key(jax.random.key(1)), 1)]
+    masks = [np.asarray(hash_bits(key, (N,))) < 0.3 * 2**32 for key in keys]
+    for a in range(len(masks)):
         for b in range(a):
             assert_uncorrelated(masks[a], masks[b])
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from jformer.config.training import SMOOTHINGS
-from jformer.training.loss import loss_sums, perplexity, r_drop_kl, token_losses
+from jformer.training.loss import (
+    loss_by_chunks,
+    loss_sums,
+    perplexity,
+    r_drop_kl,
+    statistics_in_one_pass,
+    token_losses,
+)
 
 B, T, V = 2, 5, 7
 LOGITS = np.random.default_rng(0).normal(size=(B, T, V)).astype(np.float32) * 3
@@ -101,6 +108,54 @@ def test_logits_far_apart_or_far_from_zero_overflow_nowhere():
     assert float(loss) == pytest.approx(1 + math.log1p(math.exp(-1)), abs=1e-3)
     share = 1 / (1 + math.e)
     np.testing.assert_allclose(gradient[0, 0], [1 - share, 0, 0, share - 1], atol=1e-6)
+
+
+def test_one_pass_over_the_logits_finds_their_maximum_sum_and_label():
+    logits_BTV = np.concatenate([LOGITS * 30, np.full((1, T, V), -1e30, np.float32)])
+    logits_BTV[0, 0, 2] = -np.inf
+    labels_BT = np.concatenate([LABELS, LABELS[:1]])
+    max_BT, sum_BT, label_BT = statistics_in_one_pass(logits_BTV, labels_BT)
+    np.testing.assert_array_equal(max_BT, logits_BTV.max(-1))
+    expected_BT = np.exp(logits_BTV - logits_BTV.max(-1, keepdims=True)).sum(-1)
+    np.testing.assert_allclose(sum_BT, expected_BT, rtol=1e-6)
+    expected_BT = np.take_along_axis(logits_BTV, labels_BT[..., None], -1)[..., 0]
+    np.testing.assert_array_equal(label_BT, expected_BT)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("over", SMOOTHINGS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.01)])
+def test_the_loss_in_chunks_is_the_plain_loss_with_jaxs_own_gradients(
+    backend, over, dtype, tolerance, monkeypatch
+):
+    """In bfloat16, logits and their gradients have 8 bits: 0.4 % each, of the largest element."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    D, rng = 11, np.random.default_rng(5)
+    states_BTD = jnp.asarray(rng.normal(size=(B, T, D)), dtype)
+    output_VD = jnp.asarray(rng.normal(size=(V, D)), jnp.float32)
+    # The plain form computes in float32, from the values that the other rounds to.
+    rounded_VD = output_VD.astype(dtype).astype(jnp.float32)
+
+    def plain(states_BTD, output_VD):
+        log_probs_BTV = jax.nn.log_softmax(states_BTD @ output_VD.T)
+        targets = [[smoothed_labels(label, 0.1, over) for label in row] for row in LABELS]
+        loss_BT = -jnp.sum(log_probs_BTV * jnp.array(targets), axis=-1)
+        return jnp.sum(loss_BT * (LABELS != 0)) / 6
+
+    def in_chunks(states_BTD, output_VD):
+        def sums_of(*arrays):
+            logits_BTV, labels_BT, means_BT = arrays
+            return loss_sums(logits_BTV, labels_BT, 0.1, over, means_BT)
+
+        return loss_by_chunks(sums_of, 2, states_BTD, output_VD, jnp.asarray(LABELS), 6.0)[0]
+
+    arguments = states_BTD.astype(jnp.float32), rounded_VD
+    expected, gradients = jax.value_and_grad(plain, argnums=(0, 1))(*arguments)
+    loss, ours = jax.value_and_grad(in_chunks, argnums=(0, 1))(states_BTD, output_VD)
+    assert float(loss) == pytest.approx(float(expected), rel=tolerance)
+    for ours_, plain_ in zip(ours, gradients, strict=True):
+        limit = tolerance * float(jnp.max(jnp.abs(plain_)))
+        np.testing.assert_allclose(ours_.astype(np.float32), plain_, atol=limit)
 
 
 def test_disagreement_is_the_mean_of_the_two_divergences():

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
+from jformer.model.dropout import dropout_key
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums, r_drop_kl
 from jformer.training.optimizer import make_optimizer
@@ -135,7 +136,7 @@ def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
     two_passes = functools.partial(model_with(0.2).apply, train=True)
     logits_BTV = jax.jit(two_passes)(
         {"params": state.params}, twice["source_BS"], twice["target_BT"],
-        rngs={"dropout": jax.random.fold_in(KEY, 0)},
+        rngs={"dropout": dropout_key(jax.random.fold_in(KEY, 0))},
     )  # fmt: skip
     plain = loss_sums(logits_BTV, twice["labels_BT"], 0.1, "all")
     apart = r_drop_kl(logits_BTV[::2], logits_BTV[1::2], batch()["labels_BT"]).sum()
@@ -191,7 +192,7 @@ def test_a_chunk_has_as_many_rows_as_fit_and_divide_the_batch():
 
 
 @pytest.mark.parametrize(
-    ("backend", "d_model", "most"), [("cpu", 64, 256), ("cpu", 512, 1024), ("gpu", 512, 8192)]
+    ("backend", "d_model", "most"), [("cpu", 64, 256), ("cpu", 512, 1024), ("gpu", 512, 16384)]
 )
 def test_where_no_chunk_is_given_the_backend_and_the_width_choose_it(
     backend, d_model, most, monkeypatch
@@ -244,7 +245,7 @@ def test_each_accumulated_part_draws_masks_of_its_own():
         key = jax.random.fold_in(jax.random.fold_in(KEY, 0), part)
         logits_BTV = Transformer(CONFIG, V).apply(
             {"params": state.params}, batch()["source_BS"], batch()["target_BT"], train=True,
-            rngs={"dropout": key},
+            rngs={"dropout": dropout_key(key)},
         )  # fmt: skip
         return loss_sums(logits_BTV, batch()["labels_BT"], 0.1, "all")["nll"]
 
