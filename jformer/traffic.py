@@ -1,11 +1,12 @@
-"""Memory traffic and products of a program that XLA compiled for a GPU, read from its text.
+"""Memory traffic, products and exchanges of a program that XLA has compiled, read from its text.
 
 A kernel takes at least the longer of two times: its bytes at the bandwidth of the memory, and its
-floating point operations at the speed of the products. Their sum over all kernels is the roofline
-of the program. It leaves out launches, and assumes that every kernel reaches the bandwidth.
+floating point operations at the speed of products. The sum over all kernels is the roofline of the
+program. It leaves out launches, and assumes that each kernel reaches the bandwidth.
 
 Bytes are the operands and results of a kernel. A slice or a gather counts what it reads, an update
-in place what it writes. Loops count as often as they run.
+in place what it writes. Loops count as often as they run. What a TPU has in its vector memory does
+not count. The products of a TPU are not counted: it writes them as convolutions.
 """
 
 import dataclasses
@@ -17,15 +18,16 @@ BYTES = {
     "f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s16": 2,
     "u16": 2, "s8": 1, "u8": 1, "pred": 1, "f8e4m3fn": 1, "f8e5m2": 1,
 }  # fmt: skip
-ARRAY = re.compile(r"\b(" + "|".join(BYTES) + r")\[([\d,]*)\]")
+# The layout of an array in a TPU's vector memory has S(1).
+ARRAY = re.compile(r"\b(" + "|".join(BYTES) + r")\[([\d,]*)\](?!\{[^}]*S\(1\))")
+NAME = r"[\w.\-]+"
 FREE = {
     "after-all", "bitcast", "constant", "get-tuple-element", "iota", "opt-barrier", "parameter",
     "partition-id", "replica-id", "tuple",
 }  # fmt: skip
-COLLECTIVES = (
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
-    "collective-broadcast",
-)  # fmt: skip
+CALLS = ("while", "conditional", "call", "async-start")
+SLICES = ("dynamic-slice", "gather", "dynamic-update-slice")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,49 +35,100 @@ class Instruction:
     name: str
     shape: str
     opcode: str
-    operands: tuple[str, ...]  # names, with "#1" for the second element of a tuple
+    operands: tuple[str, ...]  # names; "#1" follows if it is the second element of a tuple
     text: str
 
     @property
     def arrays(self) -> list[tuple[str, tuple[int, ...]]]:
         """The dtype and the sizes of each array of the result."""
-        found = ARRAY.findall(self.shape)
-        return [(kind, tuple(int(n) for n in sizes.split(",") if n)) for kind, sizes in found]
+        return [(dtype, numbers(sizes)) for dtype, sizes in ARRAY.findall(self.shape)]
 
-    def called(self, attribute: str) -> str:
-        match = re.search(rf"\b{attribute}=%([\w.\-]+)", self.text)
+    def named(self, attribute: str) -> str:
+        """The computation that an attribute names."""
+        match = re.search(rf"\b{attribute}=%({NAME})", self.text)
         return match[1] if match else ""
+
+
+Computation = dict[str, Instruction]
+Program = dict[str, Computation]
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """One kernel, or one collective, with its totals over all its runs."""
+    """A kernel, with the totals of all its runs."""
 
-    name: str  # the JAX operation that it comes from
-    opcode: str
-    times: int
+    instruction: str
+    name: str  # the operation of JAX that it comes from
+    runs: int
     bytes: float
     flops: float
 
-    def seconds(self, bandwidth: float, flops: float) -> float:
-        return max(self.bytes / bandwidth, self.flops / flops)
+    def seconds(self, bandwidth: float, speed: float) -> float:
+        return max(self.bytes / bandwidth, self.flops / speed)
 
 
-Program = dict[str, dict[str, Instruction]]  # computations by name, instructions by name
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """All exchanges between devices of one kind; bytes are the results on one device."""
+
+    runs: int
+    bytes: float
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
 def kernels(text: str) -> list[Kernel]:
-    """Return the kernels of a compiled program."""
+    """Return the kernels of a GPU's program."""
     program, entry = parse(text)
-    return list(kernels_of(program, entry, 1))
+    found = []
+    for name, runs in runs_of(program, entry, 1):
+        computation = program[name]
+        for each in computation.values():
+            if each.opcode in FREE or each.opcode in CALLS or each.opcode.endswith("-done"):
+                continue
+            label = re.search(r'op_name="([^"]*)"', each.text)
+            moved = bytes_of(program, computation, each)
+            flops = flops_of(program, computation, each)
+            name = label[1] if label else ""
+            found.append(Kernel(each.name, name, runs, runs * moved, runs * flops))
+    return found
+
+
+def exchanges(text: str) -> dict[str, Exchange]:
+    """Return the exchanges between devices by their kind, all-reduce and so on.
+
+    The text repeats an exchange in each part of an asynchronous one, with the same channel.
+    """
+    program, entry = parse(text)
+    runs_by_name = dict(runs_of(program, entry, 1))
+    found: dict[str, Exchange] = {}
+    seen = set()
+    for name, computation in program.items():
+        runs = runs_by_name.get(name, 1)
+        for each in computation.values():
+            kind = each.opcode.removesuffix("-start")
+            channel = re.search(r"channel_id=(\d+)", each.text)
+            identity = (kind, channel[1] if channel else (name, each.name))
+            if kind not in COLLECTIVES or identity in seen:
+                continue
+            seen.add(identity)
+            arrays = each.arrays
+            if each.opcode.endswith("-start") and kind != "all-reduce":  # operands come first
+                operands = len(each.operands)
+                arrays = arrays[operands : 2 * operands]
+            old = found.get(kind, Exchange(0, 0))
+            found[kind] = Exchange(old.runs + runs, old.bytes + runs * size(arrays))
+    return found
 
 
 def parse(text: str) -> tuple[Program, str]:
-    """Return the computations of a program, and the name of the one that it starts with."""
+    """Return the computations of a program, and the name of the first to run."""
     program: Program = {}
     entry, current = "", None
     for line in text.splitlines():
-        if head := re.match(r"(ENTRY )?%([\w.\-]+) \(.*\{$", line):
+        if head := re.match(rf"(ENTRY )?%({NAME}) \(.*\{{$", line):
             current = program[head[2]] = {}
             entry = head[2] if head[1] else entry
         elif current is not None and (found := parse_instruction(line.strip())):
@@ -84,15 +137,14 @@ def parse(text: str) -> tuple[Program, str]:
 
 
 def parse_instruction(line: str) -> Instruction | None:
-    match = re.match(r"(?:ROOT )?%([\w.\-]+) = ", line)
+    match = re.match(rf"(?:ROOT )?%({NAME}) = ", line)
     if not match:
         return None
     rest = line[match.end() :]
     end = closing_bracket(rest) + 1 if rest[0] == "(" else rest.index(" ")
-    shape, call = rest[:end], rest[end:].strip()
-    opcode, _, arguments = call.partition("(")
-    operands = re.findall(r"%([\w.\-]+(?:#\d+)?)", arguments[: closing_bracket("(" + arguments)])
-    return Instruction(match[1], shape, opcode, tuple(operands), line)
+    opcode, _, arguments = rest[end:].strip().partition("(")
+    operands = re.findall(rf"%({NAME}(?:#\d+)?)", arguments[: closing_bracket("(" + arguments)])
+    return Instruction(match[1], rest[:end], opcode, tuple(operands), line)
 
 
 def closing_bracket(text: str) -> int:
@@ -104,40 +156,35 @@ def closing_bracket(text: str) -> int:
     return len(text)
 
 
-def kernels_of(program: Program, name: str, times: int) -> Iterator[Kernel]:
-    computation = program[name]
-    for each in computation.values():
-        if each.opcode in FREE or each.opcode.endswith(("-done", "-update")):
-            continue
+def runs_of(program: Program, name: str, runs: int) -> Iterator[tuple[str, int]]:
+    """Yield each computation whose instructions are kernels, and how often it runs."""
+    yield name, runs
+    for each in program[name].values():
         if each.opcode == "while":
-            trips = re.search(r'known_trip_count":\{"n":"(\d+)"', each.text)
-            runs = times * (int(trips[1]) if trips else 1)
-            yield from kernels_of(program, each.called("body"), runs)
+            yield from runs_of(program, each.named("body"), runs * trips_of(program, each))
         elif each.opcode == "conditional":
-            listed = re.search(r"branch_computations=\{([^}]*)\}", each.text)
-            branches = re.findall(r"%([\w.\-]+)", listed[1]) if listed else []
-            branches = branches or [
-                each.called(f"{side}_computation") for side in ("true", "false")
-            ]
-            longest = max(branches, key=lambda branch: len(program[branch]))
-            yield from kernels_of(program, longest, times)
-        elif each.opcode == "call" or each.opcode == "async-start":
-            yield from kernels_of(program, each.called("to_apply") or each.called("calls"), times)
-        else:
-            moved, products = (
-                times * bytes_of(program, computation, each),
-                flops_of(program, each, computation),
-            )
-            label = re.search(r'op_name="([^"]*)"', each.text)
-            yield Kernel(label[1] if label else "", each.opcode, times, moved, times * products)
+            branches = re.findall(rf"(?:true|false)_computation=%({NAME})", each.text)
+            if listed := re.search(r"branch_computations=\{([^}]*)\}", each.text):
+                branches = re.findall(rf"%({NAME})", listed[1])
+            yield from runs_of(program, max(branches, key=lambda b: len(program[b])), runs)
+        elif each.opcode in ("call", "async-start"):
+            yield from runs_of(program, each.named("to_apply") or each.named("calls"), runs)
+
+
+def trips_of(program: Program, loop: Instruction) -> int:
+    """Return how often a loop runs: as XLA notes it, or as its condition compares."""
+    if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.text):
+        return int(known[1])
+    condition = program.get(loop.named("condition"), {})
+    limits = [each.text for each in condition.values() if each.opcode == "constant"]
+    return max((numbers(text.split("constant(")[1])[0] for text in limits), default=1)
 
 
 def size(arrays: list[tuple[str, tuple[int, ...]]]) -> int:
-    return sum(BYTES[kind] * math.prod(sizes) for kind, sizes in arrays)
+    return sum(BYTES[dtype] * math.prod(sizes) for dtype, sizes in arrays)
 
 
-def arrays_of(computation: dict[str, Instruction], operand: str) -> list:
-    """Return the arrays of an operand, which may be one element of a tuple."""
+def arrays_of(computation: Computation, operand: str) -> list[tuple[str, tuple[int, ...]]]:
     name, _, element = operand.partition("#")
     if name not in computation:
         return []
@@ -145,64 +192,59 @@ def arrays_of(computation: dict[str, Instruction], operand: str) -> list:
     return [arrays[int(element)]] if element and int(element) < len(arrays) else arrays
 
 
-def bytes_of(program: Program, computation: dict[str, Instruction], each: Instruction) -> int:
+def bytes_of(program: Program, computation: Computation, each: Instruction) -> int:
     results = each.arrays
+    if each.opcode in ("copy-start", "slice-start"):  # to or from vector memory
+        return size(results[-2:-1]) or size(results[:1])
+    if "ConcatBitcast" in each.text:
+        return 0
     if each.opcode == "custom-call" and each.shape.startswith("("):
-        results = [array for array in results if array[0] != "s8"]  # the workspace of a library
-    moved = size(results)
+        results = [array for array in results if array[0] != "s8"]  # a library's workspace
     if each.opcode in ("dynamic-slice", "gather"):
-        return 2 * moved
+        return 2 * size(results)
     if each.opcode == "dynamic-update-slice":
         return 2 * size(arrays_of(computation, each.operands[1]))
-    for operand in each.operands:
-        moved += size(arrays_of(computation, operand))
-    inside = program.get(each.called("calls"), {})
-    return moved - untouched(inside) if inside else moved
+    moved = size(results)
+    moved += sum(size(arrays_of(computation, operand)) for operand in each.operands)
+    return moved - untouched(program.get(each.named("calls"), {}))
 
 
-def untouched(inside: dict[str, Instruction]) -> int:
-    """Return the bytes of a fusion's operands and results that a slice or an update leaves out."""
-
-    def source(name: str) -> Instruction | None:
-        while name in inside and inside[name].opcode == "bitcast":
-            name = inside[name].operands[0]
-        return inside.get(name)
-
+def untouched(fusion: Computation) -> int:
+    """Return the bytes of a fusion's operands and results that its slices leave out."""
     left_out, seen = 0, set()
-    for each in inside.values():
-        if each.opcode not in ("dynamic-slice", "gather", "dynamic-update-slice"):
+    for each in fusion.values():
+        if each.opcode not in SLICES:
             continue
-        whole = source(each.operands[0])
+        whole = fusion.get(each.operands[0])
+        while whole is not None and whole.opcode == "bitcast":
+            whole = fusion.get(whole.operands[0])
         if whole is None or whole.opcode != "parameter" or whole.name in seen:
             continue
         seen.add(whole.name)
-        if each.opcode == "dynamic-update-slice":  # neither read nor written beside the update
-            update = size(arrays_of(inside, each.operands[1]))
+        if each.opcode == "dynamic-update-slice":  # in place: only the update is written
+            update = size(arrays_of(fusion, each.operands[1]))
             left_out += size(whole.arrays) + size(each.arrays) - update
         else:
             left_out += size(whole.arrays) - size(each.arrays)
     return left_out
 
 
-def flops_of(program: Program, each: Instruction, computation: dict[str, Instruction]) -> float:
+def flops_of(program: Program, computation: Computation, each: Instruction) -> float:
     """Return the operations of the products in a kernel. A multiply-add counts as two."""
+    contracted = None
     if each.opcode == "dot":
         contracted = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", each.text)
-        return product_flops(each, computation, contracted)
-    if each.opcode == "custom-call" and "gemm_backend_config" in each.text:
+    elif each.opcode == "custom-call" and "gemm_backend_config" in each.text:
         contracted = re.search(r'lhs_contracting_dimensions":\[([\d",]*)\]', each.text)
-        return product_flops(each, computation, contracted)
-    if each.opcode == "custom-call" and "__cudnn$fmha" in each.text:
+    elif each.opcode == "custom-call" and "__cudnn$fmha" in each.text:
         layouts = each.text[each.text.index("operand_layout_constraints") :]
-        q, k = [tuple(int(n) for n in s.split(",")) for _, s in ARRAY.findall(layouts)[:2]]
-        # Queries (B, Q, H, K) and keys (B, M, H, K). What the backward pass computes again is not
-        # counted.
-        return (8 if "Backward" in each.text else 4) * math.prod(q) * k[1]
-    called = program.get(each.called("calls"), {})
-    return sum(flops_of(program, inner, called) for inner in called.values())
-
-
-def product_flops(each: Instruction, computation: dict[str, Instruction], contracted) -> float:
-    left = arrays_of(computation, each.operands[0])[0][1]
-    axes = [int(axis) for axis in re.findall(r"\d+", contracted[1])]
-    return 2.0 * math.prod(each.arrays[0][1]) * math.prod(left[axis] for axis in axes)
+        # Queries (B, Q, H, K) and keys (B, M, H, K). What the backward pass computes again does not
+        # count.
+        queries, keys = (numbers(sizes) for _, sizes in ARRAY.findall(layouts)[:2])
+        return (8 if "Backward" in each.text else 4) * math.prod(queries) * keys[1]
+    if contracted is not None:
+        [(_, left)] = arrays_of(computation, each.operands[0])
+        summed = math.prod(left[axis] for axis in numbers(contracted[1]))
+        return 2.0 * math.prod(each.arrays[0][1]) * summed
+    inner = program.get(each.named("calls"), {})
+    return sum(flops_of(program, inner, instruction) for instruction in inner.values())

@@ -1,23 +1,22 @@
-"""Everything that only a GPU can show, measured in one call within a budget of minutes.
+"""What only a GPU can show, in two calls of five minutes.
 
-    python -m experiments.benchmarks.gpu --output=DIR [--minutes=25] [--platform=gpu|cpu]
-        [--only=PATTERN,...] [--configs=base,big] [--tokens=25000,50000,100000] [--length=256]
-        [--vocabulary=37000] [--sentences=64,256,1024] [--rounds=5] [--steps=10]
+    python -m experiments.benchmarks.gpu first|second --output=DIR [--minutes=5] [--platform=gpu|cpu]
+        [--only=PATTERN] [--configs=base,big] [--tokens=49152,24576] [--length=256]
+        [--vocabulary=37000] [--sentences=256,64,1024] [--rounds=3] [--steps=10]
 
-Groups of measurements: `peak` is the speed of a large matrix product; `train` the step in bfloat16
-on packed rows of random tokens, over batch sizes; `variants` the same with other config keys or
-flags of XLA and JAX, on the smallest batch; `peers` the steps of experiments.benchmarks.train;
-`decode` the search of a model that has not been trained, whose hypotheses hardly ever end before
-their limit; `resume` whether a run stopped at half and resumed ends with the same bits.
-`only` takes patterns as of a shell for "GROUP NAME": train*,variants*cudnn.
+`first` measures the speed of a large product, then of each config the train step on packed rows of
+random tokens: time, MFU, memory and time to compile. It compares attention by cuDNN with attention
+by XLA, and profiles the step of the first config: its longest kernels beside their rooflines.
+`second` measures peers in PyTorch on the same tokens, whether a resumed run ends with the same bits,
+the search, and the train step in other ways: attention by XLA, products by Triton, without packing.
 
 Each measurement is a process of its own with a time limit, the most important ones first. One that
-fails, or that the budget has no time for, is a row with the reason. Every row is written at once,
-below those that are there: a line of DIR/results.jsonl, and DIR/results.md anew. `mfu` is that of
-metrics.jsonl: the share of the peak by data sheet spent on tokens, without padding.
+fails, or that there is no time for, is a row with the reason. Every row is written at once: a line
+of DIR/results.jsonl, and DIR/results.md again. `mfu` is that of metrics.jsonl: the share of the peak
+by data sheet spent on tokens, without padding. `of_roofline` is the time over that of targets.py.
 
-On a machine without a package index, carry the packages that it lacks: `pip download -d wheels
-NAMES` where there is one, and there `pip install --no-index --find-links wheels NAMES`.
+On a machine without a package index, carry what it lacks: `sh experiments/benchmarks/wheels.sh`
+fills the folder wheels, and there `pip install --no-index --no-deps wheels/*` installs it.
 """
 
 import argparse
@@ -29,23 +28,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import turns
 
-LONGEST_MEASUREMENT = 240.0  # seconds
-SHORTEST_MEASUREMENT = 20.0  # with less left of the budget none is begun
-PEERS = ("marian bf16 compile", "torch bf16 compile", "marian bf16", "torch bf16")
-XLA_FLAGS = ("--xla_gpu_enable_command_buffer=", "--xla_gpu_enable_latency_hiding_scheduler=true")
+LONGEST_MEASUREMENT = 120.0  # seconds
+SHORTEST_MEASUREMENT = 15.0  # with less left of the minutes none begins
+PEERS = ("torch bf16 compile", "marian bf16 compile")
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    group: str
+    """A call of a function of gpu_work.py, in a process of its own."""
+
     name: str
-    rank: int  # those of rank 1 come first
+    function: str
     arguments: dict[str, Any]
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
 
@@ -54,30 +52,79 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--output", type=Path)
-    parser.add_argument("--minutes", type=float, default=25)
+    parser.add_argument("call", choices=("first", "second"))
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--platform", choices=turns.PLATFORMS, default="gpu")
-    parser.add_argument("--only", default="*", help="patterns of GROUP NAME, with commas")
+    parser.add_argument("--only", default="*", help="pattern of names")
     parser.add_argument("--configs", default="base,big")
-    parser.add_argument("--tokens", default="25000,50000,100000", help="of a side of a batch")
+    parser.add_argument("--tokens", default="49152,24576", help="of a side of each config's batch")
     parser.add_argument("--length", type=int, default=256, help="of a packed row")
     parser.add_argument("--vocabulary", type=int, default=37000)
-    parser.add_argument("--sentences", default="64,256,1024", help="decoded at a time")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sentences", default="256,64,1024", help="decoded at a time")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=10, help="of a round")
     options = parser.parse_args()
-    wanted, chosen = options.only.split(","), []
-    for each in measurements(options):
-        if any(fnmatch.fnmatchcase(f"{each.group} {each.name}", pattern) for pattern in wanted):
-            chosen.append(each)
-    if not (options.output and chosen):
-        parser.error("--output=DIR is missing, or --only fits no measurement")
+    measurements = (first if options.call == "first" else second)(options)
+    chosen = [each for each in measurements if fnmatch.fnmatchcase(each.name, options.only)]
+    if not chosen:
+        parser.error(f"--only={options.only} fits no measurement")
     options.output.mkdir(parents=True, exist_ok=True)
-    measure_all(sorted(chosen, key=lambda each: each.rank), options)
+    measure_all(chosen, options)
+
+
+def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the arguments of a train step for each config."""
+    keys = {"data.vocabulary_size": options.vocabulary}
+    same = {"length": options.length, "keys": keys}
+    pairs = zip(options.configs.split(","), options.tokens.split(","), strict=True)
+    return [{**same, "config": config, "tokens": int(tokens)} for config, tokens in pairs]
+
+
+def first(options: argparse.Namespace) -> list[Measurement]:
+    rounds = {"rounds": options.rounds, "steps": options.steps}
+    step, *others = steps(options)
+    # Without command buffers the profiler knows each kernel's name.
+    named = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
+    return [
+        Measurement("peak", "peak", {"rounds": options.rounds}),
+        Measurement(f"train {step['config']}", "train", {**step, **rounds}),
+        Measurement("agree", "agree", step),
+        *(Measurement(f"train {each['config']}", "train", {**each, **rounds}) for each in others),
+        Measurement(f"profile {step['config']}", "profile", step, named),
+    ]
+
+
+def second(options: argparse.Namespace) -> list[Measurement]:
+    rounds = {"rounds": options.rounds, "steps": options.steps}
+    step = {**steps(options)[0], **rounds}
+    config, keys = step["config"], step["keys"]
+    peer = {name: step[name] for name in ("config", "tokens", "rounds", "steps")}
+    peer |= {"vocabulary": options.vocabulary, "platform": options.platform}
+    # The peer and ours are on the GPU together, so neither may take all of its memory.
+    shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    decode = {"config": config, "beam": 4, "keys": keys, "rounds": options.rounds}
+    xla, unpacked = {"model.attention_kernel": "xla"}, {"data.batching": "buckets"}
+    triton = {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=true"}
+    sizes = [int(number) for number in options.sentences.split(",")]
+    decodes = [
+        Measurement(f"decode {size} sentences", "decode", {**decode, "places": size})
+        for size in sizes
+    ]
+    return [
+        Measurement(PEERS[0], "peers", {**peer, "peer": PEERS[0]}, shared),
+        Measurement("resume", "resume", {}),
+        decodes[0],
+        Measurement("train attention by XLA", "train", {**step, "keys": {**keys, **xla}}),
+        Measurement("train products by Triton", "train", step, triton),
+        Measurement("train unpacked", "train", {**step, "keys": {**keys, **unpacked}}),
+        Measurement(PEERS[1], "peers", {**peer, "peer": PEERS[1]}, shared),
+        *decodes[1:],
+    ]
 
 
 def measure_all(chosen: list[Measurement], options: argparse.Namespace) -> None:
-    """Measure one after the other, and add each row as soon as it is there."""
+    """Measure one after the other, and write each row at once."""
     end = time.monotonic() + 60 * options.minutes
     path = options.output / "results.jsonl"
     path.touch()
@@ -85,81 +132,25 @@ def measure_all(chosen: list[Measurement], options: argparse.Namespace) -> None:
     for each in chosen:
         began = time.monotonic()
         found = in_process(each, options.platform, end - began)
-        took = {"took": time.monotonic() - began}
-        rows.append({"group": each.group, "name": each.name, **found, **took})
+        took = time.monotonic() - began
+        rows.append({"name": each.name, "function": each.function, **found, "took": took})
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(rows[-1]) + "\n")
         (options.output / "results.md").write_text(tables(rows), encoding="utf-8")
-        print(f"{each.group} {each.name}: {found}", file=sys.stderr)
+        print(f"{each.name}: {found}", file=sys.stderr, flush=True)
     print(tables(rows))
-
-
-def measurements(options: argparse.Namespace) -> Iterator[Measurement]:
-    configs, tokens = options.configs.split(","), [int(size) for size in options.tokens.split(",")]
-    sentences = [int(number) for number in options.sentences.split(",")]
-    first, smallest, rounds = configs[0], min(tokens), {"rounds": options.rounds}
-    keys = {"data.vocabulary_size": options.vocabulary}
-    step = {**rounds, "steps": options.steps, "length": options.length, "keys": keys}
-    yield Measurement("peak", options.platform, 1, rounds)
-    for size in tokens:
-        for name in configs:
-            arguments = {**step, "config": name, "tokens": size}
-            yield Measurement("train", f"{name} {size} tokens", 1, arguments)
-    for name in configs:
-        yield from variants(name, {**step, "config": name, "tokens": smallest}, name == first)
-    for number, peer in enumerate(PEERS):
-        arguments = {
-            **rounds, "platform": options.platform, "config": first, "peer": peer,
-            "tokens": smallest, "steps": options.steps, "vocabulary": options.vocabulary,
-        }  # fmt: skip
-        # The peer and ours are on the GPU together, so neither may take all of its memory.
-        shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        yield Measurement("peers", f"{first} {peer}", 1 + number // 2, arguments, shared)
-    for size in sentences:
-        for name in configs:
-            for beam in (4, 1):
-                rank = 1 if size == sentences[len(sentences) // 2] else 3
-                arguments = {**rounds, "config": name, "places": size, "beam": beam, "keys": keys}
-                yield Measurement("decode", f"{name} beam {beam} places {size}", rank, arguments)
-    yield Measurement("resume", "as it is", 1, {})
-    flag = "--xla_gpu_deterministic_ops=true"
-    yield Measurement("resume", flag, 2, {}, {"XLA_FLAGS": flag})
-
-
-def variants(name: str, step: dict[str, Any], in_full: bool) -> Iterator[Measurement]:
-    """Yield the steps of a config with other keys or flags: in full, or the first of them."""
-    keys = step["keys"]
-    for key, value in (
-        ("model.attention_kernel", "cudnn"),
-        ("train.loss_chunk", 1024),
-        ("train.loss_chunk", 16384),
-        ("train.loss_chunk", 0),
-        ("data.vocabulary_size", -(-keys["data.vocabulary_size"] // 128) * 128),
-        ("model.dtype", "float32"),
-    )[: None if in_full else 1]:
-        rank = 1 if value == "cudnn" else 2
-        yield Measurement(
-            "variants", f"{name} {key}={value}", rank, {**step, "keys": {**keys, key: value}}
-        )
-    if in_full:
-        flag, level = "jax_optimization_level", "O2"
-        yield Measurement(
-            "variants", f"{name} {flag}={level}", 2, {**step, "jax_flags": {flag: level}}
-        )
-        for flag in XLA_FLAGS:
-            yield Measurement("variants", f"{name} {flag}", 2, step, {"XLA_FLAGS": flag})
 
 
 def in_process(each: Measurement, platform: str, left: float) -> dict[str, Any]:
     """Return what a process of its own measures, or the error that ended it."""
     if left < SHORTEST_MEASUREMENT:
-        return {"error": "skipped: the minutes are over"}
+        return {"error": "skipped: no time left"}
     flags = f"{os.environ.get('XLA_FLAGS', '')} {each.environment.get('XLA_FLAGS', '')}"
     environment = {**os.environ, **each.environment, "XLA_FLAGS": flags.strip()}
     environment["JAX_PLATFORMS"] = turns.PLATFORMS[platform]
     module, work = "experiments.benchmarks.gpu_work", json.dumps(each.arguments)
     process = subprocess.Popen(
-        [sys.executable, "-m", module, each.group, work],
+        [sys.executable, "-m", module, each.function, work],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
@@ -176,14 +167,18 @@ def in_process(each: Measurement, platform: str, left: float) -> dict[str, Any]:
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
-    """Return the machine and a table a group, with a column for each key of any of its rows."""
+    """Return the machine, a table for each function, and one of the kernels of a profile."""
     parts = [turns.machine()]
-    for group in dict.fromkeys(row["group"] for row in rows):
-        ours = [row for row in rows if row["group"] == group]
-        keys = list(dict.fromkeys(key for row in ours for key in row if key != "group"))
-        cells = [[cell(row.get(key)) for key in keys] for row in ours]
-        parts.append(f"## {group}\n\n{turns.markdown(keys, cells)}")
+    for function in dict.fromkeys(row["function"] for row in rows):
+        group = [row for row in rows if row["function"] == function]
+        parts.append(f"## {function}\n\n{table(group, hidden=('function', 'kernels'))}")
+        parts += [table(row["kernels"]) for row in group if "kernels" in row]
     return "\n\n".join(parts) + "\n"
+
+
+def table(rows: list[dict[str, Any]], hidden: tuple[str, ...] = ()) -> str:
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in hidden]
+    return turns.markdown(keys, [[cell(row.get(key)) for key in keys] for row in rows])
 
 
 def cell(value: Any) -> str:

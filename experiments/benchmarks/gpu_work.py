@@ -1,12 +1,13 @@
 """Measure one thing for experiments.benchmarks.gpu, which starts a process for each.
 
-    python -m experiments.benchmarks.gpu_work GROUP ARGUMENTS
+    python -m experiments.benchmarks.gpu_work FUNCTION ARGUMENTS
 
 ARGUMENTS is a JSON object, and so is the line that is printed: the numbers, or an error.
 """
 
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -32,13 +33,14 @@ RUN = [
     "--config.decode.beam_size=1",
 ]
 RUN_STEPS = 40
+PROFILED_STEPS, LONGEST_KERNELS = 5, 20
 PEER_LENGTH = 64  # of the rows of experiments.benchmarks.train, which are not packed
 
 
-def answer(group: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def answer(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """Measure in this process; an error is returned by its first line."""
     try:
-        return GROUPS[group](**arguments)
+        return FUNCTIONS[function](**arguments)
     except Exception as error:  # noqa: BLE001  a row of the table, the others go on without it
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
 
@@ -69,26 +71,35 @@ def peak(rounds: int, dtype: str = "bfloat16") -> dict[str, Any]:
     }
 
 
+def ready(config: str, tokens: int, length: int, keys: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the config, a batch of that many tokens, the compiled step and its arguments."""
+    import jax
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    fixed = {"model.dtype": "bfloat16", "data.batching": "packed"}
+    frozen = jformer.get_config(config, **{**fixed, **keys})
+    train_step, state, place = ready_to_train(frozen, jax.devices()[:1])
+    V = frozen.data.vocabulary_size
+    if frozen.data.batching == "packed":
+        batch = packed_batch(max(1, tokens // length), length, V)
+    else:
+        batch = plain_batch(max(1, tokens // PEER_LENGTH), PEER_LENGTH, V)
+    arguments = (state, *place(batch))
+    return frozen, batch, train_step.lower(*arguments).compile(), arguments
+
+
 def train(
-    config: str, tokens: int, length: int, rounds: int, steps: int, keys: dict[str, Any],
-    jax_flags: dict[str, str] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Measure the train step on packed rows: speed, MFU, compilation and memory of the device."""
+    config: str, tokens: int, length: int, rounds: int, steps: int, keys: dict[str, Any]
+) -> dict[str, Any]:
+    """Measure the train step: speed, MFU, compilation and memory of the device."""
     import jax
 
     from jformer.training.flops import step_flops
 
-    for flag, value in {"jax_enable_compilation_cache": False, **(jax_flags or {})}.items():
-        jax.config.update(flag, value)
-    fixed = {"model.dtype": "bfloat16", "data.batching": "packed"}
-    frozen = jformer.get_config(config, **{**fixed, **keys})
-    V, device = frozen.data.vocabulary_size, jax.devices()[0]
-    train_step, state, place = ready_to_train(frozen, [device])
-    batch = packed_batch(max(1, tokens // length), length, V)
-    rest = place(batch)
-    began = time.perf_counter()
-    train_step = train_step.lower(state, *rest).compile()
+    began, device = time.perf_counter(), jax.devices()[0]
+    frozen, batch, train_step, (state, *rest) = ready(config, tokens, length, keys)
     compilation = time.perf_counter() - began
+    roofline = roofline_of(train_step)
     state, metrics = jax.block_until_ready(train_step(state, *rest))
     seconds = []
     for _ in range(rounds):
@@ -101,19 +112,128 @@ def train(
     del state, rest  # make room for the products
     peaks, median = peak(rounds, frozen.model.compute_dtype), statistics.median(seconds)
     real_BT = batch["labels_BT"] != PAD
-    tera = step_flops(frozen, *real_BT.shape, length) / median / 1e12
+    tera = step_flops(frozen, *real_BT.shape, real_BT.shape[1]) / median / 1e12
     return {
         "device": peaks["device"],
+        "attention": "cuDNN" if frozen.model.fused_attention else "XLA",
         "ms_a_step": [1000 * each for each in seconds],
+        "roofline_ms": 1000 * roofline,
+        "of_roofline": median / roofline,
         "tokens_per_second": float(real_BT.sum()) / median,
         "mfu": float(real_BT.mean()) * tera / peaks["sheet_tflops"],
         "mfu_with_padding": tera / peaks["sheet_tflops"],
-        "of_measured_peak": float(real_BT.mean()) * tera / peaks["measured_tflops"],
         "measured_tflops": peaks["measured_tflops"],
         "peak_memory_gb": memory and memory / 1e9,
         "seconds_to_compile": compilation,
         "loss": float(sums["loss"] / sums["tokens"]),
     }
+
+
+def rates() -> tuple[float, float]:
+    """Return the bandwidth and the speed of products of this device; those of an H100 for a CPU."""
+    import jax
+
+    from jformer import targets
+
+    kind = jax.devices()[0].device_kind
+    known = {each.kind: each for each in targets.DEVICES.values()}
+    device = known.get(kind, targets.DEVICES["h100"])
+    return device.bandwidth, targets.REACHED * device.speed
+
+
+def roofline_of(compiled: Any) -> float:
+    from jformer import traffic
+
+    return sum(kernel.seconds(*rates()) for kernel in traffic.kernels(compiled.as_text()))
+
+
+def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
+    """Compare loss and gradients with attention by cuDNN and by XLA, on packed rows."""
+    import jax
+    import optax
+
+    from jformer.training.restore import make_model
+    from jformer.training.step import make_gradients
+
+    found = []
+    for kernel in ("auto", "xla"):
+        fixed = {"model.dtype": "bfloat16", "data.batching": "packed", "model.dropout": 0.0}
+        frozen = jformer.get_config(config, **{**fixed, **keys, "model.attention_kernel": kernel})
+        V = frozen.data.vocabulary_size
+        model, batch = make_model(frozen, V, V), packed_batch(max(1, tokens // length), length, V)
+        tokens_11 = np.ones((1, 1), np.int32)
+        params = jax.jit(model.init)(jax.random.key(0), tokens_11, tokens_11)["params"]
+        gradients = make_gradients(model, frozen.train, lambda tree: tree)
+        found.append(jax.jit(gradients)(params, batch, jax.random.key(1)))
+    (ours, sums), (plain, plain_sums) = found
+    difference = jax.tree.map(lambda a, b: a - b, ours, plain)
+    return {
+        "attention": "cuDNN" if frozen_uses_cudnn(config, keys) else "XLA",
+        "loss": float(sums["loss"] / sums["tokens"]),
+        "loss_by_xla": float(plain_sums["loss"] / plain_sums["tokens"]),
+        "gradient_difference": float(optax.tree.norm(difference) / optax.tree.norm(plain)),
+    }
+
+
+def frozen_uses_cudnn(config: str, keys: dict[str, Any]) -> bool:
+    return jformer.get_config(config, **{"model.dtype": "bfloat16", **keys}).model.fused_attention
+
+
+def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
+    """Return the longest kernels of a step, with the time that each takes at its roofline."""
+    import jax
+
+    from jformer import traffic
+
+    _, _, train_step, (state, *rest) = ready(config, tokens, length, keys)
+    kernels = {each.instruction: each for each in traffic.kernels(train_step.as_text())}
+    state, _ = jax.block_until_ready(train_step(state, *rest))
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder):
+            for _ in range(PROFILED_STEPS):
+                state, _ = jax.block_until_ready(train_step(state, *rest))
+        [path] = Path(folder).rglob("*.xplane.pb")
+        measured = seconds_by_instruction(path)
+    rows: dict[str, list[float]] = {}
+    for instruction, seconds in measured.items():
+        kernel = kernels.get(instruction)
+        label = label_of(kernel.name) if kernel else f"({instruction.split('.')[0]})"
+        row = rows.setdefault(label, [0, 0, 0])
+        row[0] += seconds / PROFILED_STEPS
+        row[1] += kernel.seconds(*rates()) if kernel else 0
+        row[2] += kernel.runs if kernel else 1
+    longest = sorted(rows.items(), key=lambda row: -row[1][0])
+    return {
+        "ms_of_kernels": 1000 * sum(row[0] for row in rows.values()),
+        "roofline_ms": 1000 * sum(kernel.seconds(*rates()) for kernel in kernels.values()),
+        "kernels": [
+            {"kernel": label, "ms": 1e3 * seconds, "roofline_ms": 1e3 * least, "runs": int(runs)}
+            for label, (seconds, least, runs) in longest[:LONGEST_KERNELS]
+        ],
+    }
+
+
+def seconds_by_instruction(path: Path) -> dict[str, float]:
+    """Return the time of each instruction of XLA in a profile, over all its runs."""
+    import jax
+
+    total: dict[str, float] = {}
+    planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
+    on_device = [plane for plane in planes if plane.name.startswith("/device:GPU")]
+    for plane in on_device or planes:
+        for line in plane.lines:
+            for event in line.events:
+                stats = {name: value for name, value in event.stats if name}
+                if instruction := stats.get("hlo_op"):
+                    total[instruction] = total.get(instruction, 0) + 1e-9 * event.duration_ns
+    return total
+
+
+def label_of(name: str) -> str:
+    """Shorten the path of an operation, so that those of all layers are one."""
+    name = re.sub(r"jit\(step_with_request\)/|Transformer\.\w+/?|\w+Layer\.\w+/?", "", name)
+    name = re.sub(r"(encoder|decoder)(_\d+)?[./]", "", name)
+    return name.replace("residual_branches/", "") or "(unnamed)"
 
 
 def packed_batch(rows: int, length: int, V: int) -> dict[str, np.ndarray]:
@@ -132,6 +252,12 @@ def packed_batch(rows: int, length: int, V: int) -> dict[str, np.ndarray]:
     texts = {"source_BS": labels_BL, "target_BT": target_BL, "labels_BT": labels_BL}
     texts = {name: np.where(segments_BL == 0, PAD, each_BL) for name, each_BL in texts.items()}
     return {**texts, "source_segments_BS": segments_BL, "target_segments_BT": segments_BL}
+
+
+def plain_batch(rows: int, length: int, V: int) -> dict[str, np.ndarray]:
+    """Return rows of one pair each, without padding."""
+    ids_BL = np.random.default_rng(0).integers(EOS + 1, V, (rows, length)).astype(np.int32)
+    return {"source_BS": ids_BL, "target_BT": np.roll(ids_BL, 1, axis=1), "labels_BT": ids_BL}
 
 
 def peers(
@@ -227,10 +353,11 @@ def execute(module: str, *flags: str) -> None:
         raise RuntimeError(f"{module} ended with {done.returncode}: {last}")
 
 
-GROUPS: dict[str, Callable[..., dict[str, Any]]] = {
+FUNCTIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "peak": peak,
     "train": train,
-    "variants": train,
+    "agree": agree,
+    "profile": profile,
     "peers": peers,
     "decode": decode,
     "resume": resume,

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from jformer.backend import backend, compute_capability
 from jformer.errors import UserError
 from jformer.schema import RATE, Section, choice, key, part
 
@@ -15,6 +16,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 # No machine holds a model of larger sizes.
 DEPTH, WIDTH, ROWS = (">= 1", "<= 1024"), (">= 1", "<= 65536"), (">= 1", "<= 1048576")
 EVEN_WIDTH = (">= 2", "<= 65536")
+HOPPER = 9.0  # the first architecture that the kernels of cuDNN are the default on
 MOST_PARAMETERS = 10**12  # the largest models have about one trillion
 
 
@@ -122,8 +124,8 @@ class ModelConfig(Section):
             joined = f"{self.num_heads} heads of d_v={self.value_width}"
             reason = f"{joined} are no d_model={self.d_model}; set config.model.out_projection=True"
             raise self.wrong("out_projection", reason)
-        if self.attention_kernel == "cudnn" and (reason := self._against_cudnn()):
-            raise self.wrong("attention_kernel", reason)
+        if self.attention_kernel == "cudnn" and (conflict := self._against_cudnn()):
+            raise self.wrong("attention_kernel", conflict)
         if (count := self._parameters_of_layers()) > MOST_PARAMETERS:
             raise UserError(
                 f"config.model: would have {count:,} parameters beside embeddings, and "
@@ -154,23 +156,18 @@ class ModelConfig(Section):
         """The dtype of activations: on a CPU XLA has no fast bfloat16 product."""
         if self.dtype != "auto":
             return self.dtype
-        import jax  # only where it is needed: --help and a mistyped key answer at once
-
-        return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+        return "float32" if backend() == "cpu" else "bfloat16"
 
     @property
     def fused_attention(self) -> bool:
         """Whether the kernel of cuDNN computes attention over whole texts on this backend."""
         if self.attention_kernel == "xla" or self.compute_dtype != "bfloat16":
             return False
-        import jax
-
-        if jax.default_backend() != "gpu":
+        if backend() != "gpu":
             return False
         if self.attention_kernel == "cudnn":
             return True
-        capability = getattr(jax.devices()[0], "compute_capability", "0")
-        return float(capability) >= 9.0 and self._against_cudnn() is None
+        return compute_capability() >= HOPPER and self._against_cudnn() is None
 
     @property
     def most_positions(self) -> float:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from jformer.backend import backend
 from jformer.config import PAD
 from jformer.model.shapes import checked
 
@@ -78,7 +79,7 @@ def losses_and_residuals(
 
 def statistics(logits_BTV: Array, labels_BT: Array) -> tuple[Array, Array, Array]:
     """Return the maximum, the sum of exp(logit - maximum) and the label's logit: float32 (B, T)."""
-    if jax.default_backend() != "cpu":
+    if backend() != "cpu":
         return statistics_in_one_pass(logits_BTV, labels_BT)
     logits_BTV = logits_BTV.astype(jnp.float32)
     max_BT = jnp.max(logits_BTV, axis=-1)

@@ -21,6 +21,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
+from jformer.backend import backend as compiled_for
 from jformer.config import PAD, Config, ParallelConfig
 from jformer.data.batches import Batch
 from jformer.errors import UserError
@@ -209,7 +210,7 @@ def compile_train_step(
 
 def compiler_options() -> dict[str, Any]:
     """Return XLA's options for the train step on this backend."""
-    if jax.default_backend() != "gpu":
+    if compiled_for() != "gpu":
         return {}
     flags = os.environ.get("XLA_FLAGS", "")
     return {name: value for name, value in GPU_OPTIONS.items() if name not in flags}

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
+from jformer.backend import backend
 from jformer.config import PAD, TrainConfig
 from jformer.model.dropout import dropout_key
 from jformer.model.transformer import Transformer
@@ -107,7 +108,7 @@ def loss_chunks(config: TrainConfig, rows: int, length: int, d_model: int) -> in
     limit = config.loss_chunk
     if limit is None:
         # A small chunk's logits stay in a CPU's cache, but every chunk reads the matrix (V, D).
-        limit = max(256, 2 * d_model) if jax.default_backend() == "cpu" else 16384
+        limit = max(256, 2 * d_model) if backend() == "cpu" else 16384
     if not limit or not jax.sharding.get_abstract_mesh().empty:
         return 1  # on several devices each chunk would cost an exchange of gradients
     fitting = (n for n in range(1, rows) if rows % n == 0 and rows * length <= n * limit)
@@ -155,7 +156,7 @@ def make_train_step(
 
 def update_if(condition: jax.Array, update: Callable[..., tuple], old: tuple) -> tuple:
     """Return `update(*old)` if the condition is true, and `old` otherwise."""
-    if jax.default_backend() == "cpu":
+    if backend() == "cpu":
         # A selection would keep the old state beside the new one, and copy it.
         return jax.lax.cond(condition, update, lambda *old: old, *old)
     # A GPU would wait until the host has read the condition. It selects inside the update.

@@ -1,0 +1,149 @@
+"""The train step as compilers see it: memory, traffic and exchanges on devices that are not here.
+
+    python -m experiments.benchmarks.compiled gpu|tpu|scaling --output=DIR [--only=PATTERN]
+
+Each row is one compilation, which takes 10 seconds for a GPU and one to four minutes for TPUs. It is
+written at once: a line of DIR/TABLE.jsonl, and DIR/TABLE.md again. Rows that are there are not
+compiled again. Packed rows of 256 tokens, 37,000 entries, bfloat16. Compilers come from
+`pip install jformer[gpu]` and `jformer[tpu]`, which need environments of their own.
+"""
+
+import argparse
+import fnmatch
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+
+import jformer
+from experiments.benchmarks import turns
+from jformer import targets
+
+KEYS = {"data.batching": "packed", "data.vocabulary_size": 37000}
+LENGTH = 256
+DATA: dict[str, Any] = {}
+TENSOR = {"parallel.model": 2}
+# Config, tokens a side on each chip, target, other keys.
+Row = tuple[str, int, str, dict[str, Any]]
+TPU: list[Row] = [
+    ("base", 24_576, "v5e", DATA),
+    ("base", 24_576, "v5e-4", DATA),
+    ("base", 24_576, "v5e-8", DATA),
+    ("base", 24_576, "v5e-4", {"parallel.data": 1, "parallel.fsdp": 4}),
+    ("base", 24_576, "v5e-4", {"parallel.fsdp": 2, "parallel.data": 1, **TENSOR}),
+    ("base", 49_152, "v5p-4", DATA),
+    ("base", 24_576, "v6e", DATA),
+    ("big", 8_192, "v5e", DATA),
+    ("big", 12_288, "v5e-8", {"parallel.data": 1, "parallel.fsdp": 8}),
+    ("big", 12_288, "v5e-8", {"parallel.data": 1, "parallel.fsdp": 4, **TENSOR}),
+    ("big", 24_576, "v5p-4", DATA),
+    ("big", 24_576, "v6e-4", DATA),
+]
+GPU: list[Row] = [
+    ("base", 49_152, "h100", {}),
+    ("base", 49_152, "h200", {}),
+    ("base", 49_152, "a100", {}),
+    ("big", 24_576, "h100", {}),
+    ("big", 24_576, "h200", {}),
+    ("base", 49_152, "h100", {"model.attention_kernel": "xla"}),
+    ("base", 49_152, "h100", {"data.vocabulary_size": 37120}),
+]
+SCALING: list[Row] = [
+    (config, tokens, f"{device}{chips}", {})
+    for device, config, tokens in (
+        ("h100", "base", 49_152),
+        ("h100", "big", 24_576),
+        ("v5p", "base", 49_152),
+        ("v5p", "big", 24_576),
+    )
+    for chips in ("", "-8", "-64")
+]
+TABLES = {"gpu": GPU, "tpu": TPU, "scaling": SCALING}
+HEAD = [
+    "config", "target", "parallel", "tokens a chip", "state GB", "temporaries GB", "traffic GB",
+    "TFLOP", "kernels", "roofline ms", "exchanges", "exchanged MB", "exchange ms", "seconds to compile",
+]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--only", default="*", help="pattern of CONFIG TARGET KEYS")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    path = options.output / f"{options.table}.jsonl"
+    path.touch()
+    done = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for row in TABLES[options.table]:
+        name = name_of(row)
+        if any(each["row"] == name for each in done) or not fnmatch.fnmatch(name, options.only):
+            continue
+        done.append({"row": name, **measure(*row)})
+        print(json.dumps(done[-1]), file=sys.stderr, flush=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(done[-1]) + "\n")
+    table = turns.markdown(HEAD, [list(cells(each)) for each in done])
+    (options.output / f"{options.table}.md").write_text(table + "\n", encoding="utf-8")
+    print(table)
+
+
+def name_of(row: Row) -> str:
+    config, _, target, keys = row
+    return " ".join([config, target, *(f"{key}={value}" for key, value in keys.items())])
+
+
+def measure(config: str, tokens: int, target: str, keys: dict[str, Any]) -> dict[str, Any]:
+    began, where = time.monotonic(), targets.parse_target(target)
+    frozen = jformer.get_config(config, **{**KEYS, **keys})
+    batch = {"config": config, "target": target, "tokens": tokens, "keys": keys}
+    try:
+        cost = targets.compile_step(frozen, where, tokens * where.chips, LENGTH)
+    except Exception as error:  # noqa: BLE001  a row of the table, as when the memory is too small
+        reason = f"{type(error).__name__}: {error}"
+        return {**batch, "error": " ".join(reason.split())[:300]}
+    return {
+        **batch,
+        "arguments": cost.arguments,
+        "temporaries": cost.temporaries,
+        "bytes": cost.bytes,
+        "flops": cost.flops,
+        "kernels": cost.kernels,
+        "seconds": cost.compute_seconds,
+        "exchanges": {kind: [each.runs, each.bytes] for kind, each in cost.exchanges.items()},
+        "exchange_seconds": cost.exchange_seconds,
+        "took": time.monotonic() - began,
+    }
+
+
+def cells(row: dict[str, Any]) -> Iterator[str]:
+    keys = {key.removeprefix("parallel."): value for key, value in row["keys"].items()}
+    yield from (row["config"], row["target"])
+    yield ", ".join(f"{key}={value}" for key, value in keys.items()) or "data"
+    yield f"{row['tokens']:,}"
+    if "error" in row:
+        yield row["error"].replace("|", "/")
+        return
+    exchanges = {kind: pair for kind, pair in row["exchanges"].items() if pair[1] >= 1e6}
+    yield f"{row['arguments'] / 1e9:.2f}"
+    yield f"{row['temporaries'] / 1e9:.2f}"
+    yield f"{row['bytes'] / 1e9:.1f}"
+    yield f"{row['flops'] / 1e12:.2f}"
+    yield f"{row['kernels']:,}"
+    yield f"{1e3 * row['seconds']:.1f}"
+    yield ", ".join(f"{pair[0]} {kind}" for kind, pair in exchanges.items())
+    yield f"{sum(pair[1] for pair in exchanges.values()) / 1e6:,.0f}"
+    yield f"{1e3 * row['exchange_seconds']:.1f}"
+    yield f"{row['took']:.0f}"
+
+
+if __name__ == "__main__":
+    main()
