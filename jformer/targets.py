@@ -1,9 +1,9 @@
 """Devices by name, and what a train step costs on them, as the device's own compiler says.
 
 XLA compiles for a GPU or a slice of TPUs that is not here, if the device's plugin for JAX is
-installed: `pip install jformer[gpu]` for NVIDIA's GPUs, `jformer[tpu]` for TPUs. What it says about
-memory, kernels and exchanges is what the device would run. What is missing are the tuning of
-products, which needs the device, and a clock: the time is a roofline, see traffic.py.
+installed (the extra `targets`). What it reports about memory, kernels and exchanges is what the
+device would run. The tuning of products needs the device, and so does a clock: the time here is a
+roofline, see traffic.py.
 """
 
 import contextlib
@@ -95,13 +95,8 @@ class Cost:
     @property
     def exchange_seconds(self) -> float:
         """The time of all exchanges, if none of them overlaps with the computation."""
-        chips = self.target.chips
-        # A ring sends each byte of a sum twice, and of a gather once, to all but one chip.
-        share = (chips - 1) / chips if chips > 1 else 0
-        sent = sum(
-            each.bytes * (2 if kind == "all-reduce" else 1) for kind, each in self.exchanges.items()
-        )
-        return share * sent / self.target.device.links
+        sent = sum(each.sent for each in self.exchanges.values())
+        return sent / self.target.device.links
 
 
 def parse_target(name: str) -> Target:
@@ -221,7 +216,7 @@ def described_devices(target: Target) -> list:
             topology = topologies.get_topology_desc(f"{kind}:{shape}", platform="tpu")
     except Exception as error:
         plugin = {"gpu": "jax[cuda13]", "tpu": "jax[tpu]"}[device.platform]
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
             f"--target={target.name}: needs pip install '{plugin}' ({reason})"
         ) from error

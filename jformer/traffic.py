@@ -13,13 +13,13 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 BYTES = {
     "f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s16": 2,
     "u16": 2, "s8": 1, "u8": 1, "pred": 1, "f8e4m3fn": 1, "f8e5m2": 1,
 }  # fmt: skip
-# The layout of an array in a TPU's vector memory has S(1).
-ARRAY = re.compile(r"\b(" + "|".join(BYTES) + r")\[([\d,]*)\](?!\{[^}]*S\(1\))")
+ARRAY = re.compile(r"\b(" + "|".join(BYTES) + r")\[([\d,]*)\](\{[^}]*\})?")
 NAME = r"[\w.\-]+"
 FREE = {
     "after-all", "bitcast", "constant", "get-tuple-element", "iota", "opt-barrier", "parameter",
@@ -28,6 +28,16 @@ FREE = {
 CALLS = ("while", "conditional", "call", "async-start")
 SLICES = ("dynamic-slice", "gather", "dynamic-update-slice")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+
+
+class Array(NamedTuple):
+    dtype: str
+    sizes: tuple[int, ...]
+    in_memory: bool  # and not in the vector memory of a TPU
+
+    @property
+    def bytes(self) -> int:
+        return BYTES[self.dtype] * math.prod(self.sizes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +49,9 @@ class Instruction:
     text: str
 
     @property
-    def arrays(self) -> list[tuple[str, tuple[int, ...]]]:
-        """The dtype and the sizes of each array of the result."""
-        return [(dtype, numbers(sizes)) for dtype, sizes in ARRAY.findall(self.shape)]
+    def arrays(self) -> list[Array]:
+        """The arrays of the result."""
+        return arrays_in(self.shape)
 
     def named(self, attribute: str) -> str:
         """The computation that an attribute names."""
@@ -69,10 +79,16 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """All exchanges between devices of one kind; bytes are the results on one device."""
+    """All exchanges between devices of one kind."""
 
     runs: int
-    bytes: float
+    bytes: float  # of the results on one device
+    sent: float  # bytes that one device sends, if the devices stand in a ring
+
+
+def arrays_in(text: str) -> list[Array]:
+    found = ARRAY.findall(text)
+    return [Array(dtype, numbers(sizes), "S(1)" not in layout) for dtype, sizes, layout in found]
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -118,9 +134,36 @@ def exchanges(text: str) -> dict[str, Exchange]:
             if each.opcode.endswith("-start") and kind != "all-reduce":  # operands come first
                 operands = len(each.operands)
                 arrays = arrays[operands : 2 * operands]
-            old = found.get(kind, Exchange(0, 0))
-            found[kind] = Exchange(old.runs + runs, old.bytes + runs * size(arrays))
+            old = found.get(kind, Exchange(0, 0, 0))
+            moved = runs * sum(array.bytes for array in arrays)
+            sent = moved * share_sent(kind, group_size(each.text))
+            found[kind] = Exchange(old.runs + runs, old.bytes + moved, old.sent + sent)
     return found
+
+
+def group_size(text: str) -> int:
+    """Return how many devices take part in an exchange, in any of XLA's three notations."""
+    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
+        return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", mesh[2]))
+    if listed := re.search(r"replica_groups=\[\d+,(\d+)\]", text):
+        return int(listed[1])
+    if groups := re.search(r"replica_groups=\{\{([\d,]*)\}", text):
+        return len(numbers(groups[1]))
+    return 2
+
+
+def share_sent(kind: str, devices: int) -> float:
+    """Return the bytes that a device of a ring sends, for each byte of its result."""
+    match kind:
+        case "all-reduce":
+            return 2 * (devices - 1) / devices
+        case "reduce-scatter":
+            return devices - 1
+        case "collective-permute":
+            return 1
+        case _:
+            return (devices - 1) / devices
 
 
 def parse(text: str) -> tuple[Program, str]:
@@ -180,11 +223,11 @@ def trips_of(program: Program, loop: Instruction) -> int:
     return max((numbers(text.split("constant(")[1])[0] for text in limits), default=1)
 
 
-def size(arrays: list[tuple[str, tuple[int, ...]]]) -> int:
-    return sum(BYTES[dtype] * math.prod(sizes) for dtype, sizes in arrays)
+def size(arrays: list[Array]) -> int:
+    return sum(array.bytes for array in arrays if array.in_memory)
 
 
-def arrays_of(computation: Computation, operand: str) -> list[tuple[str, tuple[int, ...]]]:
+def arrays_of(computation: Computation, operand: str) -> list[Array]:
     name, _, element = operand.partition("#")
     if name not in computation:
         return []
@@ -199,7 +242,7 @@ def bytes_of(program: Program, computation: Computation, each: Instruction) -> i
     if "ConcatBitcast" in each.text:
         return 0
     if each.opcode == "custom-call" and each.shape.startswith("("):
-        results = [array for array in results if array[0] != "s8"]  # a library's workspace
+        results = [array for array in results if array.dtype != "s8"]  # a library's workspace
     if each.opcode in ("dynamic-slice", "gather"):
         return 2 * size(results)
     if each.opcode == "dynamic-update-slice":
@@ -240,11 +283,11 @@ def flops_of(program: Program, computation: Computation, each: Instruction) -> f
         layouts = each.text[each.text.index("operand_layout_constraints") :]
         # Queries (B, Q, H, K) and keys (B, M, H, K). What the backward pass computes again does not
         # count.
-        queries, keys = (numbers(sizes) for _, sizes in ARRAY.findall(layouts)[:2])
-        return (8 if "Backward" in each.text else 4) * math.prod(queries) * keys[1]
+        queries, keys = arrays_in(layouts)[:2]
+        return (8 if "Backward" in each.text else 4) * math.prod(queries.sizes) * keys.sizes[1]
     if contracted is not None:
-        [(_, left)] = arrays_of(computation, each.operands[0])
-        summed = math.prod(left[axis] for axis in numbers(contracted[1]))
-        return 2.0 * math.prod(each.arrays[0][1]) * summed
+        [left] = arrays_of(computation, each.operands[0])
+        summed = math.prod(left.sizes[axis] for axis in numbers(contracted[1]))
+        return 2.0 * math.prod(each.arrays[0].sizes) * summed
     inner = program.get(each.named("calls"), {})
     return sum(flops_of(program, inner, instruction) for instruction in inner.values())

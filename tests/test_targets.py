@@ -94,7 +94,7 @@ HloModule jit_f
 %body (state: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
   %state = (s32[], f32[4,8]) parameter(0)
   %values = f32[4,8]{1,0} get-tuple-element(%state), index=1
-  %sum = f32[4,8]{1,0} all-reduce(%values), channel_id=1, to_apply=%add
+  %sum = f32[4,8]{1,0} all-reduce(%values), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
   ROOT %next = (s32[], f32[4,8]) tuple(%state, %sum)
 }
 
@@ -134,4 +134,20 @@ def test_kernels_count_products_slices_and_the_runs_of_loops():
 
 
 def test_exchanges_are_counted_by_kind_with_the_runs_of_loops():
-    assert traffic.exchanges(PROGRAM) == {"all-reduce": traffic.Exchange(3, 3 * 4 * 4 * 8)}
+    moved = 3 * 4 * 4 * 8
+    assert traffic.exchanges(PROGRAM) == {"all-reduce": traffic.Exchange(3, moved, 1.5 * moved)}
+
+
+@pytest.mark.parametrize(
+    ("groups", "devices"),
+    [
+        ("{{0,1},{2,3}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("[4,2]<=[2,4]T(1,0)", 2),
+        ("mesh['axis_0'=2,'axis_1'=4] {'axis_1'}", 4),
+        ("mesh['axis_0'=2,'axis_1'=4] {'axis_0', 'axis_1'}", 8),
+    ],
+)
+def test_the_devices_of_an_exchange_are_read_in_each_notation(groups, devices):
+    text = f"%x = f32[4] all-gather(%y), channel_id=1, replica_groups={groups}, dimensions={{0}}"
+    assert traffic.group_size(text) == devices

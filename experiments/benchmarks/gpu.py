@@ -1,19 +1,21 @@
 """What only a GPU can show, in two calls of five minutes.
 
-    python -m experiments.benchmarks.gpu first|second --output=DIR [--minutes=5] [--platform=gpu|cpu]
-        [--only=PATTERN] [--configs=base,big] [--tokens=49152,24576] [--length=256]
-        [--vocabulary=37000] [--sentences=256,64,1024] [--rounds=3] [--steps=10]
+    python -m experiments.benchmarks.gpu first|second --output=DIR [--minutes=5]
+        [--platform=gpu|cpu] [--only=PATTERN] [--configs=base,big] [--tokens=49152,24576]
+        [--length=256] [--vocabulary=37000] [--sentences=256,64,1024] [--rounds=3] [--steps=10]
 
 `first` measures the speed of a large product, then of each config the train step on packed rows of
 random tokens: time, MFU, memory and time to compile. It compares attention by cuDNN with attention
 by XLA, and profiles the step of the first config: its longest kernels beside their rooflines.
-`second` measures peers in PyTorch on the same tokens, whether a resumed run ends with the same bits,
-the search, and the train step in other ways: attention by XLA, products by Triton, without packing.
+`second` measures a peer in PyTorch on the same tokens, whether a resumed run ends with the same
+bits, the search, and the train step in other ways: attention by XLA, products by Triton, without
+packing.
 
 Each measurement is a process of its own with a time limit, the most important ones first. One that
 fails, or that there is no time for, is a row with the reason. Every row is written at once: a line
-of DIR/results.jsonl, and DIR/results.md again. `mfu` is that of metrics.jsonl: the share of the peak
-by data sheet spent on tokens, without padding. `of_roofline` is the time over that of targets.py.
+of DIR/results.jsonl, and DIR/results.md again. `mfu` is that of metrics.jsonl: the share of the
+peak by data sheet spent on tokens, without padding. `of_roofline` is the time divided by that of
+jformer/targets.py.
 
 On a machine without a package index, carry what it lacks: `sh experiments/benchmarks/wheels.sh`
 fills the folder wheels, and there `pip install --no-index --no-deps wheels/*` installs it.

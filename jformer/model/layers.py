@@ -118,6 +118,12 @@ class LayerNorm(nn.Module):
         return layer_norm(x_BLD, scale_D, bias_D, self.epsilon)
 
 
+@checked
+def shard_by_column(x_BLD: Array) -> Array:
+    """Shard activations over D, as a look-up in an embedding matrix sharded over D leaves them."""
+    return nn.with_logical_constraint(x_BLD, ("B_data", None, "D"))
+
+
 class SampleLayerNorm(nn.Module):
     """(x - mean) / (s + epsilon) with the sample's deviation s, whose divisor is D - 1."""
 

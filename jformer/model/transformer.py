@@ -25,6 +25,7 @@ from jformer.model.layers import (
     make_norm,
     normalize,
     shard_by_batch,
+    shard_by_column,
 )
 from jformer.model.parts import NONE, Parts
 from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
@@ -264,7 +265,8 @@ class Transformer(nn.Module):
             encoded_BLD = encoded_BLD[0][positions_in_segments(segments_BL)]
         # Cast after the look-up: its gradient, a sum over tokens, is then in float32.
         x_BLD = embedding_VD[tokens_BL] * self.config.d_model**0.5 + encoded_BLD
-        x_BLD = x_BLD.astype(self.config.compute_dtype)
+        # Cast before the devices exchange columns for rows.
+        x_BLD = shard_by_column(x_BLD.astype(self.config.compute_dtype))
         return self.embedding_dropout(shard_by_batch(x_BLD), train)
 
     def encode_positions(self, positions_L: Array) -> Array:

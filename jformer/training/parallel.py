@@ -32,6 +32,7 @@ from jformer.training.step import evaluation_step
 # device, as is one that the number of devices does not divide.
 RULES: dict[str, str | tuple[str, ...]] = {
     "B": ("data", "fsdp"),
+    "B_data": "data",  # of an array whose D is sharded by fsdp
     "D": "fsdp",
     "H": "model",
     "F": "model",
