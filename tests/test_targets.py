@@ -11,6 +11,7 @@ import pytest
 import jformer
 from jformer import targets, traffic
 from jformer.errors import UserError
+from jformer.training.restore import make_model, parameter_shapes
 
 KEYS = {
     "data.batching": "packed", "data.vocabulary_size": 1000, "model.num_layers": 1,
@@ -24,7 +25,7 @@ config = jformer.get_config("base", **keys)
 for name in sys.argv[1:]:
     cost = targets.compile_step(config, targets.parse_target(name), 4096, 256)
     assert 1e6 < cost.arguments < 1e9 and 1e6 < cost.temporaries < 1e10, cost
-    assert 0.5 < 1e3 * cost.compute_seconds < 20, cost
+    assert 0.05 < 1e3 * cost.compute_seconds < 20, cost
     print(name, sorted(cost.exchanges))
 """
 
@@ -56,6 +57,11 @@ def test_the_train_step_is_lowered_for_each_device(name):
     program = lowered.as_text()
     assert ("__cudnn$fmha" in program) == (name in ("h100", "h200"))
     assert "tensor<1000x512xbf16>" in program  # the compute dtype of an accelerator
+    assert "stablehlo.case" not in program  # a GPU would wait until the host has read a condition
+    # The state is updated in place, and all keys of dropout come from one of JAX's.
+    parameters = len(jax.tree.leaves(parameter_shapes(make_model(config, 1000))))
+    assert program.count("tf.aliasing_output") == 2 + 3 * parameters
+    assert program.count("call @_threefry_fold_in") == 1
 
 
 @pytest.mark.process
@@ -67,10 +73,27 @@ def test_the_train_step_compiles_for_devices_that_are_not_here(plugin, names):
     if importlib.util.find_spec(plugin) is None:
         pytest.skip(f"needs {plugin}")
     command = [sys.executable, "-c", COMPILED, *names]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "False"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "all-reduce" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs jax_cuda13_plugin"
+)
+def test_the_step_of_base_is_as_fast_as_docs_accelerators_says():
+    code = """
+import jformer
+from jformer import targets
+keys = {"data.batching": "packed", "data.vocabulary_size": 37000}
+config, target = jformer.get_config("base", **keys), targets.parse_target("h100")
+cost = targets.compile_step(config, target, 49152, 256)
+assert cost.compute_seconds < 0.042 and cost.bytes < 112e9 and cost.temporaries < 14e9, cost
+"""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "False"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 @pytest.mark.skipif(

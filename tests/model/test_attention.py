@@ -7,7 +7,7 @@ import pytest
 
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.model.attention import attend, attend_fused, causal_mask, padding_mask
+from jformer.model.attention import attend, attend_fused, causal_mask, padding_mask, segment_mask
 
 
 def random(*shape, seed=0, dtype=np.float32):
@@ -80,14 +80,21 @@ def test_heads_and_positions_that_changed_places_are_named():
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-@pytest.mark.parametrize("masked", ["padding", "causal"])
+@pytest.mark.parametrize("masked", ["padding", "causal", "packed"])
 def test_the_fused_attention_is_equation_1_with_the_same_gradients(masked, scaled):
     """The kernel itself needs a GPU; what calls it is the same for JAX's own implementation."""
     B, H, Q, M, K = 2, 3, 5, 5, 7
     q, k, v = (random(B, H, L, K, seed=n) for n, L in enumerate((Q, M, M)))
     tokens_BM = jnp.array([[5, 6, 7, 8, 9], [5, 6, 0, 0, 0]])
-    mask = padding_mask(tokens_BM) if masked == "padding" else causal_mask(Q)
+    segments_BM = jnp.array([[1, 1, 2, 2, 2], [1, 2, 2, 0, 0]])
+    mask = {
+        "padding": padding_mask(tokens_BM),
+        "causal": causal_mask(Q),
+        "packed": causal_mask(Q) & segment_mask(segments_BM, segments_BM),
+    }[masked]
     weights = random(B, H, Q, K, seed=9)
+    if masked == "packed":  # the loss ignores the padding, whose queries attend to nothing
+        weights *= (segments_BM != 0)[:, None, :, None]
 
     def plain(q, k, v):
         return jnp.sum(attend(q, k, v, mask, scaled=scaled)[0] * weights)
