@@ -34,7 +34,7 @@ NAMED = {
     "ID": "1",
     "MULTI30K": "multi30k",
     **dict.fromkeys(("PATTERN", "PYTHON", "VALUE", "INPUT", "STEP", "OUTPUT"), "one"),
-    **dict.fromkeys(("GROUP", "ARGUMENTS"), "one"),
+    **dict.fromkeys(("FUNCTION", "ARGUMENTS"), "one"),
 }
 NAMED_ON = {"docs/parsing.md": {"DIR": "runs/parser", "RUN": "F", "FOLDER": "treebank"}}
 TREE = "(S (NP (DT the) (NN {})) (VP (VBZ sees) (NP (DT a) (NN {}))) (. .))"

@@ -33,6 +33,7 @@ NOT_RUN = {
 COMMANDS_NOT_RUN = {"import": "needs weights of other programs; tests/interop imports such"}
 PYTHON_NOT_RUN = {
     "docs/training.md": "test_the_callbacks_of_the_documentation_do_what_it_says runs it",
+    "docs/accelerators.md": "needs compilers of 5 GB; tests/test_targets.py has the same calls",
     "docs/export.md": "is for other packages, on a folder per format; tests/interop calls them",
 }
 SMALL = {

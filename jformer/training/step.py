@@ -141,7 +141,7 @@ def make_train_step(
         # A key per step: a resumed run draws the dropout masks of an uninterrupted one.
         key = jax.random.fold_in(key, state.step)
         grads, sums = gradients(state.params, batch, key)
-        norm = optax.tree.norm(grads)
+        norm = global_norm(grads)
         # A non-finite update changes nothing but the number of the step.
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
         old = (state.params, state.optimizer_state, state.ema)
@@ -152,6 +152,14 @@ def make_train_step(
         return TrainState(state.step + 1, *new), metrics
 
     return step
+
+
+def global_norm(grads: Any) -> jax.Array:
+    """Return the norm of all gradients. A GPU starts a kernel or two for each array in it."""
+    leaves = jax.tree.leaves(grads)
+    matrices = [leaf for leaf in leaves if leaf.ndim > 1]
+    vectors = jnp.concatenate([leaf.ravel() for leaf in leaves if leaf.ndim <= 1])
+    return optax.tree.norm([*matrices, vectors])
 
 
 def update_if(condition: jax.Array, update: Callable[..., tuple], old: tuple) -> tuple:
