@@ -1,36 +1,38 @@
-"""The kind of device that programs are compiled for, which may be another than the one here."""
+"""The platform to compile for. It can differ from that of this machine."""
 
 import contextlib
 import contextvars
+import re
 from collections.abc import Iterator
 
-_other: contextvars.ContextVar[tuple[str, float] | None] = contextvars.ContextVar(
-    "other", default=None
+_override: contextvars.ContextVar[tuple[str, float] | None] = contextvars.ContextVar(
+    "override", default=None
 )
 
 
-def backend() -> str:
+def target_platform() -> str:
     """Return the platform that programs are compiled for: `cpu`, `gpu` or `tpu`."""
     import jax  # only when it is needed: --help and a mistyped key answer at once
 
-    other = _other.get()
-    return other[0] if other else jax.default_backend()
+    override = _override.get()
+    return override[0] if override else jax.default_backend()
 
 
 def compute_capability() -> float:
-    """Return the version of the GPU's architecture by NVIDIA's count, 9.0 for Hopper, or 0."""
+    """Return the CUDA compute capability of the GPU, 9.0 for Hopper, or 0."""
     import jax
 
-    if other := _other.get():
-        return other[1]
-    return float(getattr(jax.devices()[0], "compute_capability", 0))
+    if override := _override.get():
+        return override[1]
+    text = str(getattr(jax.devices()[0], "compute_capability", ""))
+    return float(text) if re.fullmatch(r"\d+\.\d+", text) else 0.0  # AMD has "gfx90a"
 
 
 @contextlib.contextmanager
 def compiling_for(platform: str, capability: float = 0) -> Iterator[None]:
-    """Make programs for a device that is not here, within this context."""
-    token = _other.set((platform, capability))
+    """Within this context, compile for a device that this machine lacks."""
+    token = _override.set((platform, capability))
     try:
         yield
     finally:
-        _other.reset(token)
+        _override.reset(token)

@@ -1,13 +1,14 @@
-"""Devices by name, and what a train step costs on them, as the device's own compiler says.
+"""Devices by name, and what a train step takes on them by their own compilers.
 
-XLA compiles for a GPU or a slice of TPUs that is not here, if the device's plugin for JAX is
-installed (the extra `targets`). What it reports about memory, kernels and exchanges is what the
-device would run. The tuning of products needs the device, and so does a clock: the time here is a
-roofline, see traffic.py.
+The devices need not be present: JAX's plugins for them (the extra `targets`) are enough. What XLA
+reports about memory, kernels and collectives is what the device would run. Autotuning and timing
+need the device, so the times here are rooflines, see traffic.py.
 """
 
 import contextlib
 import dataclasses
+import importlib.util
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -27,8 +28,9 @@ from jformer.training.flops import sheet_flops, step_flops
 from jformer.training.restore import make_model
 from jformer.training.setup import from_config
 
-# The share of the data sheet's speed that large products reach.
+# Fraction of the peak of the data sheet that large products reach.
 REACHED = 0.8
+MACHINE = 8  # GPUs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Device:
     capability: float = 0  # a GPU's architecture by NVIDIA's count
     cores: int = 0  # a GPU's multiprocessors
     cache: int = 0  # bytes of a GPU's L2
+    network: float = math.inf  # bytes from a GPU to other machines
 
     @property
     def speed(self) -> float:
@@ -53,9 +56,9 @@ class Device:
 
 
 DEVICES = {
-    "a100": Device("gpu", "NVIDIA A100-SXM4-80GB", 80e9, 2039e9, 300e9, 8.0, 108, 40 << 20),
-    "h100": Device("gpu", "NVIDIA H100 80GB HBM3", 80e9, 3350e9, 450e9, 9.0, 132, 50 << 20),
-    "h200": Device("gpu", "NVIDIA H200", 141e9, 4800e9, 450e9, 9.0, 132, 50 << 20),
+    "a100": Device("gpu", "NVIDIA A100-SXM4-80GB", 80e9, 2039e9, 300e9, 8.0, 108, 40 << 20, 25e9),
+    "h100": Device("gpu", "NVIDIA H100 80GB HBM3", 80e9, 3350e9, 450e9, 9.0, 132, 50 << 20, 50e9),
+    "h200": Device("gpu", "NVIDIA H200", 141e9, 4800e9, 450e9, 9.0, 132, 50 << 20, 50e9),
     "v5e": Device("tpu", "TPU v5e", 16e9, 819e9, 200e9),
     "v5p": Device("tpu", "TPU v5p", 95e9, 2765e9, 600e9),
     "v6e": Device("tpu", "TPU v6e", 32e9, 1640e9, 448e9),
@@ -66,6 +69,9 @@ SLICES = {
     "v5p": {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8"},
 }  # fmt: skip
 SLICES["v6e"] = SLICES["v5e"]
+
+
+PLUGINS = {"gpu": ("jax_cuda13_plugin", "jax[cuda13]"), "tpu": ("libtpu", "jax[tpu]")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +100,13 @@ class Cost:
 
     @property
     def exchange_seconds(self) -> float:
-        """The time of all exchanges, if none of them overlaps with the computation."""
-        sent = sum(each.sent for each in self.exchanges.values())
-        return sent / self.target.device.links
+        """The time of all collectives, if none of them overlaps with the computation.
+
+        Between machines of eight GPUs, each GPU sends its eighth.
+        """
+        device, sent = self.target.device, sum(each.sent for each in self.exchanges.values())
+        between = sent / MACHINE / device.network if self.target.chips > MACHINE else 0
+        return sent / device.links + between
 
 
 def parse_target(name: str) -> Target:
@@ -105,14 +115,14 @@ def parse_target(name: str) -> Target:
     if kind not in DEVICES:
         close = nearest(kind, DEVICES)
         hint = f"; did you mean {close}?" if close else ""
-        raise UserError(f"--target={name}: unknown device{hint} Known: {', '.join(DEVICES)}")
+        raise UserError(f"{name}: unknown device{hint}; known are {', '.join(DEVICES)}")
     device = DEVICES[kind]
     if dash and not re.fullmatch(r"[1-9]\d*", count):
-        raise UserError(f"--target={name}: the number of chips follows the device, as in {kind}-8")
+        raise UserError(f"{name}: the number of chips follows the device, as in {kind}-8")
     chips = int(count or 1)
     if device.platform == "tpu" and chips not in {1, *SLICES[kind]}:
         sizes = ", ".join(str(size) for size in (1, *SLICES[kind]))
-        raise UserError(f"--target={name}: a slice of {kind} has {sizes} chips")
+        raise UserError(f"{name}: a slice of {kind} has {sizes} chips")
     return Target(name, device, chips)
 
 
@@ -202,24 +212,20 @@ def described_devices(target: Target) -> list:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nor a server that knows the slice
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-    try:
-        if device.platform == "gpu":
-            topology = topologies.get_topology_desc(
-                kind,
-                platform="cuda",
-                target_config=gpu_description(device),
-                topology=f"1x1x{target.chips}",
-            )
-        else:
-            # A single chip is one of the smallest slice.
-            shape = SLICES[kind].get(max(target.chips, 4))
-            topology = topologies.get_topology_desc(f"{kind}:{shape}", platform="tpu")
-    except Exception as error:
-        plugin = {"gpu": "jax[cuda13]", "tpu": "jax[tpu]"}[device.platform]
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"--target={target.name}: needs pip install '{plugin}' ({reason})"
-        ) from error
+    module, package = PLUGINS[device.platform]
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"{target.name}: needs a compiler for it; pip install '{package}'")
+    if device.platform == "gpu":
+        topology = topologies.get_topology_desc(
+            kind,
+            platform="cuda",
+            target_config=gpu_description(device),
+            topology=f"1x1x{target.chips}",
+        )
+    else:
+        # A single chip is one of the smallest slice.
+        shape = SLICES[kind][max(target.chips, 4)]
+        topology = topologies.get_topology_desc(f"{kind}:{shape}", platform="tpu")
     return topology.devices[: target.chips]
 
 

@@ -1,8 +1,8 @@
-"""Memory traffic, products and exchanges of a program that XLA has compiled, read from its text.
+"""Memory traffic, products and collectives of a compiled XLA program, read from its text.
 
 A kernel takes at least the longer of two times: its bytes at the bandwidth of the memory, and its
 floating point operations at the speed of products. The sum over all kernels is the roofline of the
-program. It leaves out launches, and assumes that each kernel reaches the bandwidth.
+program. Kernel launch time is ignored, and each kernel is assumed to reach the bandwidth.
 
 Bytes are the operands and results of a kernel. A slice or a gather counts what it reads, an update
 in place what it writes. Loops count as often as they run. What a TPU has in its vector memory does
@@ -26,7 +26,8 @@ FREE = {
     "partition-id", "replica-id", "tuple",
 }  # fmt: skip
 CALLS = ("while", "conditional", "call", "async-start")
-SLICES = ("dynamic-slice", "gather", "dynamic-update-slice")
+UPDATE = "dynamic-update-slice"
+SLICES = ("slice", "dynamic-slice", "gather", UPDATE)
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
 
@@ -83,7 +84,7 @@ class Exchange:
 
     runs: int
     bytes: float  # of the results on one device
-    sent: float  # bytes that one device sends, if the devices stand in a ring
+    sent: float  # bytes that one device sends, if the devices form a ring
 
 
 def arrays_in(text: str) -> list[Array]:
@@ -219,8 +220,8 @@ def trips_of(program: Program, loop: Instruction) -> int:
     if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.text):
         return int(known[1])
     condition = program.get(loop.named("condition"), {})
-    limits = [each.text for each in condition.values() if each.opcode == "constant"]
-    return max((numbers(text.split("constant(")[1])[0] for text in limits), default=1)
+    limits = [re.search(r"constant\((\d+)\)", each.text) for each in condition.values()]
+    return max((int(limit[1]) for limit in limits if limit), default=1)
 
 
 def size(arrays: list[Array]) -> int:
@@ -243,32 +244,38 @@ def bytes_of(program: Program, computation: Computation, each: Instruction) -> i
         return 0
     if each.opcode == "custom-call" and each.shape.startswith("("):
         results = [array for array in results if array.dtype != "s8"]  # a library's workspace
-    if each.opcode in ("dynamic-slice", "gather"):
+    if each.opcode in ("slice", "dynamic-slice", "gather"):
         return 2 * size(results)
-    if each.opcode == "dynamic-update-slice":
+    if each.opcode == UPDATE:
         return 2 * size(arrays_of(computation, each.operands[1]))
     moved = size(results)
     moved += sum(size(arrays_of(computation, operand)) for operand in each.operands)
-    return moved - untouched(program.get(each.named("calls"), {}))
+    return moved - unread_bytes(program.get(each.named("calls"), {}))
 
 
-def untouched(fusion: Computation) -> int:
+def unread_bytes(fusion: Computation) -> int:
     """Return the bytes of a fusion's operands and results that its slices leave out."""
-    left_out, seen = 0, set()
+    users: dict[str, list[Instruction]] = {}
     for each in fusion.values():
-        if each.opcode not in SLICES:
+        for operand in set(each.operands):
+            users.setdefault(operand, []).append(each)
+
+    def consumers(name: str) -> list[Instruction]:
+        direct = users.get(name, [])
+        through = [c for each in direct if each.opcode == "bitcast" for c in consumers(each.name)]
+        return through + [each for each in direct if each.opcode != "bitcast"]
+
+    left_out = 0
+    for whole in fusion.values():
+        found = consumers(whole.name) if whole.opcode == "parameter" else []
+        if not found or any(each.opcode not in SLICES for each in found):
             continue
-        whole = fusion.get(each.operands[0])
-        while whole is not None and whole.opcode == "bitcast":
-            whole = fusion.get(whole.operands[0])
-        if whole is None or whole.opcode != "parameter" or whole.name in seen:
-            continue
-        seen.add(whole.name)
-        if each.opcode == "dynamic-update-slice":  # in place: only the update is written
-            update = size(arrays_of(fusion, each.operands[1]))
-            left_out += size(whole.arrays) + size(each.arrays) - update
-        else:
-            left_out += size(whole.arrays) - size(each.arrays)
+        read = sum(size(each.arrays) for each in found if each.opcode != UPDATE)
+        for each in found:
+            if each.opcode == UPDATE:  # in place: only the update is written
+                update = size(arrays_of(fusion, each.operands[1]))
+                left_out += size(each.arrays) - update
+        left_out += max(size(whole.arrays) - read, 0)
     return left_out
 
 

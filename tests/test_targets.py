@@ -64,6 +64,14 @@ def test_the_train_step_is_lowered_for_each_device(name):
     assert program.count("call @_threefry_fold_in") == 1
 
 
+def test_rows_of_an_odd_length_are_lowered_for_the_kernel_of_cudnn():
+    target = targets.parse_target("h100")
+    with targets.compiling(target):
+        config = jformer.get_config("base", **KEYS)
+        program = targets.lower_step(config, jax.devices()[:1], 510, 255, "gpu").as_text()
+    assert "__cudnn$fmha" in program
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("plugin", "names"),

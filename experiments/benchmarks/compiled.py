@@ -27,23 +27,22 @@ from jformer import targets
 
 KEYS = {"data.batching": "packed", "data.vocabulary_size": 37000}
 LENGTH = 256
-DATA: dict[str, Any] = {}
 TENSOR = {"parallel.model": 2}
 # Config, tokens a side on each chip, target, other keys.
 Row = tuple[str, int, str, dict[str, Any]]
 TPU: list[Row] = [
-    ("base", 24_576, "v5e", DATA),
-    ("base", 24_576, "v5e-4", DATA),
-    ("base", 24_576, "v5e-8", DATA),
+    ("base", 24_576, "v5e", {}),
+    ("base", 24_576, "v5e-4", {}),
+    ("base", 24_576, "v5e-8", {}),
     ("base", 24_576, "v5e-4", {"parallel.data": 1, "parallel.fsdp": 4}),
     ("base", 24_576, "v5e-4", {"parallel.fsdp": 2, "parallel.data": 1, **TENSOR}),
-    ("base", 49_152, "v5p-4", DATA),
-    ("base", 24_576, "v6e", DATA),
-    ("big", 8_192, "v5e", DATA),
+    ("base", 49_152, "v5p-4", {}),
+    ("base", 24_576, "v6e", {}),
+    ("big", 8_192, "v5e", {}),
     ("big", 12_288, "v5e-8", {"parallel.data": 1, "parallel.fsdp": 8}),
     ("big", 12_288, "v5e-8", {"parallel.data": 1, "parallel.fsdp": 4, **TENSOR}),
-    ("big", 24_576, "v5p-4", DATA),
-    ("big", 24_576, "v6e-4", DATA),
+    ("big", 24_576, "v5p-4", {}),
+    ("big", 24_576, "v6e-4", {}),
 ]
 GPU: list[Row] = [
     ("base", 49_152, "h100", {}),
@@ -83,6 +82,7 @@ def main() -> None:
     path = options.output / f"{options.table}.jsonl"
     path.touch()
     done = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    done = [row for row in done if "error" not in row]
     for row in TABLES[options.table]:
         name = name_of(row)
         if any(each["row"] == name for each in done) or not fnmatch.fnmatch(name, options.only):

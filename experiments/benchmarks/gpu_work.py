@@ -6,6 +6,7 @@ ARGUMENTS is a JSON object, and so is the line that is printed: the numbers, or 
 """
 
 import json
+import math
 import os
 import re
 import statistics
@@ -72,7 +73,7 @@ def peak(rounds: int, dtype: str = "bfloat16") -> dict[str, Any]:
 
 
 def ready(config: str, tokens: int, length: int, keys: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the config, a batch of that many tokens, the compiled step and its arguments."""
+    """Return the config, a batch of that many tokens, the lowered step and its arguments."""
     import jax
 
     jax.config.update("jax_enable_compilation_cache", False)
@@ -85,7 +86,7 @@ def ready(config: str, tokens: int, length: int, keys: dict[str, Any]) -> tuple[
     else:
         batch = plain_batch(max(1, tokens // PEER_LENGTH), PEER_LENGTH, V)
     arguments = (state, *place(batch))
-    return frozen, batch, train_step.lower(*arguments).compile(), arguments
+    return frozen, batch, train_step.lower(*arguments), arguments
 
 
 def train(
@@ -96,8 +97,10 @@ def train(
 
     from jformer.training.flops import step_flops
 
-    began, device = time.perf_counter(), jax.devices()[0]
-    frozen, batch, train_step, (state, *rest) = ready(config, tokens, length, keys)
+    device = jax.devices()[0]
+    frozen, batch, lowered, (state, *rest) = ready(config, tokens, length, keys)
+    began = time.perf_counter()
+    train_step = lowered.compile()
     compilation = time.perf_counter() - began
     roofline = roofline_of(train_step)
     state, metrics = jax.block_until_ready(train_step(state, *rest))
@@ -117,8 +120,8 @@ def train(
         "device": peaks["device"],
         "attention": "cuDNN" if frozen.model.fused_attention else "XLA",
         "ms_a_step": [1000 * each for each in seconds],
-        "roofline_ms": 1000 * roofline,
-        "of_roofline": median / roofline,
+        "roofline_ms": 1000 * roofline if roofline else None,
+        "of_roofline": median / roofline if roofline else None,
         "tokens_per_second": float(real_BT.sum()) / median,
         "mfu": float(real_BT.mean()) * tera / peaks["sheet_tflops"],
         "mfu_with_padding": tera / peaks["sheet_tflops"],
@@ -130,21 +133,27 @@ def train(
 
 
 def rates() -> tuple[float, float]:
-    """Return the bandwidth and the speed of products of this device; those of an H100 for a CPU."""
+    """Return the bandwidth and the speed of products of this device, or infinity if unknown.
+
+    In a rehearsal on a CPU they are those of an H100.
+    """
     import jax
 
     from jformer import targets
 
     kind = jax.devices()[0].device_kind
     known = {each.kind: each for each in targets.DEVICES.values()}
-    device = known.get(kind, targets.DEVICES["h100"])
-    return device.bandwidth, targets.REACHED * device.speed
+    known["cpu"] = targets.DEVICES["h100"]
+    if kind not in known:
+        return math.inf, math.inf
+    return known[kind].bandwidth, targets.REACHED * known[kind].speed
 
 
 def roofline_of(compiled: Any) -> float:
     from jformer import traffic
 
-    return sum(kernel.seconds(*rates()) for kernel in traffic.kernels(compiled.as_text()))
+    limits = rates()
+    return sum(kernel.seconds(*limits) for kernel in traffic.kernels(compiled.as_text()))
 
 
 def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
@@ -155,10 +164,11 @@ def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[s
     from jformer.training.restore import make_model
     from jformer.training.step import make_gradients
 
-    found = []
+    found, attention = [], "XLA"
     for kernel in ("auto", "xla"):
         fixed = {"model.dtype": "bfloat16", "data.batching": "packed", "model.dropout": 0.0}
         frozen = jformer.get_config(config, **{**fixed, **keys, "model.attention_kernel": kernel})
+        attention = "cuDNN" if frozen.model.fused_attention else attention
         V = frozen.data.vocabulary_size
         model, batch = make_model(frozen, V, V), packed_batch(max(1, tokens // length), length, V)
         tokens_11 = np.ones((1, 1), np.int32)
@@ -168,15 +178,11 @@ def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[s
     (ours, sums), (plain, plain_sums) = found
     difference = jax.tree.map(lambda a, b: a - b, ours, plain)
     return {
-        "attention": "cuDNN" if frozen_uses_cudnn(config, keys) else "XLA",
+        "attention": attention,
         "loss": float(sums["loss"] / sums["tokens"]),
         "loss_by_xla": float(plain_sums["loss"] / plain_sums["tokens"]),
         "gradient_difference": float(optax.tree.norm(difference) / optax.tree.norm(plain)),
     }
-
-
-def frozen_uses_cudnn(config: str, keys: dict[str, Any]) -> bool:
-    return jformer.get_config(config, **{"model.dtype": "bfloat16", **keys}).model.fused_attention
 
 
 def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
@@ -185,7 +191,8 @@ def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict
 
     from jformer import traffic
 
-    _, _, train_step, (state, *rest) = ready(config, tokens, length, keys)
+    _, _, lowered, (state, *rest) = ready(config, tokens, length, keys)
+    train_step = lowered.compile()
     kernels = {each.instruction: each for each in traffic.kernels(train_step.as_text())}
     state, _ = jax.block_until_ready(train_step(state, *rest))
     with tempfile.TemporaryDirectory() as folder:
@@ -195,17 +202,18 @@ def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict
         [path] = Path(folder).rglob("*.xplane.pb")
         measured = seconds_by_instruction(path)
     rows: dict[str, list[float]] = {}
+    limits = rates()
     for instruction, seconds in measured.items():
         kernel = kernels.get(instruction)
         label = label_of(kernel.name) if kernel else f"({instruction.split('.')[0]})"
         row = rows.setdefault(label, [0, 0, 0])
         row[0] += seconds / PROFILED_STEPS
-        row[1] += kernel.seconds(*rates()) if kernel else 0
+        row[1] += kernel.seconds(*limits) if kernel else 0
         row[2] += kernel.runs if kernel else 1
     longest = sorted(rows.items(), key=lambda row: -row[1][0])
     return {
         "ms_of_kernels": 1000 * sum(row[0] for row in rows.values()),
-        "roofline_ms": 1000 * sum(kernel.seconds(*rates()) for kernel in kernels.values()),
+        "roofline_ms": 1000 * sum(kernel.seconds(*limits) for kernel in kernels.values()),
         "kernels": [
             {"kernel": label, "ms": 1e3 * seconds, "roofline_ms": 1e3 * least, "runs": int(runs)}
             for label, (seconds, least, runs) in longest[:LONGEST_KERNELS]
@@ -221,7 +229,8 @@ def seconds_by_instruction(path: Path) -> dict[str, float]:
     planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
     on_device = [plane for plane in planes if plane.name.startswith("/device:GPU")]
     for plane in on_device or planes:
-        for line in plane.lines:
+        streams = [line for line in plane.lines if line.name.startswith("Stream")]
+        for line in streams or plane.lines:
             for event in line.events:
                 stats = {name: value for name, value in event.stats if name}
                 if instruction := stats.get("hlo_op"):

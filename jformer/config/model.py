@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from jformer.backend import backend, compute_capability
+from jformer.backend import compute_capability, target_platform
 from jformer.errors import UserError
 from jformer.schema import RATE, Section, choice, key, part
 
@@ -16,7 +16,7 @@ DTYPES = ("auto", "float32", "bfloat16")
 # No machine holds a model of larger sizes.
 DEPTH, WIDTH, ROWS = (">= 1", "<= 1024"), (">= 1", "<= 65536"), (">= 1", "<= 1048576")
 EVEN_WIDTH = (">= 2", "<= 65536")
-HOPPER = 9.0  # the first architecture that the kernels of cuDNN are the default on
+HOPPER = 9.0  # the compute capability of the GPUs where attention_kernel=auto selects cuDNN
 MOST_PARAMETERS = 10**12  # the largest models have about one trillion
 
 
@@ -86,8 +86,8 @@ class ModelConfig(Section):
         resumable=True,
     )
     attention_kernel: str = choice(
-        "what computes Equation 1 over whole texts: operations of XLA, or the fused kernel of "
-        "cuDNN, which takes bfloat16 on an NVIDIA GPU; auto: cuDNN on Hopper and later GPUs",
+        "implementation of Equation 1 over whole texts: XLA operations or cuDNN's fused kernel "
+        "(bfloat16 on NVIDIA GPUs); auto: cuDNN on Hopper GPUs",
         "auto",
         "xla",
         "cudnn",
@@ -124,7 +124,7 @@ class ModelConfig(Section):
             joined = f"{self.num_heads} heads of d_v={self.value_width}"
             reason = f"{joined} are no d_model={self.d_model}; set config.model.out_projection=True"
             raise self.wrong("out_projection", reason)
-        if self.attention_kernel == "cudnn" and (conflict := self._against_cudnn()):
+        if self.attention_kernel == "cudnn" and (conflict := self._cudnn_conflict()):
             raise self.wrong("attention_kernel", conflict)
         if (count := self._parameters_of_layers()) > MOST_PARAMETERS:
             raise UserError(
@@ -156,25 +156,25 @@ class ModelConfig(Section):
         """The dtype of activations: on a CPU XLA has no fast bfloat16 product."""
         if self.dtype != "auto":
             return self.dtype
-        return "float32" if backend() == "cpu" else "bfloat16"
+        return "float32" if target_platform() == "cpu" else "bfloat16"
 
     @property
     def fused_attention(self) -> bool:
         """Whether the kernel of cuDNN computes attention over whole texts on this backend."""
         if self.attention_kernel == "xla" or self.compute_dtype != "bfloat16":
             return False
-        if backend() != "gpu":
+        if target_platform() != "gpu":
             return False
         if self.attention_kernel == "cudnn":
             return True
-        return compute_capability() >= HOPPER and self._against_cudnn() is None
+        return compute_capability() == HOPPER and self._cudnn_conflict() is None
 
     @property
     def most_positions(self) -> float:
         """The number of tokens that a text may have, EOS included: a learned table has an end."""
         return self.max_positions if self.positions == "learned" else math.inf
 
-    def _against_cudnn(self) -> str | None:
+    def _cudnn_conflict(self) -> str | None:
         """Return why the fused kernel of cuDNN cannot compute this attention, or None."""
         supported = {
             "attention": self.attention == "dot_product",

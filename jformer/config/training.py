@@ -25,7 +25,7 @@ class TrainConfig(Section):
     loss_chunk: int | None = key(
         None,
         "target positions of a device whose logits are in memory at a time; 0: all; unset: on a "
-        "CPU 2 d_model, at least 256, elsewhere 8,192",
+        "CPU 2 d_model, at least 256, elsewhere 16,384",
         ">= 0",
         resumable=True,
     )

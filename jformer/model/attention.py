@@ -82,8 +82,16 @@ def attend_fused(
     implementation: str = "cudnn",
 ) -> Array:
     """Equation 1 by one kernel, which never writes the weights to memory: (B, H, Q, U)."""
-    q_BQHK, k_BMHK, v_BMHU = (x.swapaxes(1, 2) for x in (q_BHQK, k_BHMK, v_BHMU))
-    mask_B1QM = jnp.broadcast_to(mask_B1QM, (q_BHQK.shape[0], 1, q_BHQK.shape[2], k_BHMK.shape[2]))
+    B, _, Q, _ = q_BHQK.shape
+    M = k_BHMK.shape[2]
+    mask_B1QM = jnp.broadcast_to(mask_B1QM, (B, 1, Q, M))
+    # The kernel takes even lengths alone.
+    q_odd, m_odd = (0, Q % 2), (0, M % 2)
+    mask_B1QM = jnp.pad(mask_B1QM, ((0, 0), (0, 0), q_odd, m_odd))
+    q_BQHK, k_BMHK, v_BMHU = (
+        jnp.pad(x.swapaxes(1, 2), ((0, 0), odd, (0, 0), (0, 0)))
+        for x, odd in ((q_BHQK, q_odd), (k_BHMK, m_odd), (v_BHMU, m_odd))
+    )
     mixed_BQHU = jax.nn.dot_product_attention(
         q_BQHK,
         k_BMHK,
@@ -92,7 +100,7 @@ def attend_fused(
         scale=None if scaled else 1.0,
         implementation=implementation,
     )
-    return mixed_BQHU.swapaxes(1, 2)
+    return mixed_BQHU[:, :Q].swapaxes(1, 2)
 
 
 ATTENTIONS: dict[str, Callable] = {"dot_product": attend}

@@ -17,10 +17,10 @@ def mix(bits: Array) -> Array:
 
 
 def hash_bits(key: Array, shape: tuple[int, ...]) -> Array:
-    """Return uniform uint32, each a function of the key and of the element's index alone.
+    """Return uniform uint32 bits that depend only on the key and the index of the element.
 
-    The key chooses an arithmetic progression of inputs of the hash. XLA fuses the dozen operations
-    with what uses the bits, while JAX's own generator takes a fifth of a train step on a CPU.
+    The key selects the stride and the offset of the hash's inputs. XLA fuses the dozen operations
+    into the consumer of the bits, while JAX's generator takes a fifth of a train step on a CPU.
     """
     stride, start = jax.random.key_data(key)[:2]
     index = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
@@ -30,34 +30,40 @@ def hash_bits(key: Array, shape: tuple[int, ...]) -> Array:
 def fold_in(words_2: Array, number: Array) -> Array:
     """Return the words of a new key for each number.
 
-    Flax folds the path of a module, a constant, into the key of the step. XLA hashes it while
-    compiling, and what is left for each module is a product and an XOR of two scalars.
+    Flax folds the path of a module, a constant, into the key of the step. XLA hashes the path at
+    compile time, so that only a multiplication and an XOR of two scalars remain for each module.
     """
     first = mix(jnp.asarray(number, jnp.uint32))
     second = mix(first ^ jnp.uint32(0x9E3779B9))
-    # The product makes the order of two numbers count, and two equal ones not cancel.
+    # The multiplication makes the order of numbers matter and keeps equal ones from cancelling.
     stride, start = words_2 * jnp.uint32(0x9E3779B1)
     return jnp.stack([stride ^ first, start ^ second])
 
 
 def split(words_2: Array, shape: tuple[int, ...]) -> Array:
-    words_2 = fold_in(words_2, math.prod(shape))  # not the keys of the numbers themselves
+    words_2 = fold_in(words_2, math.prod(shape))  # so that split keys differ from those of fold_in
     numbers = jnp.arange(math.prod(shape), dtype=jnp.uint32)
     return jax.vmap(fold_in, (None, 0))(words_2, numbers).reshape(*shape, 2)
+
+
+def random_bits(words_2: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
+    if bit_width > 32:
+        raise NotImplementedError(f"random bits of {bit_width}: a dropout key has at most 32")
+    return (hash_bits(words_2, shape) >> (32 - bit_width)).astype(f"uint{bit_width}")
 
 
 HASH = jax.extend.random.define_prng_impl(
     key_shape=(2,),
     seed=lambda seed: jnp.stack([mix(jnp.uint32(seed)), jnp.uint32(0)]),
     split=split,
-    random_bits=lambda words_2, _bit_width, shape: hash_bits(words_2, shape),
+    random_bits=random_bits,
     fold_in=fold_in,
     name="jformer_hash",
 )
 
 
 def dropout_key(key: Array) -> Array:
-    """Return the key of a train step, made such that the keys of modules cost no kernels."""
+    """Convert the key of a step to the hash's, with which keys of modules cost no kernels."""
     return jax.random.wrap_key_data(jax.random.key_data(key)[:2], impl=HASH)
 
 

@@ -21,7 +21,7 @@ from jformer.console import say
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.flops import multiply_adds
-from jformer.training.parallel import state_shardings
+from jformer.training.parallel import compiler_options, state_shardings
 from jformer.training.plan import Sizes
 from jformer.training.restore import make_model, parameter_shapes
 from jformer.training.setup import from_config
@@ -67,7 +67,8 @@ def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     segments = ("source_segments_BS", "target_segments_BT") if packed else ()
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = dict.fromkeys(("source_BS", "target_BT", "labels_BT", *segments), tokens)
-    return jax.jit(step, donate_argnums=0), (state, batch, key)
+    jitted = jax.jit(step, donate_argnums=0, compiler_options=compiler_options())
+    return jitted, (state, batch, key)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jformer.backend import backend
+from jformer.backend import target_platform
 from jformer.config import PAD
 from jformer.model.shapes import checked
 
@@ -34,8 +34,8 @@ def token_losses(
     `all` of them (which leaves 1 - epsilon + epsilon / V for the label), the `others`, or the
     `others_but_padding`. Perplexity is exp of the mean NLL, never of the smoothed loss.
 
-    Logits may be in any dtype. All sums are in float32. The gradient is in the dtype of the logits.
-    A caller that has the means of the logits saves a pass over them.
+    Logits can have any dtype, and their gradient has the same. All sums are in float32. A caller
+    that knows the means of the logits saves a pass over them.
     """
     if mean_logits_BT is None:
         mean_logits_BT = jnp.mean(logits_BTV, axis=-1, dtype=jnp.float32)
@@ -62,7 +62,7 @@ def losses_and_residuals(
     label_smoothing: float,
     smoothing_over: str,
 ) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
-    """Return the losses, and what the gradient is computed from."""
+    """Return the losses, and the residuals of the gradient."""
     V = logits_BTV.shape[-1]
     max_BT, sum_BT, label_logit_BT = statistics(logits_BTV, labels_BT)
     log_normalizer_BT = max_BT + jnp.log(sum_BT)
@@ -79,7 +79,7 @@ def losses_and_residuals(
 
 def statistics(logits_BTV: Array, labels_BT: Array) -> tuple[Array, Array, Array]:
     """Return the maximum, the sum of exp(logit - maximum) and the label's logit: float32 (B, T)."""
-    if backend() != "cpu":
+    if target_platform() != "cpu":
         return statistics_in_one_pass(logits_BTV, labels_BT)
     logits_BTV = logits_BTV.astype(jnp.float32)
     max_BT = jnp.max(logits_BTV, axis=-1)
@@ -91,7 +91,7 @@ def statistics(logits_BTV: Array, labels_BT: Array) -> tuple[Array, Array, Array
 def statistics_in_one_pass(logits_BTV: Array, labels_BT: Array) -> tuple[Array, Array, Array]:
     """Return the same, in one pass over memory (Milakov and Gimelshein 2018, arXiv 1805.02867).
 
-    On a CPU it takes longer: there XLA combines one element at a time.
+    It is slower on a CPU, for which XLA combines one element at a time.
     """
 
     def combine(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -104,9 +104,9 @@ def statistics_in_one_pass(logits_BTV: Array, labels_BT: Array) -> tuple[Array, 
     is_label_BTV = jnp.arange(logits_BTV.shape[-1])[None, None] == labels_BT[..., None]
     label_logits_BTV = jnp.where(is_label_BTV, logits_BTV, 0)
     values = (logits_BTV, jnp.ones_like(logits_BTV), label_logits_BTV)
-    # The least finite number and not -inf, whose difference to itself is NaN.
-    least = jnp.finfo(jnp.float32).min
-    return jax.lax.reduce(values, (least, jnp.float32(0), jnp.float32(0)), combine, (2,))
+    # finfo.min and not -inf: -inf minus -inf is NaN.
+    lowest = jnp.finfo(jnp.float32).min
+    return jax.lax.reduce(values, (lowest, jnp.float32(0), jnp.float32(0)), combine, (2,))
 
 
 def gradient_of_loss(
@@ -115,10 +115,11 @@ def gradient_of_loss(
     residuals: tuple[Array, ...],
     cotangents: tuple[Array, Array],
 ) -> tuple[Array, None, None]:
-    """Return the gradient by the logits (B, T, V): the softmax less the smoothed labels.
+    """Return the gradient with respect to the logits: (B, T, V).
 
-    That of the likelihood is the softmax less the labels. The gradient of the mean of the logits is
-    part of it. JAX's own gradient scatters into another array (B, T, V).
+    For the loss it is the softmax minus the smoothed labels, for the NLL the softmax minus the
+    labels. It includes the gradient through the mean of the logits, so `mean_logits_BT` gets none.
+    JAX's own gradient would scatter into another array (B, T, V).
     """
     d_loss_BT, d_nll_BT = cotangents
     logits_BTV, max_BT, sum_BT, labels_BT = residuals
@@ -131,9 +132,9 @@ def gradient_of_loss(
     target_BTV = jnp.where(is_label_BTV, label_share, share)
     if smoothing_over == "others_but_padding":
         target_BTV = jnp.where(tokens_11V == PAD, 0, target_BTV)
-    # Computed again and not kept: on a GPU an exponential costs less than reading one.
+    # Recomputed: on a GPU, an exponential is cheaper than a read from memory.
     exps_BTV = jnp.exp(logits_BTV.astype(jnp.float32) - max_BT[..., None])
-    # In a train step the likelihood has no gradient, and XLA leaves its part out.
+    # In a train step the NLL has no gradient, and XLA drops its terms.
     d_logits_BTV = exps_BTV * ((d_loss_BT + d_nll_BT) / sum_BT)[..., None]
     d_logits_BTV -= target_BTV * d_loss_BT[..., None]
     d_logits_BTV -= jnp.where(is_label_BTV, d_nll_BT[..., None], 0)
@@ -162,10 +163,11 @@ def loss_sums(
     }
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def loss_by_chunks(
     sums_of: Callable[..., dict[str, Array]],
     chunks: int,
+    logits_dtype: str,
     states_BTD: Array,
     output_VD: Array,
     labels_BT: Array,
@@ -173,16 +175,19 @@ def loss_by_chunks(
 ) -> tuple[Array, dict[str, Array]]:
     """Return the loss over `all_tokens`, and `sums_of(logits_BTV, labels_BT, mean_logits_BT)`.
 
-    The logits are in the compute dtype, and only those of one chunk of the rows are in memory at a
-    time. Only the loss has a gradient. The forward pass computes it together with the sums: a
-    backward pass of its own would have to keep all logits, or to compute them twice.
+    Only the logits of one chunk of the rows are in memory at a time. Only the loss has a gradient.
+    The forward pass computes it together with the sums: a separate backward pass would have to keep
+    all logits, or to compute them twice.
     """
-    return loss_and_gradients(sums_of, chunks, states_BTD, output_VD, labels_BT, all_tokens)[0]
+    return loss_and_gradients(
+        sums_of, chunks, logits_dtype, states_BTD, output_VD, labels_BT, all_tokens
+    )[0]
 
 
 def loss_and_gradients(
     sums_of: Callable,
     chunks: int,
+    logits_dtype: str,
     states_BTD: Array,
     output_VD: Array,
     labels_BT: Array,
@@ -198,10 +203,13 @@ def loss_and_gradients(
 
     def add_chunk(total, chunk):
         states_BTD, labels_BT = chunk
-        logits_BTV = jnp.einsum("BTD,VD->BTV", states_BTD, matrix_VD)
-        # The mean over V is linear, too: this needs no pass over the logits.
-        mean_logits_BT = states_BTD.astype(jnp.float32) @ mean_D
+        logits_BTV = jnp.einsum(
+            "BTD,VD->BTV", states_BTD, matrix_VD, preferred_element_type=logits_dtype
+        )
+        # The mean over V commutes with the product, so it needs no pass over the logits.
+        mean_logits_BT = jnp.sum(states_BTD.astype(jnp.float32) * mean_D[None, None], axis=-1)
         d_logits_BTV, sums = gradient(logits_BTV, labels_BT, mean_logits_BT)
+        d_logits_BTV = d_logits_BTV.astype(states_BTD.dtype)
         d_states_BTD = jnp.einsum("BTV,VD->BTD", d_logits_BTV, matrix_VD)
         d_output_VD = jnp.einsum(
             "BTV,BTD->VD", d_logits_BTV, states_BTD, preferred_element_type=jnp.float32
@@ -218,7 +226,11 @@ def loss_and_gradients(
 
 
 def scale_gradients(
-    _sums_of: Callable, _chunks: int, gradients: tuple[Array, Array], cotangents: tuple[Array, Any]
+    _sums_of: Callable,
+    _chunks: int,
+    _logits_dtype: str,
+    gradients: tuple[Array, Array],
+    cotangents: tuple[Array, Any],
 ) -> tuple[Array, Array, None, None]:
     d_states_BTD, d_output_VD = gradients
     scale, _ = cotangents  # the constant 1 in a train step, which lets XLA drop the products

@@ -21,7 +21,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
-from jformer.backend import backend as compiled_for
+from jformer.backend import target_platform
 from jformer.config import PAD, Config, ParallelConfig
 from jformer.data.batches import Batch
 from jformer.errors import UserError
@@ -59,12 +59,17 @@ AXES = {
 
 DEVICES = "devices"  # the name of pmap's axis
 
-# How XLA compiles the train step for a GPU, unless XLA_FLAGS says otherwise.
-GPU_OPTIONS = {
-    # The library's products compute bias and ReLU as well, which Triton's leave to other kernels.
-    "xla_gpu_enable_triton_gemm": False,
-    # Merged products of one input (queries, keys, values) cost copies of all their results.
-    "xla_gpu_dot_merger_threshold_mb": 0,
+# XLA options for the train step under jit; the same flag in XLA_FLAGS takes precedence.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "gpu": {
+        # The products of cuBLASLt add the bias and apply ReLU, which Triton's leave to a kernel.
+        "xla_gpu_enable_triton_gemm": False,
+        # Merged products of one input (queries, keys, values) cost copies of all their results.
+        "xla_gpu_dot_merger_threshold_mb": 0,
+    },
+    # XLA would split each product with a sharded matrix into one per device, and add up their
+    # results in memory.
+    "tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000},
 }
 
 
@@ -205,16 +210,18 @@ def compile_train_step(
         in_shardings=(shardings, by_rows(mesh), everywhere, by_rows(mesh)),
         out_shardings=(shardings, everywhere),
         donate_argnums=0,
-        compiler_options=compiler_options(),
+        compiler_options=compiler_options(mesh.size),
     )
 
 
-def compiler_options() -> dict[str, Any]:
-    """Return XLA's options for the train step on this backend."""
-    if compiled_for() != "gpu":
+def compiler_options(devices: int = 1) -> dict[str, Any]:
+    """Return XLA's options for the train step on the platform that it is compiled for."""
+    platform = target_platform()
+    if platform == "tpu" and devices == 1:
         return {}
-    flags = os.environ.get("XLA_FLAGS", "")
-    return {name: value for name, value in GPU_OPTIONS.items() if name not in flags}
+    flags = os.environ.get("XLA_FLAGS", "") + os.environ.get("LIBTPU_INIT_ARGS", "")
+    options = OPTIONS.get(platform, {})
+    return {name: value for name, value in options.items() if f"--{name}=" not in flags}
 
 
 def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:

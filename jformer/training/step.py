@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jformer.backend import backend
+from jformer.backend import target_platform
 from jformer.config import PAD, TrainConfig
 from jformer.model.dropout import dropout_key
 from jformer.model.transformer import Transformer
@@ -68,7 +68,9 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
             method=model.decoder_states,
         )
         labels_BT = rows["labels_BT"]
-        return loss_by_chunks(sums_of, chunks, states_BTD, output_VD, labels_BT, all_tokens)
+        # R-Drop compares logits that are nearly equal.
+        dtype = "float32" if config.r_drop_alpha else states_BTD.dtype.name
+        return loss_by_chunks(sums_of, chunks, dtype, states_BTD, output_VD, labels_BT, all_tokens)
 
     def sums_of(logits_BTV, labels_BT, mean_logits_BT):
         smoothing = (config.label_smoothing, config.smoothing_over)
@@ -96,9 +98,9 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
             by_part = rows_BL.reshape(-1, config.accumulate, *rows_BL.shape[1:])
             return jnp.moveaxis(by_part, 1, 0)
 
-        nothing = (jax.tree.map(jnp.zeros_like, params), dict.fromkeys(SUMS, jnp.float32(0)))
+        zeros = (jax.tree.map(jnp.zeros_like, params), dict.fromkeys(SUMS, jnp.float32(0)))
         parts = (jnp.arange(config.accumulate), jax.tree.map(part_by_part, batch))
-        return sum_devices(jax.lax.scan(add_part, nothing, parts)[0])
+        return sum_devices(jax.lax.scan(add_part, zeros, parts)[0])
 
     return gradients
 
@@ -108,7 +110,7 @@ def loss_chunks(config: TrainConfig, rows: int, length: int, d_model: int) -> in
     limit = config.loss_chunk
     if limit is None:
         # A small chunk's logits stay in a CPU's cache, but every chunk reads the matrix (V, D).
-        limit = max(256, 2 * d_model) if backend() == "cpu" else 16384
+        limit = max(256, 2 * d_model) if target_platform() == "cpu" else 16384
     if not limit or not jax.sharding.get_abstract_mesh().empty:
         return 1  # on several devices each chunk would cost an exchange of gradients
     fitting = (n for n in range(1, rows) if rows % n == 0 and rows * length <= n * limit)
@@ -141,7 +143,7 @@ def make_train_step(
         # A key per step: a resumed run draws the dropout masks of an uninterrupted one.
         key = jax.random.fold_in(key, state.step)
         grads, sums = gradients(state.params, batch, key)
-        norm = global_norm(grads)
+        norm = optax.tree.norm(grads)
         # A non-finite update changes nothing but the number of the step.
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
         old = (state.params, state.optimizer_state, state.ema)
@@ -154,21 +156,14 @@ def make_train_step(
     return step
 
 
-def global_norm(grads: Any) -> jax.Array:
-    """Return the norm of all gradients. A GPU starts a kernel or two for each array in it."""
-    leaves = jax.tree.leaves(grads)
-    matrices = [leaf for leaf in leaves if leaf.ndim > 1]
-    vectors = jnp.concatenate([leaf.ravel() for leaf in leaves if leaf.ndim <= 1])
-    return optax.tree.norm([*matrices, vectors])
-
-
 def update_if(condition: jax.Array, update: Callable[..., tuple], old: tuple) -> tuple:
     """Return `update(*old)` if the condition is true, and `old` otherwise."""
-    if backend() == "cpu":
-        # A selection would keep the old state beside the new one, and copy it.
+    if target_platform() == "cpu":
+        # On a CPU, `select` would keep the old state in memory beside the new one.
         return jax.lax.cond(condition, update, lambda *old: old, *old)
-    # A GPU would wait until the host has read the condition. It selects inside the update.
-    return jax.tree.map(lambda new, old: jnp.where(condition, new, old), update(*old), old)
+    # On a GPU, `cond` stalls until the host has read the condition. `select` fuses into the update.
+    select = functools.partial(jax.lax.select, condition)
+    return jax.tree.map(select, update(*old), old)
 
 
 def evaluation_step(model: Transformer, params, batch):

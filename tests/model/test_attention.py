@@ -83,7 +83,7 @@ def test_heads_and_positions_that_changed_places_are_named():
 @pytest.mark.parametrize("masked", ["padding", "causal", "packed"])
 def test_the_fused_attention_is_equation_1_with_the_same_gradients(masked, scaled):
     """The kernel itself needs a GPU; what calls it is the same for JAX's own implementation."""
-    B, H, Q, M, K = 2, 3, 5, 5, 7
+    B, H, Q, M, K = 2, 3, 5, 5, 7  # the kernel itself takes even lengths
     q, k, v = (random(B, H, L, K, seed=n) for n, L in enumerate((Q, M, M)))
     tokens_BM = jnp.array([[5, 6, 7, 8, 9], [5, 6, 0, 0, 0]])
     segments_BM = jnp.array([[1, 1, 2, 2, 2], [1, 2, 2, 0, 0]])

@@ -143,11 +143,11 @@ def test_the_loss_in_chunks_is_the_plain_loss_with_jaxs_own_gradients(
         return jnp.sum(loss_BT * (LABELS != 0)) / 6
 
     def in_chunks(states_BTD, output_VD):
-        def sums_of(*arrays):
-            logits_BTV, labels_BT, means_BT = arrays
+        def sums_of(logits_BTV, labels_BT, means_BT):
             return loss_sums(logits_BTV, labels_BT, 0.1, over, means_BT)
 
-        return loss_by_chunks(sums_of, 2, states_BTD, output_VD, jnp.asarray(LABELS), 6.0)[0]
+        labels_BT = jnp.asarray(LABELS)
+        return loss_by_chunks(sums_of, 2, dtype, states_BTD, output_VD, labels_BT, 6.0)[0]
 
     arguments = states_BTD.astype(jnp.float32), rounded_VD
     expected, gradients = jax.value_and_grad(plain, argnums=(0, 1))(*arguments)
