@@ -132,9 +132,9 @@ def exchanges(text: str) -> dict[str, Exchange]:
                 continue
             seen.add(identity)
             arrays = each.arrays
-            if each.opcode.endswith("-start") and kind != "all-reduce":  # operands come first
-                operands = len(each.operands)
-                arrays = arrays[operands : 2 * operands]
+            operands = len(each.operands)
+            if each.opcode.endswith("-start") and len(arrays) >= 2 * operands:
+                arrays = arrays[operands : 2 * operands]  # after the operands
             old = found.get(kind, Exchange(0, 0, 0))
             moved = runs * sum(array.bytes for array in arrays)
             sent = moved * share_sent(kind, group_size(each.text))

@@ -170,6 +170,21 @@ def test_exchanges_are_counted_by_kind_with_the_runs_of_loops():
 
 
 @pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("all-reduce", "f32[8]"),
+        ("all-reduce", "((f32[8]), f32[8])"),
+        ("all-gather", "(f32[4], f32[8])"),
+        ("collective-permute", "(f32[8], f32[8], u32[], u32[])"),
+    ],
+)
+def test_the_start_of_a_collective_counts_its_result_alone(kind, shape):
+    line = f"  %x = {shape} {kind}-start(%y), channel_id=1, replica_groups={{{{0,1}}}}"
+    program = f"ENTRY %main (y: f32[8]) -> f32[8] {{\n{line}\n}}"
+    assert traffic.exchanges(program)[kind].bytes == 32
+
+
+@pytest.mark.parametrize(
     ("groups", "devices"),
     [
         ("{{0,1},{2,3}}", 2),
