@@ -1,4 +1,4 @@
-"""Devices by name, and what a train step takes on them by their own compilers.
+"""Known devices, and the cost of a train step on them as their own compilers report it.
 
 The devices need not be present: JAX's plugins for them (the extra `targets`) are enough. What XLA
 reports about memory, kernels and collectives is what the device would run. Autotuning and timing

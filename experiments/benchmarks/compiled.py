@@ -1,4 +1,4 @@
-"""The train step as compilers see it: memory, traffic and exchanges on devices that are not here.
+"""Memory, traffic and collectives of the train step on devices that this machine lacks.
 
     python -m experiments.benchmarks.compiled gpu|tpu|scaling --output=DIR [--only=PATTERN]
 

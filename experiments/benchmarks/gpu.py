@@ -1,4 +1,4 @@
-"""What only a GPU can show, in two calls of five minutes.
+"""Measurements that need a GPU, in two calls of five minutes.
 
     python -m experiments.benchmarks.gpu first|second --output=DIR [--minutes=5]
         [--platform=gpu|cpu] [--only=PATTERN] [--configs=base,big] [--tokens=49152,24576]

@@ -1,4 +1,4 @@
-"""Whether the input pipeline keeps up with an accelerator, which is played here by a clock.
+"""Whether the input pipeline keeps up with an accelerator, simulated by waiting.
 
     python -m experiments.benchmarks.input [--tokens=49152] [--milliseconds=40] [--pairs=300000]
         [--steps=100]
