@@ -1,5 +1,6 @@
 """The benchmark of a GPU, on a CPU and at sizes that take seconds."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -81,3 +82,23 @@ def test_a_measurement_that_fails_is_an_error_in_place_of_numbers(monkeypatch):
     monkeypatch.setattr(gpu, "LONGEST_MEASUREMENT", 0.3)
     slow = gpu.Measurement("", "peak", {"rounds": 1})
     assert gpu.in_process(slow, "cpu", left=100) == {"error": "not done after 0.3 s"}
+
+
+def test_the_input_is_measured_while_the_interpreter_is_idle_and_busy():
+    command = [sys.executable, "-m", "experiments.benchmarks.input"]
+    sizes = ["--tokens=512", "--milliseconds=1", "--pairs=500", "--steps=3"]
+    done = subprocess.run([*command, *sizes], capture_output=True, text=True, check=True)
+    for layout in ("packed", "buckets"):
+        for host in ("none", "idle", "busy"):
+            assert f"| {layout} | {host} | " in done.stdout
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is not None, reason="the plugin is installed"
+)
+def test_a_compilation_that_fails_is_a_row_with_the_reason(tmp_path):
+    command = [sys.executable, "-m", "experiments.benchmarks.compiled", "gpu", "--only=base h100"]
+    subprocess.run([*command, f"--output={tmp_path}"], capture_output=True, check=True)
+    [line] = (tmp_path / "gpu.jsonl").read_text().splitlines()
+    assert "jax[cuda13]" in json.loads(line)["error"]
+    assert "jax[cuda13]" in (tmp_path / "gpu.md").read_text()
