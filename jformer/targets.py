@@ -30,7 +30,7 @@ from jformer.training.setup import from_config
 
 # Fraction of the peak of the data sheet that large products reach.
 REACHED = 0.8
-MACHINE = 8  # GPUs
+MACHINE = 8  # GPUs in a machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +69,7 @@ SLICES = {
     "v5p": {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8"},
 }  # fmt: skip
 SLICES["v6e"] = SLICES["v5e"]
-
-
+# The module of JAX's plugin, and what installs it.
 PLUGINS = {"gpu": ("jax_cuda13_plugin", "jax[cuda13]"), "tpu": ("libtpu", "jax[tpu]")}
 
 
@@ -92,19 +91,19 @@ class Cost:
     flops: float  # of products
     kernels: int
     compute_seconds: float  # at the roofline
-    exchanges: dict[str, traffic.Exchange]
+    collectives: dict[str, traffic.Collective]
 
     @property
     def memory(self) -> int:
         return self.arguments + self.temporaries
 
     @property
-    def exchange_seconds(self) -> float:
+    def collective_seconds(self) -> float:
         """The time of all collectives, if none of them overlaps with the computation.
 
-        Between machines of eight GPUs, each GPU sends its eighth.
+        Between machines, each of the eight GPUs of a machine sends an eighth.
         """
-        device, sent = self.target.device, sum(each.sent for each in self.exchanges.values())
+        device, sent = self.target.device, sum(each.sent for each in self.collectives.values())
         between = sent / MACHINE / device.network if self.target.chips > MACHINE else 0
         return sent / device.links + between
 
@@ -151,7 +150,7 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
         flops,
         sum(each.runs for each in kernels),
         seconds,
-        traffic.exchanges(text),
+        traffic.collectives(text),
     )
 
 

@@ -79,8 +79,8 @@ class Kernel:
 
 
 @dataclasses.dataclass(frozen=True)
-class Exchange:
-    """All exchanges between devices of one kind."""
+class Collective:
+    """All collectives between devices of one kind."""
 
     runs: int
     bytes: float  # of the results on one device
@@ -113,14 +113,14 @@ def kernels(text: str) -> list[Kernel]:
     return found
 
 
-def exchanges(text: str) -> dict[str, Exchange]:
-    """Return the exchanges between devices by their kind, all-reduce and so on.
+def collectives(text: str) -> dict[str, Collective]:
+    """Return the collectives between devices by their kind, all-reduce and so on.
 
-    The text repeats an exchange in each part of an asynchronous one, with the same channel.
+    The text repeats a collective in each part of an asynchronous one, with the same channel.
     """
     program, entry = parse(text)
     runs_by_name = dict(runs_of(program, entry, 1))
-    found: dict[str, Exchange] = {}
+    found: dict[str, Collective] = {}
     seen = set()
     for name, computation in program.items():
         runs = runs_by_name.get(name, 1)
@@ -135,15 +135,15 @@ def exchanges(text: str) -> dict[str, Exchange]:
             operands = len(each.operands)
             if each.opcode.endswith("-start") and len(arrays) >= 2 * operands:
                 arrays = arrays[operands : 2 * operands]  # after the operands
-            old = found.get(kind, Exchange(0, 0, 0))
+            old = found.get(kind, Collective(0, 0, 0))
             moved = runs * sum(array.bytes for array in arrays)
             sent = moved * share_sent(kind, group_size(each.text))
-            found[kind] = Exchange(old.runs + runs, old.bytes + moved, old.sent + sent)
+            found[kind] = Collective(old.runs + runs, old.bytes + moved, old.sent + sent)
     return found
 
 
 def group_size(text: str) -> int:
-    """Return how many devices take part in an exchange, in any of XLA's three notations."""
+    """Return how many devices take part in a collective, in any of XLA's three notations."""
     if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
         return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", mesh[2]))

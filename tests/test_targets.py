@@ -26,7 +26,7 @@ for name in sys.argv[1:]:
     cost = targets.compile_step(config, targets.parse_target(name), 4096, 256)
     assert 1e6 < cost.arguments < 1e9 and 1e6 < cost.temporaries < 1e10, cost
     assert 0.05 < 1e3 * cost.compute_seconds < 20, cost
-    print(name, sorted(cost.exchanges))
+    print(name, sorted(cost.collectives))
 """
 
 
@@ -164,9 +164,9 @@ def test_kernels_count_products_slices_and_the_runs_of_loops():
     assert product.seconds(bandwidth=1e9, speed=1.0) == product.flops
 
 
-def test_exchanges_are_counted_by_kind_with_the_runs_of_loops():
+def test_collectives_are_counted_by_kind_with_the_runs_of_loops():
     moved = 3 * 4 * 4 * 8
-    assert traffic.exchanges(PROGRAM) == {"all-reduce": traffic.Exchange(3, moved, 1.5 * moved)}
+    assert traffic.collectives(PROGRAM) == {"all-reduce": traffic.Collective(3, moved, 1.5 * moved)}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_exchanges_are_counted_by_kind_with_the_runs_of_loops():
 def test_the_start_of_a_collective_counts_its_result_alone(kind, shape):
     line = f"  %x = {shape} {kind}-start(%y), channel_id=1, replica_groups={{{{0,1}}}}"
     program = f"ENTRY %main (y: f32[8]) -> f32[8] {{\n{line}\n}}"
-    assert traffic.exchanges(program)[kind].bytes == 32
+    assert traffic.collectives(program)[kind].bytes == 32
 
 
 @pytest.mark.parametrize(
@@ -194,6 +194,6 @@ def test_the_start_of_a_collective_counts_its_result_alone(kind, shape):
         ("mesh['axis_0'=2,'axis_1'=4] {'axis_0', 'axis_1'}", 8),
     ],
 )
-def test_the_devices_of_an_exchange_are_read_in_each_notation(groups, devices):
+def test_the_devices_of_a_collective_are_read_in_each_notation(groups, devices):
     text = f"%x = f32[4] all-gather(%y), channel_id=1, replica_groups={groups}, dimensions={{0}}"
     assert traffic.group_size(text) == devices

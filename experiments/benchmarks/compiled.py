@@ -66,7 +66,7 @@ SCALING: list[Row] = [
 TABLES = {"gpu": GPU, "tpu": TPU, "scaling": SCALING}
 HEAD = [
     "config", "target", "parallel", "tokens a chip", "state GB", "temporaries GB", "traffic GB",
-    "TFLOP", "kernels", "roofline ms", "exchanges", "exchanged MB", "exchange ms", "compile s",
+    "TFLOP", "kernels", "roofline ms", "collectives", "exchanged MB", "exchange ms", "compile s",
 ]  # fmt: skip
 
 
@@ -118,8 +118,8 @@ def measure(config: str, tokens: int, target: str, keys: dict[str, Any]) -> dict
         "flops": cost.flops,
         "kernels": cost.kernels,
         "seconds": cost.compute_seconds,
-        "exchanges": {kind: [each.runs, each.bytes] for kind, each in cost.exchanges.items()},
-        "exchange_seconds": cost.exchange_seconds,
+        "collectives": {kind: [each.runs, each.bytes] for kind, each in cost.collectives.items()},
+        "collective_seconds": cost.collective_seconds,
         "took": time.monotonic() - began,
     }
 
@@ -132,16 +132,16 @@ def cells(row: dict[str, Any]) -> Iterator[str]:
     if "error" in row:
         yield row["error"].replace("|", "/")
         return
-    exchanges = {kind: pair for kind, pair in row["exchanges"].items() if pair[1] >= 1e6}
+    collectives = {kind: pair for kind, pair in row["collectives"].items() if pair[1] >= 1e6}
     yield f"{row['arguments'] / 1e9:.2f}"
     yield f"{row['temporaries'] / 1e9:.2f}"
     yield f"{row['bytes'] / 1e9:.1f}"
     yield f"{row['flops'] / 1e12:.2f}"
     yield f"{row['kernels']:,}"
     yield f"{1e3 * row['seconds']:.1f}"
-    yield ", ".join(f"{pair[0]} {kind}" for kind, pair in exchanges.items())
-    yield f"{sum(pair[1] for pair in exchanges.values()) / 1e6:,.0f}"
-    yield f"{1e3 * row['exchange_seconds']:.1f}"
+    yield ", ".join(f"{pair[0]} {kind}" for kind, pair in collectives.items())
+    yield f"{sum(pair[1] for pair in collectives.values()) / 1e6:,.0f}"
+    yield f"{1e3 * row['collective_seconds']:.1f}"
     yield f"{row['took']:.0f}"
 
 
