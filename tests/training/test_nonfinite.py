@@ -217,8 +217,8 @@ def test_a_row_goes_on_across_a_stop_and_may_begin_with_the_first_step(
 def test_a_run_with_few_skipped_steps_in_a_row_goes_on(corpus_directory, tmp_path, monkeypatch):
     loss_sums = step_module.loss_sums
 
-    def not_always_finite(logits_BTV, labels_BT, label_smoothing, smoothing_over):
-        sums = loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over)
+    def not_always_finite(logits_BTV, labels_BT, label_smoothing, smoothing_over, *means):
+        sums = loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over, *means)
         bad = (labels_BT.sum() % 3 == 0) & (label_smoothing > 0)  # not when it is evaluated
         return {**sums, "loss": jnp.where(bad, jnp.nan, sums["loss"])}
 
