@@ -48,6 +48,7 @@ GPU: list[Row] = [
     ("base", 49_152, "h100", {}),
     ("base", 49_152, "h200", {}),
     ("base", 49_152, "a100", {}),
+    ("base", 49_152, "a100", {"model.attention_kernel": "cudnn"}),
     ("big", 24_576, "h100", {}),
     ("big", 24_576, "h200", {}),
     ("base", 49_152, "h100", {"model.attention_kernel": "xla"}),
