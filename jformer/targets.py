@@ -24,9 +24,8 @@ from jformer.config import Config
 from jformer.errors import UserError
 from jformer.schema import nearest
 from jformer.training import parallel
+from jformer.training.cost import step_and_shapes
 from jformer.training.flops import sheet_flops, step_flops
-from jformer.training.restore import make_model
-from jformer.training.setup import from_config
 
 # Fraction of the peak of the data sheet that large products reach.
 REACHED = 0.8
@@ -75,14 +74,17 @@ PLUGINS = {"gpu": ("jax_cuda13_plugin", "jax[cuda13]"), "tpu": ("libtpu", "jax[t
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    name: str
-    device: Device
+    kind: str  # a key of DEVICES
     chips: int
+
+    @property
+    def device(self) -> Device:
+        return DEVICES[self.kind]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """What a compiled train step takes of one chip."""
+    """The cost of a compiled train step on one chip."""
 
     target: Target
     arguments: int  # bytes of the state, and of the batch
@@ -122,7 +124,7 @@ def parse_target(name: str) -> Target:
     if device.platform == "tpu" and chips not in {1, *SLICES[kind]}:
         sizes = ", ".join(str(size) for size in (1, *SLICES[kind]))
         raise UserError(f"{name}: a slice of {kind} has {sizes} chips")
-    return Target(name, device, chips)
+    return Target(kind, chips)
 
 
 def compile_step(config: Config, target: Target, tokens: int, length: int) -> Cost:
@@ -137,7 +139,7 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
     moved, speed = sum(each.bytes for each in kernels), REACHED * device.speed
     if device.platform == "gpu":
         flops = sum(each.flops for each in kernels)
-        seconds = sum(each.seconds(device.bandwidth, speed) for each in kernels)
+        seconds = traffic.roofline(kernels, device.bandwidth, speed)
     else:
         # A TPU's program is pipelined across kernels, and does not count its products.
         flops = step_flops(config, tokens // length, length, length) / target.chips
@@ -156,27 +158,19 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
 
 def lower_step(config: Config, devices: list, tokens: int, length: int, platform: str) -> Any:
     """Return the train step lowered for these devices, which need not be here."""
-    V = config.data.vocabulary_size
-    mesh, model = parallel.make_mesh(config, devices), make_model(config, V, V)
-    _, create, step = from_config(config, model)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    state = jax.eval_shape(create, key)
-    shardings = parallel.state_shardings(state, mesh)
+    mesh = parallel.make_mesh(config, devices)
+    step, (state, batch, key) = step_and_shapes(config, tokens // length, length)
+    shardings, by_rows = parallel.state_shardings(state, mesh), parallel.by_rows(mesh)
 
     def array(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    by_rows = parallel.by_rows(mesh)
-    tokens_BL = jax.ShapeDtypeStruct((tokens // length, length), jnp.int32, sharding=by_rows)
-    packed = config.data.batching == "packed"
-    segments = ("source_segments_BS", "target_segments_BT") if packed else ()
-    batch = dict.fromkeys(("source_BS", "target_BT", "labels_BT", *segments), tokens_BL)
     shares = mesh.shape["data"] * mesh.shape["fsdp"]
     request = jax.ShapeDtypeStruct((shares,), jnp.int32, sharding=by_rows)
     train_step: Any = parallel.compile_train_step(step, mesh, shardings)
     traced = train_step.trace(
         jax.tree.map(array, state, shardings),
-        batch,
+        {name: array(rows, by_rows) for name, rows in batch.items()},
         array(key, parallel.replicated(mesh)),
         request,
     )
@@ -206,14 +200,14 @@ def described_devices(target: Target) -> list:
     """Return devices to compile for; `UserError` if the plugin of JAX for them is missing."""
     from jax.experimental import topologies
 
-    device, kind = target.device, target.name.partition("-")[0]
+    device, kind = target.device, target.kind
     os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # there is no driver here
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nor a server that knows the slice
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     module, package = PLUGINS[device.platform]
     if importlib.util.find_spec(module) is None:
-        raise UserError(f"{target.name}: needs a compiler for it; pip install '{package}'")
+        raise UserError(f"{kind}: needs a compiler for it; pip install '{package}'")
     if device.platform == "gpu":
         topology = topologies.get_topology_desc(
             kind,

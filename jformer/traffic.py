@@ -12,7 +12,7 @@ not count. The products of a TPU are not counted: it writes them as convolutions
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 BYTES = {
@@ -111,6 +111,11 @@ def kernels(text: str) -> list[Kernel]:
             name = label[1] if label else ""
             found.append(Kernel(each.name, name, runs, runs * moved, runs * flops))
     return found
+
+
+def roofline(kernels: Iterable[Kernel], bandwidth: float, speed: float) -> float:
+    """Return the seconds that kernels take one after another, if each reaches its limit."""
+    return sum(each.seconds(bandwidth, speed) for each in kernels)
 
 
 def collectives(text: str) -> dict[str, Collective]:

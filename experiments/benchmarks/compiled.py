@@ -27,7 +27,6 @@ from jformer import targets
 
 KEYS = {"data.batching": "packed", "data.vocabulary_size": 37000}
 LENGTH = 256
-TENSOR = {"parallel.model": 2}
 # Config, tokens a side on each chip, target, other keys.
 Row = tuple[str, int, str, dict[str, Any]]
 TPU: list[Row] = [
@@ -35,12 +34,12 @@ TPU: list[Row] = [
     ("base", 24_576, "v5e-4", {}),
     ("base", 24_576, "v5e-8", {}),
     ("base", 24_576, "v5e-4", {"parallel.data": 1, "parallel.fsdp": 4}),
-    ("base", 24_576, "v5e-4", {"parallel.fsdp": 2, "parallel.data": 1, **TENSOR}),
+    ("base", 24_576, "v5e-4", {"parallel.fsdp": 2, "parallel.data": 1, "parallel.model": 2}),
     ("base", 49_152, "v5p-4", {}),
     ("base", 24_576, "v6e", {}),
     ("big", 8_192, "v5e", {}),
     ("big", 12_288, "v5e-8", {"parallel.data": 1, "parallel.fsdp": 8}),
-    ("big", 12_288, "v5e-8", {"parallel.data": 1, "parallel.fsdp": 4, **TENSOR}),
+    ("big", 12_288, "v5e-8", {"parallel.data": 1, "parallel.fsdp": 4, "parallel.model": 2}),
     ("big", 24_576, "v5p-4", {}),
     ("big", 24_576, "v6e-4", {}),
 ]

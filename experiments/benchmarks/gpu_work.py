@@ -95,6 +95,7 @@ def train(
     """Measure the train step: speed, MFU, compilation and memory of the device."""
     import jax
 
+    from jformer import traffic
     from jformer.training.flops import step_flops
 
     device = jax.devices()[0]
@@ -102,7 +103,7 @@ def train(
     began = time.perf_counter()
     train_step = lowered.compile()
     compilation = time.perf_counter() - began
-    roofline = roofline_of(train_step)
+    roofline = traffic.roofline(traffic.kernels(train_step.as_text()), *rates())
     state, metrics = jax.block_until_ready(train_step(state, *rest))
     seconds = []
     for _ in range(rounds):
@@ -147,13 +148,6 @@ def rates() -> tuple[float, float]:
     if kind not in known:
         return math.inf, math.inf
     return known[kind].bandwidth, targets.REACHED * known[kind].speed
-
-
-def roofline_of(compiled: Any) -> float:
-    from jformer import traffic
-
-    limits = rates()
-    return sum(kernel.seconds(*limits) for kernel in traffic.kernels(compiled.as_text()))
 
 
 def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
@@ -213,7 +207,7 @@ def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict
     longest = sorted(rows.items(), key=lambda row: -row[1][0])
     return {
         "ms_of_kernels": 1000 * sum(row[0] for row in rows.values()),
-        "roofline_ms": 1000 * sum(kernel.seconds(*limits) for kernel in kernels.values()),
+        "roofline_ms": 1000 * traffic.roofline(kernels.values(), *limits),
         "kernels": [
             {"kernel": label, "ms": 1e3 * seconds, "roofline_ms": 1e3 * least, "runs": int(runs)}
             for label, (seconds, least, runs) in longest[:LONGEST_KERNELS]

@@ -48,7 +48,7 @@ def split(words_2: Array, shape: tuple[int, ...]) -> Array:
 
 def random_bits(words_2: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     if bit_width > 32:
-        raise NotImplementedError(f"random bits of {bit_width}: a dropout key has at most 32")
+        raise ValueError(f"a dropout key gives random bits of up to 32, not {bit_width}")
     return (hash_bits(words_2, shape) >> (32 - bit_width)).astype(f"uint{bit_width}")
 
 

@@ -113,22 +113,21 @@ def layer_norm_gradient(
 layer_norm.defvjp(layer_norm_and_residuals, layer_norm_gradient)
 
 
-class LayerNorm(nn.Module):
-    epsilon: float
-
-    @nn.compact
-    @checked
-    def __call__(self, x_BLD: Array) -> Array:
-        D = x_BLD.shape[-1]
-        scale_D = self.param("scale", nn.initializers.ones_init(), (D,))
-        bias_D = self.param("bias", nn.initializers.zeros_init(), (D,))
-        return layer_norm(x_BLD, scale_D, bias_D, self.epsilon)
-
-
-class SampleLayerNorm(nn.Module):
+def sample_layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
     """(x - mean) / (s + epsilon) with the sample's deviation s, whose divisor is D - 1."""
+    x_BLD = x_BLD.astype(jnp.float32)
+    variance_BL1 = jnp.var(x_BLD, axis=-1, keepdims=True, ddof=1)
+    # The root of zero has no gradient; this is far below epsilon.
+    deviation_BL1 = jnp.sqrt(jnp.maximum(variance_BL1, 1e-30))
+    normed_BLD = (x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)) / (deviation_BL1 + epsilon)
+    return normed_BLD * scale_D[None, None] + bias_D[None, None]
+
+
+class LayerNorm(nn.Module):
+    """A norm of each position, with a scale and a bias for each of its elements."""
 
     epsilon: float
+    function: Callable[[Array, Array, Array, float], Array] = layer_norm
 
     @nn.compact
     @checked
@@ -136,17 +135,13 @@ class SampleLayerNorm(nn.Module):
         D = x_BLD.shape[-1]
         scale_D = self.param("scale", nn.initializers.ones_init(), (D,))
         bias_D = self.param("bias", nn.initializers.zeros_init(), (D,))
-        x_BLD = x_BLD.astype(jnp.float32)
-        variance_BL1 = jnp.var(x_BLD, axis=-1, keepdims=True, ddof=1)
-        # The root of zero has no gradient; this is far below epsilon.
-        deviation_BL1 = jnp.sqrt(jnp.maximum(variance_BL1, 1e-30))
-        normed_BLD = (x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)) / (
-            deviation_BL1 + self.epsilon
-        )
-        return normed_BLD * scale_D[None, None] + bias_D[None, None]
+        return self.function(x_BLD, scale_D, bias_D, self.epsilon)
 
 
-NORMS: dict[str, Callable] = {"layer_norm": LayerNorm, "sample_layer_norm": SampleLayerNorm}
+NORMS: dict[str, Callable] = {
+    "layer_norm": LayerNorm,
+    "sample_layer_norm": functools.partial(LayerNorm, function=sample_layer_norm),
+}
 
 
 def make_norm(config: ModelConfig, parts: Parts) -> Callable[[Array], Array]:
@@ -157,7 +152,7 @@ def make_norm(config: ModelConfig, parts: Parts) -> Callable[[Array], Array]:
 
 
 def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
-    """Apply a norm, whose result is in the dtype of its parameters, float32."""
+    """Apply a norm, and return its result in the dtype of x."""
     normed_BLD = norm(x_BLD)
     if normed_BLD.shape != x_BLD.shape:
         raise ValueError(f"a norm returned {normed_BLD.shape} for {x_BLD.shape}")

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -58,6 +58,12 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 
 def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     """Return the jitted train step and the shapes of its arguments for a batch of `rows` rows."""
+    step, arguments = step_and_shapes(config, rows, length)
+    return jax.jit(step, donate_argnums=0, compiler_options=compiler_options()), arguments
+
+
+def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, tuple]:
+    """Return the train step and the shapes of its arguments: state, batch and key."""
     model = make_model(config, config.data.vocabulary_size)
     _, create, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
@@ -67,8 +73,7 @@ def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
     segments = ("source_segments_BS", "target_segments_BT") if packed else ()
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     batch = dict.fromkeys(("source_BS", "target_BT", "labels_BT", *segments), tokens)
-    jitted = jax.jit(step, donate_argnums=0, compiler_options=compiler_options())
-    return jitted, (state, batch, key)
+    return step, (state, batch, key)
 
 
 @functools.cache

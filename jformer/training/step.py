@@ -73,8 +73,9 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
         return loss_by_chunks(sums_of, chunks, dtype, states_BTD, output_VD, labels_BT, all_tokens)
 
     def sums_of(logits_BTV, labels_BT, mean_logits_BT):
-        smoothing = (config.label_smoothing, config.smoothing_over)
-        sums = loss_sums(logits_BTV, labels_BT, *smoothing, mean_logits_BT)
+        sums = loss_sums(
+            logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over, mean_logits_BT
+        )
         if config.r_drop_alpha:
             sums = {name: total / 2 for name, total in sums.items()}
             # Half of Wu et al.'s Equation 4, so that alpha = 0 is the loss of one pass.
