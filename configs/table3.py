@@ -7,7 +7,7 @@ averaged. `experiments/table3.py` runs them all.
 """
 
 from jformer.config import UserError, default_config, nearest
-from jformer.paper import TABLE_3
+from jformer.extras.paper import TABLE_3
 
 ROWS = {row.name: row.changes for row in TABLE_3}
 

@@ -22,7 +22,7 @@ from jformer.command_line import own_flags, program_status
 from jformer.console import aligned, markdown
 from jformer.errors import UserError
 from jformer.evaluation.scores import METRICS
-from jformer.views.report import RunSummary, duration, read_run
+from jformer.extras.views.report import RunSummary, duration, read_run
 
 ROWS, LOG = (Path(__file__).with_name(name) for name in ("rows.jsonl", "LOG.md"))
 LOGGED = ("bleu", "bleu_lowercase", "chrf", "f1", "perplexity")

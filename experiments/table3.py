@@ -6,7 +6,7 @@ Its 20 runs have 100,000 steps (big: 300,000) of 25,000 + 25,000 tokens. They ar
 newstest2013, as in the paper.
 """
 
-from jformer.paper import TABLE_3
+from jformer.extras.paper import TABLE_3
 
 CONFIG = "configs/table3.py:base"
 

@@ -26,20 +26,17 @@ checkpoint.
 import sys
 
 from jformer.command_line import command_of, exit_status, quiet_xla, use_huge_pages
-from jformer.commands import (
+from jformer.commands import evaluate, score, train, translate
+from jformer.extras.commands import (
     attention,
     completion,
     data,
     doctor,
-    evaluate,
     export,
     import_,
     report,
-    score,
     summary,
     sweep,
-    train,
-    translate,
 )
 
 COMMANDS = {

@@ -15,12 +15,12 @@ from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, existing, read_text, texts
 from jformer.data.pipeline import open_corpora, open_pairs, read_split
-from jformer.data.trees import Tree, trees_in
 from jformer.errors import UserError
-from jformer.evaluation.bracketing import bracketing, compare_trees
 from jformer.evaluation.compare import compare
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scores import METRICS, REPORTED, by_length, check_tokenizer, score
+from jformer.extras.parsing.bracketing import bracketing, compare_trees
+from jformer.extras.parsing.trees import Tree, trees_in
 from jformer.plugins import plugin_hashes
 from jformer.run import Run, Translation
 from jformer.training.loss import perplexity

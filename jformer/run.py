@@ -18,16 +18,16 @@ import numpy as np
 
 from jformer.data.corpora import Report
 from jformer.data.sentences import join_texts
-from jformer.data.trees import as_target, escaped, tree_of
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
 from jformer.decoding.attention import Attention, attention_of
 from jformer.decoding.decoder import Decoder
-from jformer.decoding.lexicon import check_terms
 from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError, check_strings, check_type
 from jformer.evaluation.scores import check_tokenizer
+from jformer.extras.lexicon import check_terms
+from jformer.extras.parsing.trees import as_target, escaped, tree_of
 from jformer.schema import local_paths, replaced
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint

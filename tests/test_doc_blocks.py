@@ -30,11 +30,11 @@ NOT_RUN = {
     "ruff": "test_project.py runs it",
     "mypy": "test_project.py runs it",
 }
-COMMANDS_NOT_RUN = {"import": "needs weights of other programs; tests/interop imports such"}
+COMMANDS_NOT_RUN = {"import": "needs weights of other programs; tests/extras/interop imports such"}
 PYTHON_NOT_RUN = {
     "docs/training.md": "test_the_callbacks_of_the_documentation_do_what_it_says runs it",
-    "docs/accelerators.md": "needs compilers of 5 GB; tests/test_targets.py has the same calls",
-    "docs/export.md": "is for other packages, on a folder per format; tests/interop calls them",
+    "docs/accelerators.md": "needs compilers of 5 GB; tests/extras/test_targets.py has its calls",
+    "docs/export.md": "is for other packages; tests/extras/interop calls them",
 }
 SMALL = {
     "model": {"num_layers": 1, "num_decoder_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2},

@@ -25,7 +25,7 @@ def write(tmp_path, request, monkeypatch):
     else:
         pytest.importorskip("matplotlib", reason="needs the extra plot")
         # What the picture is beside, and takes seconds to compile.
-        monkeypatch.setattr("jformer.training.cost.summary", lambda *_: [])
+        monkeypatch.setattr("jformer.extras.cost.summary", lambda *_: [])
         command, flag = ["summary", "--config=configs/tiny.py"], "plot"
 
     def write(path):
@@ -91,8 +91,9 @@ def test_a_place_that_cannot_be_written_is_one_line_before_any_work(
     (tmp_path / "folder.svg").mkdir()
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop.svg").symlink_to("loop.svg")
-    monkeypatch.setattr("jformer.views.report.read_run", None)  # the work, which must not begin
-    monkeypatch.setattr("jformer.training.cost.summary", None)
+    # The work, which must not begin:
+    monkeypatch.setattr("jformer.extras.views.report.read_run", None)
+    monkeypatch.setattr("jformer.extras.cost.summary", None)
     before = sorted(tmp_path.iterdir())
     capfd.readouterr()
     assert write(tmp_path / name) == 2

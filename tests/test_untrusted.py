@@ -63,7 +63,7 @@ def evil_files(folder: Path) -> Path:
 def opened(folder: Path) -> dict[str, int]:
     """Open each of the files in every way; return exit statuses by command."""
     import jformer
-    from jformer.interop.safetensors import read
+    from jformer.extras.interop.safetensors import read
     from jformer.main import main
 
     pairs = f"--data={STORED / 'test'}"

@@ -23,7 +23,7 @@ os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 import jformer
 from experiments.benchmarks import turns
-from jformer import targets
+from jformer.extras import targets
 
 KEYS = {"data.batching": "packed", "data.vocabulary_size": 37000}
 LENGTH = 256

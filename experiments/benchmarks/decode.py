@@ -120,7 +120,7 @@ def ctranslate2_engine(
 ) -> Callable[[], list[list[int]]]:
     import ctranslate2
 
-    from jformer.interop.ctranslate2 import save_model, token_names
+    from jformer.extras.interop.ctranslate2 import save_model, token_names
 
     model, run = Path(folder) / "ctranslate2", jformer.load(options.workdir)
     if not model.exists():

@@ -15,7 +15,7 @@ Each measurement is a process of its own with a time limit, the most important o
 fails, or that there is no time for, is a row with the reason. Every row is written at once: a line
 of DIR/results.jsonl, and DIR/results.md again. `mfu` is that of metrics.jsonl: the share of the
 peak by data sheet spent on tokens, without padding. `of_roofline` is the time divided by that of
-jformer/targets.py.
+jformer/extras/targets.py.
 
 On a machine without a package index, carry what it lacks: `sh experiments/benchmarks/wheels.sh`
 fills the folder wheels, and there `pip install --no-index --no-deps wheels/*` installs it.

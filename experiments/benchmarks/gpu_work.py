@@ -95,7 +95,7 @@ def train(
     """Measure the train step: speed, MFU, compilation and memory of the device."""
     import jax
 
-    from jformer import traffic
+    from jformer.extras import traffic
     from jformer.training.flops import step_flops
 
     device = jax.devices()[0]
@@ -140,7 +140,7 @@ def rates() -> tuple[float, float]:
     """
     import jax
 
-    from jformer import targets
+    from jformer.extras import targets
 
     kind = jax.devices()[0].device_kind
     known = {each.kind: each for each in targets.DEVICES.values()}
@@ -183,7 +183,7 @@ def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict
     """Return the longest kernels of a step, with the time that each takes at its roofline."""
     import jax
 
-    from jformer import traffic
+    from jformer.extras import traffic
 
     _, _, lowered, (state, *rest) = ready(config, tokens, length, keys)
     train_step = lowered.compile()

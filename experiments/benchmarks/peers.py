@@ -114,7 +114,7 @@ def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
 
 def marian_of(run: "Run", longest: int) -> Any:
     """Return Marian with the weights of a run, for texts of at most `longest` tokens."""
-    from jformer.interop import marian
+    from jformer.extras.interop import marian
 
     marian.check(run.config.model, "the peer marian")
     model = marian_model(run.config, run.vocabulary.size, longest)

@@ -254,7 +254,7 @@ print("largest difference:", jnp.abs(reversed_after - reversed_before).max())
 # `big`: as if the vocabulary had had 41,000 entries (`docs/paper_map.md` has the sum).
 
 # %%
-from jformer.paper import TABLE_3
+from jformer.extras.paper import TABLE_3
 from jformer.training.restore import parameter_shapes
 
 show(Transformer.embed)
@@ -447,8 +447,8 @@ plt.show()
 # %%
 from IPython.display import SVG, display
 
-from jformer.data.trees import linearise, trees_in
-from jformer.views.tree import tree_svg
+from jformer.extras.parsing.picture import tree_svg
+from jformer.extras.parsing.trees import linearise, trees_in
 
 text = "(S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .))"
 (tree,) = trees_in([text.encode()], "example")
@@ -486,7 +486,7 @@ for output in run.hypotheses([source], n_best=4, beam_size=4)[0]:
 # words in their order; the paper's own pictures (its appendix) show heads with other tasks.
 
 # %%
-from jformer.views.attention import draw_attention
+from jformer.extras.views.attention import draw_attention
 
 draw_attention(run.attention(source, run.translate([source])[0]))
 

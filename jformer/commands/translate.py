@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     files = fingerprints({"input": flag.input, "prefix": flag.prefix}, config.data.bad_lines)
     files |= fingerprints({"terms": flag.terms}, config.data.bad_lines)
 
-    from jformer.decoding.lexicon import read_terms
+    from jformer.extras.lexicon import read_terms
     from jformer.results import job_of
     from jformer.stream import translate_stream
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     run = open_run(flag, config)
     job = job_of(run, flag.format, files)
     if flag.engine != ENGINES[0]:
-        from jformer.interop.engine import with_engine
+        from jformer.extras.interop.engine import with_engine
 
         run = with_engine(run, flag.engine)
         job = job and {**job, "engine": flag.engine}

@@ -10,17 +10,17 @@ import numpy as np
 from jformer.config import Config, DataConfig
 from jformer.data import phrases
 from jformer.data.batches import Batches, Redraw, redrawn
-from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Corpus, Report, Split, in_memory, open_corpus, read
 from jformer.data.datasets import open_folder
 from jformer.data.hub import open_hub
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import TokenPairs
-from jformer.data.treebank import matching, open_treebank
-from jformer.data.trees import open_trees, trees_of
 from jformer.data.vocabulary import Vocabularies
-from jformer.data.word_dropout import WordDropout, unchanged
 from jformer.errors import UserError
+from jformer.extras.bpe_dropout import BpeDropout
+from jformer.extras.parsing.treebank import matching, open_treebank
+from jformer.extras.parsing.trees import open_trees, trees_of
+from jformer.extras.word_dropout import WordDropout, unchanged
 from jformer.plugins import find_parts, naming_failures_in
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from jformer.decoding.search import (
     length_penalty,
     next_logits,
 )
-from jformer.decoding.terms import Progress, deal, follow, next_tokens, tokens_met
+from jformer.extras.terms import Progress, deal, follow, next_tokens, tokens_met
 
 BLOCK = 8  # tokens of which `top_tokens` looks at the largest first
 

@@ -25,7 +25,7 @@ from flax import struct
 from jax import Array
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
-from jformer.decoding.terms import no_progress
+from jformer.extras.terms import no_progress
 
 
 @struct.dataclass

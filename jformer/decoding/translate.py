@@ -16,16 +16,16 @@ from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.corpora import Report
 from jformer.data.sentences import join_texts, pieces
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.brackets import well_formed
-from jformer.decoding.consensus import consensus
 from jformer.decoding.decoder import Decoder
-from jformer.decoding.lexicon import Term, edges, missing, spellings_in
 from jformer.decoding.pool import Request
 from jformer.decoding.prefixes import Prefix, begins_with, encode_prefixes, ranking
-from jformer.decoding.risk import mean_utilities
 from jformer.decoding.scoring import score_pairs
 from jformer.decoding.search import Hypotheses, Rules, length_penalty
 from jformer.errors import RunError, UserError
+from jformer.extras.lexicon import Term, edges, missing, spellings_in
+from jformer.extras.parsing.brackets import well_formed
+from jformer.extras.parsing.consensus import consensus
+from jformer.extras.risk import mean_utilities
 from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import optax
 
 from jformer.config import Config, OptimizerConfig
+from jformer.extras.muon import muon
 from jformer.plugins import find_parts
-from jformer.training.muon import muon
 
 
 def learning_rate(config: Config) -> optax.Schedule:

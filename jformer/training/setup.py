@@ -17,11 +17,11 @@ from jformer.data.batches import Batch, Batches
 from jformer.data.cache import content_hashes
 from jformer.data.corpora import Corpus, Report, Split, in_memory
 from jformer.data.pipeline import make_batches
-from jformer.data.stats import warning_of_epochs
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.evaluation.scores import check_tokenizer
+from jformer.extras.stats import warning_of_epochs
 from jformer.files import replace_file
 from jformer.model.transformer import Transformer
 from jformer.plugins import load_all

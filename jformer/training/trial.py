@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from jformer.config import Config
 from jformer.decoding.ensemble import encode_sources, init_cache, make_step
 from jformer.errors import UserError
+from jformer.extras.cost import abstract_step
 from jformer.model.transformer import Transformer
 from jformer.plugins import naming_failures_in, tell_changed
-from jformer.training.cost import abstract_step
 from jformer.training.restore import make_model
 
 

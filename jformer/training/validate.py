@@ -9,11 +9,11 @@ import jax
 from jax.experimental import multihost_utils
 
 from jformer.data.tokenize import tokenize
-from jformer.data.trees import tree_of
 from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
-from jformer.evaluation.bracketing import bracketing
 from jformer.evaluation.scores import bleu
+from jformer.extras.parsing.bracketing import bracketing
+from jformer.extras.parsing.trees import tree_of
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.likelihood import has_room
 from jformer.training.monitor import Monitor

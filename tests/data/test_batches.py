@@ -9,12 +9,12 @@ import pytest
 from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data import pipeline
 from jformer.data.batches import Batches, iterate, redrawn
-from jformer.data.bpe_dropout import BpeDropout
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
 from jformer.data.tokenize import tokenize
 from jformer.data.vocabulary import Vocabularies
+from jformer.extras.bpe_dropout import BpeDropout
 from tests.conftest import number_words, small_config
 
 BATCH_TOKENS, PAIRS = 512, 237

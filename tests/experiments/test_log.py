@@ -10,7 +10,7 @@ import pytest
 from experiments import log
 from experiments.log import is_whole, read_rows, render, render_log, run, scores_of
 from jformer.errors import UserError
-from jformer.views.report import read_run
+from jformer.extras.views.report import read_run
 from tests.conftest import file_flags, small_flags
 
 ROW = {

@@ -14,8 +14,8 @@ from jformer.decoding.attention import attention_weights
 from jformer.decoding.decoder import Decoder
 from jformer.decoding.pool import Request
 from jformer.decoding.scoring import score_pairs
+from jformer.extras.cost import step_bytes
 from jformer.model.transformer import Transformer
-from jformer.training.cost import step_bytes
 from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches, small_config
 from tests.model.test_parts import SampleNorm
 

@@ -8,8 +8,8 @@ import pytest
 
 from configs import annotated, kyubyong
 from jformer.config import freeze
+from jformer.extras.cost import module_name
 from jformer.model.transformer import Transformer
-from jformer.training.cost import module_name
 from jformer.training.optimizer import learning_rate
 from tests.conftest import decode_step_of, init_caches, random_params
 

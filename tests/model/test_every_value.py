@@ -8,8 +8,8 @@ from flax.traverse_util import flatten_dict
 
 import jformer
 from jformer.config import ModelConfig
+from jformer.extras.cost import abstract_step
 from jformer.main import main
-from jformer.training.cost import abstract_step
 from jformer.training.restore import make_model, parameter_shapes
 from jformer.training.trial import decode_once
 from tests.conftest import small_flags

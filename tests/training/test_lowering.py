@@ -13,7 +13,7 @@ import pytest
 
 from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig
 from jformer.decoding import pool
-from jformer.training.cost import abstract_step
+from jformer.extras.cost import abstract_step
 from jformer.training.restore import make_model, parameter_shapes
 
 B, S, T, V = 8, 16, 24, 60

@@ -13,7 +13,7 @@ import pytest
 
 from configs import tiny
 from jformer.config import freeze
-from jformer.training.cost import abstract_step
+from jformer.extras.cost import abstract_step
 from jformer.training.flops import step_flops
 
 pytestmark = pytest.mark.process

@@ -1,0 +1,1 @@
+"""Features beyond training, translation and scores. The core never imports them."""

@@ -1,0 +1,159 @@
+"""The cost of a config, without running it: parameters, multiply-adds, memory of the train step.
+
+Multiply-adds (MAC) are those of matrix products, which are nearly all of the computation; the
+number of FLOPs is twice as large.
+"""
+
+import collections
+import dataclasses
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh
+
+from jformer.config import Config
+from jformer.console import say
+from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
+from jformer.extras.plan import Sizes
+from jformer.training.compilation import use_compilation_cache
+from jformer.training.flops import multiply_adds
+from jformer.training.parallel import compiler_options, state_shardings
+from jformer.training.restore import make_model, parameter_shapes
+from jformer.training.setup import from_config
+
+log = logging.getLogger(__name__)
+
+
+def parameters(params: Any) -> dict[str, int]:
+    """Count parameters by module, layers together: `{"encoder/self_attention": number, ...}`."""
+    counts: collections.Counter = collections.Counter()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        counts[module_name([key.key for key in path])] += leaf.size
+    return dict(counts)
+
+
+def module_name(path: list[str]) -> str:
+    """Map a path to its module: `encoder_3/self_attention/query` to `encoder/self_attention`."""
+    names = [name for name in path if not name.endswith("_residual")]
+    stack, _, number = names[0].rpartition("_")
+    return "/".join([stack, *names[1:2]]) if number.isdigit() else names[0]
+
+
+def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
+    """Return `(module, parameters, multiply-adds)` of a forward pass on one pair.
+
+    The pair has S source and T target positions.
+    """
+    counts = parameters(parameter_shapes(make_model(config, config.data.vocabulary_size)))
+    work = multiply_adds(config, S, T)
+    order = ("embedding", "encoder", "decoder", "output")
+    names = sorted({**counts, **work}, key=lambda name: [name.startswith(o) for o in order[::-1]])
+    return [(name, counts.get(name, 0), work.get(name, 0)) for name in names]
+
+
+def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
+    """Return the jitted train step and the shapes of its arguments for a batch of `rows` rows."""
+    step, arguments = step_and_shapes(config, rows, length)
+    return jax.jit(step, donate_argnums=0, compiler_options=compiler_options()), arguments
+
+
+def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, tuple]:
+    """Return the train step and the shapes of its arguments: state, batch and key."""
+    model = make_model(config, config.data.vocabulary_size)
+    _, create, step = from_config(config, model)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(create, key)
+    rows += -rows % config.train.accumulate  # all parts have equally many rows
+    packed = config.data.batching == "packed"
+    segments = ("source_segments_BS", "target_segments_BT") if packed else ()
+    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    batch = dict.fromkeys(("source_BS", "target_BT", "labels_BT", *segments), tokens)
+    return step, (state, batch, key)
+
+
+@functools.cache
+def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
+    """Return the bytes of memory of the compiled train step on this backend, as XLA reports."""
+    rows = rows_that_fit(batch_tokens, length)
+    say(f"compiling the train step for {rows:,} rows of {length:,} tokens a side ...")
+    step, arguments = abstract_step(config, rows, length)
+    memory = step.lower(*arguments).compile().memory_analysis()
+    sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
+    return sizes - memory.alias_size_in_bytes  # the donated state counts once
+
+
+def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
+    """Return the largest `train.batch_tokens`, in rows of `length`, that fits into `limit` bytes.
+
+    The number of rows is found by bisection to one part in 16. As in real batches it is 1 to 8 or a
+    multiple of 8. Returns 0 if not even one row fits.
+    """
+    fits, too_many = 0, ROW_MULTIPLE
+    while step_bytes(config, too_many * length, length) <= limit:
+        fits, too_many = too_many, 2 * too_many
+    step = ROW_MULTIPLE if fits else 1
+    while too_many - fits > max(step, fits // 16):
+        rows = (fits + too_many) // (2 * step) * step
+        if step_bytes(config, rows * length, length) <= limit:
+            fits = rows
+        else:
+            too_many = rows
+    return fits * length
+
+
+def run_sizes(config: Config, mesh: Mapping[str, int]) -> Sizes:
+    """Return the bytes of a run on a mesh of these sizes, none of whose devices need be here.
+
+    The train step is compiled on this backend for the share of a batch that one device has.
+    """
+    shares, longest = mesh["data"] * mesh["fsdp"], config.data.max_length
+    share = -(-config.train.batch_tokens // shares)
+    if shares > 1:  # then the loss is not computed in chunks
+        train = dataclasses.replace(config.train, loss_chunk=0)
+        config = dataclasses.replace(config, train=train)
+    state = abstract_step(config, 1, longest)[1][0]
+    devices = AbstractMesh(tuple(mesh.values()), tuple(mesh))
+    of_device = jax.tree.map(
+        lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+        state,
+        state_shardings(state, devices),
+    )
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    held = sum(jax.tree.leaves(of_device))
+    return Sizes(
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
+        state=whole,
+        device_state=held,
+        device_step=step_bytes(config, share, longest) - whole + held,
+    )
+
+
+def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
+    """Yield lines of text: a forward pass by module, then the memory of a train step.
+
+    If `gigabytes` is not 0, a line says which batch fits into it. Explanations go to the log.
+    """
+    use_compilation_cache(config)
+    rows = forward_costs(config, S, T)
+    rows.append(("total", sum(row[1] for row in rows), sum(row[2] for row in rows)))
+    yield f"{'module':<24}{'parameters':>14}{'multiply-adds':>18}{'FLOPs':>18}"
+    for name, count, products in rows:
+        yield f"{name:<24}{count:>14,}{products:>18,}{2 * products:>18,}"
+    log.info(
+        f"\nwith {config.data.vocabulary_size:,} entries (data.vocabulary_size; a small corpus has "
+        f"fewer), one pair of\n{S} source and {T} target positions, forward. A multiply-add (MAC) "
+        f"is two FLOPs."
+    )
+    tokens, longest = config.train.batch_tokens, config.data.max_length
+    where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
+    needed = step_bytes(config, tokens, longest) / 1e9
+    yield f"train step: {needed:.2f} GB, {tokens:,} tokens, {where}"
+    if gigabytes:
+        most = largest_batch_tokens(config, longest, gigabytes * 1e9)
+        held = f"train.batch_tokens={most}" if most else "not one row"
+        yield f"--memory={gigabytes:.15g} GB holds {held}, {where}"

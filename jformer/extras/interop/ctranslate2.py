@@ -1,0 +1,147 @@
+"""Models for CTranslate2, with weights in float32 or in 8 bits.
+
+Its specification of a Transformer holds post- and pre-norm, positions that are added to the
+embeddings, and matrices that are tied or not. Self-attention has queries, keys and values in one
+matrix there, and cross-attention keys and values.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jformer.config import BOS, EOS, PAD, ModelConfig
+from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.errors import import_extra
+from jformer.extras.interop.limits import check_common, check_model
+from jformer.extras.interop.marian import matrix_of
+from jformer.run import Run
+
+QUANTIZATIONS = {"ctranslate2": "float32", "ctranslate2:int8": "int8"}
+MOST_POSITIONS = 1024  # of a source, by the defaults of CTranslate2
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
+
+
+def check(config: ModelConfig, user: str) -> None:
+    """Raise `UserError` for what the format cannot hold; `user` is the flag that asks for it."""
+    check_common(config, user)
+    positions = ("sinusoidal", "halves", "learned", "none")
+    check_model(config, user, activation=tuple(ACTIVATIONS), positions=positions)
+
+
+def export(run: Run, folder: Path, format: str) -> None:
+    """Write the model, and the tokenizers of the run under names of the library `tokenizers`."""
+    check(run.config.model, f"--format={format}")
+    save_model(run, folder, QUANTIZATIONS[format])
+    run.vocabularies.target.save(folder / "tokenizer.json")
+    if run.vocabularies.source is not run.vocabularies.target:
+        run.vocabularies.source.save(folder / "source_tokenizer.json")
+
+
+def save_model(run: Run, folder: Path, quantization: str = "float32") -> None:
+    """Write a model that `ctranslate2.Translator` opens; it ends sources with EOS by itself."""
+    import_extra("ctranslate2", "CTranslate2", "ctranslate2")
+    spec = specification(run)
+    register_vocabularies(spec, run.vocabularies)
+    spec.config.layer_norm_epsilon = run.config.model.norm_epsilon
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    spec.save(str(folder))
+
+
+def token_names(vocabulary: Vocabulary) -> list[str]:
+    """Return CTranslate2's string of each id, all different: the entries of the tokenizer."""
+    entries = vocabulary.entries()
+    taken = {entry for entry in entries if entry is not None}
+    names = []
+    for token, entry in enumerate(entries):
+        name = SPECIAL.get(token, f"<gap {token}>") if entry is None else entry
+        while entry is None and name in taken:
+            name = f"<{name}>"
+        names.append(name)
+    return names
+
+
+def register_vocabularies(spec: Any, vocabularies: Vocabularies) -> None:
+    source, target = token_names(vocabularies.source), token_names(vocabularies.target)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.bos_token = spec.config.decoder_start_token = target[BOS]
+    spec.config.eos_token, spec.config.unk_token = target[EOS], target[PAD]
+    spec.config.add_source_eos = True
+
+
+def specification(run: Run) -> Any:
+    """Return the `TransformerSpec` of CTranslate2 with the weights of a run."""
+    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import Activation
+
+    config, params = run.config.model, run.params
+    spec = TransformerSpec.from_config(
+        (config.num_layers, config.decoder_layers),
+        config.num_heads,
+        pre_norm=config.norm_position == "pre",
+        activation=Activation[ACTIVATIONS[config.activation]],
+    )
+    shared = params["embedding"]
+    set_matrix(spec.encoder.embeddings[0], params.get("source_embedding", shared))
+    set_matrix(spec.decoder.embeddings, shared)
+    set_matrix(spec.decoder.projection, params.get("output", shared))
+    if config.output_bias:
+        spec.decoder.projection.bias = as_float32(params["output_bias"])
+    table_LD = positions_table(run)
+    for stack, name in ((spec.encoder, "encoder"), (spec.decoder, "decoder")):
+        stack.position_encodings.encodings = table_LD
+        if config.norm_position == "pre":
+            set_norm(stack.layer_norm, params[f"{name}_norm"])
+        for number, layer in enumerate(stack.layer):
+            set_layer(layer, params[f"{name}_{number}"])
+    return spec
+
+
+def positions_table(run: Run) -> np.ndarray:
+    """Return what is added to the embeddings at each position that a text can have: (L, D)."""
+    config = run.config.model
+    length = max(MOST_POSITIONS, run.config.longest) + 1  # EOS
+    if config.positions == "learned":
+        length = config.max_positions
+    variables = {"params": run.params}
+    return as_float32(run.model.apply(variables, jnp.arange(length), method="encode_positions"))
+
+
+def set_layer(spec: Any, layer: Any) -> None:
+    own = layer["self_attention"]
+    set_linear(spec.self_attention.linear[0], own, "query", "key", "value")
+    set_linear(spec.self_attention.linear[1], own, "out")
+    set_norm(spec.self_attention.layer_norm, layer["self_attention_residual"]["norm"])
+    if "cross_attention" in layer:
+        cross = layer["cross_attention"]
+        set_linear(spec.attention.linear[0], cross, "query")
+        set_linear(spec.attention.linear[1], cross, "key", "value")
+        set_linear(spec.attention.linear[2], cross, "out")
+        set_norm(spec.attention.layer_norm, layer["cross_attention_residual"]["norm"])
+    set_linear(spec.ffn.linear_0, layer["feed_forward"], "ffn_in")
+    set_linear(spec.ffn.linear_1, layer["feed_forward"], "ffn_out")
+    set_norm(spec.ffn.layer_norm, layer["feed_forward_residual"]["norm"])
+
+
+def set_linear(spec: Any, params: Any, *names: str) -> None:
+    """Set the matrices of several products of the same input, one below the other."""
+    kernels = [matrix_of(f"/{name}/kernel", as_float32(params[name]["kernel"])) for name in names]
+    set_matrix(spec, np.concatenate(kernels))
+    if "bias" in params[names[0]]:
+        spec.bias = np.concatenate([as_float32(params[name]["bias"]).ravel() for name in names])
+
+
+def set_norm(spec: Any, norm: Any) -> None:
+    spec.gamma, spec.beta = as_float32(norm["scale"]), as_float32(norm["bias"])
+
+
+def set_matrix(spec: Any, matrix: Any) -> None:
+    spec.weight = as_float32(matrix)
+
+
+def as_float32(array: Any) -> np.ndarray:
+    return np.array(array, np.float32)  # a copy: CTranslate2 scales it in place

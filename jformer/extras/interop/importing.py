@@ -1,0 +1,189 @@
+"""Run directories made from the weights of other programs, which open as any other."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from jformer.config import BOS, PAD, Config, write_config
+from jformer.console import say
+from jformer.data.vocabulary import Vocabularies
+from jformer.errors import UserError
+from jformer.evaluation.scores import tokenizer_for
+from jformer.extras.interop import marian_models, pytorch
+from jformer.extras.interop.weights import Weights, read_weights
+from jformer.extras.interop.words import Words, read_words
+from jformer.files import sha256_of
+from jformer.model.transformer import Transformer
+from jformer.rundir import CONFIG, has_run, locked
+from jformer.training.checkpoint import Checkpoints
+from jformer.training.restore import make_model, parameter_shapes
+from jformer.training.setup import NEW
+from jformer.training.step import TrainState
+
+STEP = 1  # of the only checkpoint
+FORBIDDEN = -1e9  # a bias that no logit makes up for
+
+Overriding = Callable[[dict[str, Any]], Config]
+
+
+def import_run(
+    source: Path,
+    layout: str,
+    workdir: Path,
+    vocabulary_files: tuple[str, str],
+    specials: str,
+    names: str,
+    overriding: Overriding,
+) -> None:
+    """Write a run directory with the weights and vocabularies of another program.
+
+    `vocabulary_files` are those of the source, or "" for the same, and of the target.
+    `overriding` puts the user's own values over the keys that are read from the weights. Raises
+    `UserError` that names every tensor of theirs, or parameter of ours, that has no counterpart.
+    """
+    if has_run(workdir) or Checkpoints(workdir).steps():
+        raise UserError(f"workdir={workdir}: holds a run already; choose another")
+    if layout == "marian":
+        theirs, values = marian_models.marian_weights(source), marian_models.marian_values(source)
+        words = marian_models.marian_words(source)
+    else:
+        theirs = read_weights(source)
+        read = pytorch.torch_values if layout == "pytorch" else pytorch.annotated_values
+        values, words = read(theirs), read_both(*vocabulary_files, specials)
+    values |= {"data.joint_vocabulary": words[0] is words[1], "model.tying": "none"}
+    config = overriding({**RUN_VALUES, **values})
+    matrices = take_matrices(theirs, layout, source, config, words, names)
+    matrices, tying = in_our_rows(matrices, words)
+    model_values = {"model.tying": tying, "model.output_bias": "output_bias" in matrices}
+    config = overriding({**RUN_VALUES, **values, **model_values})
+    layers = {
+        "pytorch": pytorch.torch_layers,
+        "annotated": pytorch.annotated_layers,
+        "marian": marian_models.marian_layers,
+    }[layout](theirs, config.model)
+    theirs.ignore_sinusoids(config.model.d_model)
+    theirs.check()
+    params = layers | matrices
+    if layout == "marian":
+        params = marian_models.paper_columns(params, config.model)
+    vocabularies = Vocabularies(words[0].vocabulary, words[1].vocabulary)
+    model = make_model(config, vocabularies.target.size, vocabularies.source.size)
+    check_complete(params, model, source)
+    write_run(workdir, config, vocabularies, params)
+    tell(source, theirs, params, words, workdir)
+
+
+# A run that is done after one step, of pairs that nobody has given.
+RUN_VALUES = {
+    "data.name": "given",
+    "train.steps": STEP,
+    "train.checkpoint_every": STEP,
+    "train.average_checkpoints": 1,
+}
+
+
+def read_both(source_file: str, target_file: str, specials: str) -> tuple[Words, Words]:
+    target = read_words(Path(target_file), specials)
+    return (read_words(Path(source_file), specials) if source_file else target), target
+
+
+def take_matrices(
+    theirs: Weights,
+    layout: str,
+    source: Path,
+    config: Config,
+    words: tuple[Words, Words],
+    names: str,
+) -> dict[str, np.ndarray]:
+    """Take the matrices of words, in their rows, and the bias of the logits if there is one."""
+    D, sizes = config.model.d_model, (words[0].size, words[1].size)
+    if layout == "marian":
+        return marian_models.marian_matrices(theirs, source, D, sizes)
+    known = pytorch.ANNOTATED_MATRICES
+    if layout == "pytorch":
+        known = pytorch.matrix_names(theirs, D, names)
+    for ours, name in known.items():
+        size = sizes[ours != "source_embedding"]
+        if len(shape := theirs.shape(name)) == 2 and shape[0] != size:
+            raise UserError(
+                f"{theirs.where}: {name} has {shape[0]} rows, and the vocabulary {size} entries; "
+                f"they must be those of one training"
+            )
+    return pytorch.take_matrices(theirs, known, config.model, sizes)
+
+
+def in_our_rows(
+    theirs: dict[str, np.ndarray], words: tuple[Words, Words]
+) -> tuple[dict[str, np.ndarray], str]:
+    """Return the matrices with our rows, equal ones once, and which of them are tied."""
+    source, target = words
+    embedding_VD = theirs["embedding"][target.rows]
+    source_VD = theirs.get("source_embedding", theirs["embedding"])[source.rows]
+    output_VD = theirs.get("output", theirs["embedding"])[target.rows]
+    tying = "none"
+    if np.array_equal(output_VD, embedding_VD):
+        one = source is target and np.array_equal(source_VD, embedding_VD)
+        tying = "all" if one else "output"
+    ours = {"embedding": embedding_VD}
+    if tying != "all":
+        ours["source_embedding"] = source_VD
+    if tying == "none":
+        ours["output"] = output_VD
+    bias_V = theirs.get("output_bias")
+    if target.rows[PAD] == target.rows[BOS]:
+        # One row of theirs stands in two of ours, and must count once in the softmax.
+        bias_V = np.zeros(len(theirs["embedding"]), np.float32) if bias_V is None else bias_V
+        ours["output_bias"] = bias_V[target.rows]
+        ours["output_bias"][PAD] = FORBIDDEN
+    elif bias_V is not None:
+        ours["output_bias"] = bias_V[target.rows]
+    return ours, tying
+
+
+def check_complete(params: dict[str, Any], model: Transformer, source: Path) -> None:
+    """Raise `UserError` that names each parameter of the model that has no value of its shape."""
+    given, needed = (
+        {name: leaf.shape for name, leaf in flatten_dict(tree, sep="/").items()}
+        for tree in (params, parameter_shapes(model))
+    )
+    wrong = [f"{name} {list(needed[name])} is missing" for name in needed.keys() - given.keys()]
+    wrong += [f"{name} {list(given[name])} has no place" for name in given.keys() - needed.keys()]
+    wrong += [
+        f"{name} is {list(given[name])}, not {list(needed[name])}"
+        for name in given.keys() & needed.keys()
+        if given[name] != needed[name]
+    ]
+    if wrong:
+        raise UserError(f"--from={source}: of our parameters {'; '.join(sorted(wrong))}")
+
+
+def write_run(
+    workdir: Path, config: Config, vocabularies: Vocabularies, params: dict[str, Any]
+) -> None:
+    """Write the files of a run; its config, by which it is one, last."""
+    with locked(workdir):
+        state = TrainState(np.int32(STEP), jax.tree.map(np.asarray, params), None)
+        with Checkpoints(workdir, config.train) as checkpoints:
+            position = {**NEW, "bleu_tokenizer": tokenizer_for(config.data.target_language)}
+            checkpoints.save(state, position, config, vocabularies.hash)
+            checkpoints.finish(STEP)
+        vocabularies.save(workdir)
+        write_config(config, workdir / CONFIG)
+
+
+def tell(
+    source: Path, theirs: Weights, params: Any, words: tuple[Words, Words], workdir: Path
+) -> None:
+    leaves = jax.tree.leaves(params)
+    parameters = sum(leaf.size for leaf in leaves)
+    say(f"weights     {theirs.where}, sha256 {sha256_of(theirs.where)[:16]}...")
+    say(f"parameters  {parameters:,} in {len(leaves)} arrays, from {len(theirs.names)} tensors")
+    for side, each in zip(("source", "target"), dict.fromkeys(words), strict=False):
+        pad, bos, eos = each.rows[:3]
+        which = "vocabulary " if words[0] is words[1] else side.ljust(11)
+        say(f"{which} {len(each.rows):,} entries; PAD, BOS, EOS are theirs {pad}, {bos}, {eos}")
+    say(f"workdir     {workdir}; translate, score and evaluate open it as any other run")

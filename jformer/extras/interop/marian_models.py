@@ -1,0 +1,197 @@
+"""Marian models in the format of Hugging Face: a folder as the OPUS-MT models are published in.
+
+    config.json, model.safetensors or pytorch_model.bin    the model
+    vocab.json, target_vocab.json if there are two         the id of each piece
+    source.spm, target.spm                                 SentencePiece: how texts are cut
+
+Its position table is the paper's with all sines before all cosines. So the columns of all that has
+an axis D are put into the paper's order, and the model is the same.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from tokenizers import Tokenizer
+
+from jformer.config import ModelConfig
+from jformer.console import say
+from jformer.data.tokenizer_file import from_sentencepiece
+from jformer.data.vocabulary import Vocabulary
+from jformer.errors import UserError
+from jformer.extras.interop import marian
+from jformer.extras.interop.weights import Weights, read_weights
+from jformer.extras.interop.words import Words
+from jformer.files import read_object
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+LEAST_LIKELY = -1e6  # the score of a piece that the model knows, and its SentencePiece does not
+RESTORE = "copy the model's folder again"
+
+
+def marian_weights(folder: Path) -> Weights:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / name).is_file():
+            return read_weights(folder / name)
+    raise UserError(f"--from={folder}: has neither model.safetensors nor pytorch_model.bin")
+
+
+def marian_values(folder: Path) -> dict[str, Any]:
+    """Return the config keys of the model and of the search in its config.json."""
+    path = folder / "config.json"
+    theirs = read_object(path, RESTORE)
+    needed = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
+    heads = ("encoder_attention_heads", "decoder_attention_heads")
+    if missing := [name for name in (*needed, *heads, "activation_function") if name not in theirs]:
+        raise UserError(f"{path}: has no {', '.join(missing)}; is it that of a Marian model?")
+    for one, other in ((needed[3], needed[4]), heads):
+        if theirs[one] != theirs[other]:
+            raise UserError(
+                f"{path}: {one}={theirs[one]} and {other}={theirs[other]}: here the two stacks "
+                f"have the same widths and heads"
+            )
+    activation = theirs["activation_function"]
+    if activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise UserError(f"{path}: activation_function={activation} is none of {known}")
+    search = path.with_name("generation_config.json")
+    generation = {**theirs, **(read_object(search, RESTORE) if search.is_file() else {})}
+    return {
+        "model.d_model": theirs["d_model"],
+        "model.d_ff": theirs["encoder_ffn_dim"],
+        "model.num_layers": theirs["encoder_layers"],
+        "model.num_decoder_layers": theirs["decoder_layers"],
+        "model.num_heads": theirs[heads[0]],
+        "model.activation": ACTIVATIONS[activation],
+        "model.attention_bias": True,
+        "model.norm_epsilon": 1e-5,
+        "decode.beam_size": generation.get("num_beams") or 1,
+        "decode.length_penalty": float(generation.get("length_penalty") or 1.0),
+        "decode.length_penalty_beta": 0.0,
+        "data.max_length": theirs.get("max_position_embeddings", 512),
+    }
+
+
+def marian_layers(theirs: Weights, config: ModelConfig) -> dict[str, Any]:
+    """Take the layers of both stacks."""
+    H, K, U = config.num_heads, config.key_width, config.value_width
+    sizes = {"D": config.d_model, "F": config.d_ff, "H": H, "K": K, "U": U}
+    layers = {}
+    for name, leaf in marian.leaves(config).items():
+        if name != marian.EMBEDDING:
+            shape = tuple(sizes[axis] for axis in leaf.axes)
+            their_shape = marian.matrix_of(name, np.empty(shape)).shape
+            layers[name] = marian.array_of(name, theirs.take(leaf.name, *their_shape), shape)
+    return unflatten_dict(layers, sep="/")
+
+
+def marian_matrices(
+    theirs: Weights, folder: Path, D: int, sizes: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Take the embeddings, the output and the bias of the logits; embeddings as ours are scaled."""
+    shared = marian.SHARED
+    names = {
+        "source_embedding": ("model.encoder.embed_tokens.weight", shared),
+        "embedding": ("model.decoder.embed_tokens.weight", shared, "lm_head.weight"),
+        "output": ("lm_head.weight", "model.decoder.embed_tokens.weight", shared),
+    }
+    taken = {}
+    for ours, candidates in names.items():
+        name = next((name for name in candidates if name in theirs), candidates[0])
+        taken[ours] = theirs.take(name, sizes[ours != "source_embedding"], D)
+    if shared in theirs:
+        theirs.take(shared, sizes[1], D)  # the same matrix under one more name
+    taken["output_bias"] = theirs.take("final_logits_bias", 1, sizes[1])[0]
+    theirs.ignore_sinusoids(D, paper_order(D))
+    if not read_object(folder / "config.json", RESTORE).get("scale_embedding", False):
+        for ours in ("source_embedding", "embedding"):
+            taken[ours] = taken[ours] / np.float32(D**0.5)  # ours are multiplied by it
+    return taken
+
+
+def paper_order(D: int) -> np.ndarray:
+    """Return where sine, cosine, sine, cosine, ... stand with all sines before all cosines."""
+    return np.argsort(marian.halves_order(D))
+
+
+def paper_columns(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
+    """Put the columns of all that has an axis D into the order of the paper's sinusoids."""
+    arrays = flatten_dict(params, sep="/")
+    arrays = marian.reordered(arrays, paper_order(config.d_model), config)
+    return unflatten_dict(arrays, sep="/")
+
+
+def marian_words(folder: Path) -> tuple[Words, Words]:
+    """Return the vocabularies of source and target; the same object if they are one."""
+    config = read_object(folder / "config.json", RESTORE)
+    keys = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
+    if missing := [name for name in keys if not isinstance(config.get(name), int)]:
+        raise UserError(f"{folder / 'config.json'}: has no {', '.join(missing)}; {RESTORE}")
+    specials = (config[keys[0]], config[keys[1]], config[keys[2]])
+    ids = {name: pieces_of(folder / name) for name in ("vocab.json", "target_vocab.json")}
+    source_ids, target_ids = ids["vocab.json"], ids["target_vocab.json"] or ids["vocab.json"]
+    if not source_ids:
+        raise UserError(f"{folder / 'vocab.json'}: no such file; {RESTORE}")
+    source, target = folder / "source.spm", folder / "target.spm"
+    for path in (source, target):
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; {RESTORE}")
+    target_words = words_of_pieces(target, target_ids, specials)
+    if source_ids == target_ids and source.read_bytes() == target.read_bytes():
+        return target_words, target_words
+    return words_of_pieces(source, source_ids, specials), target_words
+
+
+def pieces_of(path: Path) -> dict[str, int]:
+    """Return the pieces and ids of a vocab.json; none where there is no file."""
+    if not path.is_file():
+        return {}
+    ids = read_object(path, RESTORE)
+    if {*ids.values()} != {*range(len(ids))} or "<unk>" not in ids:
+        raise UserError(f"{path}: must give the pieces, one of them <unk>, the ids 0, 1, 2, ...")
+    return ids
+
+
+def words_of_pieces(spm: Path, ids: Mapping[str, int], specials: tuple[int, int, int]) -> Words:
+    """Return a vocabulary that cuts texts as SentencePiece does, with the ids of a vocab.json."""
+    try:
+        document = json.loads(from_sentencepiece(spm).to_str())
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{spm}: is no SentencePiece model, Unigram or BPE ({error})") from error
+    kept = [piece for piece in sorted(ids, key=ids.__getitem__) if ids[piece] not in specials]
+    model = document["model"]
+    if model["type"] == "Unigram":
+        scores = dict(model["vocab"])
+        unknown = model["vocab"][model["unk_id"]][0]
+        names = [unknown if piece == "<unk>" else piece for piece in kept]
+        model["vocab"] = [[name, scores.get(name, LEAST_LIKELY)] for name in names]
+    else:
+        scores, unknown = model["vocab"], model["unk_token"]
+        names = [unknown if piece == "<unk>" else piece for piece in kept]
+        merges = [m if isinstance(m, list) else m.split(" ", 1) for m in model["merges"]]
+        known = {*names}
+        model["vocab"] = {name: number for number, name in enumerate(names)}
+        model["merges"] = [m for m in merges if {*m, "".join(m)} <= known]
+    lost = [name for name in scores if name not in {*names} and not name.startswith(" ")]
+    if lost:
+        say(f"ignored     {len(lost):,} pieces of {spm.name} that the model has no id for")
+    if model["type"] == "Unigram":
+        model["unk_id"] = names.index(unknown)
+    # Models of several target languages take the language from the beginning of a source.
+    document["added_tokens"] = [
+        {
+            "id": number,
+            "content": name,
+            **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False),
+        }
+        for number, name in enumerate(names)
+        if name.startswith(">>") and name.endswith("<<")
+    ]
+    vocabulary = Vocabulary(Tokenizer.from_str(json.dumps(document)))
+    rows = np.array([*specials, *(ids[piece] for piece in kept)])
+    return Words(vocabulary, rows, len(ids))

@@ -1,0 +1,1 @@
+"""Constituency parsing, Section 6.3 of the paper."""

@@ -1,0 +1,94 @@
+"""The files of a treebank: one folder with all splits, or patterns for each split."""
+
+import re
+from pathlib import Path
+
+from jformer.config import DataConfig
+from jformer.data.corpora import Corpus
+from jformer.errors import UserError
+from jformer.extras.parsing.trees import open_trees
+
+SPLITS = {
+    "train": ("train",),
+    "validation": ("dev", "val", "valid", "validation"),
+    "test": ("test",),
+}
+# The sections of the Wall Street Journal in the Penn Treebank.
+SECTIONS = {f"{n:02}": "train" for n in range(2, 22)} | {"22": "validation", "23": "test"}
+ENDINGS = (".mrg", ".mrg.gz")
+
+
+def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
+    """Return the corpora of train, validation and each test set, by the name of a split.
+
+    In a folder a file's split is in its name or in that of a folder: "train", "dev" or "test"
+    between dots, hyphens or underscores, or else the number of a section of the Wall Street
+    Journal. What stands before it in a file's name is its corpus: "gum.train.mrg" and
+    "gum.test.mrg" are of the corpus gum, whose test set is "gum.test". Each pattern of files in
+    `data.train` is a corpus more to train on.
+    """
+    files = in_folder(Path(data.directory)) if data.directory else of_patterns(data)
+    splits: dict[str, list[Corpus]] = {}
+    for split, of_split in files.items():
+        corpora = {name: open_trees(paths, data.tags) for name, paths in of_split.items()}
+        if split == "test":
+            tests = {f"{name}.test" if name else "test": [one] for name, one in corpora.items()}
+            splits |= tests
+        elif with_train or split != "train":
+            splits[split] = [*corpora.values()]
+    if with_train:
+        added = [open_trees(matching(name), data.tags) for name in data.train.split(",") if name]
+        splits["train"] = splits.get("train", []) + added
+    return splits
+
+
+def in_folder(folder: Path) -> dict[str, dict[str, list[Path]]]:
+    """Return the files of each split and corpus in a folder and the folders within."""
+    if not folder.is_dir():
+        raise UserError(f"config.data.directory={folder}: is no directory")
+    found: dict[str, dict[str, list[Path]]] = {split: {} for split in SPLITS}
+    for path in sorted(p for p in folder.rglob("*.mrg*") if p.name.endswith(ENDINGS)):
+        split, corpus = split_of(path.relative_to(folder))
+        if split:
+            found[split].setdefault(corpus, []).append(path)
+    if lacking := [split for split in ("train", "validation") if not found[split]]:
+        names = " or ".join("/".join(SPLITS[split]) for split in lacking)
+        raise UserError(
+            f"config.data.directory={folder}: has no .mrg or .mrg.gz file with {names} in its "
+            f"name or that of its folder, and no section of the Wall Street Journal for it"
+        )
+    return found
+
+
+def split_of(path: Path) -> tuple[str, str]:
+    """Return the split of a file, or "" for none, and the corpus that its name begins with."""
+    parts = path.name, *reversed(path.parts[:-1])
+    for part in parts:
+        words = re.split(r"[._-]", part)
+        for split, names in SPLITS.items():
+            for place, word in enumerate(words):
+                if word.lower() in names:
+                    return split, ".".join(words[:place]) if part is path.name else ""
+    sections = [SECTIONS[part] for part in parts if part in SECTIONS]
+    return (sections or [""])[0], ""
+
+
+def of_patterns(data: DataConfig) -> dict[str, dict[str, list[Path]]]:
+    """Return the files of the patterns in data.validation and data.test."""
+    patterns = {"validation": data.validation, "test": data.test}
+    return {
+        split: {"": [path for pattern in given.split(",") if pattern for path in matching(pattern)]}
+        for split, given in patterns.items()
+        if given
+    }
+
+
+def matching(pattern: str) -> list[Path]:
+    """Return the files of a pattern such as wsj/0[2-9]/*.mrg, in order."""
+    path = Path(pattern)
+    if path.is_file():
+        return [path]
+    found = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+    if not found:
+        raise UserError(f"{pattern}: there is no such file")
+    return found

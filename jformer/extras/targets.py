@@ -1,0 +1,254 @@
+"""Known devices, and the cost of a train step on them as their own compilers report it.
+
+The devices need not be present: JAX's plugins for them (the extra `targets`) are enough. What XLA
+reports about memory, kernels and collectives is what the device would run. Autotuning and timing
+need the device, so the times here are rooflines, see traffic.py.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+
+from jformer.backend import compiling_for
+from jformer.config import Config
+from jformer.errors import UserError
+from jformer.extras import traffic
+from jformer.extras.cost import step_and_shapes
+from jformer.schema import nearest
+from jformer.training import parallel
+from jformer.training.flops import sheet_flops, step_flops
+
+# Fraction of the peak of the data sheet that large products reach.
+REACHED = 0.8
+MACHINE = 8  # GPUs in a machine
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """A kind of device by its data sheet. Rates are per second, for one chip."""
+
+    platform: str  # "gpu" or "tpu"
+    kind: str  # as JAX names it
+    memory: float  # bytes
+    bandwidth: float  # bytes of its memory
+    links: float  # bytes to and from its neighbours, in one direction
+    capability: float = 0  # a GPU's architecture by NVIDIA's count
+    cores: int = 0  # a GPU's multiprocessors
+    cache: int = 0  # bytes of a GPU's L2
+    network: float = math.inf  # bytes from a GPU to other machines
+
+    @property
+    def speed(self) -> float:
+        """Operations of bfloat16 products."""
+        flops = sheet_flops(self.kind)
+        assert flops is not None
+        return flops
+
+
+DEVICES = {
+    "a100": Device("gpu", "NVIDIA A100-SXM4-80GB", 80e9, 2039e9, 300e9, 8.0, 108, 40 << 20, 25e9),
+    "h100": Device("gpu", "NVIDIA H100 80GB HBM3", 80e9, 3350e9, 450e9, 9.0, 132, 50 << 20, 50e9),
+    "h200": Device("gpu", "NVIDIA H200", 141e9, 4800e9, 450e9, 9.0, 132, 50 << 20, 50e9),
+    "v5e": Device("tpu", "TPU v5e", 16e9, 819e9, 200e9),
+    "v5p": Device("tpu", "TPU v5p", 95e9, 2765e9, 600e9),
+    "v6e": Device("tpu", "TPU v6e", 32e9, 1640e9, 448e9),
+}
+# The slices that libtpu describes, by chips.
+SLICES = {
+    "v5e": {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
+    "v5p": {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8"},
+}  # fmt: skip
+SLICES["v6e"] = SLICES["v5e"]
+# The module of JAX's plugin, and what installs it.
+PLUGINS = {"gpu": ("jax_cuda13_plugin", "jax[cuda13]"), "tpu": ("libtpu", "jax[tpu]")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    kind: str  # a key of DEVICES
+    chips: int
+
+    @property
+    def device(self) -> Device:
+        return DEVICES[self.kind]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """The cost of a compiled train step on one chip."""
+
+    target: Target
+    arguments: int  # bytes of the state, and of the batch
+    temporaries: int  # bytes
+    bytes: float  # to and from memory
+    flops: float  # of products
+    kernels: int
+    compute_seconds: float  # at the roofline
+    collectives: dict[str, traffic.Collective]
+
+    @property
+    def memory(self) -> int:
+        return self.arguments + self.temporaries
+
+    @property
+    def collective_seconds(self) -> float:
+        """The time of all collectives, if none of them overlaps with the computation.
+
+        Between machines, each of the eight GPUs of a machine sends an eighth.
+        """
+        device, sent = self.target.device, sum(each.sent for each in self.collectives.values())
+        between = sent / MACHINE / device.network if self.target.chips > MACHINE else 0
+        return sent / device.links + between
+
+
+def parse_target(name: str) -> Target:
+    """Return the target of a name: `h100`, or `v5e-8` for a slice of eight chips."""
+    kind, dash, count = name.partition("-")
+    if kind not in DEVICES:
+        close = nearest(kind, DEVICES)
+        hint = f"; did you mean {close}?" if close else ""
+        raise UserError(f"{name}: unknown device{hint}; known are {', '.join(DEVICES)}")
+    device = DEVICES[kind]
+    if dash and not re.fullmatch(r"[1-9]\d*", count):
+        raise UserError(f"{name}: the number of chips follows the device, as in {kind}-8")
+    chips = int(count or 1)
+    if device.platform == "tpu" and chips not in {1, *SLICES[kind]}:
+        sizes = ", ".join(str(size) for size in (1, *SLICES[kind]))
+        raise UserError(f"{name}: a slice of {kind} has {sizes} chips")
+    return Target(kind, chips)
+
+
+def compile_step(config: Config, target: Target, tokens: int, length: int) -> Cost:
+    """Compile the train step of a batch of `tokens` a side, in rows of `length`, for a target."""
+    devices = described_devices(target)
+    with compiling(target):
+        lowered = lower_step(config, devices, tokens, length, target.device.platform)
+        options = {"xla_gpu_autotune_level": 0} if target.device.platform == "gpu" else {}
+        compiled = lowered.compile(options)
+    device, memory, text = target.device, compiled.memory_analysis(), compiled.as_text()
+    kernels = traffic.kernels(text)
+    moved, speed = sum(each.bytes for each in kernels), REACHED * device.speed
+    if device.platform == "gpu":
+        flops = sum(each.flops for each in kernels)
+        seconds = traffic.roofline(kernels, device.bandwidth, speed)
+    else:
+        # A TPU's program is pipelined across kernels, and does not count its products.
+        flops = step_flops(config, tokens // length, length, length) / target.chips
+        seconds = max(moved / device.bandwidth, flops / speed)
+    return Cost(
+        target,
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        moved,
+        flops,
+        sum(each.runs for each in kernels),
+        seconds,
+        traffic.collectives(text),
+    )
+
+
+def lower_step(config: Config, devices: list, tokens: int, length: int, platform: str) -> Any:
+    """Return the train step lowered for these devices, which need not be here."""
+    mesh = parallel.make_mesh(config, devices)
+    step, (state, batch, key) = step_and_shapes(config, tokens // length, length)
+    shardings, by_rows = parallel.state_shardings(state, mesh), parallel.by_rows(mesh)
+
+    def array(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    shares = mesh.shape["data"] * mesh.shape["fsdp"]
+    request = jax.ShapeDtypeStruct((shares,), jnp.int32, sharding=by_rows)
+    train_step: Any = parallel.compile_train_step(step, mesh, shardings)
+    traced = train_step.trace(
+        jax.tree.map(array, state, shardings),
+        {name: array(rows, by_rows) for name, rows in batch.items()},
+        array(key, parallel.replicated(mesh)),
+        request,
+    )
+    return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
+
+
+@contextlib.contextmanager
+def compiling(target: Target) -> Iterator[None]:
+    """Let jformer and JAX make programs for the target."""
+    device = target.device
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(compiling_for(device.platform, device.capability))
+        if device.platform == "gpu":
+            # JAX asks the device here which cuDNN there is.
+            from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+            for name, answer in (
+                ("check_cudnn_version", 91200),
+                ("check_compute_capability", True),
+                ("is_cuda_compute_capability_equal", False),
+            ):
+                stack.enter_context(mock.patch.object(cudnn, name, lambda *_, a=answer: a))
+        yield
+
+
+def described_devices(target: Target) -> list:
+    """Return devices to compile for; `UserError` if the plugin of JAX for them is missing."""
+    from jax.experimental import topologies
+
+    device, kind = target.device, target.kind
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # there is no driver here
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nor a server that knows the slice
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+    module, package = PLUGINS[device.platform]
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"{kind}: needs a compiler for it; pip install '{package}'")
+    if device.platform == "gpu":
+        topology = topologies.get_topology_desc(
+            kind,
+            platform="cuda",
+            target_config=gpu_description(device),
+            topology=f"1x1x{target.chips}",
+        )
+    else:
+        # A single chip is one of the smallest slice.
+        shape = SLICES[kind][max(target.chips, 4)]
+        topology = topologies.get_topology_desc(f"{kind}:{shape}", platform="tpu")
+    return topology.devices[: target.chips]
+
+
+def gpu_description(device: Device) -> str:
+    """Return what XLA's compiler asks about a GPU, as a protocol buffer in text."""
+    major, minor = divmod(round(10 * device.capability), 10)
+    hopper = device.capability >= 9
+    return f"""
+        gpu_device_info {{
+          cuda_compute_capability {{ major: {major} minor: {minor} }}
+          core_count: {device.cores}
+          fpus_per_core: {128 if hopper else 64}
+          clock_rate_ghz: {1.98 if hopper else 1.41}
+          device_memory_size: {round(device.memory)}
+          memory_bandwidth: {round(device.bandwidth)}
+          l2_cache_size: {device.cache}
+          threads_per_warp: 32
+          threads_per_block_limit: 1024
+          threads_per_core_limit: 2048
+          registers_per_block_limit: 65536
+          registers_per_core_limit: 65536
+          shared_memory_per_block: 49152
+          shared_memory_per_core: {233472 if hopper else 167936}
+          shared_memory_per_block_optin: {232448 if hopper else 166912}
+          block_dim_limit_x: {2**31 - 1}
+          block_dim_limit_y: 65535
+          block_dim_limit_z: 65535
+        }}
+        platform_name: "CUDA"
+        dnn_version_info {{ major: 9 minor: 12 }}
+        runtime_version {{ major: 13 }}
+        device_description_str: "{device.kind}"
+    """

@@ -1,0 +1,33 @@
+"""The plot of one pair's attention weights: a panel per head, a row per target token."""
+
+from typing import Any
+
+from jformer.decoding.attention import Attention
+from jformer.errors import UserError
+from jformer.extras.views.figure import new_figure
+
+PANEL = 0.22  # inches per token
+
+
+def draw_attention(attention: Attention, layer: int | None = None) -> Any:
+    """Return a matplotlib `Figure` of a decoder layer's cross-attention; layers count from 1.
+
+    The default is the last layer but one, which aligns best (Garg et al. 2019). A row shows the
+    weights with which the token *after* its label is predicted; they sum to 1.
+    """
+    layers = attention.layers("decoder", "cross_attention")
+    number = layer or max(1, len(layers) - 1)
+    if not 1 <= number <= len(layers):
+        raise UserError(f"layer {layer}: the decoder has {len(layers)} layers")
+    weights_HTS = layers[number - 1]
+    H, T, S = weights_HTS.shape
+    figure = new_figure(max(3.0, PANEL * S) * H, max(3.0, PANEL * T) + 1, dpi=80)
+    panels = figure.subplots(1, H, sharey=True, squeeze=False)[0]
+    for head, axes in enumerate(panels, start=1):
+        image = axes.imshow(weights_HTS[head - 1], vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        axes.set_title(f"head {head}")
+        axes.set_xticks(range(S), [*attention.source_tokens[:-1], "EOS"], rotation=90)
+    panels[0].set_yticks(range(T), ["BOS", *attention.target_tokens[1:]])
+    figure.colorbar(image, ax=panels, label="weight")
+    figure.suptitle(f"Attention of decoder layer {number} to the source")
+    return figure

@@ -1,0 +1,27 @@
+"""The names and shapes of Marian for our parameters."""
+
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+
+from jformer.extras.interop import marian
+from jformer.model.positions import sinusoids
+from tests.extras.interop.small import random_run
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_every_parameter_has_a_name_and_comes_back_in_its_shape(bias):
+    run = random_run(attention_bias=bias)
+    flat = flatten_dict(run.params, sep="/")
+    assert set(flat) == set(marian.leaves(run.config.model))
+    for name, array in flat.items():
+        matrix = marian.matrix_of(name, np.asarray(array))
+        assert matrix.ndim <= 2
+        np.testing.assert_array_equal(marian.array_of(name, matrix, array.shape), array)
+
+
+def test_the_order_of_the_features_turns_our_sinusoids_into_halves():
+    table_LD = np.asarray(sinusoids(np.arange(11), 14))
+    halves_LD = table_LD[:, marian.halves_order(14)]
+    np.testing.assert_array_equal(halves_LD[:, :7], table_LD[:, 0::2])
+    np.testing.assert_array_equal(halves_LD[:, 7:], table_LD[:, 1::2])

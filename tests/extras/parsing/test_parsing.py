@@ -1,0 +1,279 @@
+"""A parser from a treebank to its scores, through the commands, as Section 6.3 has it."""
+
+import json
+import random
+
+import pytest
+
+import jformer
+from jformer.data.corpora import Split
+from jformer.errors import UserError
+from jformer.extras.parsing.bracketing import bracketing
+from jformer.extras.parsing.consensus import consensus
+from jformer.extras.parsing.trees import Tree, linearise, read_trees, trees_in
+from jformer.main import main
+from jformer.results import as_test_set
+
+pytestmark = pytest.mark.process
+
+NOUNS, VERBS = ("cat", "dog", "bird", "fox"), ("sees", "hears")
+
+
+def noun_phrase(rng):
+    noun = f"(NN {rng.choice(NOUNS)})"
+    if rng.random() < 0.3:
+        return f"(NP (NP (DT a) {noun}) (PP (IN near) (NP (DT the) (NN {rng.choice(NOUNS)}))))"
+    return f"(NP-SBJ (DT the) {noun})"
+
+
+def sentence(rng):
+    phrases = noun_phrase(rng), rng.choice(VERBS), noun_phrase(rng)
+    return "( (S {} (VP (VBZ {}) {}) (. .)) )".format(*phrases)
+
+
+@pytest.fixture(scope="module")
+def treebank(tmp_path_factory):
+    folder, rng = tmp_path_factory.mktemp("treebank"), random.Random(0)
+    for split, number in (("train", 400), ("dev", 20), ("test", 20)):
+        lines = [sentence(rng) for _ in range(number)]
+        (folder / f"toy.{split}.mrg").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def flags(treebank):
+    return [
+        "--config=configs/parsing.py", f"--config.data.directory={treebank}",
+        "--config.data.vocabulary_size=300", "--config.data.max_length=60",
+        "--config.data.num_buckets=1",
+        "--config.model.d_model=32", "--config.model.num_layers=1",
+        "--config.model.num_decoder_layers=1", "--config.model.num_heads=2",
+        "--config.model.d_ff=64", "--config.train.batch_tokens=512", "--config.train.steps=40",
+        "--config.train.evaluate_every=20", "--config.train.checkpoint_every=20",
+        "--config.optimizer.warmup_steps=10", "--config.optimizer.learning_rate=0.02",
+        "--config.decode.beam_size=2",
+        "--config.decode.max_extra_length=40", "--config.decode.batch_size=8",
+        "--config.train.bleu_every=20", "--config.train.best_by=f1",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def parser(treebank, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("parser") / "run"
+    assert main(["jformer", *flags(treebank), f"--workdir={workdir}"]) == 0
+    return workdir
+
+
+def test_training_ends_with_the_bracketing_scores_of_each_test_set(parser):
+    results = json.loads((parser / "results.json").read_text())
+    assert results.keys() == {"served", "toy.test"}
+    scores = results["toy.test"]
+    assert 0 < scores["f1"] <= 100
+    assert scores["well_formed"] == 100
+    assert {"perplexity", "crossing_brackets"} <= scores.keys()
+    # The trees of this parser have numbers in place of tags.
+    assert not {"bleu", "chrf", "tag_accuracy"} & scores.keys()
+
+
+def test_f1_of_validation_chooses_the_best_checkpoint(parser, treebank):
+    rows = [json.loads(line) for line in (parser / "metrics.jsonl").read_text().splitlines()]
+    f1_at = {row["step"]: row["f1"] for row in rows if row["split"] == "validation"}
+    assert f1_at.keys() == {20, 40}
+    best = jformer.load(parser, "best")
+    gold = [*read_trees(treebank / "toy.dev.mrg")]
+    outputs = best.translate([" ".join(tree.words()) for tree in gold])
+    found = [*trees_in([text.encode() for text in outputs], "out")]
+    assert bracketing(found, gold)["f1"] == f1_at[best.step] == max(f1_at.values())
+
+
+def test_translate_writes_a_tree_of_the_words_of_each_line(parser, tmp_path):
+    lines = ["the cat sees a dog near the fox .", "unheard words 17", ""]
+    (tmp_path / "in").write_text("\n".join(lines) + "\n")
+    files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
+    assert main(["jformer", "translate", f"--workdir={parser}", *files]) == 0
+    *parsed, blank = (tmp_path / "out").read_text().split("\n")[:-1]
+    assert blank == ""
+    trees = [*trees_in([line.encode() for line in parsed], "out")]
+    assert [tree.words() for tree in trees] == [line.split() for line in lines[:-1]]
+    run = jformer.load(parser)
+    assert run.translate(lines) == [*parsed, ""]
+
+
+def test_without_the_constraint_outputs_are_repaired_and_counted(parser, treebank, capsys):
+    data = f"--data={treebank / 'toy.test.mrg'}"
+    free = "--config.decode.constraint=none"
+    assert main(["jformer", "evaluate", f"--workdir={parser}", data, free]) == 0
+    (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
+    assert 0 <= scores["well_formed"] < 100
+    found = jformer.load(parser).hypotheses(["the cat sees the dog ."] * 2, constraint="none")
+    assert found[0][0].well_formed in (True, False)
+    (tree,) = trees_in([found[0][0].text.encode()], "out")
+    assert tree.words() == ["the", "cat", "sees", "the", "dog", "."]
+
+
+def test_the_consensus_of_samples_is_one_tree_with_the_score_of_the_model(parser):
+    run, sentences = jformer.load(parser), ["the cat sees a dog .", "", "a fox hears the bird ."]
+    drawn = {"search": "sampling", "n_best": 9, "seed": 4, "temperature": 3.0}
+    samples = run.hypotheses(sentences, **drawn)
+    found = run.hypotheses(sentences, choose="mbr", details=True, **drawn)
+    assert [len(ones) for ones in found] == [1, 1, 1]
+    assert found[1][0].text == ""
+    for sentence, (one,), ones in zip(sentences[::2], found[::2], samples[::2], strict=True):
+        trees = [linear(each.text) for each in ones]
+        assert len(set(trees)) > 1
+        assert all(each.complete for each in ones)
+        assert one.well_formed
+        assert linear(one.text) == consensus(trees, sentence.split())
+        assert {target for _, target in one.alignment} <= {*range(len(one.tokens))}
+        (scored,) = run.score([sentence], [one.text])
+        assert one.log_prob == pytest.approx(scored.log_prob)
+        assert one.token_log_probs == pytest.approx(scored.token_log_probs, abs=1e-5)
+        penalty = ((5 + len(one.tokens) + 1) / 6) ** run.config.decode.length_penalty
+        assert one.score == pytest.approx(one.log_prob / penalty)
+
+
+def test_outputs_without_room_for_a_tree_have_no_consensus(parser):
+    cut = {"search": "sampling", "n_best": 3, "max_length": 4}
+    run = jformer.load(parser)
+    (samples,) = run.hypotheses(["the cat sees a dog ."], **cut)
+    ((one,),) = run.hypotheses(["the cat sees a dog ."], choose="mbr", **cut)
+    assert one == samples[0]
+    assert (one.complete, one.well_formed) == (False, False)
+
+
+def test_a_consensus_is_written_scored_and_made_by_an_ensemble(parser, treebank, tmp_path, capsys):
+    """Also of the n best of a beam, and of the words of a sentence that were read."""
+    sampling = ["--config.decode.search=sampling", "--config.decode.n_best=5"]
+    sampling += ["--config.decode.choose=mbr", f"--workdir={parser}", f"--ensemble={parser}@20"]
+    test = treebank / "toy.test.mrg"
+    assert main(["jformer", "evaluate", f"--data={test}", *sampling]) == 0
+    (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
+    lines = tmp_path / "words.txt"
+    gold = [*read_trees(test)]
+    lines.write_text("".join(" ".join(tree.words()) + "\n" for tree in gold))
+    output = tmp_path / "trees.jsonl"
+    arguments = [f"--input={lines}", f"--output={output}", "--format=jsonl", *sampling]
+    assert main(["jformer", "translate", *arguments]) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    texts = [output["text"].encode() for row in rows for output in row["outputs"]]
+    found = [*trees_in(texts, "output")]
+    assert bracketing(found, gold, with_tags=False)["f1"] == pytest.approx(scores["f1"])
+
+    long = " ".join(["the cat sees a dog ."] * 12)
+    best = {"beam_size": 2, "n_best": 2, "choose": "mbr"}
+    ((one,),) = jformer.load(parser).hypotheses([long], **best)
+    (tree,) = trees_in([one.text.encode()], "output")
+    assert (tree.words(), one.well_formed) == (long.split(), False)
+
+
+def test_a_consensus_of_an_ensemble_is_that_of_samples_of_each_run(parser, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        jformer.decoding.translate, "consensus", lambda trees, words: seen.append(trees) or trees[0]
+    )
+    drawn = {"search": "sampling", "n_best": 5, "seed": 4, "temperature": 3.0}
+    sentence = "the cat sees a dog ."
+    for ensemble in ([], [str(parser)], [f"{parser}@20"]):
+        run = jformer.load(parser, ensemble=ensemble)
+        run.translate([sentence], choose="mbr", **drawn)
+    alone, twice, other = seen
+    samples = jformer.load(parser).hypotheses([sentence], **drawn)[0]
+    assert alone == [linear(one.text) for one in samples if one.complete]
+    assert twice[: len(alone)] == other[: len(alone)] == alone
+    assert len(twice) == 2 * len(alone)
+    assert len({*twice}) > len({*alone})
+    assert {*other[len(alone) :]} != {*twice[len(alone) :]}
+
+
+def linear(tree):
+    return linearise(*trees_in([tree.encode()], "output"), tags="number")
+
+
+def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, treebank, capfd):
+    assert main(["jformer", "score", f"--workdir={parser}", f"--data={treebank}/toy.dev.mrg"]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 20
+    for tags, shown in (("number", "(S|(NP|1|2|)NP|(VP|3|"), ("keep", "(S|(NP|DT|NN|)NP|(VP|VBZ|")):
+        assert main(["jformer", "data", *flags(treebank), f"--config.data.tags={tags}"]) == 0
+        assert shown in capfd.readouterr().out
+
+
+def test_a_tree_in_penn_bracketing_has_the_score_of_the_linearised_one(parser):
+    run, words = jformer.load(parser), "the cat sees a dog ."
+    penn = "(S (NP (DT the) (NN cat)) (VP (VBZ sees) (NP (DT a) (NN dog))) (. .))"
+    linearised = "(S (NP 1 2 )NP (VP 3 (NP 4 5 )NP )VP 6 )S"
+    found, expected = run.score([words] * 2, [penn, linearised])
+    assert found == expected
+    tokens = run.attention(words, linearised).target_tokens
+    assert run.attention(words, penn).target_tokens == tokens
+
+
+def test_round_brackets_among_the_words_are_those_of_treebanks(parser):
+    run, words = jformer.load(parser), "the cat ( sees ) ."
+    ((found,),) = run.hypotheses([words])
+    (read,) = trees_in([found.text.encode()], "out")
+    assert read.words() == ["the", "cat", "-LRB-", "sees", "-RRB-", "."]
+    (scored,) = run.score([words], [found.text])
+    assert scored.log_prob == pytest.approx(found.log_prob, abs=1e-4)
+    assert len(run.attention(words, found.text).source_tokens) == len(read.words()) + 1
+
+
+def test_words_beyond_the_limit_of_a_source_are_attached_and_told(parser):
+    words = ["the"] * 70
+    ((found,),) = jformer.load(parser).hypotheses([" ".join(words)])
+    assert found.well_formed is False
+    (tree,) = trees_in([found.text.encode()], "out")
+    assert tree.words() == words
+    assert len(tree.children) == 1 + 70 - 59  # the tree of 59 words, and the others beside it
+
+
+def test_a_parser_takes_no_prefix_and_no_terms(parser):
+    run = jformer.load(parser)
+    for given in ({"prefixes": ["(S"]}, {"terms": [("cat", "Kater")]}):
+        with pytest.raises(UserError, match="prefixes and terms are for translations"):
+            run.translate(["the cat sees ."], **given)
+
+
+def test_scores_are_of_the_tags_that_tell_punctuation():
+    rows = [[Tree("S", (Tree("NN", word="a"), Tree(tag, word="b")))] for tag in ("NN", ",")]
+    one, other = (as_test_set(Split(["a b"], ["(S 1 2 )S"], trees=trees)) for trees in rows)
+    assert one.sha256 != other.sha256
+
+
+def test_a_report_has_a_column_for_f1_and_none_for_bleu(parser, tmp_path, capsys):
+    assert main(["jformer", "report", str(parser)]) == 0
+    out = capsys.readouterr().out
+    assert "toy.test F1" in out
+    assert "BLEU" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(S (NN a))\n(S (NN a)", "toy.dev.mrg:2: the tree that begins here lacks 1 ')'"),
+        ("(S a (NN b))", "toy.dev.mrg:1: (S has 'a' beside constituents"),
+    ],
+)
+def test_a_tree_that_is_none_is_one_line_before_a_run_is_made(
+    treebank, tmp_path, capsys, text, message
+):
+    for name in ("toy.train.mrg", "toy.test.mrg"):
+        (tmp_path / name).write_text((treebank / name).read_text())
+    (tmp_path / "toy.dev.mrg").write_text(text)
+    assert main(["jformer", *flags(tmp_path), f"--workdir={tmp_path / 'run'}"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_second_reference_is_refused(parser, treebank, capsys):
+    command = ["jformer", "evaluate", f"--workdir={parser}"]
+    data = f"--data={treebank}/toy.test.mrg"
+    assert main([*command, data, f"--references={treebank}/toy.test.mrg"]) == 2
+    assert "a parser is scored by one tree alone" in capsys.readouterr().err
+
+
+def test_two_parsers_are_compared_by_f1(parser, treebank, capsys):
+    command = ["jformer", "evaluate", f"--workdir={parser}", f"--data={treebank}/toy.test.mrg"]
+    assert main([*command, f"--against={parser}@20"]) == 0
+    (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
+    ours, theirs = scores["against"]["f1"]["systems"]
+    assert ours["score"] == scores["f1"] != theirs["score"]

@@ -1,0 +1,185 @@
+"""Bracketed trees: what is read, how it is linearised, and what becomes of any output."""
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jformer.errors import UserError
+from jformer.extras.parsing.trees import (
+    Tree,
+    as_target,
+    linearise,
+    open_trees,
+    read_trees,
+    tree_of,
+    trees_in,
+)
+
+FULL = "( (S (NP-SBJ-1 (DT The) (NN cat)) (VP (VBD sat) (NP=2 (-NONE- *T*))) (. .)) )"
+PLAIN = "(S (NP (DT The) (NN cat)) (VP (VBD sat)) (. .))"
+
+
+def read(text):
+    return [*map(str, trees_in(text.encode().split(b"\n"), "x.mrg"))]
+
+
+def tree(text):
+    (found,) = trees_in([text.encode()], "x.mrg")
+    return found
+
+
+@st.composite
+def trees(draw, depth=3):
+    """Trees as they are read: constituents hold something, and words have tags."""
+    label = draw(st.sampled_from(["S", "NP", "VP", "X"]))
+    parts = draw(st.lists(st.booleans(), min_size=1, max_size=3))
+    children = [
+        draw(trees(depth=depth - 1)) if deeper and depth else Tree("NN", word=draw(WORDS))
+        for deeper in parts
+    ]
+    return Tree(label, tuple(children))
+
+
+WORDS = st.sampled_from(["a", "b", "-LRB-", "1.5"])
+
+
+def test_function_tags_traces_and_the_root_are_removed_when_a_tree_is_read():
+    assert read(FULL) == [PLAIN]
+
+
+def test_an_index_after_an_equals_sign_is_removed_as_a_function_tag_is():
+    assert read("(S (NP=2 (NN a)) (NP-SBJ=3 (NN b)))") == ["(S (NP (NN a)) (NP (NN b)))"]
+
+
+def test_labels_that_begin_with_a_hyphen_are_no_function_tags():
+    assert read("(S (-X (-LRB- -LRB-) (NN a)))") == ["(S (-X (-LRB- -LRB-) (NN a)))"]
+
+
+@pytest.mark.parametrize("root", ["(ROOT {})", "(TOP {})", "({})", "(S1 {})", "{}"])
+def test_a_root_of_one_constituent_is_left_out_whatever_its_name(root):
+    assert read(root.format(PLAIN)) == [PLAIN]
+
+
+def test_a_root_of_several_or_of_a_word_becomes_top():
+    assert read("((NP (NN a)) (. .))") == ["(TOP (NP (NN a)) (. .))"]
+    assert read("(ROOT (NN a))") == read("(NN a)") == ["(TOP (NN a))"]
+
+
+def test_a_tree_may_take_many_lines_and_a_line_many_trees():
+    assert read(FULL.replace(" ", "\n") + " " + PLAIN) == [PLAIN, PLAIN]
+
+
+def test_a_tree_without_words_is_left_out():
+    assert read(f"(S (NP (-NONE- *))) {PLAIN}") == [PLAIN]
+
+
+def test_several_words_in_one_pair_of_brackets_each_have_its_tag():
+    assert read("(NP (NN Xpd TTD))") == ["(NP (NN Xpd) (NN TTD))"]
+
+
+def test_a_place_in_a_corpus_is_told_as_that_of_a_tree():
+    assert open_trees([Path("a.mrg")], "XX").places[0] == "trees of a.mrg"
+    assert open_trees([Path("a.mrg"), Path("b.mrg")], "XX").places[1] == "trees of a.mrg and 1 more"
+
+
+def test_a_compressed_file_is_read(tmp_path):
+    (tmp_path / "x.mrg.gz").write_bytes(gzip.compress(f"{FULL}\n{FULL}\n".encode()))
+    assert [*map(str, read_trees(tmp_path / "x.mrg.gz"))] == [PLAIN, PLAIN]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(S (NN a)))", r"x\.mrg:1: '\)' is outside of all brackets"),
+        ("(S (NN a))\n\n(S (NN a)\n(NN b)", r"x\.mrg:3: the tree that begins here lacks 1 '\)'"),
+        ("\nword (S (NN a))", r"x\.mrg:2: 'word' is outside of all brackets"),
+        ("(S (NP a (NN b)))", r"x\.mrg:1: \(NP has 'a' beside constituents; .* as in \(NN word\)"),
+        ("(S (NP))", r"x\.mrg:1: \(NP\) is empty"),
+        ("()", r"x\.mrg:1: \(\) is empty"),
+        ("(" * 201, r"x\.mrg:1: a tree of more than 200 levels"),
+    ],
+)
+def test_brackets_that_are_no_tree_are_named_by_file_and_line(text, message):
+    with pytest.raises(UserError, match=message):
+        read(text)
+
+
+def test_bytes_that_are_no_text_are_named_by_file_and_line():
+    with pytest.raises(UserError, match=r"x\.mrg:2: not UTF-8"):
+        list(trees_in([b"(S (NN a))", b"(S (NN \xff))"], "x.mrg"))
+
+
+def test_a_linearised_tree_has_labelled_brackets_and_a_token_for_each_word():
+    assert linearise(tree(FULL), "XX") == "(S (NP XX XX )NP (VP XX )VP XX )S"
+    assert linearise(tree(FULL), "keep") == "(S (NP DT NN )NP (VP VBD )VP . )S"
+    assert linearise(tree(FULL), "number") == "(S (NP 1 2 )NP (VP 3 )VP 4 )S"
+
+
+@given(trees())
+def test_a_linearised_tree_and_its_words_are_the_tree_again(tree):
+    assert tree_of(linearise(tree, "keep"), tree.words()) == (tree, True)
+    by_number = tree_of(linearise(tree, "number"), tree.words())
+    assert by_number == tree_of(linearise(tree, "XX"), tree.words())
+    assert by_number[1]
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("(S XX XX", "(S (XX a) (XX b))"),  # what is open is closed
+        ("(S (NP XX )S", "(TOP (S (NP (XX a))) (XX b))"),  # ... by a bracket around it, too
+        ("(S XX )NP XX )S", "(S (XX a) (XX b))"),  # nothing is open that it could close
+        ("(S (NP )NP XX XX )S", "(S (XX a) (XX b))"),  # empty
+        ("(S XX )S", "(TOP (S (XX a)) (XX b))"),  # too few words
+        ("(S XX XX XX )S", "(S (XX a) (XX b))"),  # too many
+        ("(NP XX )NP (VP XX )VP", "(TOP (NP (XX a)) (VP (XX b)))"),  # two roots
+        ("XX XX", "(TOP (XX a) (XX b))"),
+        ("", "(TOP (XX a) (XX b))"),
+        ("(S 2 1 )S", "(S (XX a) (XX b))"),  # words stand in their order
+    ],
+)
+def test_an_output_that_is_no_tree_is_repaired_and_told(output, expected):
+    tree, well_formed = tree_of(output, ["a", "b"])
+    assert (str(tree), well_formed) == (expected, False)
+
+
+def test_whatever_the_output_the_repaired_tree_has_all_words_and_no_empty_constituent():
+    rng = random.Random(0)
+    tokens = ["(S", ")S", "(NP", ")NP", "XX", "DT"]
+    told = set()
+    for _ in range(5000):
+        words = ["a", "b", "c"][: rng.randint(1, 3)]
+        output = " ".join(rng.choices(tokens, k=rng.randint(0, 9)))
+        tree, well_formed = tree_of(output, words)
+        assert tree.words() == words
+        assert read(str(tree)) == [str(tree)]  # raises for an empty one
+        assert not well_formed or linearise(tree, "keep") == output
+        told.add(well_formed)
+    assert told == {False, True}
+
+
+def test_an_output_deeper_than_trees_are_read_is_cut_there():
+    tree, well_formed = tree_of("(S " * 400 + "XX", ["a"])
+    assert not well_formed
+    assert read(str(tree)) == [str(tree)]
+
+
+def test_a_mark_of_the_byte_order_and_roots_within_roots_are_left_out():
+    assert read("\ufeff( (ROOT (S1 (NP (NN a)))) )") == ["(NP (NN a))"]
+
+
+def test_a_label_of_two_categories_stays():
+    assert read("(S (ADVP|PRT (RB up)))") == ["(S (ADVP|PRT (RB up)))"]
+
+
+def test_a_target_in_penn_bracketing_is_linearised_and_a_linearised_one_kept():
+    assert as_target("(S (NN a) (VB b))", "a b", "number") == "(S 1 2 )S"
+    assert as_target("(S 1 2 )S", "a b", "number") == "(S 1 2 )S"
+    with pytest.raises(UserError, match="lacks 1"):
+        as_target("(S (NN a)", "a", "XX")
+    with pytest.raises(UserError, match="is no tree of the words 'a b'"):
+        as_target("(S (NN a))", "a b", "XX")

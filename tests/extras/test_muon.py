@@ -1,0 +1,147 @@
+"""Muon beside its definition written out in numpy, a matrix at a time."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jformer.config import ModelConfig, OptimizerConfig
+from jformer.extras.muon import nearly_orthogonal
+from jformer.model.transformer import Transformer
+from jformer.training.optimizer import make_optimizer
+
+MODEL = ModelConfig(num_layers=2, d_model=12, d_ff=192, num_heads=3, dropout=0.0)
+MUON = OptimizerConfig(name="muon", momentum=0.8, beta1=0.7)
+
+
+def parameters(d_ff: int = MODEL.d_ff) -> dict:
+    tokens_11 = jnp.ones((1, 1), jnp.int32)
+    model = Transformer(
+        dataclasses.replace(MODEL, d_ff=d_ff), vocabulary_size=20, source_vocabulary_size=20
+    )
+    return model.init(jax.random.key(0), tokens_11, tokens_11)["params"]
+
+
+def random_like(params: dict, seed: int) -> dict:
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32), params)
+
+
+def updates_of(config: OptimizerConfig, params: dict, gradients: list[dict]) -> dict:
+    """The last update that the gradients lead to, at a learning rate of 1."""
+    optimizer = make_optimizer(config, lambda step: 1.0)
+    state = optimizer.init(params)
+    for step, gradient in enumerate(gradients):
+        updates, state = optimizer.update(gradient, state, params, step=step)
+    return updates
+
+
+def orthogonal(matrix: np.ndarray) -> np.ndarray:
+    """Three steps of the polynomial, by the singular values."""
+    u, values, v = np.linalg.svd(matrix, full_matrices=False)
+    values = values / np.sqrt((values**2).sum())
+    for _ in range(3):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return 0.2 * np.sqrt(max(matrix.shape)) * (u * values) @ v
+
+
+def blocks_of(d_ff: int) -> list[slice]:
+    size = math.gcd(d_ff, 64)
+    return [slice(begin, begin + size) for begin in range(0, d_ff, size)]
+
+
+def expected_update(layer: str, gradients: list[np.ndarray]) -> np.ndarray:
+    """Nesterov's momentum of 0.8, then each head or block of hidden units as its own matrix.
+
+    A block has 64 units, or the largest power of 2 below that divides d_ff.
+    """
+    momentum = np.zeros_like(gradients[0])
+    for gradient in gradients:
+        momentum = gradient + 0.8 * momentum
+    kernel = gradients[-1] + 0.8 * momentum
+    result = np.zeros_like(kernel)
+    match layer:
+        case "query" | "key" | "value":
+            pieces = [np.s_[:, head] for head in range(3)]
+        case "out":
+            pieces = [np.s_[head] for head in range(3)]
+        case "ffn_in":
+            pieces = [np.s_[:, block] for block in blocks_of(kernel.shape[1])]
+        case "ffn_out":
+            pieces = [np.s_[block] for block in blocks_of(kernel.shape[0])]
+    for piece in pieces:
+        result[piece] = orthogonal(kernel[piece])
+    return -result
+
+
+@pytest.mark.parametrize("d_ff", [192, 96])
+def test_each_kernel_takes_the_orthogonal_update_of_its_own_momentum_and_the_rest_adams(d_ff):
+    params = parameters(d_ff)
+    gradients = [random_like(params, seed) for seed in range(3)]
+    updates = updates_of(MUON, params, gradients)
+    by_adam = updates_of(dataclasses.replace(MUON, name="adam"), params, gradients)
+    kinds = set()
+    paths, _ = zip(*jax.tree_util.tree_leaves_with_path(updates), strict=True)
+    leaves = (jax.tree.leaves(each) for each in (updates, by_adam, *gradients))
+    for path, update, adams, *of_leaf in zip(paths, *leaves, strict=True):
+        name = [key.key for key in path]
+        if name[-1] == "kernel":
+            kinds.add(name[-2])
+            expected = expected_update(name[-2], [np.asarray(g, np.float64) for g in of_leaf])
+            np.testing.assert_allclose(update, expected, atol=2e-4, err_msg=str(name))
+        else:
+            np.testing.assert_array_equal(update, adams, err_msg=str(name))
+    assert kinds == {"query", "key", "value", "out", "ffn_in", "ffn_out"}
+
+
+def test_adam_factor_multiplies_the_updates_of_the_rest_alone():
+    params = parameters()
+    gradients = [random_like(params, 0)]
+    config = OptimizerConfig(name="muon", weight_decay=0.5)
+    decay = updates_of(config, params, [jax.tree.map(jnp.zeros_like, params)])
+    plain = jax.tree.map(jnp.subtract, updates_of(config, params, gradients), decay)
+    config = dataclasses.replace(config, adam_factor=3.0)
+    factored = jax.tree.map(jnp.subtract, updates_of(config, params, gradients), decay)
+    paths, before = zip(*jax.tree_util.tree_leaves_with_path(plain), strict=True)
+    for path, update, other in zip(paths, before, jax.tree.leaves(factored), strict=True):
+        name = [key.key for key in path]
+        factor = 1 if name[-1] == "kernel" else 3
+        np.testing.assert_allclose(other, factor * update, atol=1e-5, err_msg=str(name))
+
+
+def test_weight_decay_is_that_of_adamw():
+    params = parameters()
+    gradients = [random_like(params, 0)]
+    decays = {}
+    for name in ("adamw", "muon"):
+        config = OptimizerConfig(name=name)
+        decayed = updates_of(dataclasses.replace(config, weight_decay=0.5), params, gradients)
+        plain = updates_of(config, params, gradients)
+        decays[name] = jax.tree.map(jnp.subtract, decayed, plain)
+    jax.tree.map(
+        lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5),
+        decays["muon"],
+        decays["adamw"],
+    )
+    kernel = decays["muon"]["encoder_0"]["feed_forward"]["ffn_in"]["kernel"]
+    expected = -0.5 * params["encoder_0"]["feed_forward"]["ffn_in"]["kernel"]
+    np.testing.assert_allclose(kernel, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 24), (24, 24), (24, 8)])
+def test_directions_of_any_strength_move_alike(shape):
+    rng = np.random.default_rng(0)
+    u, _, v = np.linalg.svd(rng.normal(size=shape), full_matrices=False)
+    values = np.geomspace(1, 20, 8)
+    matrix = (u[:, :8] * values) @ v[:8]
+    result = nearly_orthogonal(jnp.asarray(matrix[None], jnp.float32))[0]
+    strengths = np.einsum("kr,kd,rd->r", u[:, :8], result, v[:8])
+    assert (strengths > 0.5).all()
+    assert (strengths < 1.3).all()
+
+
+def test_a_matrix_without_a_gradient_stays():
+    assert not np.asarray(nearly_orthogonal(jnp.zeros((1, 4, 8)))).any()

@@ -1,0 +1,196 @@
+"""Corpus statistics: their figures are those of the text and of the batches."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jformer.config import Config, DataConfig, TrainConfig
+from jformer.data.corpora import Split
+from jformer.data.pipeline import open_corpora, read_split
+from jformer.extras.stats import corpus_statistics, length_statistics, page
+from jformer.main import main
+from tests.conftest import file_flags, number_words, write_split
+
+ODD = ["1\u20282 3", "4\u200b5 6", "7\u200b8 9"]
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("look")
+    split = number_words(100, 300)
+    sources, targets = [*split.sources, "", *ODD, "1" * 60], [*split.targets, "x", *ODD, "y"]
+    for name, lines in (("a.en", sources), ("a.de", targets), ("b.en", ["1", "ß"]), ("b.de", "12")):
+        (directory / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    data = DataConfig(
+        name="files", train=str(directory / "a"), validation=str(directory / "b"),
+        vocabulary_size=300, max_length=48, cache=str(directory / "cache"),
+    )  # fmt: skip
+    corpora = open_corpora(data, 0)
+    validation = read_split(corpora["validation"], data)
+    config = Config(data=data, train=TrainConfig(batch_tokens=256))
+    return corpus_statistics(config, corpora["train"], {"validation": validation})
+
+
+def test_it_counts_what_is_trained_on_and_what_is_skipped_by_reason(facts):
+    assert facts["pairs"] == 203
+    assert facts["skipped"] == {"empty": 1, "too_long": 1}
+    assert facts["scored"] == {"validation": 2}
+    assert [Path(place).name for place in facts["decisions"]["too_long"]["first"]] == ["a.en:205"]
+
+
+def test_the_histogram_holds_every_pair(facts):
+    for numbers in facts["lengths"].values():
+        assert sum(count for _, count in numbers["histogram"]) == 203
+        assert numbers["histogram"][-1][0] == numbers["max"]
+    assert facts["lengths"]["en"]["median"] == len("1 2 3") + 1
+
+
+def test_lengths_are_summed_up_by_their_mean_and_quantiles():
+    """Of 100 texts of 1 to 100 tokens."""
+    found = length_statistics(np.random.default_rng(0).permutation(100) + 1)
+    assert {name: found[name] for name in ("mean", "median", "p95", "max")} == {
+        "mean": 50.5, "median": 50, "p95": 95, "max": 100,
+    }  # fmt: skip
+
+
+def test_odd_characters_are_named_with_their_first_place(facts):
+    odd = facts["odd_characters"]
+    assert list(odd) == ["U+200B", "U+2028"]  # the most frequent first
+    assert (odd["U+200B"]["count"], odd["U+200B"]["kind"]) == (4, "zero width space")
+    assert Path(odd["U+2028"]["first"]).name == "a.en:202"
+
+
+def test_coverage_tells_entries_used_and_tokens_that_training_lacks(facts):
+    vocabulary = facts["vocabulary"]
+    assert vocabulary["source"]["used"] < vocabulary["target"]["used"]  # digits against words
+    assert 0 < vocabulary["source"]["used"] < vocabulary["source"]["entries"] <= 300
+    assert vocabulary["validation"]["unseen_source_tokens"] == 2  # the two bytes of an ß
+    assert vocabulary["validation"]["unseen_target_tokens"] == 0
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_a_joint_vocabulary_has_seen_what_either_side_has(tmp_path, capsys, joint):
+    write_split(tmp_path / "train", number_words(100, 110))
+    write_split(tmp_path / "scored", Split(["one"], ["1"]))  # the other way round
+    flags = [
+        f"--config.data.train={tmp_path / 'train'}", "--config.data.vocabulary_size=300",
+        f"--config.data.validation={tmp_path / 'scored'}", f"--config.data.cache={tmp_path}",
+        f"--config.data.joint_vocabulary={joint}", "--config.model.tying=output",
+    ]  # fmt: skip
+    assert main(["jformer", "data", "--config=configs/tiny.py:files", "--format=json", *flags]) == 0
+    facts = json.loads(capsys.readouterr().out)["vocabulary"]["validation"]
+    for side in ("source", "target"):
+        assert (facts[f"unseen_{side}_tokens"] == 0) == joint
+
+
+@pytest.mark.parametrize(("normalization", "changed"), [("none", 0), ("nfkc", 2)])
+def test_texts_that_their_tokens_do_not_stand_for_are_counted(
+    tmp_path, capsys, normalization, changed
+):
+    write_split(tmp_path / "train", number_words(100, 110))
+    write_split(tmp_path / "scored", Split(["①", "1", "②"], ["one", "one", "two"]))
+    flags = [
+        f"--config.data.train={tmp_path / 'train'}", "--config.data.vocabulary_size=300",
+        f"--config.data.validation={tmp_path / 'scored'}",
+        f"--config.data.normalization={normalization}", f"--config.data.cache={tmp_path}",
+    ]  # fmt: skip
+    assert main(["jformer", "data", "--config=configs/tiny.py:files", "--format=json", *flags]) == 0
+    facts = json.loads(capsys.readouterr().out)["vocabulary"]["validation"]
+    assert (facts["source_texts_changed"], facts["target_texts_changed"]) == (changed, 0)
+
+
+def test_padding_is_told_for_both_batchings(facts):
+    assert 0 < facts["token_utilization"]["buckets"] < 1
+    assert 0 < facts["token_utilization"]["packed"] < 1
+    assert len(facts["batchings"]["packed"]["shapes"]) == 1
+    assert facts["batchings"]["buckets"]["batches"] > facts["batchings"]["packed"]["batches"]
+
+
+@pytest.mark.parametrize("multiple", [3, 4])
+def test_the_lengths_of_shapes_are_multiples_of_the_key(corpus_directory, capsys, multiple):
+    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(corpus_directory)]
+    arguments += ["--config.data.vocabulary_size=300", "--format=json"]
+    assert main([*arguments, f"--config.data.length_multiple={multiple}"]) == 0
+    lengths = np.array(json.loads(capsys.readouterr().out)["batchings"]["buckets"]["shapes"])[:, 1:]
+    assert np.all(lengths % multiple == 0)
+    assert np.any(lengths % (7 - multiple))
+
+
+def test_examples_are_the_pieces_of_the_text(facts):
+    assert len(facts["examples"]) == 10
+    source, target = facts["examples"][0]
+    assert "".join(source) == "1 0 0</s>"
+    assert "".join(target) == "one zero zero</s>"
+
+
+def test_the_page_shows_it_all(facts):
+    text = page(facts)
+    for part in (
+        "203 pairs an epoch",
+        "zero width space",
+        "buckets: ",
+        "packed: ",
+        "1| |0| |0|</s>",
+    ):
+        assert part in text
+    assert len(text.splitlines()) < 100
+
+
+def test_the_command_prints_a_page_or_one_object(corpus_directory, capsys):
+    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(corpus_directory)]
+    arguments.append("--config.data.vocabulary_size=300")
+    assert main([*arguments, "--format=json"]) == 0
+    assert json.loads(capsys.readouterr().out)["pairs"] == 300
+    assert main(arguments) == 0
+    assert "300 pairs an epoch of training" in capsys.readouterr().out
+
+
+def test_suspicious_pairs_and_test_sentences_in_the_training_text_are_counted(tmp_path, capsys):
+    known = number_words(100, 110)
+    odd = [
+        ("1 0 0", "one zero zero"),
+        (" 1 0 1 ", "one zero one"),
+        ("17", "17"),
+        ("1", "nine " * 40),
+    ]
+    train = Split(
+        *map(list, zip(*zip(known.sources, known.targets, strict=True), *odd, strict=True))
+    )
+    write_split(tmp_path / "train", train)
+    write_split(tmp_path / "validation", number_words(108, 112))
+    write_split(tmp_path / "test", Split(["9 9", "1 0 0 "], ["nine nine", "another"]))
+    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(tmp_path)]
+    arguments += ["--config.data.vocabulary_size=300", f"--config.data.cache={tmp_path}"]
+    assert main([*arguments, "--format=json"]) == 0
+    facts = json.loads(capsys.readouterr().out.replace(f"{tmp_path}/", ""))
+    assert facts["suspicious"] == {
+        "duplicate": {"count": 2, "first": ["train.en:11", "train.en:12"]},
+        "source_is_target": {"count": 1, "first": ["train.en:13"]},
+        "length_ratio": {"count": 1, "first": ["train.en:14"]},
+    }
+    assert facts["in_training"] == {
+        "validation": {"count": 2, "first": ["validation.en:1", "validation.en:2"]},
+        "test": {"count": 1, "first": ["test.en:2"]},
+    }
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
+    for entry in (*facts["suspicious"].values(), *facts["in_training"].values()):
+        (line,) = [line for line in lines if f"({', '.join(entry['first'])})" in line]
+        assert line.startswith(f"{entry['count']} ")
+
+
+@pytest.mark.parametrize(("steps", "warned"), [(50, False), (51, True)])
+def test_more_than_50_epochs_are_a_warning(tmp_path, capsys, steps, warned):
+    write_split(tmp_path / "train", number_words(100, 101))  # a batch
+    write_split(tmp_path / "validation", number_words(400, 401))
+    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(tmp_path)[:2]]
+    arguments += ["--config.data.vocabulary_size=300", f"--config.data.cache={tmp_path}"]
+    arguments += [f"--config.train.steps={steps}", "--config.data.test="]
+    assert main([*arguments, "--format=json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["epochs"] == steps
+    assert ["config.train.steps" in warning for warning in facts["warnings"]] == [True] * warned
+    assert main(arguments) == 0
+    assert ("config.train.steps" in capsys.readouterr().out) == warned

@@ -1,0 +1,199 @@
+"""Devices by name, and the account of a program that was compiled for one of them."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import jax
+import pytest
+
+import jformer
+from jformer.errors import UserError
+from jformer.extras import targets, traffic
+from jformer.training.restore import make_model, parameter_shapes
+
+KEYS = {
+    "data.batching": "packed", "data.vocabulary_size": 1000, "model.num_layers": 1,
+    "model.dtype": "bfloat16",
+}  # fmt: skip
+COMPILED = """
+import sys, jformer
+from jformer.extras import targets
+keys = {"data.batching": "packed", "data.vocabulary_size": 1000, "model.num_layers": 1}
+config = jformer.get_config("base", **keys)
+for name in sys.argv[1:]:
+    cost = targets.compile_step(config, targets.parse_target(name), 4096, 256)
+    assert 1e6 < cost.arguments < 1e9 and 1e6 < cost.temporaries < 1e10, cost
+    assert 0.05 < 1e3 * cost.compute_seconds < 20, cost
+    print(name, sorted(cost.collectives))
+"""
+
+
+def test_a_name_is_a_device_and_a_number_of_chips():
+    target = targets.parse_target("v5e-8")
+    assert (target.device.kind, target.chips) == ("TPU v5e", 8)
+    assert target.device.speed == 197e12
+    assert targets.parse_target("h100").chips == 1
+    assert targets.parse_target("h100-64").chips == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("h10", "h100"), ("v5e-3", "1, 4, 8"), ("h100-", "h100-8"), ("h100-x", "-8")]
+)
+def test_another_name_is_an_error_with_a_hint(name, hint):
+    with pytest.raises(UserError, match=name) as raised:
+        targets.parse_target(name)
+    assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize("name", list(targets.DEVICES))
+def test_the_train_step_is_lowered_for_each_device(name):
+    """With the kernels that it has: of cuDNN by default on Hopper."""
+    target = targets.parse_target(name)
+    with targets.compiling(target):
+        config = jformer.get_config("base", **KEYS)
+        lowered = targets.lower_step(config, jax.devices()[:1], 512, 256, target.device.platform)
+    program = lowered.as_text()
+    assert ("__cudnn$fmha" in program) == (name in ("h100", "h200"))
+    assert "tensor<1000x512xbf16>" in program  # the compute dtype of an accelerator
+    assert "stablehlo.case" not in program  # a GPU would wait until the host has read a condition
+    # The state is updated in place, and all keys of dropout come from one of JAX's.
+    parameters = len(jax.tree.leaves(parameter_shapes(make_model(config, 1000))))
+    assert program.count("tf.aliasing_output") == 2 + 3 * parameters
+    assert program.count("call @_threefry_fold_in") == 1
+
+
+def test_rows_of_an_odd_length_are_lowered_for_the_kernel_of_cudnn():
+    target = targets.parse_target("h100")
+    with targets.compiling(target):
+        config = jformer.get_config("base", **KEYS)
+        program = targets.lower_step(config, jax.devices()[:1], 510, 255, "gpu").as_text()
+    assert "__cudnn$fmha" in program
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("plugin", "names"),
+    [("jax_cuda13_plugin", ["h100", "h200-8", "a100"]), ("libtpu", ["v5e", "v5e-4"])],
+)
+def test_the_train_step_compiles_for_devices_that_are_not_here(plugin, names):
+    if importlib.util.find_spec(plugin) is None:
+        pytest.skip(f"needs {plugin}")
+    command = [sys.executable, "-c", COMPILED, *names]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "False"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "all-reduce" in done.stdout
+
+
+@pytest.mark.process
+@pytest.mark.skipif(
+    importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs jax_cuda13_plugin"
+)
+def test_the_step_of_base_is_as_fast_as_docs_accelerators_says():
+    code = """
+import jformer
+from jformer.extras import targets
+keys = {"data.batching": "packed", "data.vocabulary_size": 37000}
+config, target = jformer.get_config("base", **keys), targets.parse_target("h100")
+cost = targets.compile_step(config, target, 49152, 256)
+assert cost.compute_seconds < 0.042 and cost.bytes < 112e9 and cost.temporaries < 14e9, cost
+"""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "False"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is not None, reason="the plugin is installed"
+)
+def test_a_missing_plugin_is_one_line_that_names_it():
+    with pytest.raises(UserError, match=r"jax\[tpu\]"):
+        targets.described_devices(targets.parse_target("v5e"))
+
+
+PROGRAM = """
+HloModule jit_f
+
+%fused (p0: f32[16,8], p1: s32[]) -> f32[2,8] {
+  %p0 = f32[16,8]{1,0} parameter(0)
+  %same = f32[16,8]{1,0} bitcast(%p0)
+  %p1 = s32[] parameter(1)
+  ROOT %slice = f32[2,8]{1,0} dynamic-slice(%same, %p1, %p1), dynamic_slice_sizes={2,8}
+}
+
+%body (state: (s32[], f32[4,8])) -> (s32[], f32[4,8]) {
+  %state = (s32[], f32[4,8]) parameter(0)
+  %values = f32[4,8]{1,0} get-tuple-element(%state), index=1
+  %sum = f32[4,8]{1,0} all-reduce(%values), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+  ROOT %next = (s32[], f32[4,8]) tuple(%state, %sum)
+}
+
+%condition (state.1: (s32[], f32[4,8])) -> pred[] {
+  %state.1 = (s32[], f32[4,8]) parameter(0)
+  %three = s32[] constant(3)
+  %number = s32[] get-tuple-element(%state.1), index=0
+  ROOT %less = pred[] compare(%number, %three), direction=LT
+}
+
+ENTRY %main (x: bf16[4,32], w: bf16[32,8], table: f32[16,8], n: s32[]) -> f32[4,8] {
+  %x = bf16[4,32]{1,0} parameter(0)
+  %w = bf16[32,8]{1,0} parameter(1)
+  %table = f32[16,8]{1,0} parameter(2)
+  %n = s32[] parameter(3)
+  %product = (f32[4,8]{1,0}, s8[1000]{0}) custom-call(%x, %w), custom_call_target="__cublas$lt$matmul", metadata={op_name="jit(f)/dot"}, backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
+  %rows = f32[2,8]{1,0} fusion(%table, %n), kind=kLoop, calls=%fused
+  %start = (s32[], f32[4,8]) tuple(%n, %product#0)
+  %loop = (s32[], f32[4,8]) while(%start), condition=%condition, body=%body
+  ROOT %result = f32[4,8]{1,0} add(%product#0, %product#0)
+}
+"""  # noqa: E501
+
+
+def test_kernels_count_products_slices_and_the_runs_of_loops():
+    kernels = {each.instruction: each for each in traffic.kernels(PROGRAM)}
+    assert set(kernels) == {"product", "rows", "sum", "result"}
+    product = kernels["product"]
+    assert product.name == "jit(f)/dot"
+    assert product.flops == 2 * 4 * 32 * 8
+    assert product.bytes == 2 * 4 * 32 + 2 * 32 * 8 + 4 * 4 * 8  # without the workspace
+    assert kernels["rows"].bytes == 2 * 4 * 2 * 8 + 4  # of the table only the slice
+    assert (kernels["sum"].runs, kernels["sum"].bytes) == (3, 3 * 2 * 4 * 4 * 8)
+    assert kernels["result"].bytes == 3 * 4 * 4 * 8
+    assert product.seconds(bandwidth=1.0, speed=1e9) == product.bytes
+    assert product.seconds(bandwidth=1e9, speed=1.0) == product.flops
+
+
+def test_collectives_are_counted_by_kind_with_the_runs_of_loops():
+    moved = 3 * 4 * 4 * 8
+    assert traffic.collectives(PROGRAM) == {"all-reduce": traffic.Collective(3, moved, 1.5 * moved)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("all-reduce", "f32[8]"),
+        ("all-reduce", "((f32[8]), f32[8])"),
+        ("all-gather", "(f32[4], f32[8])"),
+        ("collective-permute", "(f32[8], f32[8], u32[], u32[])"),
+    ],
+)
+def test_the_start_of_a_collective_counts_its_result_alone(kind, shape):
+    line = f"  %x = {shape} {kind}-start(%y), channel_id=1, replica_groups={{{{0,1}}}}"
+    program = f"ENTRY %main (y: f32[8]) -> f32[8] {{\n{line}\n}}"
+    assert traffic.collectives(program)[kind].bytes == 32
+
+
+@pytest.mark.parametrize(
+    ("groups", "devices"),
+    [
+        ("{{0,1},{2,3}}", 2),
+        ("[2,4]<=[8]", 4),
+        ("[4,2]<=[2,4]T(1,0)", 2),
+        ("mesh['axis_0'=2,'axis_1'=4] {'axis_1'}", 4),
+        ("mesh['axis_0'=2,'axis_1'=4] {'axis_0', 'axis_1'}", 8),
+    ],
+)
+def test_the_devices_of_a_collective_are_read_in_each_notation(groups, devices):
+    text = f"%x = f32[4] all-gather(%y), channel_id=1, replica_groups={groups}, dimensions={{0}}"
+    assert traffic.group_size(text) == devices

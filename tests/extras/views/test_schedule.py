@@ -1,0 +1,109 @@
+"""The picture of a schedule: what it shows, and the file that it is written to."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+
+from configs import base
+from jformer.config import Config, OptimizerConfig, TrainConfig, freeze
+from jformer.extras.views.schedule import draw_schedule
+from jformer.main import main
+from jformer.training.optimizer import learning_rate
+
+LINEAR = Config(
+    name="straight",
+    train=TrainConfig(steps=70),
+    optimizer=OptimizerConfig(schedule="linear", warmup_steps=13, end_learning_rate=1e-4),
+)
+
+
+@pytest.fixture
+def _matplotlib():
+    pytest.importorskip("matplotlib", reason="needs the extra plot")
+
+
+def lines(config: Config):
+    """The learning rate, then the mark of the warm-up's end where there is one, as drawn."""
+    (axes,) = draw_schedule(config).axes
+    return [line.get_xydata() for line in axes.lines]
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_line_is_the_learning_rate_of_every_step():
+    expected = [(n, float(learning_rate(LINEAR)(n - 1))) for n in range(1, 71)]
+    np.testing.assert_allclose(lines(LINEAR)[0], expected, rtol=1e-6)  # float32
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_line_of_a_long_run_has_its_ends_and_its_peak():
+    config = freeze(base.get_config())
+    config = dataclasses.replace(config, train=TrainConfig(steps=1_000_003))
+    step_nums, rates = lines(config)[0].T
+    peak = config.optimizer.warmup_steps
+    assert len(step_nums) < 2002
+    assert {1, peak, 1_000_003} <= {*step_nums}
+    assert step_nums[np.argmax(rates)] == peak
+    for number, rate in zip(step_nums[::97], rates[::97], strict=True):
+        expected = float(learning_rate(config)(int(number) - 1))
+        assert rate == pytest.approx(expected, rel=1e-6)  # float32
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_end_of_warm_up_is_marked_where_the_run_gets_there():
+    assert [x for x, _ in lines(LINEAR)[1]] == [13, 13]
+    assert len(lines(dataclasses.replace(LINEAR, train=TrainConfig(steps=12)))) == 1
+
+
+@pytest.mark.usefixtures("_matplotlib")
+def test_the_title_and_the_axes_say_what_is_drawn():
+    (axes,) = draw_schedule(LINEAR).axes
+    assert axes.get_title() == "straight: linear"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "learning rate")
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "learning rate",
+        "end of warm-up: 0.0005 at step 13",
+    ]
+
+
+def summary(*arguments) -> int:
+    small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
+    return main(["jformer", "summary", "--config=configs/tiny.py", *small, *arguments])
+
+
+@pytest.mark.usefixtures("_matplotlib")
+@pytest.mark.parametrize(
+    ("name", "start"), [("rate.png", b"\x89PNG\r\n\x1a\n"), ("rate.svg", b"<?xml")]
+)
+def test_summary_writes_a_picture_of_the_kind_that_its_name_says(tmp_path, capsys, name, start):
+    assert summary(f"--plot={tmp_path / name}") == 0
+    content = (tmp_path / name).read_bytes()
+    assert content.startswith(start)
+    assert (b"<svg" in content) == name.endswith("svg")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("train step:")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rate.pdf", "a picture's name must end in .png or .svg"),
+        ("rate", "a picture's name must end in .png or .svg"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(
+    tmp_path, capsys, name, message
+):
+    assert summary(f"--plot={tmp_path / name}") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"jformer: --plot={tmp_path / name}: {message}\n"
+
+
+def test_without_matplotlib_it_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if it were not there
+    assert summary(f"--plot={tmp_path / 'rate.png'}") == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert "a picture needs packages: pip install matplotlib" in captured.err
