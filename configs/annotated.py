@@ -28,7 +28,7 @@ def get_config(dataset="multi30k"):
     config.model.attention_dropout = 0.1
     config.model.activation_dropout = 0.1
     config.model.initializer = "xavier"
-    config.train.smoothing_over = "others_but_padding"
+    config.train.loss = "cross_entropy(smoothing_over='others_but_padding')"
     config.train.batch_tokens = 320 * 72  # they pad every text to 72 tokens
     config.train.steps = 725  # eight epochs
     config.train.log_every = 25
@@ -36,6 +36,6 @@ def get_config(dataset="multi30k"):
     config.train.checkpoint_every = 91
     config.train.average_checkpoints = 1
     config.optimizer.warmup_steps = 300
-    config.optimizer.learning_rate_factor = 10**-0.5
+    config.optimizer.schedule = f"equation_3(factor={10**-0.5})"
     config.decode.beam_size = 1
     return config

@@ -21,5 +21,5 @@ def get_config(dataset="phrases"):
         config.train.checkpoint_every = 100
         config.train.average_checkpoints = 3
         config.optimizer.warmup_steps = 400
-        config.optimizer.learning_rate_factor = 0.15
+        config.optimizer.schedule = "equation_3(factor=0.15)"
     return config

@@ -24,7 +24,7 @@ def get_config(dataset="iwslt17"):
     config.model.attention_bias = True
     config.model.out_projection = False
     config.model.zero_padding = True
-    config.model.norm_epsilon = 1e-8
+    config.model.norm = "layer_norm(epsilon=1e-8)"
     config.model.dropout = 0.3
     config.model.residual_dropout = False
     config.model.attention_dropout = 0.3
@@ -34,8 +34,7 @@ def get_config(dataset="iwslt17"):
     config.train.average_checkpoints = 1
     config.optimizer.schedule = "inverse_sqrt"
     config.optimizer.learning_rate = 3e-4
-    config.optimizer.beta2 = 0.999
-    config.optimizer.epsilon = 1e-8
+    config.optimizer.name = "adam(beta2=0.999, epsilon=1e-8)"
     config.decode.beam_size = 1
     config.decode.max_length = 100
     return config

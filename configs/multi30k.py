@@ -29,7 +29,7 @@ def get_config(dataset="multi30k"):
     config.model.d_ff = 512
     config.model.dropout = 0.2
     if dataset == "multi30k":
-        config.data.normalization = "lower"
+        config.data.tokenizer = "byte_bpe(normalization='lower')"
     config.data.vocabulary_size = 5800
     config.data.num_buckets = 8
     config.train.r_drop_alpha = 1.5
@@ -38,8 +38,7 @@ def get_config(dataset="multi30k"):
     config.train.evaluate_every = 1000
     config.train.checkpoint_every = 500
     config.train.average_checkpoints = 10
-    config.optimizer.name = "adamw"
-    config.optimizer.weight_decay = 0.15
+    config.optimizer.name = "adamw(weight_decay=0.15)"
     config.optimizer.schedule = "cosine"
     config.optimizer.learning_rate = 0.002
     config.optimizer.warmup_steps = 1500

@@ -30,10 +30,10 @@ def get_config(size="small"):
         config.model.num_heads = 16
         config.decode.beam_size = 21
         return config
-    config.data.tags = "number"
+    config.data.name = "parsing(tags='number')"
     config.data.tokenizer = "word_classes"
     config.data.vocabulary_size = 7000
-    config.data.word_dropout = 0.15
+    config.data.augment = "word_dropout(p=0.15)"
     config.model.num_layers = 6
     config.model.num_decoder_layers = 4
     config.model.norm_position = "pre"

@@ -23,5 +23,5 @@ def get_config(dataset="multi30k"):
     config.train.average_checkpoints = 1
     config.train.scored = "validation"
     config.optimizer.warmup_steps = 500
-    config.optimizer.learning_rate_factor = 0.7
+    config.optimizer.schedule = "equation_3(factor=0.7)"
     return config

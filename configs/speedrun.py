@@ -22,8 +22,7 @@ def get_config(dataset="multi30k"):
     config.model.d_model = 128
     config.model.d_ff = 256
     config.model.num_heads = 4
-    config.model.positions = "rotary"
-    config.model.rotary_cross_attention = True
+    config.model.positions = "rotary(cross_attention=True)"
     config.model.dropout = 0.0
     config.data.vocabulary_size = 4000
     config.data.batching = "packed"
@@ -33,12 +32,10 @@ def get_config(dataset="multi30k"):
     config.train.evaluate_every = 880
     config.train.checkpoint_every = 210
     config.train.average_checkpoints = 1
-    config.optimizer.name = "muon"
-    config.optimizer.weight_decay = 0.3
+    config.optimizer.name = "muon(weight_decay=0.3, adam_factor=2.0)"
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 0.01
     config.optimizer.warmup_steps = 100
-    config.optimizer.adam_factor = 2.0
     config.decode.beam_size = 8
     config.decode.length_penalty = 1.0
     return config

@@ -28,8 +28,7 @@ def get_config(dataset="tatoeba"):
     config.train.evaluate_every = 1000
     config.train.checkpoint_every = 500
     config.train.average_checkpoints = 1
-    config.optimizer.name = "muon"
-    config.optimizer.weight_decay = 0.3
+    config.optimizer.name = "muon(weight_decay=0.3)"
     config.optimizer.schedule = "linear"
     config.optimizer.learning_rate = 0.0025
     config.optimizer.warmup_steps = 600

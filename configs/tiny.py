@@ -32,5 +32,5 @@ def get_config(dataset="phrases"):
         config.train.evaluate_every = 1000
         config.train.checkpoint_every = 100
         config.optimizer.warmup_steps = 500
-        config.optimizer.learning_rate_factor = 0.7
+        config.optimizer.schedule = "equation_3(factor=0.7)"
     return config

@@ -10,7 +10,7 @@ from typing import Any
 from flax.traverse_util import unflatten_dict
 
 from jformer.command_line import config_from
-from jformer.config import Config
+from jformer.config import Config, check_components, component_files
 from jformer.console import say
 from jformer.data.pipeline import given_data
 from jformer.errors import Stopped, UserError, check_type
@@ -46,7 +46,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     config = replaced(Config(), config_from(str(name)).to_dict())
     config = replaced(config, unflatten_dict(keys, sep="."))
     config.check()
-    config.check_own_parts()
+    check_components(config)
     return config
 
 
@@ -90,14 +90,14 @@ def train(
         data = given_data([*pairs], [*validation])
         config = replaced(config, {"data": {"name": "given"}})
     config.check()
-    config.check_own_parts()
+    check_components(config)
     workdir = Path(local_paths("workdir", str(workdir or default_workdir(config))))
     check_same_config(config, workdir)
     if is_complete(config, workdir):
         if data:
             corpora, splits = data
             check_same_text(text_hashes(config, corpora, splits["validation"]), workdir)
-        run = load(workdir, plugins=config.plugin_files)
+        run = load(workdir, plugins=component_files(config))
         say(describe_complete(config, run.step, workdir))
         return run
     try:
@@ -107,4 +107,4 @@ def train(
         if stopped.number == signal.SIGINT:
             raise KeyboardInterrupt(state) from stopped
         raise Stopped(stopped.number, state) from stopped
-    return load(workdir, plugins=config.plugin_files)
+    return load(workdir, plugins=component_files(config))

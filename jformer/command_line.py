@@ -19,10 +19,10 @@ from typing import Any
 from absl import flags
 from ml_collections import config_dict, config_flags
 
+from jformer.components import naming_failures_in
 from jformer.config import Config, freeze
 from jformer.errors import RunError, Stopped, UserError
 from jformer.output import drop_output, open_standard_error
-from jformer.plugins import naming_failures_in
 from jformer.rundir import config_to_open
 from jformer.schema import (
     LARGEST,

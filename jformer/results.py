@@ -1,30 +1,25 @@
 """Scoring of a run on test sets; the scores are kept in results.json."""
 
 import dataclasses
-import hashlib
-import json
 import logging
 import time
-from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from jformer import rundir
+from jformer.components import find
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, existing, read_text, texts
-from jformer.data.pipeline import open_corpora, open_pairs, read_split
+from jformer.data.pipeline import open_corpora, read_split
 from jformer.errors import UserError
-from jformer.evaluation.compare import compare
 from jformer.evaluation.named_sets import open_test_set
-from jformer.evaluation.scores import METRICS, REPORTED, by_length, check_tokenizer, score
-from jformer.extras.parsing.bracketing import bracketing, compare_trees
-from jformer.extras.parsing.trees import Tree, trees_in
-from jformer.plugins import plugin_hashes
-from jformer.run import Run, Translation
+from jformer.evaluation.scorer import TestSet
+from jformer.evaluation.scores import METRICS, REPORTED, check_tokenizer
+from jformer.run import Run
 from jformer.training.loss import perplexity
-from jformer.training.provenance import versions
+from jformer.training.provenance import component_hashes, versions
 
 log = logging.getLogger(__name__)
 
@@ -33,30 +28,14 @@ EXAMPLES_SHOWN = 5
 SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 
 
-@dataclasses.dataclass(frozen=True)
-class TestSet:
-    """Sources, and one list of references per translator; for a parser the trees, too."""
-
-    sources: Sequence[str]
-    references: Sequence[Sequence[str]]
-    trees: Sequence[Tree] = ()
-
-    @property
-    def sha256(self) -> str:
-        """Hash all lines; stored scores are valid for the same text only."""
-        lines = [[*self.sources], *([*stream] for stream in self.references)]
-        lines += [[*map(str, self.trees)]] if self.trees else []  # their tags tell punctuation
-        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
-
-
 def own_test_sets(config: Config) -> dict[str, TestSet]:
     """Return the validation and test splits of the config that a run was trained with."""
-    corpora = open_corpora(config.data, config.seed, False, config.plugins)
+    corpora = open_corpora(config, with_train=False)
     return {name: as_test_set(read_split(files, config.data)) for name, files in corpora.items()}
 
 
 def as_test_set(split: Split) -> TestSet:
-    return TestSet(split.sources, [split.targets], split.trees)
+    return TestSet(split.sources, [split.targets], split.gold)
 
 
 def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
@@ -68,9 +47,10 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
     if name.startswith(SACREBLEU):
         found = TestSet(*open_test_set(name.removeprefix(SACREBLEU), source, target))
     else:
-        found = as_test_set(read_split([open_pairs(name, config.data)], config.data))
-    if more_references and found.trees:
-        raise UserError(f"--references={more_references}: a parser is scored by one tree alone")
+        scorer = find("config.data.scorer", "scorer", config.data.scorer)
+        found = as_test_set(read_split([scorer.open_pairs(name, config)], config.data))
+    if more_references and found.gold:
+        raise UserError(f"--references={more_references}: requires a test set of translations")
     references = [*found.references]
     for path in filter(None, more_references.split(",")):
         stream = read_text(texts(existing(Path(path))), path, config.data.bad_lines)
@@ -80,7 +60,7 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
                 f"must be a reference for the same line"
             )
         references.append(stream)
-    return TestSet(found.sources, references, found.trees)
+    return TestSet(found.sources, references, found.gold)
 
 
 def score_test_set(
@@ -94,40 +74,16 @@ def score_test_set(
     found = [best[0] for best in run.hypotheses(test.sources)]
     outputs = [one.text for one in found]
     seconds = time.monotonic() - began
-    if test.trees:
-        scores = parsing_scores(found, test, run.config)
-    else:
-        language, tokenizer = run.config.data.target_language, run.bleu_tokenizer
-        scores = score(outputs, test.references, language, tokenizer)
-        scores["by_length"] = by_length(test.sources, outputs, test.references, tokenizer)
+    well_formed, facts = [one.well_formed for one in found], (run.config, run.bleu_tokenizer)
+    scores = run.scorer.scores(outputs, well_formed, test, *facts)
     scores |= perplexity_of(run, test)
     if against is not None:
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
-        if test.trees:
-            trees = as_trees(outputs), as_trees(others)
-            scores["against"] = compare_trees(*trees, test.trees, names)
-        else:
-            scores["against"] = compare(
-                outputs, others, test.references, names, language, tokenizer
-            )
-    scores |= {"seconds": round(seconds, 1), "versions": versions(run.config.plugins)}
+        scores["against"] = run.scorer.compare(outputs, others, test, names, *facts)
+    scores |= {"seconds": round(seconds, 1), "versions": versions(run.config)}
     scores |= identity(run, test)
     return scores, outputs
-
-
-def parsing_scores(found: Sequence[Translation], test: TestSet, config: Config) -> dict[str, Any]:
-    """Return the bracketing scores of trees, and how many outputs were trees without repair."""
-    trees = as_trees([one.text for one in found])
-    well_formed = sum(one.well_formed is True for one in found)
-    return {
-        **bracketing(trees, test.trees, with_tags=config.data.tags == "keep"),
-        "well_formed": 100 * well_formed / len(found),
-    }
-
-
-def as_trees(outputs: Sequence[str]) -> list[Tree]:
-    return [*trees_in((text.encode() for text in outputs), "outputs")]
 
 
 def score_all(
@@ -140,11 +96,12 @@ def score_all(
         number = len(test.sources)
         say(f"\nscoring {name}: {number:,} pairs with {run.parameters_served} ...")
         scores[name], outputs = score_test_set(run, test, against)
-        main = "f1" if test.trees else "bleu"
-        say(f"{name}: {number:,} pairs, {METRICS[main].short} {scores[name][main]:.2f}")
+        main = run.scorer.main
+        label = METRICS[main].short if main in METRICS else main
+        say(f"{name}: {number:,} pairs, {label} {scores[name][main]:.2f}")
         for i in range(0, number, -(-number // EXAMPLES_SHOWN)):
             say(f"  source     {test.sources[i]}")
-            say(f"  reference  {test.trees[i] if test.trees else test.references[0][i]}")
+            say(f"  reference  {test.gold[i] if test.gold else test.references[0][i]}")
             say(f"  output     {outputs[i]}")
         keep_scores(run, name, scores[name])
     return scores
@@ -184,7 +141,7 @@ def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
         found["pairs_without_perplexity"] = left_out
         log.warning(
             f"{left_out:,} of {len(fits):,} pairs beyond the tokens of "
-            f"config.model.max_positions, left out of the perplexity"
+            f"config.model.positions, left out of the perplexity"
         )
     if sources:
         scored = run.score(sources, targets)
@@ -196,12 +153,11 @@ def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
 def made_by(run: Run) -> dict[str, Any]:
     """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
-    del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
-        del decode["batch_size"], decode["threads"]  # only bfloat16 rounds by the shapes
-    plugins = plugin_hashes(run.config.plugins)
+        del decode["batch_size"]  # only bfloat16 rounds by the shapes
+    hashes = component_hashes(run.config)
     return {
-        **({"plugins": plugins} if plugins else {}),
+        **({"components": hashes} if hashes else {}),
         "step": run.step,
         "steps": [*run.steps],
         "checkpoint": run.checkpoint,

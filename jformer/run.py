@@ -16,18 +16,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from jformer.components import find, name_of
 from jformer.data.corpora import Report
 from jformer.data.sentences import join_texts
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.alignment import align, words_of
 from jformer.decoding.attention import Attention, attention_of
 from jformer.decoding.decoder import Decoder
-from jformer.decoding.scoring import Forced, Pair, most_positions, score_pairs
+from jformer.decoding.scoring import Forced, Pair, max_positions, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses
 from jformer.errors import UserError, check_strings, check_type
-from jformer.evaluation.scores import check_tokenizer
+from jformer.evaluation.scorer import Translations
 from jformer.extras.lexicon import check_terms
-from jformer.extras.parsing.trees import as_target, escaped, tree_of
 from jformer.schema import local_paths, replaced
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
@@ -37,14 +37,14 @@ from jformer.training.restore import Restored, restore, run_and_checkpoint
 class Translation:
     """One output for a sentence. Tokens and alignment are set only with `details=True`."""
 
-    text: str  # of a parser: a tree in Penn bracketing
+    text: str
     score: float  # log_prob with the length penalty, by which the search ranks
     log_prob: float  # of its tokens, and of EOS if it is complete
     complete: bool  # whether it ended with EOS, not at its length limit
     tokens: list[str] | None = None
     token_log_probs: list[float] | None = None  # one more than tokens, for EOS (of each part)
     alignment: list[tuple[int, int]] | None = None  # indices of source word and target word
-    well_formed: bool | None = None  # of a parser: whether the tree was one without repair
+    well_formed: bool | None = None  # whether the output needed no repair, if the scorer knows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,9 +73,10 @@ class Run(Restored):
         """Return the target's vocabulary, which is also the source's where it is joint."""
         return self.vocabularies.target
 
-    @property
-    def _is_parser(self) -> bool:
-        return self.config.data.name == "parsing"
+    @functools.cached_property
+    def scorer(self) -> Translations:
+        """The component that scores outputs, and converts texts from and to those of the model."""
+        return find("config.data.scorer", "scorer", self.config.data.scorer)
 
     def translate(
         self,
@@ -107,7 +108,7 @@ class Run(Restored):
     ) -> list[list[Translation]]:
         """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
-        With `choose="mbr"` it is one, the one with minimum Bayes risk of these, or their consensus.
+        With another `choose` than "score" it is one, chosen from these.
         `details` adds tokens, their log-probabilities and a word alignment. Messages count lines
         from `first_line`. With a `report`, cut lines are counted there, and no warning names them.
         """
@@ -118,21 +119,19 @@ class Run(Restored):
                 raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
         check_terms(terms)
         run = self.with_decode(**decode)
-        if terms and run.config.decode.search != "beam":
+        if terms and name_of(run.config.decode.search) != "beam":
             raise UserError("terms need a beam: config.decode.search=beam")
-        if self._is_parser:
-            if terms or any(prefixes or ()):
-                raise UserError("prefixes and terms are for translations, and not for trees")
-            sentences = [*map(escaped, sentences)]
+        sources = [*map(self.scorer.source, sentences)]
         given = (prefixes, first_line, terms, self.bleu_tokenizer, report)
-        found = hypotheses(run.decoder, self.vocabularies, sentences, *given)
+        found = hypotheses(run.decoder, self.vocabularies, sources, *given)
         if not details:
-            return run._with_trees(sentences, [[*map(translation_of, ones)] for ones in found])
+            return run._converted(sentences, [[*map(translation_of, ones)] for ones in found])
         pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
-        fewest = min(member.config.model.decoder_layers for member in (run, *run.others))
-        forced = run._forced(pairs, run.config.decode.layer_to_align(fewest))
+        layers = min(member.config.model.decoder_layers for member in (run, *run.others))
+        # The last layer but one aligns best (Garg et al. 2019, arXiv 1909.02074).
+        forced = run._forced(pairs, max(1, layers - 1))
         outputs = [[detailed(one, forced, run.vocabularies) for one in ones] for ones in found]
-        return run._with_trees(sentences, outputs)
+        return run._converted(sentences, outputs)
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
@@ -155,7 +154,7 @@ class Run(Restored):
 
     def can_score(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
         """Return whether each pair fits into the tables of learned positions, if there are any."""
-        limit = most_positions(self.decoder.models)
+        limit = max_positions(self.decoder.models)
         return [
             max(len(source), len(target)) < limit  # EOS takes one more
             for source, target in self._encoded(sources, targets)
@@ -169,9 +168,8 @@ class Run(Restored):
         """
         check_type("source", source, str, "a string")
         check_type("target", target, str, "a string")
-        if self._is_parser:
-            source = escaped(source)
-            target = as_target(target, source, self.config.data.tags)
+        target = self.scorer.target(target, source, self.config)
+        source = self.scorer.source(source)
         return attention_of(self.model, self.params, self.vocabularies, source, target)
 
     @functools.cached_property
@@ -185,14 +183,12 @@ class Run(Restored):
 
     @functools.cached_property
     def decoder(self) -> Decoder:
-        if self.config.decode.choose == "mbr" and self.config.decode.utility == "bleu":
-            check_tokenizer(self.bleu_tokenizer)
         members = (self, *self.others)
         for member in members:
-            if member.config.model.most_positions < self.config.longest:
-                most = member.config.model.max_positions
+            if member.config.model.max_positions < self.config.longest:
                 raise UserError(
-                    f"{member.workdir}: has config.model.max_positions={most}, and an output may "
+                    f"{member.workdir}: has {member.config.model.assignment('positions')}, with "
+                    f"max_positions={member.config.model.max_positions}, and an output may "
                     f"take {self.config.longest} in {self.workdir}; lower "
                     f"config.decode.max_extra_length and min_length, or leave it out"
                 )
@@ -213,25 +209,29 @@ class Run(Restored):
         config.check()
         return dataclasses.replace(self, config=config)
 
-    def _with_trees(
+    def _converted(
         self, sentences: Sequence[str], found: list[list[Translation]]
     ) -> list[list[Translation]]:
-        """Return the outputs of a parser with trees of the sentences' words as their texts."""
-        if not self._is_parser:
-            return found
-        return [
-            [as_tree(one, sentence) if sentence.strip() else one for one in ones]
-            for sentence, ones in zip(sentences, found, strict=True)
-        ]
+        """Return the outputs with the texts that the user sees."""
+        result = []
+        for sentence, ones in zip(sentences, found, strict=True):
+            texts = [self.scorer.output(one.text, sentence) for one in ones]
+            result.append(
+                [
+                    dataclasses.replace(one, text=text, well_formed=well_formed)
+                    for one, (text, well_formed) in zip(ones, texts, strict=True)
+                ]
+            )
+        return result
 
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
         check_strings("sources", sources)
         check_strings("targets", targets)
         if len(sources) != len(targets):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets")
-        if self._is_parser:
-            tags, sources = self.config.data.tags, [*map(escaped, sources)]
-            targets = [as_target(*pair, tags) for pair in zip(targets, sources, strict=True)]
+        pairs = zip(targets, sources, strict=True)
+        targets = [self.scorer.target(*pair, self.config) for pair in pairs]
+        sources = [*map(self.scorer.source, sources)]
         sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
         return list(zip(*sides, strict=True))
 
@@ -247,11 +247,6 @@ class Run(Restored):
 
 def translation_of(one: Hypothesis) -> Translation:
     return Translation(one.text, one.score, one.log_prob, one.complete)
-
-
-def as_tree(one: Translation, sentence: str) -> Translation:
-    tree, well_formed = tree_of(one.text, sentence.split())
-    return dataclasses.replace(one, text=str(tree), well_formed=well_formed)
 
 
 def detailed(
@@ -295,9 +290,8 @@ def load(
     the end of training; before the end, `last`), `best`, a step, or steps to average as
     `[1000, 2000]`.
     The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
-    one's. A run with parts of its author's own needs the files that define them, in `plugins`;
-    they are run. Raises `UserError` for what is missing or damaged, and `TypeError` for an argument
-    of another type.
+    one's. A run whose config names Python files needs them in `plugins`, which are run. Raises
+    `UserError` for what is missing or damaged, and `TypeError` for an argument of another type.
     """
     check_type("workdir", workdir, str | os.PathLike, "a string or a path")
     check_type("checkpoint", checkpoint, str | int | Sequence, "a name, a step or a list of steps")

@@ -5,7 +5,6 @@ reads or writes one takes the names from here.
 """
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -13,10 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jformer import components
 from jformer.config import Config, read_config
 from jformer.console import say
 from jformer.errors import UserError
 from jformer.files import read_object, replace_file, write_object
+from jformer.schema import replaced, walk, walk_components
 
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.json"
@@ -26,37 +27,53 @@ RESULTS = "results.json"  # scores by test set, and under SERVED which parameter
 SERVED = "served"
 CHECKPOINTS = "checkpoints"  # a directory per step
 BEST = "best"  # the checkpoint with the best validation score
-PLUGINS = "plugins"  # copies of the files of config.plugins
+COMPONENTS = "components"  # copies of the files of components
 TENSORBOARD = "tensorboard"
 PROFILE = "profile"
 NONFINITE = "nonfinite"  # a run directory with the state before the loss was not finite
 LOCK = "lock"
 
 
-def config_of(workdir: Path, plugins: str = "") -> Config:
-    """Return the config of a run, with the plugins that the caller names in place of its own.
-
-    A run directory may come from anybody: what it names is never run.
-    """
-    return dataclasses.replace(read_config(workdir / CONFIG), plugins=plugins)
+def config_of(workdir: Path) -> Config:
+    """Return the config of a run. Files that it names are not run."""
+    return read_config(workdir / CONFIG)
 
 
 def config_to_open(workdir: Path, plugins: str) -> Config:
-    """Return the config of a run to open, as `config_of`; `UserError` if it needs plugins."""
+    """Return the config of a run to open, with the caller's files in place of those of its name.
+
+    A run directory may come from anybody, so the files that it names are never run. Raises
+    `UserError` if the model or the search needs a file that is not in `plugins`.
+    """
     config = read_config(workdir / CONFIG)
-    own = [config.model.assignment(key) for key in config.model.own_parts()]
-    if own and not plugins:
-        copies = [workdir / PLUGINS / Path(file).name for file in config.plugin_files]
-        files = [str(copy) if copy.exists() else copy.name for copy in copies]
-        raise UserError(
-            f"{workdir}: has {' and '.join(own)}, which is Python code of its author; if you trust "
-            f"it, name it: --plugins={','.join(files)}, or in Python plugins={files}"
-        )
-    return dataclasses.replace(config, plugins=plugins)
+    files = {Path(file).name: file for file in filter(None, plugins.split(","))}
+    for file in files.values():
+        components.allow(file)
+    for key, _, text in walk_components(config):
+        file = Path(components.parse(text).file).name
+        if file and file not in files and key.startswith(("config.model.", "config.decode.")):
+            copy = workdir / COMPONENTS / file
+            name = str(copy) if copy.exists() else file
+            raise UserError(
+                f"{workdir}: {key}={text} is Python code. If you trust it, name it: "
+                f"--plugins={name}, or in Python plugins=[{name!r}]"
+            )
+    return with_component_files(config, files)
+
+
+def with_component_files(config: Config, files: dict[str, str]) -> Config:
+    """Return the config with `files[NAME]` in place of each component file called NAME."""
+    changed: dict[str, Any] = {}
+    for key, field, value in walk(config):
+        if field.metadata.get("component"):
+            section, _, name = key.partition(".")
+            changed.setdefault(section, {})[name] = components.with_file(value, files)
+    return replaced(config, changed)
 
 
 def default_workdir(config: Config) -> Path:
-    return Path("runs", f"{config.name}-{config.data.name}-{config.data.languages}")
+    data = config.data
+    return Path("runs", f"{config.name}-{components.parse(data.name).name}-{data.languages}")
 
 
 def read_results(workdir: Path) -> dict[str, Any]:

@@ -5,15 +5,16 @@ The keys themselves are declared in `jformer.config`.
 
 import dataclasses
 import difflib
+import math
 import operator
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 from ml_collections import config_dict
 
+from jformer import components
 from jformer.errors import UserError
 
 LARGEST = 2**31 - 1  # that fits JAX's int32
@@ -27,23 +28,21 @@ def key(
     doc: str,
     *bounds: str,
     only_if: tuple[str, ...] | None = None,
-    can_be_own: bool = False,
     resumable: bool = False,
 ) -> Any:
     """Declare a config key; a default of None stands for an integer that may be unset.
 
     `bounds` are conditions on the value, as ">= 1"; an integer without an upper bound is at most
     `LARGEST`. `only_if` is a key of the same section and the values with which this one is used:
-    `("search", "sampling")`. With `can_be_own` the value may be a name of a plugin instead. A
-    resumed run may have another value of a key that is `resumable`.
+    `("search", "sampling")`. A resumed run may change a key that is `resumable`.
     """
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
     is_integer = default is None or type(default) is int
     if is_integer and not any(bound.startswith("<") for bound in bounds):
         bounds = (*bounds, f"<= {LARGEST}")
-    metadata = {"doc": doc, "bounds": bounds, "only_if": only_if, "can_be_own": can_be_own}
-    return dataclasses.field(default=default, metadata={**metadata, "resumable": resumable})
+    metadata = {"doc": doc, "bounds": bounds, "only_if": only_if, "resumable": resumable}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def choice(doc: str, *words: str, resumable: bool = False) -> Any:
@@ -51,10 +50,20 @@ def choice(doc: str, *words: str, resumable: bool = False) -> Any:
     return key(words[0], f"{doc}: {', '.join(words)}", *words, resumable=resumable)
 
 
-def part(doc: str, *words: str) -> Any:
-    """Declare a `choice` of a part that can also be the user's own, defined in a plugin."""
-    doc = f"{doc}: {', '.join(words)}, or your own in config.plugins"
-    return key(words[0], doc, *words, can_be_own=True)
+def component(
+    default: str,
+    kind: str,
+    doc: str,
+    several: bool = False,
+    only_if: tuple[str, ...] | None = None,
+    resumable: bool = False,
+) -> Any:
+    """Declare a key that names a component of a kind of `jformer.components`, or a list of them."""
+    names = ", ".join(components.BUILT_IN[kind])
+    doc = f"{doc}: {names}, or your own as FILE.py:NAME"
+    field = key(default, doc, only_if=only_if, resumable=resumable)
+    metadata = {**field.metadata, "component": kind, "several": several}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def paths(doc: str, only_if: tuple[str, ...] | None = None) -> Any:
@@ -89,17 +98,6 @@ class Section:
         """Return a key and its value for a message, as `config.train.steps=3`."""
         return f"{self.path}.{name}={shown(getattr(self, name))}"
 
-    def own_parts(self: Any) -> dict[str, str]:
-        """Return `{key: name}` of each part that is the user's own."""
-        values = {field: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {field.name: value for field, value in values.items() if is_own(field, value)}
-
-    def our_parts(self: Any) -> dict[str, str]:
-        """Return `{key: name}` of each part that could be the user's own, and is not."""
-        parts = [field for field in dataclasses.fields(self) if field.metadata.get("can_be_own")]
-        values = {field: getattr(self, field.name) for field in parts}
-        return {field.name: value for field, value in values.items() if not is_own(field, value)}
-
     def wrong(self, name: str, reason: str) -> UserError:
         return UserError(f"{self.assignment(name)}: {reason}")
 
@@ -116,18 +114,16 @@ class Section:
                 raise self.wrong(field.name, reason)
             if value != field.default and (only_if := field.metadata["only_if"]):
                 other, *values = only_if
-                # A part of the user's own may read any key of its section.
-                if str(getattr(self, other)) not in values and other not in self.own_parts():
+                # A component of the user's own may read any key of its section.
+                present = components.name_of(str(getattr(self, other)))
+                if present and present not in values:
                     reason = f"is only for {self.path}.{other}={' or '.join(values)}"
                     raise self.wrong(field.name, reason)
 
 
 def shown(value: Any) -> str:
     """Format a value for a message, cut if it is long."""
-    try:
-        text = str(value)
-    except ValueError:  # an integer of thousands of digits, which Python does not print
-        text = hex(value)
+    text = str(value)
     return text if len(text) <= 300 else f"{text[:300]}..."
 
 
@@ -139,24 +135,19 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     accepted: Any = (int, float) if wanted is float else wanted
     if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
         return f"must be {wanted.__name__}, not {type(value).__name__}"
-    # `math.isfinite` would fail for an integer of hundreds of digits.
-    if wanted is float and not abs(value) <= sys.float_info.max:
+    if wanted is float and not math.isfinite(value):
         return "must be a finite number"
     bounds = field.metadata["bounds"]
-    if isinstance(value, str) and bounds and value not in bounds and not is_own(field, value):
+    if kind := field.metadata.get("component"):
+        items = component_items(field, value)
+        return next(filter(None, (components.error_in(kind, item) for item in items)), "")
+    if isinstance(value, str) and bounds and value not in bounds:
         return f"is unknown{nearest(value, bounds)}"
     for bound in () if wanted is str else bounds:
         comparison, limit = bound.split()
         if not COMPARISONS[comparison](value, float(limit)):
             return f"must be {bound}"
     return ""
-
-
-def is_own(field: dataclasses.Field, value: Any) -> bool:
-    """Return whether a value is the name of a part of the user's own, defined in a plugin."""
-    if not field.metadata.get("can_be_own") or value in field.metadata["bounds"]:
-        return False
-    return isinstance(value, str) and value.isidentifier()
 
 
 def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, Any]]:
@@ -167,6 +158,20 @@ def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, 
             yield from walk(value, f"{path}{field.name}.")
         else:
             yield path + field.name, field, value
+
+
+def component_items(field: dataclasses.Field, value: str) -> list[str]:
+    """Return the components in the value of a key; none if the key is empty by default."""
+    if field.metadata["several"]:
+        return components.split_list(value)
+    return [value] if value or field.default else []
+
+
+def walk_components(config: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield `("config.model.norm", "norm", "layer_norm")` for each component of the config."""
+    for path, field, value in walk(config):
+        if kind := field.metadata.get("component"):
+            yield from ((f"config.{path}", kind, item) for item in component_items(field, value))
 
 
 def flatten(config: Any) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Translation and scoring of a stream of lines, in order and in bounded memory.
 
 Lines are processed in windows: read, decoded in the order of their lengths, and written. A window
-takes about half a minute, but has at least `AT_LEAST` lines and at most `config.decode.read_ahead`.
+takes about half a minute, but has at least `AT_LEAST` lines and at most `READ_AHEAD`.
 So a kill loses little work, and the long outputs that a search ends with are few among many.
 """
 
@@ -22,6 +22,7 @@ from jformer.run import Run, Scored, Translation
 
 SECONDS_AT_RISK = 30
 AT_LEAST = 1000
+READ_AHEAD = 10_000
 TAB_OR_END = str.maketrans("\t\n", "  ")
 VISIBLE = str.maketrans(" \t\n", "\u2581" * 3)
 
@@ -81,7 +82,7 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
 
 
 def windows(items: Iterator[Any], run: Run) -> Iterator[list[Any]]:
-    most = run.config.decode.read_ahead
+    most = READ_AHEAD
     size = min(AT_LEAST, most)
     while window := list(itertools.islice(items, size)):
         began = time.monotonic()

@@ -22,7 +22,7 @@ from jformer.results import read_results
 
 TINY = [
     "--config=configs/tiny.py",
-    "--config.data.phrases=4000",
+    "--config.data.name=phrases(pairs=4000)",
     "--config.train.scored=validation",
     "--config.train.checkpoint_every=50",
     "--config.train.log_every=50",
@@ -42,9 +42,8 @@ RUNS = {
         "--config.model.remat=layer",
         "--config.train.accumulate=2",
         "--config.train.ema_decay=0.9",
-        "--config.data.bpe_dropout=0.1",
-        "--config.optimizer.name=adamw",
-        "--config.optimizer.weight_decay=0.1",
+        "--config.data.augment=bpe_dropout(p=0.1)",
+        "--config.optimizer.name=adamw(weight_decay=0.1)",
         "--config.optimizer.schedule=cosine",
         "--config.optimizer.warmup_steps=20",
     ],
@@ -52,9 +51,9 @@ RUNS = {
 }
 SEARCHES = {
     "beam": ["--config.decode.n_best=4"],
-    "diverse": ["--config.decode.diversity=0.5", "--config.decode.length_penalty=1.0"],
+    "diverse": ["--config.decode.search=beam(diversity=0.5)", "--config.decode.length_penalty=1.0"],
     "greedy": ["--config.decode.beam_size=1"],
-    "sampling": ["--config.decode.search=sampling", "--config.decode.top_k=20"],
+    "sampling": ["--config.decode.search=sampling(top_k=20)"],
 }
 
 

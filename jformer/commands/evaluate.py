@@ -11,7 +11,7 @@ all scores as JSON in the last line; --format=text prints the table alone, --for
 from pathlib import Path
 
 from jformer.command_line import REQUIRED, parse
-from jformer.commands.model_flags import OF_MODEL, open_run
+from jformer.commands.model_flags import OF_MODEL, open_run, plugin_files
 from jformer.commands.scores import check_format, print_scores
 from jformer.errors import UserError
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     run = open_run(flag, config)
     against = None
     if flag.against:
-        against = load(*run_and_checkpoint(flag.against), plugins=config.plugin_files)
+        against = load(*run_and_checkpoint(flag.against), plugins=plugin_files(flag))
     scores = score_all(run, tests, against)
     print_scores(flag.format, scores, run.workdir, table(scores), always_table=True)
     return 0

@@ -10,6 +10,10 @@ FORMATS = ("text", "jsonl", "tsv")
 OF_MODEL = {"checkpoint": "served", "ensemble": "", "plugins": ""}
 
 
+def plugin_files(flag: Any) -> list[str]:
+    return [name for name in flag.plugins.split(",") if name]
+
+
 def open_run(flag: Any, config: Config) -> Any:
     """Open the run of --workdir with those of --ensemble, and with `config` in place of its own."""
     from jformer.run import load
@@ -20,5 +24,5 @@ def open_run(flag: Any, config: Config) -> Any:
             ensemble[-1] += f",{name}"  # one more step of RUN@STEP,STEP
         else:
             ensemble.append(name)
-    run = load(flag.workdir, flag.checkpoint, ensemble, config.plugin_files)
+    run = load(flag.workdir, flag.checkpoint, ensemble, plugin_files(flag))
     return dataclasses.replace(run, config=config)

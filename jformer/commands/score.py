@@ -7,8 +7,8 @@ jsonl and tsv have that of each token, too.
 
 from jformer.command_line import REQUIRED, one_of, parse
 from jformer.commands.model_flags import FORMATS, OF_MODEL, open_run
+from jformer.components import find
 from jformer.console import say
-from jformer.data.pipeline import open_pairs
 from jformer.output import check_output, fingerprints, open_output
 
 
@@ -20,7 +20,8 @@ def main(arguments: list[str]) -> int:
     from jformer.stream import score_stream
     from jformer.training.loss import perplexity
 
-    corpus = open_pairs(flag.data, config.data)
+    scorer = find("config.data.scorer", "scorer", config.data.scorer)
+    corpus = scorer.open_pairs(flag.data, config)
     check_output(flag.output, map(str, corpus.files))
     fingerprints({str(path): str(path) for path in corpus.files}, config.data.bad_lines)
     run = open_run(flag, config)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from jformer.command_line import parse
 from jformer.commands.scores import check_format, print_scores
+from jformer.config import component_files
 from jformer.console import aligned, say
 from jformer.rundir import default_workdir
 
@@ -35,14 +36,14 @@ def main(arguments: list[str]) -> int:
     splits = train(config, workdir, flag.profile)
     if not is_first():
         return 0
-    run = load(workdir, plugins=config.plugin_files)
+    run = load(workdir, plugins=component_files(config))
     run = run.with_decode(**dataclasses.asdict(config.decode))
     tests = {name: as_test_set(split) for name, split in splits.items()}
     known = known_scores(run, tests)
     if tests.keys() <= known.keys():
         say(describe_complete(config, run.step, workdir))
         for name, stored in known.items():
-            if changed := changed_versions(stored.get("versions", {}), config.plugins):
+            if changed := changed_versions(stored.get("versions", {}), config):
                 say(f"{name}: was scored with other software: {changed}")
         scores = known
     else:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from jformer.command_line import REQUIRED, one_of, parse
 from jformer.commands.model_flags import FORMATS, OF_MODEL, open_run
+from jformer.components import name_of
 from jformer.console import say
 from jformer.data.corpora import texts
 from jformer.errors import UserError
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
     from jformer.stream import translate_stream
 
     terms = read_terms(Path(flag.terms)) if flag.terms else []
-    if terms and config.decode.search != "beam":
+    if terms and name_of(config.decode.search) != "beam":
         raise UserError(f"--terms={flag.terms}: needs config.decode.search=beam")
     run = open_run(flag, config)
     job = job_of(run, flag.format, files)

@@ -3,38 +3,33 @@
 import dataclasses
 import math
 
+from jformer import components
 from jformer.backend import compute_capability, target_platform
 from jformer.errors import UserError
-from jformer.schema import RATE, Section, choice, key, part
+from jformer.schema import RATE, Section, choice, component, key
 
-POSITIONS = ("sinusoidal", "halves", "learned", "relative", "rotary", "alibi", "none")
-NORMS = ("layer_norm", "sample_layer_norm")
 TYINGS = ("all", "output", "none")
 INITIALIZERS = ("scaled_xavier", "xavier", "normal")
 REMATS = ("none", "layer", "dots")
 DTYPES = ("auto", "float32", "bfloat16")
-# No machine holds a model of larger sizes.
-DEPTH, WIDTH, ROWS = (">= 1", "<= 1024"), (">= 1", "<= 65536"), (">= 1", "<= 1048576")
-EVEN_WIDTH = (">= 2", "<= 65536")
 HOPPER = 9.0  # the compute capability of the GPUs where attention_kernel=auto selects cuDNN
-MOST_PARAMETERS = 10**12  # the largest models have about one trillion
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(Section):
     path = "config.model"
 
-    num_layers: int = key(6, "layers of the encoder and of the decoder, N; Section 3.1", *DEPTH)
+    num_layers: int = key(6, "layers of the encoder and of the decoder, N; Section 3.1", ">= 1")
     num_decoder_layers: int | None = key(
-        None, "layers of the decoder, where it has its own depth; unset: num_layers", *DEPTH
+        None, "layers of the decoder, where it has its own depth; unset: num_layers", ">= 1"
     )
     d_model: int = key(
-        512, "width of the embeddings and of every sub-layer's output; Section 3.1", *EVEN_WIDTH
+        512, "width of the embeddings and of every sub-layer's output; Section 3.1", ">= 2"
     )
-    d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", *ROWS)
-    num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1", "<= 4096")
-    d_k: int | None = key(None, "width of queries and keys per head; unset: d_model / h", *WIDTH)
-    d_v: int | None = key(None, "width of values per head; unset: d_model / h", *WIDTH)
+    d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", ">= 1")
+    num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1")
+    d_k: int | None = key(None, "width of queries and keys per head; unset: d_model / h", ">= 1")
+    d_v: int | None = key(None, "width of values per head; unset: d_model / h", ">= 1")
     dropout: float = key(0.1, "dropout rate, P_drop; Section 5.4", *RATE)
     attention_dropout: float = key(
         0.0, "dropout rate of the attention weights; the paper has none", *RATE
@@ -45,13 +40,9 @@ class ModelConfig(Section):
     residual_dropout: bool = key(
         True, "dropout of each sub-layer's output, and not of the embeddings alone; Section 5.4"
     )
-    attention: str = part("attention of each head; Section 3.2.1", "dot_product")
-    activation: str = part("activation of the feed-forward network", "relu", "gelu", "silu")
-    norm: str = part("normalization; Section 3.1", *NORMS)
-    norm_epsilon: float = key(
-        1e-6, "added to the variance, or to the sample's deviation", "> 0", only_if=("norm", *NORMS)
-    )
-    scaled_attention: bool = key(True, "divide the logits by sqrt(d_k), Equation 1")
+    attention: str = component("dot_product", "attention", "attention of each head; Section 3.2.1")
+    activation: str = component("relu", "activation", "activation of the feed-forward network")
+    norm: str = component("layer_norm", "norm", "normalization; Section 3.1")
     attention_bias: bool = key(
         False, "biases in the projections of attention; the paper has none, Section 3.2.2"
     )
@@ -64,14 +55,7 @@ class ModelConfig(Section):
     final_norm: str = choice(
         "one more norm at the end of each stack; auto: with norm_position=pre", "auto", "on", "off"
     )
-    positions: str = choice("position encoding; Section 3.5", *POSITIONS)
-    rotary_cross_attention: bool = key(
-        False,
-        "rotate the queries and keys of cross-attention, too",
-        only_if=("positions", "rotary"),
-    )
-    max_positions: int = key(512, "size of the table of learned positions; Table 3 (E)", *ROWS)
-    max_distance: int = key(16, "distance at which relative positions are clipped", *ROWS)
+    positions: str = component("sinusoidal", "positions", "position encoding; Section 3.5")
     tying: str = choice(
         "which of the two embeddings and the output share one matrix; Section 3.4", *TYINGS
     )
@@ -116,7 +100,7 @@ class ModelConfig(Section):
                 f"does not divide d_model={self.d_model}; "
                 f"the nearest that does is {close}, or set model.d_k and model.d_v",
             )
-        if self.positions == "rotary" and self.key_width % 2:
+        if components.name_of(self.positions) == "rotary" and self.key_width % 2:
             raise UserError(
                 f"config.model.d_k={self.key_width}: must be even, for rotary positions"
             )
@@ -126,11 +110,6 @@ class ModelConfig(Section):
             raise self.wrong("out_projection", reason)
         if self.attention_kernel == "cudnn" and (conflict := self._cudnn_conflict()):
             raise self.wrong("attention_kernel", conflict)
-        if (count := self._parameters_of_layers()) > MOST_PARAMETERS:
-            raise UserError(
-                f"config.model: would have {count:,} parameters beside embeddings, and "
-                f"{MOST_PARAMETERS:,} is the most; lower d_model, d_ff, num_heads or num_layers"
-            )
 
     @property
     def decoder_layers(self) -> int:
@@ -170,16 +149,18 @@ class ModelConfig(Section):
         return compute_capability() == HOPPER and self._cudnn_conflict() is None
 
     @property
-    def most_positions(self) -> float:
-        """The number of tokens that a text may have, EOS included: a learned table has an end."""
-        return self.max_positions if self.positions == "learned" else math.inf
+    def max_positions(self) -> float:
+        """The maximum number of tokens of a text, EOS included: a learned table has an end."""
+        if components.name_of(self.positions) != "learned":
+            return math.inf
+        return components.arguments("positions", self.positions)["max_positions"]
 
     def _cudnn_conflict(self) -> str | None:
         """Return why the fused kernel of cuDNN cannot compute this attention, or None."""
         supported = {
-            "attention": self.attention == "dot_product",
+            "attention": components.name_of(self.attention) == "dot_product",
             "attention_dropout": self.attention_dropout == 0,
-            "positions": self.positions not in ("relative", "alibi"),
+            "positions": components.name_of(self.positions) not in ("relative", "alibi", ""),
             "dtype": self.dtype != "float32",
         }
         for name, fits in supported.items():
@@ -189,10 +170,3 @@ class ModelConfig(Section):
             widths = f"d_k={self.key_width} and d_v={self.value_width}"
             return f"needs equal d_k and d_v, a multiple of 8 up to 128, not {widths}"
         return None
-
-    def _parameters_of_layers(self) -> int:
-        """The number of parameters without embeddings, biases and norms."""
-        attention = 2 * self.d_model * self.num_heads * (self.key_width + self.value_width)
-        feed_forward = 2 * self.d_model * self.d_ff
-        layers = self.num_layers + self.decoder_layers
-        return attention * (layers + self.decoder_layers) + feed_forward * layers

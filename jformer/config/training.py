@@ -3,12 +3,11 @@
 import dataclasses
 import re
 
-from jformer.schema import RATE, Section, choice, key, part, paths
+from jformer.components import parse, split_list
+from jformer.schema import RATE, Section, choice, component, key, paths
 
-SMOOTHINGS = ("all", "others", "others_but_padding")
-SCHEDULES = ("equation_3", "inverse_sqrt", "linear", "cosine", "constant")
 WITH_RATE = ("schedule", "inverse_sqrt", "linear", "cosine", "constant")
-DECAYING = ("schedule", "linear", "cosine")
+ADDRESS = re.compile(r"(.+):(\d{1,5})/(\d{1,6})/(\d{1,6})")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,15 +21,8 @@ class TrainConfig(Section):
     accumulate: int = key(
         1, "parts that a batch is computed in, to save memory", ">= 1", resumable=True
     )
-    loss_chunk: int | None = key(
-        None,
-        "target positions of a device whose logits are in memory at a time; 0: all; unset: on a "
-        "CPU 2 d_model, at least 256, elsewhere 16,384",
-        ">= 0",
-        resumable=True,
-    )
+    loss: str = component("cross_entropy", "loss", "loss of each target token; Section 5.4")
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", *RATE)
-    smoothing_over: str = choice("vocabulary entries that share epsilon_ls", *SMOOTHINGS)
     r_drop_alpha: float = key(
         0.0,
         "weight of the divergence between two passes (R-Drop, Wu et al. 2021); 0: one pass",
@@ -38,11 +30,12 @@ class TrainConfig(Section):
     )
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1", resumable=True)
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1", resumable=True)
-    bleu_every: int = key(
-        0, "steps between scores of outputs, BLEU or F1; 0: never", ">= 0", resumable=True
+    metrics: str = component(
+        "bleu", "metric", "scores of outputs for validation", several=True, resumable=True
     )
-    bleu_pairs: int = key(
-        200, "number of validation pairs translated for these", ">= 1", resumable=True
+    metrics_every: int = key(0, "steps between these scores; 0: never", ">= 0", resumable=True)
+    metrics_pairs: int = key(
+        200, "number of validation pairs translated for metrics", ">= 1", resumable=True
     )
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     checkpoint_minutes: float = key(
@@ -60,7 +53,9 @@ class TrainConfig(Section):
     keep_every: int = key(
         0, "keep every checkpoint whose step is a multiple; 0: none", ">= 0", resumable=True
     )
-    best_by: str = choice("validation score that chooses the best checkpoint", "nll", "bleu", "f1")
+    best_by: str = key(
+        "nll", "validation score that selects the best checkpoint: nll, or a name in metrics"
+    )
     patience: int = key(
         0,
         "end the run after so many validations without a better score; 0: never",
@@ -74,26 +69,16 @@ class TrainConfig(Section):
         0.0, "decay of an exponential moving average of the parameters; 0: none", *RATE
     )
     init_from: str = paths("RUN[@CHECKPOINT] to take the initial parameters from")
-    max_skipped: int = key(
-        10,
-        "end the run after so many non-finite updates in a row, which are skipped",
-        ">= 1",
-        resumable=True,
-    )
-    damaged: str = choice(
-        "resume from the checkpoint before a damaged one, or fail",
-        "fall_back",
-        "error",
-        resumable=True,
-    )
-    failed_save: str = choice(
-        "what to do when a checkpoint cannot be written", "stop", "go_on", resumable=True
-    )
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        if self.best_by != "nll" and not self.bleu_every:
-            raise self.wrong("best_by", "is for a run with config.train.bleu_every")
+        names = [parse(metric).name for metric in split_list(self.metrics)]
+        if len({*names, "nll"}) <= len(names):
+            raise self.wrong("metrics", "must be different names, and not nll")
+        if self.best_by not in ("nll", *names):
+            raise self.wrong("best_by", f"must be nll, or a name in {self.assignment('metrics')}")
+        if self.best_by != "nll" and not self.metrics_every:
+            raise self.wrong("best_by", "requires config.train.metrics_every > 0")
         if self.keep_checkpoints and self.keep_checkpoints < self.average_checkpoints:
             at_least = self.assignment("average_checkpoints")
             raise self.wrong("keep_checkpoints", f"must be >= {at_least}")
@@ -103,58 +88,11 @@ class TrainConfig(Section):
 class OptimizerConfig(Section):
     path = "config.optimizer"
 
-    name: str = part(
-        "optimizer; Section 5.3; muon: AdamW, with orthogonal updates of the kernels of attention "
-        "and feed-forward network (Jordan et al. 2024)",
-        "adam",
-        "adamw",
-        "muon",
-    )
-    beta1: float = key(0.9, "of Adam; Section 5.3", *RATE)
-    beta2: float = key(0.98, "of Adam; Section 5.3", *RATE)
-    epsilon: float = key(1e-9, "of Adam; Section 5.3", "> 0")
-    momentum: float = key(0.95, "of Muon", *RATE, only_if=("name", "muon"))
-    adam_factor: float = key(
-        1.0,
-        "multiplies the updates by Adam of the parameters that Muon leaves to it",
-        "> 0",
-        only_if=("name", "muon"),
-    )
-    weight_decay: float = key(
-        0.0,
-        "decay of all matrices, times the learning rate",
-        ">= 0",
-        only_if=("name", "adamw", "muon"),
-    )
+    name: str = component("adam", "optimizer", "optimizer; Section 5.3")
     clip_norm: float = key(0.0, "maximum norm of the gradient; 0: no clipping", ">= 0")
-    schedule: str = choice("learning-rate schedule; Section 5.3", *SCHEDULES)
+    schedule: str = component("equation_3", "schedule", "learning-rate schedule; Section 5.3")
     warmup_steps: int = key(4000, "steps of linear warm-up; Section 5.3", ">= 1")
-    learning_rate_factor: float = key(1.0, "multiplies the schedule; the paper has 1", "> 0")
     learning_rate: float = key(5e-4, "peak learning rate", "> 0", only_if=WITH_RATE)
-    start_learning_rate: float = key(
-        0.0, "learning rate before the warm-up", ">= 0", only_if=WITH_RATE
-    )
-    end_learning_rate: float = key(
-        0.0, "learning rate at the end of the decay", ">= 0", only_if=DECAYING
-    )
-    decay_steps: int | None = key(
-        None, "step at which the decay ends; unset: train.steps", ">= 1", only_if=DECAYING
-    )
-
-    @property
-    def depends_on_train_steps(self) -> bool:
-        """Whether another `train.steps` would be another schedule."""
-        return self.schedule in DECAYING and self.decay_steps is None
-
-    def check(self, train_steps: int) -> None:
-        """Raise `UserError` for the first value that cannot work in a run of `train_steps`."""
-        for name in ("start_learning_rate", "end_learning_rate"):
-            if getattr(self, name) > self.learning_rate:
-                raise self.wrong(name, f"must be <= {self.assignment('learning_rate')}")
-        end = self.decay_steps or train_steps
-        if self.schedule in DECAYING and end <= self.warmup_steps:
-            what = "the step at which the decay ends (decay_steps, or train.steps)"
-            raise self.wrong("warmup_steps", f"must be below {end}, {what}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,14 +115,11 @@ class ParallelConfig(Section):
     )
     coordinator: str = key(
         "",
-        "HOST:PORT of process 0; auto: found on Slurm and TPU pods; empty: one process",
+        "HOST:PORT/INDEX/NUMBER: the address of process 0, the index of this process and the "
+        "number of processes, as in host:1234/0/4; auto: found on Slurm and TPU pods; empty: one "
+        "process",
         resumable=True,
     )
-    processes: int | None = key(None, "number of processes, with HOST:PORT", ">= 1", resumable=True)
-    process: int | None = key(
-        None, "index of this process from 0, with HOST:PORT", ">= 0", resumable=True
-    )
-    timeout: int = key(300, "seconds to wait for another process", ">= 1", resumable=True)
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
@@ -200,13 +135,14 @@ class ParallelConfig(Section):
             name = "fsdp" if self.fsdp != 1 else "model"
             reason = "pmap has the whole state on each device; set config.parallel.backend=jit"
             raise self.wrong(name, reason)
-        by_hand = self.coordinator not in ("", "auto")
-        port = re.fullmatch(r".+:(\d{1,5})", self.coordinator)
-        if by_hand and not (port and 0 < int(port[1]) < 2**16):
-            raise self.wrong("coordinator", "must be HOST:PORT, or auto")
-        needed = "must be set with" if by_hand else "is only for"
-        for name in ("processes", "process"):
-            if by_hand != (getattr(self, name) is not None):
-                raise self.wrong(name, f"{needed} config.parallel.coordinator=HOST:PORT")
-        if by_hand and self.process >= self.processes:  # type: ignore[operator]
-            raise self.wrong("process", f"must be below {self.assignment('processes')}")
+        if self.coordinator not in ("", "auto") and not self.address:
+            raise self.wrong("coordinator", "must be HOST:PORT/INDEX/NUMBER, or auto")
+
+    @property
+    def address(self) -> tuple[str, int, int, int] | None:
+        """The host and the port of process 0, the index of this process and their number."""
+        match = ADDRESS.fullmatch(self.coordinator)
+        if not match:
+            return None
+        port, index, number = map(int, match.groups()[1:])
+        return (match[1], port, index, number) if 0 < port < 2**16 and index < number else None

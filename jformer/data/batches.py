@@ -8,17 +8,18 @@ taken), so a resumed run sees the batches of an uninterrupted one, on any number
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from jformer.config import BOS, PAD
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import Ragged, TokenPairs, choose
+from jformer.data.ragged import TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
-Redraw = Callable[[Ragged, np.random.Generator], Ragged]  # a random version of all texts
+# A random version of all pairs.
+Augment = Callable[[TokenPairs, np.random.Generator], TokenPairs]
 Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
 
 PREFETCHED = 8  # batches made ahead of the one in use
@@ -41,15 +42,15 @@ class Epoch:
 class Batches:
     """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
-    `redraw`, BPE or word dropout of the source and the target, makes the tokens of all pairs anew
-    for each epoch. A pair whose new tokens do not fit the layout keeps its plain ones.
+    `augment` draws the tokens of all pairs again for each epoch. A pair whose new tokens do not fit
+    the layout keeps its plain ones.
     """
 
     pairs: TokenPairs
     rows: np.ndarray
     layout: Buckets | Packing
     seed: int
-    redraw: Sequence[Redraw] | None = None
+    augment: Augment | None = None
 
     def __post_init__(self) -> None:
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
@@ -58,8 +59,8 @@ class Batches:
         rng = np.random.default_rng((self.seed, number))
         order = rng.permutation(self.rows)
         pairs = self.pairs
-        if self.redraw is not None:
-            drawn = redrawn(pairs, self.redraw, rng)
+        if self.augment is not None:
+            drawn = self.augment(pairs, rng)
             fits = self.layout.fits(*(side.lengths for side in drawn))
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
         by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))
@@ -110,12 +111,6 @@ class Batches:
         shapes = np.array(self.layout.shapes, np.int64)[plan.batches[:, 0]]
         tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.members))
         return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
-
-
-def redrawn(pairs: TokenPairs, redraw: Sequence[Redraw], rng: np.random.Generator) -> TokenPairs:
-    """Return new random tokens of all pairs."""
-    drawn = (drop(side, rng) for drop, side in zip(redraw, pairs, strict=True))
-    return TokenPairs(*drawn)
 
 
 def shift_right(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:

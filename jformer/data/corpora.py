@@ -54,7 +54,7 @@ class Split:
     sources: list[str]
     targets: list[str]
     places: Sequence[str] = ()  # of each pair, for messages; empty if not read from a corpus
-    trees: Sequence[Any] = ()  # whose words and linearised trees the pairs are, see trees.py
+    gold: Sequence[Any] = ()  # of each pair, for a scorer that needs more than the target's text
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -67,6 +67,7 @@ class Corpus:
     places: tuple[str, str]  # of each side; messages call its line i f"{place}:{i}"
     files: tuple[Path, ...]  # that hold the text; empty if it is in memory
     rows: Callable[[], Iterator[Row]]
+    gold: Callable[[], list[Any]] | None = None  # see Split
 
 
 class Report:

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterable
 from pathlib import Path
 
+from jformer.components import name_of
 from jformer.config import DataConfig
 from jformer.data.corpora import Corpus, look_for, open_files
 from jformer.errors import UserError
@@ -78,7 +79,7 @@ def open_folder(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
         raise UserError(f"config.data.directory={folder}: is no directory")
     folders = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     missing = []
-    for layout in LAYOUTS[data.name]:
+    for layout in LAYOUTS[name_of(data.name)]:
         splits, lacking = find_splits(layout, folders, data, with_train)
         if not lacking:
             return splits
@@ -121,7 +122,9 @@ def names(prefix: str, pair: list[str], data: DataConfig) -> list[str]:
 
 def wanted(data: DataConfig) -> str:
     """Return the advice on which files to put into `config.data.directory`."""
-    needed = [find_splits(layout, [], data, with_train=True)[1] for layout in LAYOUTS[data.name]]
+    needed = [
+        find_splits(layout, [], data, with_train=True)[1] for layout in LAYOUTS[name_of(data.name)]
+    ]
     return (
         f"put {listed(needed, data)} into a folder, {ENDINGS}, and set config.data.directory=FOLDER"
     )

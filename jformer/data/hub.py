@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jformer.components import name_of
 from jformer.config import DataConfig
 from jformer.data.corpora import Corpus, Row
 from jformer.data.datasets import wanted
@@ -67,9 +68,13 @@ HUB = {
 }
 
 
-def open_hub(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
-    """Return the corpora of each split, from `config.data.hub` or else from the named data set."""
-    hub = choose(data)
+def open_hub(data: DataConfig, with_train: bool, repository: str = "") -> dict[str, list[Corpus]]:
+    """Return the corpora of each split.
+
+    They come from the Parquet files in `data.directory`, from `repository`, which is OWNER/NAME or
+    OWNER/NAME@REVISION, or from the repository of a named data set.
+    """
+    hub = choose(data, repository)
     dataset = load(hub, data)
     corpora = {}
     for ours, theirs in hub.splits.items():
@@ -83,23 +88,27 @@ def open_hub(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
     return corpora
 
 
-def choose(data: DataConfig) -> Hub:
+def choose(data: DataConfig, repository: str) -> Hub:
     """Return the data set that `data` selects, with the languages filled in."""
-    hub = HUB.get(data.name, ANY)
+    hub = HUB.get(name_of(data.name), ANY)
     source, target = data.source_language, data.target_language
     other = target if source == "en" else source
 
     def fill(pattern: str) -> str:
         return pattern.format(source=source, target=target, other=other)
 
-    if data.hub and Path(data.hub).is_dir():
-        folder = Path(data.hub).absolute()  # a relative "json" would be read as a file format
+    if data.directory:
+        folder = Path(data.directory).absolute()  # a relative "json" would be read as a file format
         pairs = (hub.folder or "{source}-{target}", *ANY.configurations)
         within = next(path for pair in pairs if (path := folder / fill(pair)).is_dir())
         hub = Hub(str(within), "", hub.test, ANY.configurations, validation=hub.validation)
-    elif data.hub:
-        repository, _, revision = data.hub.partition("@")
+    elif repository:
+        repository, _, revision = repository.partition("@")
         hub = dataclasses.replace(hub, repository=repository, revision=revision)
+    if not hub.repository:
+        raise data.wrong(
+            "name", "needs hub(repository='OWNER/NAME'), or config.data.directory=FOLDER"
+        )
     configurations = tuple(fill(pattern) for pattern in hub.configurations)
     return dataclasses.replace(hub, configurations=configurations, folder=fill(hub.folder))
 
@@ -107,7 +116,7 @@ def choose(data: DataConfig) -> Hub:
 def load(hub: Hub, data: DataConfig) -> Any:
     """Return a `datasets.DatasetDict`, of the first configuration that can be loaded."""
     user = f"config.data.name={data.name}: loading {hub.repository}"
-    way_out = f"; or {wanted(data)}" if data.name in HUB else ""
+    way_out = f"; or {wanted(data)}" if name_of(data.name) in HUB else ""
     datasets = import_extra("datasets", user, "datasets", way_out)
     configuration, *others = hub.configurations
     try:
@@ -121,14 +130,16 @@ def load(hub: Hub, data: DataConfig) -> Any:
     except Exception as error:
         if others and isinstance(error, ValueError):  # such as an unknown configuration
             return load(dataclasses.replace(hub, configurations=tuple(others)), data)
-        place = f"config.data.hub={data.hub}" if data.hub else f"{hub.repository} of the hub"
+        place = f"{hub.repository} of the hub"
+        if data.directory:
+            place = f"config.data.directory={data.directory}"
         reason = " ".join(str(error).split())
         files = ", ".join(f"{split}.parquet" for split in hub.splits.values())
         way_out = (
             f"put {files} with columns {data.source_language} and {data.target_language} "
-            f"into a folder, and set config.data.hub=FOLDER"
+            f"into a folder, and set config.data.directory=FOLDER"
         )
-        if not data.hub:
+        if name_of(data.name) in HUB and not data.directory:
             way_out = wanted(data)
         raise UserError(f"{place}: cannot be loaded ({reason}); or {way_out}") from error
 

@@ -1,15 +1,18 @@
 """The data of a config: the corpora that it names, and its training batches."""
 
-import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from jformer import components
+from jformer.components import find, name_of
 from jformer.config import Config, DataConfig
 from jformer.data import phrases
-from jformer.data.batches import Batches, Redraw, redrawn
+from jformer.data.batches import Augment, Batches
 from jformer.data.corpora import Corpus, Report, Split, in_memory, open_corpus, read
 from jformer.data.datasets import open_folder
 from jformer.data.hub import open_hub
@@ -17,58 +20,83 @@ from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import TokenPairs
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.extras.bpe_dropout import BpeDropout
-from jformer.extras.parsing.treebank import matching, open_treebank
-from jformer.extras.parsing.trees import open_trees, trees_of
-from jformer.extras.word_dropout import WordDropout, unchanged
-from jformer.plugins import find_parts, naming_failures_in
 
 log = logging.getLogger(__name__)
 
 SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character of UTF-16
 
 
-def open_corpora(
-    data: DataConfig, seed: int, with_train: bool = True, plugins: str = ""
-) -> dict[str, list[Corpus]]:
+def open_corpora(config: Config, with_train: bool = True) -> dict[str, list[Corpus]]:
     """Return the corpora of `train`, `validation` and, by name, the splits scored at the end.
 
-    Files are located here and read later. A named corpus is extended by those of `data.train`.
+    Files are located here and read later. A data set is extended by the corpora of `data.train`.
     """
-    if data.name == "given":
-        raise UserError(
-            "config.data.name=given: its pairs are those given to jformer.train(pairs=..., "
-            "validation=...); to score others, name them by --data=PAIRS"
-        )
-    languages = data.source_language, data.target_language
-    if data.name == "parsing":
-        return open_treebank(data, with_train)
-    added = [open_corpus(name, *languages) for name in filter(None, data.train.split(","))]
-    if own := find_parts(data, plugins).get(data.name):
-        try:
-            splits = own_corpora(own, data, with_train)
-        except (TypeError, UserError) as error:
-            raise data.wrong("name", str(error)) from error
-    elif data.name == "files":
-        scored = {"validation": data.validation, "test": data.test}
-        splits = {name: [open_corpus(file, *languages)] for name, file in scored.items() if file}
-    elif data.name == "phrases":
-        made = phrases.make_splits(*languages, data.phrases, seed)
-        maker = phrases.maker(*languages)
-        splits = {name: [in_memory(name + maker, Split(*texts))] for name, texts in made.items()}
-    elif data.directory:
-        splits = open_folder(data, with_train)
-    else:
-        splits = open_hub(data, with_train)
+    data, key = config.data, "config.data.name"
+    dataset = find(key, "dataset", data.name)
+    own = components.parse(data.name).file
+    with components.naming_failures_in(own):
+        found = dataset(config, with_train)
+    try:
+        splits = {name: as_corpora(name, pairs, own) for name, pairs in checked_splits(found)}
+    except (TypeError, UserError) as error:
+        raise data.wrong("name", str(error)) from error
+    scorer = find("config.data.scorer", "scorer", data.scorer)
+    added = [scorer.open_pairs(name, config) for name in filter(None, data.train.split(","))]
     training = splits.pop("train", []) + added
     return {"train": training, **splits} if with_train else splits
 
 
-def open_pairs(name: str, data: DataConfig) -> Corpus:
-    """Open pairs that a command names: files as for training, for a parser of trees."""
-    if data.name == "parsing":
-        return open_trees(matching(name), data.tags)
-    return open_corpus(name, data.source_language, data.target_language)
+def open_given(config: Config, with_train: bool) -> dict[str, list[Corpus]]:
+    raise UserError(
+        "config.data.name=given: its pairs are those given to jformer.train(pairs=..., "
+        "validation=...); to score others, name them by --data=PAIRS"
+    )
+
+
+def open_phrases(config: Config, with_train: bool, *, pairs: int = 40_000) -> dict[str, list]:
+    """Return the built-in corpus of `pairs` phrases, see phrases.py."""
+    if pairs < 1000:
+        raise config.data.wrong("name", "pairs must be >= 1000")
+    languages = config.data.source_language, config.data.target_language
+    made = phrases.make_splits(*languages, pairs, config.seed)
+    maker = phrases.maker(*languages)
+    return {name: [in_memory(name + maker, Split(*texts))] for name, texts in made.items()}
+
+
+def open_split_files(config: Config, with_train: bool) -> dict[str, list[Corpus]]:
+    """Return the files of `data.validation` and `data.test`; those of `data.train` are added."""
+    data = config.data
+    languages = data.source_language, data.target_language
+    files = {"validation": data.validation, "test": data.test}
+    return {name: [open_corpus(file, *languages)] for name, file in files.items() if file}
+
+
+def open_named(
+    config: Config, with_train: bool, *, repository: str = ""
+) -> dict[str, list[Corpus]]:
+    """Return a named data set, from a folder or from a repository of the Hugging Face hub."""
+    data = config.data
+    folder = Path(data.directory)
+    if data.directory and name_of(data.name) != "hub" and not [*folder.rglob("*.parquet")]:
+        return open_folder(data, with_train)
+    return open_hub(data, with_train, repository)
+
+
+def checked_splits(found: Any) -> Iterable[tuple[str, Any]]:
+    """Return the splits of a data set by name; `TypeError` if it is not a dict of them."""
+    if not isinstance(found, Mapping) or not {"validation"} <= found.keys():
+        reason = "must return a dict of splits, with pairs for train and validation at least"
+        raise TypeError(f"{reason}; it returned {found!r:.100}")
+    return found.items()
+
+
+def as_corpora(name: str, pairs: Any, file: str) -> list[Corpus]:
+    """Return a split as a list of corpora, which built-in data sets return, from pairs of text."""
+    if isinstance(pairs, list) and all(isinstance(each, Corpus) for each in pairs):
+        return pairs
+    with components.naming_failures_in(file):
+        split = [*pairs]  # may be a generator of the user's
+    return [in_memory(name, checked_pairs(name, split))]
 
 
 def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
@@ -84,12 +112,13 @@ def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
     if report.decisions:
         log.info("%s", "; ".join(report.lines()))
     places, sources, targets = map(list, zip(*pairs, strict=True))
-    return Split(sources, targets, places, trees_of(corpora) if data.name == "parsing" else ())
+    gold = [each for corpus in corpora if corpus.gold for each in corpus.gold()]
+    return Split(sources, targets, places, gold)
 
 
 def open_data(config: Config) -> tuple[list[Corpus], dict[str, Split]]:
     """Return the training corpora, to be read later, and the text of the other splits."""
-    corpora = open_corpora(config.data, config.seed, plugins=config.plugins)
+    corpora = open_corpora(config)
     training = corpora.pop("train")
     config.data.corpus_weights(len(training))  # raises before any work if their number is wrong
     return training, {name: read_split(split, config.data) for name, split in corpora.items()}
@@ -101,27 +130,6 @@ def given_data(
     """Return what `open_data` does, of pairs of source and target in memory."""
     corpora = [in_memory("pairs", checked_pairs("pairs", pairs))]
     return corpora, {"validation": checked_pairs("validation", validation)}
-
-
-def own_corpora(
-    make: Callable[[DataConfig], Mapping[str, Iterable[tuple[str, str]]]],
-    data: DataConfig,
-    with_train: bool,
-) -> dict[str, list[Corpus]]:
-    """Return the corpora of a plugin's data set: `make` returns the pairs of each split by name."""
-    with naming_failures_in(inspect.getfile(make)):
-        pairs = make(data)
-    if not isinstance(pairs, Mapping) or not {"train", "validation"} <= pairs.keys():
-        reason = "must return a dict of splits, with pairs for train and validation at least"
-        raise TypeError(f"{reason}; it returned {pairs!r:.100}")
-    corpora = {}
-    for name, split in pairs.items():
-        if name == "train" and not with_train:
-            continue
-        with naming_failures_in(inspect.getfile(make)):
-            split = [*split]  # may be a generator of the user's
-        corpora[name] = [in_memory(name, checked_pairs(name, split))]
-    return corpora
 
 
 def checked_pairs(name: str, pairs: Iterable[tuple[str, str]]) -> Split:
@@ -142,14 +150,11 @@ def make_batches(
 ) -> Batches:
     """Return the batches of the training pairs `rows`, laid out as the config says."""
     data, tokens = config.data, config.train.batch_tokens
-    redraw: list[Redraw] | None = None
+    augment = make_augment(data, vocabularies)
     S, T = pairs.lengths(rows)
-    if data.word_dropout:
-        redraw = [word_dropout(vocabularies, data), unchanged]
-    if data.bpe_dropout:
-        redraw = droppers(vocabularies, data)
-        # The layout fits one random segmentation of each pair, as a sample of all epochs.
-        drawn = redrawn(pairs, redraw, np.random.default_rng(config.seed)).lengths(rows)
+    if augment:
+        # The layout fits one random version of each pair, as a sample of all epochs.
+        drawn = augment(pairs, np.random.default_rng(config.seed)).lengths(rows)
         S, T = (
             np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)
         )
@@ -158,27 +163,19 @@ def make_batches(
         layout = Packing(S, T, tokens, data.max_length, data.length_multiple)
     else:
         layout = Buckets(S, T, tokens, data.num_buckets, data.length_multiple)
-    return Batches(pairs, rows, layout, config.seed, redraw)
+    return Batches(pairs, rows, layout, config.seed, augment)
 
 
-def word_dropout(vocabularies: Vocabularies, data: DataConfig) -> WordDropout:
-    """Return word dropout for the source; raise `UserError` if its vocabulary is none of words."""
-    class_ids = vocabularies.source.class_ids
-    if class_ids is None:
-        raise UserError(
-            f"config.data.word_dropout={data.word_dropout}: the entries of the source's vocabulary "
-            f"are no words; set it to 0"
-        )
-    return WordDropout(class_ids, data.word_dropout)
+def make_augment(data: DataConfig, vocabularies: Vocabularies) -> Augment | None:
+    """Return a function that applies all of `data.augment` in turn, or None if it is empty."""
+    steps = [
+        find("config.data.augment", "augmentation", text)(vocabularies)
+        for text in components.split_list(data.augment)
+    ]
 
+    def augment(pairs: TokenPairs, rng: np.random.Generator) -> TokenPairs:
+        for step in steps:
+            pairs = step(pairs, rng)
+        return pairs
 
-def droppers(vocabularies: Vocabularies, data: DataConfig) -> list[Redraw]:
-    """Return BPE dropout for the source and the target; raise `UserError` if either is no BPE."""
-    drops: list[Redraw] = []
-    for vocabulary in vocabularies:
-        if vocabulary.merges is None:
-            raise UserError(
-                f"config.data.bpe_dropout={data.bpe_dropout}: the vocabulary is no BPE; set it to 0"
-            )
-        drops.append(BpeDropout(vocabulary.merges, data.bpe_dropout))
-    return drops
+    return augment if steps else None

@@ -1,4 +1,4 @@
-"""The kinds of tokenizers that are trained here.
+"""The tokenizers that are trained here: components that learn at most `size` entries from texts.
 
 All but `words` and `word_classes` are lossless: `decode(encode(text))` is the normalised text,
 whatever its characters. `byte_bpe` and `wordpiece` work on 256 characters that stand for bytes,
@@ -12,13 +12,17 @@ for targets of a small closed vocabulary, as linearised trees. `word_classes` is
 words that were seen once or never are entries such as "<unk>~ing", by their shape and ending.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from jformer.errors import UserError
+
+SPECIAL = 3  # ids before those of the tokenizer: PAD, BOS and EOS
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
 MARK = "…"  # prefix of WordPiece entries within a word; unlike "##", it stands for no bytes
@@ -50,6 +54,72 @@ CUTS = {
     "words": pre_tokenizers.WhitespaceSplit(),
     "word_classes": pre_tokenizers.WhitespaceSplit(),
 }
+
+
+def byte_bpe(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+    return trained("byte_bpe", texts, size, normalization)
+
+
+def bpe(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+    return trained("bpe", texts, size, normalization)
+
+
+def wordpiece(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+    return trained("wordpiece", texts, size, normalization)
+
+
+def unigram(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+    return trained("unigram", texts, size, normalization)
+
+
+def words(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+    return trained("words", texts, size, normalization)
+
+
+def word_classes(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+    normalizer = normalizer_of(normalization)
+    normal = (normalizer.normalize_str(text) if normalizer else text for text in texts)
+    tokenizer = with_classes(normal, size)
+    tokenizer.normalizer = normalizer
+    return tokenizer
+
+
+def normalizer_of(normalization: str) -> normalizers.Normalizer | None:
+    if normalization not in NORMALIZERS:
+        raise UserError(
+            f"config.data.tokenizer: normalization={normalization} must be one of "
+            f"{', '.join(NORMALIZERS)}"
+        )
+    return NORMALIZERS[normalization]
+
+
+def trained(kind: str, texts: Iterable[str], size: int, normalization: str) -> Tokenizer:
+    """Learn at most `size` entries from the texts."""
+    needed = set(BASES[kind])
+    first = int(kind == "unigram")  # its trainer learns at least one entry
+    tokenizer, trainer = untrained(kind, max(size, first + len(needed)))
+    tokenizer.normalizer = normalizer = normalizer_of(normalization)
+
+    def fitting() -> Iterator[str]:
+        for text in texts:
+            if BASES[kind] is FALLBACK:
+                needed.update(normalizer.normalize_str(text) if normalizer else text)
+            if first + len(needed) <= size:  # otherwise Unigram's trainer would not terminate
+                yield text
+
+    tokenizer.train_from_iterator(fitting(), trainer)
+    if size < first + len(needed):
+        raise UserError(
+            f"config.data.vocabulary_size={size + SPECIAL}: must be >= "
+            f"{first + len(needed) + SPECIAL}, for the alphabet of {kind} on this text"
+        )
+    document = json.loads(tokenizer.to_str())
+    document["added_tokens"] = []  # the trainer's special tokens become ordinary entries
+    if kind == "unigram":
+        # An unk_id is required; entry 0 is never matched in text.
+        vocab = settle(document["model"]["vocab"])
+        document["model"] |= {"byte_fallback": True, "unk_id": 0, "vocab": vocab}
+    return Tokenizer.from_str(json.dumps(document))
 
 
 def untrained(kind: str, size: int) -> tuple[Tokenizer, Any]:

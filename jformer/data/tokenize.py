@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from jformer import components
 from jformer.config import EOS, DataConfig
 from jformer.console import Progress
 from jformer.data.cache import entry
@@ -27,15 +28,14 @@ from jformer.errors import UserError
 log = logging.getLogger(__name__)
 
 CHUNK = 10_000  # pairs tokenized together
+VOCABULARY_SAMPLE = 2_000_000  # maximum number of pairs to learn a vocabulary from
 SIDES = ("source", "target")
 # The settings that a vocabulary depends on, besides the text.
 VOCABULARY_KEYS = (
     "tokenizer",
     "target_tokenizer",
     "vocabulary_size",
-    "vocabulary_sample",
     "joint_vocabulary",
-    "normalization",
     "bad_lines",
 )
 
@@ -59,11 +59,11 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
 
     `content` is the corpora's `content_hash`.
     """
-    brought = (
-        [data.vocabulary] if data.joint_vocabulary else [data.vocabulary, data.source_vocabulary]
-    )
+    brought = data.vocabulary_files
     settings = {name: getattr(data, name) for name in VOCABULARY_KEYS}
     settings["brought"] = [Vocabulary.bring(Path(name)).hash if name else "" for name in brought]
+    files = components.files_of([data.tokenizer, data.target_tokenizer])
+    settings["components"] = {name: file.hash for name, file in files.items()}
 
     def build(folder: Path) -> None:
         if all(brought):  # saved all the same: reloaded, the scores of a Unigram differ in a digit
@@ -73,7 +73,7 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
         if not total:
             places = " and ".join(place for corpus in corpora for place in corpus.places)
             raise UserError(f"{places}: are empty; pairs to train on are needed there")
-        every = max(1, -(-total // data.vocabulary_sample))
+        every = max(1, -(-total // VOCABULARY_SAMPLE))
         which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
         log.info("vocabulary  learning from %s pairs ...", which)
 
@@ -92,7 +92,7 @@ def tokenize_corpora(
     corpora: list[Corpus], content: str, vocabularies: Vocabularies, data: DataConfig
 ) -> Tokenized:
     """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` says so."""
-    words = data.bpe_dropout > 0  # only BPE dropout needs word starts
+    words = bool(data.augment)  # BPE dropout needs word starts
     how, limit = how_read(corpora, data), truncated_length(data)
     depends_on = [content, how, vocabularies.hash, data.bad_lines, limit, words]
 
@@ -105,7 +105,8 @@ def tokenize_corpora(
     for side in SIDES:
         offsets = np.load(folder / f"{side}_offsets.npy", mmap_mode="r")
         flat = np.memmap(folder / f"{side}.ids", meta["dtypes"][side], "r")
-        starts = np.memmap(folder / f"{side}.words", bool, "r") if words else None
+        path = folder / f"{side}.words"
+        starts = np.memmap(path, bool, "r") if path.exists() else None
         sides.append(Ragged(flat, offsets, starts))
     lines = np.load(folder / "lines.npy", mmap_mode="r")
     places = [corpus.places[0] for corpus in corpora]
@@ -115,10 +116,11 @@ def tokenize_corpora(
 def how_read(corpora: list[Corpus], data: DataConfig) -> list:
     """Return what else decides the text of a file: languages select columns, file names markup.
 
-    Of trees it is `data.tags`.
+    The data set's options decide the text of trees.
     """
     languages = [data.source_language, data.target_language]
-    return [languages, [corpus.places for corpus in corpora], data.tags]
+    options = components.parse(data.name).options
+    return [languages, [corpus.places for corpus in corpora], options]
 
 
 def count_rows(corpora: list[Corpus]) -> int:
@@ -149,7 +151,7 @@ def write_tokens(
             for side, (name, encoded) in enumerate(zip(SIDES, sides, strict=True)):
                 texts = append_eos(encoded, limit)
                 append(folder / f"{name}.ids", texts.flat.astype(dtypes[side]))
-                if data.bpe_dropout > 0 and texts.word_starts is not None:
+                if data.augment and texts.word_starts is not None:
                     append(folder / f"{name}.words", texts.word_starts)
                 lengths[side].append(texts.lengths)
             lines.append(np.array(numbers, np.uint32))

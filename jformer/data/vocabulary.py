@@ -11,7 +11,7 @@ import hashlib
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, count, islice, pairwise, takewhile
 from pathlib import Path
 from typing import NamedTuple
@@ -19,25 +19,16 @@ from typing import NamedTuple
 import numpy as np
 from tokenizers import Tokenizer, models
 
+from jformer.components import find
 from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data.ragged import Ragged
-from jformer.data.subwords import (
-    BASES,
-    CUTS,
-    FALLBACK,
-    NORMALIZERS,
-    UNKNOWN,
-    classes,
-    settle,
-    untrained,
-    with_classes,
-)
+from jformer.data.subwords import CUTS, NORMALIZERS, SPECIAL, UNKNOWN, classes
 from jformer.data.tokenizer_file import bring_tokenizer, read_tokenizer
 from jformer.errors import UserError
 from jformer.files import replace_file
 from jformer.rundir import SOURCE_VOCABULARY, VOCABULARY
 
-FIRST = 3  # the id of a tokenizer's entry 0
+FIRST = SPECIAL  # the id of a tokenizer's entry 0
 assert sorted([PAD, BOS, EOS]) == list(range(FIRST))
 PART = 50_000  # texts encoded together; the library takes kilobytes for each meanwhile
 WORDS_KEPT = 200_000  # maximum number of words whose ids are cached, in about 70 MB
@@ -68,41 +59,9 @@ class Vocabulary:
         self._words = Ragged.from_rows([], np.array([], bool))
 
     @classmethod
-    def train(
-        cls, texts: Iterable[str], size: int, kind: str = "byte_bpe", normalization: str = "none"
-    ) -> "Vocabulary":
+    def train(cls, texts: Iterable[str], size: int, tokenizer: str = "byte_bpe") -> "Vocabulary":
         """Learn at most `size` entries, PAD, BOS and EOS included; a small corpus yields fewer."""
-        if kind == "word_classes":
-            normalizer = NORMALIZERS[normalization]
-            normal = (normalizer.normalize_str(text) if normalizer else text for text in texts)
-            tokenizer = with_classes(normal, size - FIRST)
-            tokenizer.normalizer = normalizer
-            return cls(tokenizer)
-        needed = set(BASES[kind])
-        first = FIRST + (kind == "unigram")  # its trainer learns at least one entry
-        tokenizer, trainer = untrained(kind, max(size, first + len(needed)) - FIRST)
-        tokenizer.normalizer = normalizer = NORMALIZERS[normalization]
-
-        def fitting() -> Iterator[str]:
-            for text in texts:
-                if BASES[kind] is FALLBACK:
-                    needed.update(normalizer.normalize_str(text) if normalizer else text)
-                if first + len(needed) <= size:  # otherwise Unigram's trainer would not terminate
-                    yield text
-
-        tokenizer.train_from_iterator(fitting(), trainer)
-        if size < first + len(needed):
-            raise UserError(
-                f"config.data.vocabulary_size={size}: must be >= {first + len(needed)}, for the "
-                f"alphabet of data.tokenizer={kind} on this text"
-            )
-        document = json.loads(tokenizer.to_str())
-        document["added_tokens"] = []  # the trainer's special tokens become ordinary entries
-        if kind == "unigram":
-            # An unk_id is required; entry 0 is never matched in text.
-            vocab = settle(document["model"]["vocab"])
-            document["model"] |= {"byte_fallback": True, "unk_id": 0, "vocab": vocab}
-        return cls(Tokenizer.from_str(json.dumps(document)))
+        return cls(find("config.data.tokenizer", "tokenizer", tokenizer)(texts, size - FIRST))
 
     @classmethod
     def bring(cls, path: Path) -> "Vocabulary":
@@ -260,18 +219,20 @@ class Vocabularies(NamedTuple):
     ) -> "Vocabularies":
         """Learn from the pairs, read again for each side, or load the files that `data` names."""
 
-        def make(texts: Iterable[str], path: str, kind: str) -> Vocabulary:
+        def make(texts: Iterable[str], path: str, tokenizer: str) -> Vocabulary:
             if path:
                 return Vocabulary.bring(Path(path))
-            return Vocabulary.train(texts, data.vocabulary_size, kind, data.normalization)
+            return Vocabulary.train(texts, data.vocabulary_size, tokenizer)
 
         if data.joint_vocabulary:
             both = make(chain.from_iterable(pairs()), data.vocabulary, data.tokenizer)
             return cls(both, both)
-        of_target = data.tokenizer if data.target_tokenizer == "same" else data.target_tokenizer
+        source, target = data.vocabulary_files
         return cls(
-            make((source for source, _ in pairs()), data.source_vocabulary, data.tokenizer),
-            make((target for _, target in pairs()), data.vocabulary, of_target),
+            make((source for source, _ in pairs()), source, data.tokenizer),
+            make(
+                (target for _, target in pairs()), target, data.target_tokenizer or data.tokenizer
+            ),
         )
 
     @classmethod

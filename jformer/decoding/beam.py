@@ -8,9 +8,11 @@ then, the live ones are the result.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import Array
 
 from jformer.config import EOS, DecodeConfig
@@ -22,67 +24,92 @@ from jformer.decoding.search import (
     length_penalty,
     next_logits,
 )
+from jformer.errors import UserError
 from jformer.extras.terms import Progress, deal, follow, next_tokens, tokens_met
 
 BLOCK = 8  # tokens of which `top_tokens` looks at the largest first
 
 
-def beam_step(
-    step: Callable,
-    config: DecodeConfig,
-    sentence: Sentence,
-    search: Search,
-    rules: Rules = NO_RULES,
-) -> Search:
-    """Extend the hypotheses by one token. Axis C is that of the 2W best continuations."""
-    W, t = config.beam_size, search.t
-    # The first token continues one empty hypothesis, not W equal ones.
-    copies_W = (t == 0) & (jnp.arange(W) > 0)
-    sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
-    search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
-    if search.progress is not None:
-        whole_W = jnp.all(search.progress.has_WC, axis=-1)
-        logits_WV = logits_WV.at[:, EOS].set(jnp.where(whole_W, logits_WV[:, EOS], -jnp.inf))
-    # Two stages give the exact result: the best of all are among the best of each hypothesis.
-    each = min(2 * W, logits_WV.shape[-1])
-    logits_WC, tokens_WC = top_tokens(logits_WV, each)
-    if search.progress is not None:
-        logits_WC, tokens_WC = with_terms(
-            sentence, search, logits_WV, logits_WC, tokens_WC, rules.edges_V2
+@struct.dataclass
+class Beam:
+    """Beam search with `config.decode.beam_size` hypotheses.
+
+    `diversity` is a penalty per sibling rank (Li et al. 2016, arXiv 1611.08562). `early_stopping`
+    ends the search of a sentence once beam_size hypotheses have ended, as fairseq and CTranslate2
+    do. Otherwise it ends once no other hypothesis can be better. `keep` names strings of a source
+    that its output must contain: a regular expression, or some of urls, tags and numbers.
+    """
+
+    diversity: Any = 0.0
+    early_stopping: Any = False
+    keep: str = struct.field(pytree_node=False, default="")
+
+    def check(self) -> None:
+        """Raise `UserError` for an option that cannot work."""
+        if not self.diversity >= 0:
+            raise UserError(f"config.decode.search: diversity={self.diversity} must be >= 0")
+
+    def width(self, config: DecodeConfig) -> int:
+        """Return W, the number of hypotheses of a sentence."""
+        return config.beam_size
+
+    def extend(
+        self,
+        step: Callable,
+        config: DecodeConfig,
+        sentence: Sentence,
+        search: Search,
+        rules: Rules = NO_RULES,
+    ) -> Search:
+        """Extend the hypotheses by one token. Axis C is that of the 2W best continuations."""
+        W, t = config.beam_size, search.t
+        # The first token continues one empty hypothesis, not W equal ones.
+        copies_W = (t == 0) & (jnp.arange(W) > 0)
+        sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
+        search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
+        if search.progress is not None:
+            whole_W = jnp.all(search.progress.has_WC, axis=-1)
+            logits_WV = logits_WV.at[:, EOS].set(jnp.where(whole_W, logits_WV[:, EOS], -jnp.inf))
+        # Two stages give the exact result: the best of all are among the best of each hypothesis.
+        each = min(2 * W, logits_WV.shape[-1])
+        logits_WC, tokens_WC = top_tokens(logits_WV, each)
+        if search.progress is not None:
+            logits_WC, tokens_WC = with_terms(
+                sentence, search, logits_WV, logits_WC, tokens_WC, rules.edges_V2
+            )
+            each = tokens_WC.shape[-1]
+        sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
+        # Li et al. (2016): a penalty per rank among the continuations of one hypothesis.
+        ranked_WC = sums_WC - self.diversity * jnp.arange(each)[None]
+        progress_M = None
+        if search.progress is None:
+            _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
+        else:
+            progress_M = progress_after(sentence, search, tokens_WC, rules.edges_V2, t)
+            order_C = deal(ranked_WC.reshape(-1), tokens_met(sentence.terms_CKL, progress_M), 2 * W)
+        parents_C = order_C // each
+        sums_C, tokens_C = sums_WC.reshape(-1)[order_C], tokens_WC.reshape(-1)[order_C]
+        histories_CT = search.live_tokens_WT[parents_C].at[:, t].set(tokens_C)
+
+        # At most W of them end, one per hypothesis, so W stay live. They are sorted again by sums.
+        ends_C = tokens_C == EOS
+        chosen_W = jnp.argsort(ends_C, stable=True)[:W]
+        sums_W, order_W = jax.lax.top_k(jnp.where(ends_C, -jnp.inf, sums_C)[chosen_W], W)
+        chosen_W = chosen_W[order_W]
+        search = dataclasses.replace(
+            search,
+            t=t + 1,
+            beam_indices_WT=search.beam_indices_WT[parents_C[chosen_W]],
+            live_tokens_WT=histories_CT[chosen_W],
+            live_sums_W=sums_W,
+            progress=jax.tree.map(lambda x: x[order_C[chosen_W]], progress_M),
         )
-        each = tokens_WC.shape[-1]
-    sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
-    # Li et al. (2016): a penalty per rank among the continuations of one hypothesis.
-    ranked_WC = sums_WC - config.diversity * jnp.arange(each)[None]
-    progress_M = None
-    if search.progress is None:
-        _, order_C = jax.lax.top_k(ranked_WC.reshape(-1), 2 * W)
-    else:
-        progress_M = progress_after(sentence, search, tokens_WC, rules.edges_V2, t)
-        order_C = deal(ranked_WC.reshape(-1), tokens_met(sentence.terms_CKL, progress_M), 2 * W)
-    parents_C = order_C // each
-    sums_C, tokens_C = sums_WC.reshape(-1)[order_C], tokens_WC.reshape(-1)[order_C]
-    histories_CT = search.live_tokens_WT[parents_C].at[:, t].set(tokens_C)
-
-    # At most W of them end, one per hypothesis, so W stay live. They are sorted again by sums.
-    ends_C = tokens_C == EOS
-    chosen_W = jnp.argsort(ends_C, stable=True)[:W]
-    sums_W, order_W = jax.lax.top_k(jnp.where(ends_C, -jnp.inf, sums_C)[chosen_W], W)
-    chosen_W = chosen_W[order_W]
-    search = dataclasses.replace(
-        search,
-        t=t + 1,
-        beam_indices_WT=search.beam_indices_WT[parents_C[chosen_W]],
-        live_tokens_WT=histories_CT[chosen_W],
-        live_sums_W=sums_W,
-        progress=jax.tree.map(lambda x: x[order_C[chosen_W]], progress_M),
-    )
-    ending_sums_W = jnp.where(ends_C, sums_C, -jnp.inf)[:W]
-    search = add_finished(search, histories_CT[:W], ending_sums_W, config)
-    return settle(config, sentence, search)
+        ending_sums_W = jnp.where(ends_C, sums_C, -jnp.inf)[:W]
+        search = add_finished(search, histories_CT[:W], ending_sums_W, config)
+        return settle(config, sentence, search, self.early_stopping)
 
 
-def settle(config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
+def settle(config: DecodeConfig, sentence: Sentence, search: Search, early_stopping: Any) -> Search:
     """Mark a search that is done: no live hypothesis can enter the finished ones, or the limit."""
     sums_W = search.live_sums_W
     # Sums only fall, and the length penalty divides them by at most its value at the limit.
@@ -90,7 +117,7 @@ def settle(config: DecodeConfig, sentence: Sentence, search: Search) -> Search:
     worst = search.finished_scores_W[config.n_best - 1]
     # A greedy search is done with its first EOS.
     settled = worst >= best_possible if len(sums_W) > 1 else worst != -jnp.inf
-    settled |= config.early_stopping & (search.finished_scores_W[-1] != -jnp.inf)
+    settled |= early_stopping & (search.finished_scores_W[-1] != -jnp.inf)
     busy = ~settled & (search.t < sentence.limit)
     given_up = ~busy & (search.finished_scores_W[0] > -jnp.inf)
     return dataclasses.replace(search, busy=busy, live_sums_W=jnp.where(given_up, -jnp.inf, sums_W))

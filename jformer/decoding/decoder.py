@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from jformer.components import find
 from jformer.config import DecodeConfig
 from jformer.decoding.ensemble import Models
 from jformer.decoding.pool import Pool, Request
@@ -34,6 +35,12 @@ class Decoder:
     config: DecodeConfig
     max_length: int  # source positions, EOS included
     places: int  # sentences at a time; lowered where memory does not suffice
+    max_threads: int | None = None  # by default on a CPU one per core, elsewhere one
+
+    @property
+    def keep(self) -> str:
+        """The strings of a source that a beam must keep in the output, see lexicon.py."""
+        return getattr(find("config.decode.search", "search", self.config.search), "keep", "")
 
     def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> dict[int, Hypotheses]:
         """Decode all requests: return the hypotheses by the number of the request.
@@ -55,17 +62,6 @@ class Decoder:
                 self.places = max(1, min(self.places, len(requests)) // 2)
                 log.warning("out of memory: config.decode.batch_size=%d from here on", self.places)
         return found
-
-    def find_by_each(
-        self, requests: Sequence[Request], rules: Rules = NO_RULES
-    ) -> list[dict[int, Hypotheses]]:
-        """Decode all requests by each model alone. Every model draws samples of its own."""
-        result = []
-        for n, (model, params) in enumerate(zip(self.models, self.params, strict=True)):
-            alone = dataclasses.replace(self, models=(model,), params=(params,))
-            seeded = [dataclasses.replace(each, seed=each.seed ^ n) for each in requests]
-            result.append(alone.find(seeded, rules))
-        return result
 
     def _find(
         self,
@@ -126,11 +122,18 @@ class Decoder:
         devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(self.params)))
         if len(devices) > 1:
             return 1  # all devices have to get the programs in the same order
-        most = self.config.threads
+        most = self.max_threads
         if most is None:
-            most = (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+            most = usable_cores() if jax.default_backend() == "cpu" else 1
             most = min(most, self.places // PLACES_PER_THREAD)
         return max(1, min(most, self.places))
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use, as set by `taskset`."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def largest_terms(requests: Iterable[Request]) -> tuple[int, int] | None:

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jformer.components import find, name_of
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.decoding import beam, ensemble, sampling
+from jformer.decoding import ensemble
 from jformer.decoding.ensemble import Models
 from jformer.decoding.search import (
     NO_RULES,
@@ -33,16 +34,8 @@ from jformer.decoding.search import (
 
 SHORTEST_BUCKET = 16  # source positions; buckets double from here
 # A compiled search is made for these keys, takes those as arguments, and does not see the others.
-COMPILED = ("search", "beam_size", "n_best", "top_k", "top_p")
-ARGUMENTS = (
-    "length_penalty",
-    "length_penalty_beta",
-    "diversity",
-    "early_stopping",
-    "min_length",
-    "temperature",
-    "seed",
-)
+COMPILED = ("search", "beam_size", "n_best")
+ARGUMENTS = ("length_penalty", "length_penalty_beta", "min_length")
 
 State = tuple[Sentence, Search]
 # The ids of a term at the beginning of an output, and elsewhere.
@@ -97,8 +90,12 @@ class Pool:
         self._params, self._config, self._max_length = params, config, max_length
         self._rows, self._always_long = rows, long
         compiled = {key: getattr(config, key) for key in COMPILED}
+        # Without options, so that another seed or temperature does not compile again.
+        compiled["search"] = name_of(config.search) or config.search
         self._static = (models, DecodeConfig(**compiled))
         self._keys = {key: np.asarray(getattr(config, key)) for key in ARGUMENTS}
+        strategy = find("config.decode.search", "search", config.search)
+        self._strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
         self.part = max(1, rows // parts)
         self._shape = (0, 0)
         self._numbers = np.full(rows, -1)  # of the requests; -1: the place is free
@@ -173,7 +170,7 @@ class Pool:
         """Search until a part of the pool is done, or all of it; yield and remove what is done."""
         waiting = ~self.occupied() | (self._t >= self._shape[1] - 1)
         enough = self._rows if last else min(self._rows, int(waiting.sum()) + self.part)
-        arguments = (self._params, self._keys, self._state, enough, self._rules)
+        arguments = (self._params, self._keys, self._strategy, self._state, enough, self._rules)
         self._state, seen = run_searches(*self._static, *arguments)
         busy, t, found = jax.device_get(seen)
         self._t = np.where(self.occupied(), t, 0)
@@ -196,7 +193,7 @@ def init_searches(
     spans_BT2: Array | None = None,
 ) -> State:
     """Encode the sources and return their searches before the first token."""
-    W = config.beam_size if config.search == "beam" else config.n_best
+    W = find("config.decode.search", "search", config.search).width(config)
     memory = ensemble.encode_sources(models, params, source_BS)
     sentences_B = Sentence(memory, prefix_BT, limit_B, seed_B, terms_BCKL, words_B, spans_BT2)
     cache = ensemble.init_cache(models, W, prefix_BT.shape[1])
@@ -246,24 +243,26 @@ def insert(
     return jax.tree.map(lambda old, new: old.at[places_R].set(new, mode="drop"), state, fresh)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=5)
 def run_searches(
     models: Models,
     config: DecodeConfig,
     params: tuple[Any, ...],
     keys: dict[str, Array],
+    strategy: Any,
     state: State,
     enough: Array,
     rules: Rules = NO_RULES,
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
     """Advance until `enough` places wait; return the pool, and what the host needs to see of it.
 
-    `keys` are those of the config that a compiled search takes as arguments.
+    `keys` are those of the config that a compiled search takes as arguments, and `strategy` is the
+    component that extends the hypotheses.
     """
     config = dataclasses.replace(config, **keys)
     sentences_B, searches_B = state
-    one_step = beam.beam_step if config.search == "beam" else sampling.sample_step
-    extend = functools.partial(one_step, ensemble.make_step(models, params), config, rules=rules)
+    step = ensemble.make_step(models, params)
+    extend = functools.partial(strategy.extend, step, config, rules=rules)
     searches_B = advance(extend, sentences_B, searches_B, enough)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)
     return (sentences_B, searches_B), (searches_B.busy, searches_B.t, found_B)

@@ -5,9 +5,11 @@ A draw depends on the sentence, the seed and the hypothesis' number, and not on 
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax import Array
 
 from jformer.config import EOS, PAD, DecodeConfig
@@ -19,55 +21,87 @@ from jformer.decoding.search import (
     length_penalty,
     next_logits,
 )
+from jformer.errors import UserError
 
 
-def sample_step(
-    step: Callable,
-    config: DecodeConfig,
-    sentence: Sentence,
-    search: Search,
-    rules: Rules = NO_RULES,
-) -> Search:
-    """Extend each sample that is not finished by one token."""
-    W, t = config.n_best, search.t
-    search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(config.seed), sentence.seed), t)
-    keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))
-    tokens_W = jax.vmap(jax.random.categorical)(keys_W, filter_logits(logits_WV, config))
-    drawn_W = jnp.take_along_axis(logits_WV, tokens_W[:, None], axis=1)[:, 0] - log_total_W
-    sums_W, live_W = search.live_sums_W + drawn_W, search.live_sums_W != -jnp.inf
-    tokens_WT = search.live_tokens_WT.at[:, t].set(jnp.where(live_W, tokens_W, PAD))
+@struct.dataclass
+class Sampling:
+    """Sampling of `config.decode.n_best` outputs, and its filters.
 
-    ends_W = live_W & (tokens_W == EOS)
-    search = dataclasses.replace(
-        search,
-        t=t + 1,
-        live_tokens_WT=tokens_WT,
-        live_sums_W=jnp.where(ends_W, -jnp.inf, sums_W),
-        finished_tokens_WT=jnp.where(ends_W[:, None], tokens_WT, search.finished_tokens_WT),
-        finished_sums_W=jnp.where(ends_W, sums_W, search.finished_sums_W),
-        finished_scores_W=jnp.where(
-            ends_W, sums_W / length_penalty(t + 1, config), search.finished_scores_W
-        ),
-    )
-    all_ended = jnp.all(search.live_sums_W == -jnp.inf)
-    return dataclasses.replace(search, busy=~all_ended & (search.t < sentence.limit))
+    `temperature` divides the logits. `top_k` keeps the k likeliest tokens, 0 all of them, and then
+    `top_p` the fewest that hold this probability.
+    """
+
+    temperature: Any = 1.0
+    top_k: int = struct.field(pytree_node=False, default=0)
+    top_p: float = struct.field(pytree_node=False, default=1.0)
+    seed: Any = 0
+
+    def check(self) -> None:
+        """Raise `UserError` for an option that cannot work."""
+        valid = {
+            "temperature": self.temperature > 0,
+            "top_k": isinstance(self.top_k, int) and self.top_k >= 0,
+            "top_p": 0 < self.top_p <= 1,
+            "seed": isinstance(self.seed, int) and 0 <= self.seed < 2**32,
+        }
+        for name, is_valid in valid.items():
+            if not is_valid:
+                value = getattr(self, name)
+                raise UserError(f"config.decode.search: {name}={value} is out of range")
+
+    def width(self, config: DecodeConfig) -> int:
+        """Return W, the number of hypotheses of a sentence."""
+        return config.n_best
+
+    def extend(
+        self,
+        step: Callable,
+        config: DecodeConfig,
+        sentence: Sentence,
+        search: Search,
+        rules: Rules = NO_RULES,
+    ) -> Search:
+        """Extend each sample that is not finished by one token."""
+        W, t = config.n_best, search.t
+        search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), sentence.seed), t)
+        keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))
+        tokens_W = jax.vmap(jax.random.categorical)(keys_W, filter_logits(logits_WV, self))
+        drawn_W = jnp.take_along_axis(logits_WV, tokens_W[:, None], axis=1)[:, 0] - log_total_W
+        sums_W, live_W = search.live_sums_W + drawn_W, search.live_sums_W != -jnp.inf
+        tokens_WT = search.live_tokens_WT.at[:, t].set(jnp.where(live_W, tokens_W, PAD))
+
+        ends_W = live_W & (tokens_W == EOS)
+        search = dataclasses.replace(
+            search,
+            t=t + 1,
+            live_tokens_WT=tokens_WT,
+            live_sums_W=jnp.where(ends_W, -jnp.inf, sums_W),
+            finished_tokens_WT=jnp.where(ends_W[:, None], tokens_WT, search.finished_tokens_WT),
+            finished_sums_W=jnp.where(ends_W, sums_W, search.finished_sums_W),
+            finished_scores_W=jnp.where(
+                ends_W, sums_W / length_penalty(t + 1, config), search.finished_scores_W
+            ),
+        )
+        all_ended = jnp.all(search.live_sums_W == -jnp.inf)
+        return dataclasses.replace(search, busy=~all_ended & (search.t < sentence.limit))
 
 
-def filter_logits(logits_WV: Array, config: DecodeConfig) -> Array:
+def filter_logits(logits_WV: Array, sampling: Sampling) -> Array:
     """Divide by the temperature and set to -inf what `top_k` and `top_p` leave out, in this order.
 
     `top_p` keeps the fewest of the likeliest tokens that hold this probability (Holtzman et al.
     2020).
     """
-    logits_WV = logits_WV / config.temperature
-    if not config.top_k and config.top_p == 1.0:
+    logits_WV = logits_WV / sampling.temperature
+    if not sampling.top_k and sampling.top_p == 1.0:
         return logits_WV
     V = logits_WV.shape[-1]
-    sorted_WV, order_WV = jax.lax.top_k(logits_WV, min(config.top_k or V, V))
+    sorted_WV, order_WV = jax.lax.top_k(logits_WV, min(sampling.top_k or V, V))
     shares_WV = jax.nn.softmax(sorted_WV)
     before_WV = jnp.cumsum(shares_WV, axis=-1) - shares_WV
     # A token is kept while those before it hold less than top_p: the likeliest always is.
-    kept_WV = jnp.where(before_WV < config.top_p, sorted_WV, -jnp.inf)
+    kept_WV = jnp.where(before_WV < sampling.top_p, sorted_WV, -jnp.inf)
     rows_W1 = jnp.arange(len(logits_WV))[:, None]
     return jnp.full_like(logits_WV, -jnp.inf).at[rows_W1, order_WV].set(kept_WV)

@@ -32,9 +32,9 @@ class Forced:
     weights_TS: np.ndarray | None = None  # mean over a layer's heads, EOS included on both sides
 
 
-def most_positions(models: Models) -> float:
+def max_positions(models: Models) -> float:
     """Return how many tokens, EOS included, a text may have for all of the models."""
-    return min(model.config.most_positions for model in models)
+    return min(model.config.max_positions for model in models)
 
 
 def score_pairs(
@@ -49,13 +49,13 @@ def score_pairs(
 
     Probabilities and weights are averaged over the models. Errors count pairs from `first_pair`.
     """
-    limit = most_positions(models)
+    limit = max_positions(models)
     for number, pair in enumerate(pairs, start=first_pair):
         longest = max(len(ids) + 1 for ids in pair)
         if longest > limit:
             raise UserError(
-                f"config.model.max_positions={limit}: pair {number} has {longest} tokens; "
-                f"shorten it"
+                f"config.model.positions: max_positions={limit}, and pair {number} has "
+                f"{longest} tokens; shorten it"
             )
     results: list[Forced] = [None] * len(pairs)  # type: ignore[list-item]
     for numbers, source_BS, target_BT1 in batches(pairs, batch_size, limit):

@@ -59,6 +59,10 @@ class Rules:
 NO_RULES = Rules()
 
 
+def no_constraint(vocabulary: Any) -> None:
+    """Allow all tokens."""
+
+
 @struct.dataclass
 class Search:
     """The state of a search after t tokens. An all-zero state counts as done."""

@@ -5,6 +5,7 @@ bfloat16 it can, because products of other shapes round differently.
 """
 
 import dataclasses
+import itertools
 import logging
 import zlib
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jformer.components import find
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.corpora import Report
 from jformer.data.sentences import join_texts, pieces
@@ -22,10 +24,7 @@ from jformer.decoding.prefixes import Prefix, begins_with, encode_prefixes, rank
 from jformer.decoding.scoring import score_pairs
 from jformer.decoding.search import Hypotheses, Rules, length_penalty
 from jformer.errors import RunError, UserError
-from jformer.extras.lexicon import Term, edges, missing, spellings_in
-from jformer.extras.parsing.brackets import well_formed
-from jformer.extras.parsing.consensus import consensus
-from jformer.extras.risk import mean_utilities
+from jformer.extras.lexicon import Term, edges, kept_pattern, missing, spellings_in
 from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,20 @@ class Hypothesis:
     log_prob: float  # of its tokens, and of EOS if it is complete
     complete: bool  # whether it ended with EOS, not at its length limit
     parts: tuple[Part, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidates:
+    """The hypotheses for a text, of which a component of `config.decode.choose` takes one."""
+
+    source: str
+    hypotheses: Sequence[Hypothesis]  # the best by score first
+    bleu_tokenizer: str
+
+
+def highest_score(candidates: Candidates) -> int:
+    """Return the index of the candidate with the highest score."""
+    return 0
 
 
 def translate(
@@ -77,45 +90,38 @@ def hypotheses(
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
-    With `choose=mbr` it is one, the one with minimum Bayes risk of these, or where they are trees
-    the consensus of `n_best` of each model. Each output begins with its prefix, and contains the
-    target of each of the `terms` whose source its text has, unless the length limit comes first.
-    `first_line` is the line number of texts[0] in messages, and `bleu_tokenizer` cuts the words of
-    the utility `bleu`. Lines that are cut are counted in `report`; without one, a warning names
-    them.
+    With another `choose` than score it is one, chosen from these. Each output begins with its
+    prefix, and contains the target of each of the `terms` whose source its text has, unless the
+    length limit comes first. `first_line` is the line number of texts[0] in messages, and
+    `bleu_tokenizer` cuts the words for a choice by BLEU. Lines that are cut are counted in
+    `report`; without one, a warning names them.
     """
     prefixes, counts = prefixes or [""] * len(texts), Report() if report is None else report
     asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms, counts))
     requests = [request for *_, request in asked]
+    key, config = "config.decode", decoder.config
+    constraint = find(f"{key}.constraint", "constraint", config.constraint)
     rules = Rules(
         edges(vocabularies.target) if any(request.terms for request in requests) else None,
-        well_formed(vocabularies.target) if decoder.config.constraint == "trees" else None,
+        constraint(vocabularies.target),
         ranking(vocabularies.target).ranks_V if any(prefixes) else None,
     )
-    of_trees = decoder.config.choose == "mbr" and decoder.config.constraint == "trees"
-    if of_trees:
-        found_by = decoder.find_by_each(requests, rules)
-    else:
-        found_by = [decoder.find(requests, rules)]
+    found = decoder.find(requests, rules)
     of_parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
     for i, (number, first_word, request) in enumerate(asked):
-        ones: list[Hypothesis] = []
-        for found in found_by:
-            raw = found[i]
-            if np.isnan(raw.scores_W).any():
-                raise RunError(
-                    f"line {first_line + number}: the model's logits are not numbers, so there is "
-                    f"no output to choose; take another checkpoint, or model.dtype=float32"
-                )
-            ones += as_texts(raw, request.source, first_word, vocabularies, decoder.config.n_best)
-        of_parts[number].append(ones)
+        if np.isnan(found[i].scores_W).any():
+            raise RunError(
+                f"line {first_line + number}: the model's logits are not numbers, so there is "
+                f"no output to choose; take another checkpoint, or model.dtype=float32"
+            )
+        hypotheses = as_texts(found[i], request.source, first_word, vocabularies, config.n_best)
+        of_parts[number].append(hypotheses)
     blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
     joined = [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
-    if of_trees:
-        joined = with_consensus(decoder, vocabularies, texts, joined)
-    elif decoder.config.choose == "mbr":
-        utility = decoder.config.utility
-        joined = [[least_risky(ones, utility, bleu_tokenizer)] for ones in joined]
+    if config.choose != "score":
+        choose = find(f"{key}.choose", "choice", config.choose)
+        candidates = map(Candidates, texts, joined, itertools.repeat(bleu_tokenizer))
+        joined = chosen(decoder, vocabularies, joined, [choose(each) for each in candidates])
     warn_of_missing([(joined[n][0].text, request) for n, _, request in asked], vocabularies)
     for n, prefix in enumerate(prefixes):
         if prefix and not begins_with(joined[n][0].text, prefix, vocabularies.target):
@@ -136,7 +142,7 @@ def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line, ter
 
     A source longer than those in training is cut and reported, or split into several requests.
     """
-    longest, kept = decoder.max_length - 1, decoder.config.kept
+    longest, kept = decoder.max_length - 1, kept_pattern(decoder.keep)
     wanted = [n for n, text in enumerate(texts) if text.strip()]
     sources = vocabularies.source.encode([texts[n] for n in wanted])
     starts = encode_prefixes([prefixes[n] for n in wanted], vocabularies.target)
@@ -187,33 +193,27 @@ def as_texts(
     return result
 
 
-def least_risky(ones: list[Hypothesis], utility: str, bleu_tokenizer: str) -> Hypothesis:
-    """Return the hypothesis that is most like all others, the first of equal ones."""
-    texts = [one.text for one in ones]
-    return ones[int(np.argmax(mean_utilities(texts, utility, bleu_tokenizer)))]
-
-
-def with_consensus(
+def chosen(
     decoder: Decoder,
     vocabularies: Vocabularies,
-    texts: Sequence[str],
     found: Sequence[list[Hypothesis]],
+    choices: Sequence[int | str],
 ) -> list[list[Hypothesis]]:
-    """Return the consensus of the trees found for each text, with the models' score of it.
-
-    An output that its length limit ended is no tree. Where all are none, the first is returned.
-    """
+    """Return one hypothesis per text: by its index, or a new text with the models' score of it."""
     result = [ones[:1] for ones in found]
-    trees = [[one.text for one in ones if one.complete and one.parts] for ones in found]
-    numbers = [number for number, each in enumerate(trees) if each]
-    outputs = [consensus(trees[number], texts[number].split()) for number in numbers]
-    sources = [found[number][0].parts[0].source for number in numbers]
-    pairs = list(zip(sources, vocabularies.target.encode(outputs), strict=True))
+    new: dict[int, str] = {}
+    for number, choice in enumerate(choices):
+        if isinstance(choice, str):
+            new[number] = choice
+        else:
+            result[number] = [found[number][choice]]
+    sources = [found[number][0].parts[0].source for number in new]
+    pairs = list(zip(sources, vocabularies.target.encode([*new.values()]), strict=True))
     scored = score_pairs(decoder.models, decoder.params, pairs, decoder.places)
-    for number, output, (source, ids), forced in zip(numbers, outputs, pairs, scored, strict=True):
+    for (number, text), (source, ids), forced in zip(new.items(), pairs, scored, strict=True):
         log_prob = float(forced.log_probs_T.sum())
         score = log_prob / length_penalty(len(ids) + 1, decoder.config)
-        result[number] = [Hypothesis(output, score, log_prob, True, (Part(source, ids, 0),))]
+        result[number] = [Hypothesis(text, score, log_prob, True, (Part(source, ids, 0),))]
     return result
 
 

@@ -158,12 +158,6 @@ def moses_scores(plain: Sequence[Sequence[str]], language: str) -> dict[str, Any
     }
 
 
-def bleu(hypotheses: Sequence[str], targets: Sequence[str], tokenizer: str = "13a") -> float:
-    """Return only the `bleu` of `score`, against one reference: cheap enough during training."""
-    check_streams(hypotheses, [targets])
-    return BLEU(force=True, tokenize=tokenizer).corpus_score(hypotheses, [targets]).score
-
-
 def by_length(
     sources: Sequence[str],
     hypotheses: Sequence[str],

@@ -12,10 +12,13 @@ impossible restores dropped ones.
 
 import itertools
 import random
+from collections.abc import Callable
 
 import numpy as np
 
-from jformer.data.ragged import Ragged
+from jformer.data.ragged import Ragged, TokenPairs
+from jformer.data.vocabulary import Vocabularies
+from jformer.errors import UserError
 
 # A priority is an int64 with the merge's rank in the upper bits and its place in the word in the
 # lower ones, so the minimum over a word is its best merge, and of equal merges the leftmost.
@@ -23,6 +26,24 @@ PLACE_BITS = 32
 NO_MERGE = 1 << 62  # greater than any priority
 HOLE = -1  # fills a word's slots after its ids, up to its number of base symbols
 SLICE = 1 << 15  # ids at a time: bounds memory, and their base symbols stay in the CPU cache
+
+
+def bpe_dropout(
+    vocabularies: Vocabularies, *, p: float
+) -> Callable[[TokenPairs, np.random.Generator], TokenPairs]:
+    """Skip each merge of both sides with probability `p`."""
+    merges = [vocabulary.merges for vocabulary in vocabularies]
+    if any(each is None for each in merges) or not 0 <= p < 1:
+        raise UserError(
+            f"config.data.augment=bpe_dropout(p={p}): requires 0 <= p < 1 and BPE vocabularies, "
+            f"config.data.tokenizer=byte_bpe or bpe"
+        )
+    droppers = [BpeDropout(each, p) for each in merges if each is not None]
+
+    def augment(pairs: TokenPairs, rng: np.random.Generator) -> TokenPairs:
+        return TokenPairs(*(drop(side, rng) for drop, side in zip(droppers, pairs, strict=True)))
+
+    return augment
 
 
 class PairTable:
@@ -86,7 +107,7 @@ class BpeDropout:
         self, texts: Ragged, offsets: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids and the lengths of the new segmentations of the texts at `offsets`."""
-        assert texts.word_starts is not None, "tokenized without data.bpe_dropout"
+        assert texts.word_starts is not None, "tokenized without data.augment"
         flat = texts.flat[offsets[0] : offsets[-1]]
         word_starts = texts.word_starts[offsets[0] : offsets[-1]]
         ids = flat.astype(np.int64)

@@ -5,7 +5,6 @@ number of FLOPs is twice as large.
 """
 
 import collections
-import dataclasses
 import functools
 import logging
 import math
@@ -113,9 +112,6 @@ def run_sizes(config: Config, mesh: Mapping[str, int]) -> Sizes:
     """
     shares, longest = mesh["data"] * mesh["fsdp"], config.data.max_length
     share = -(-config.train.batch_tokens // shares)
-    if shares > 1:  # then the loss is not computed in chunks
-        train = dataclasses.replace(config.train, loss_chunk=0)
-        config = dataclasses.replace(config, train=train)
     state = abstract_step(config, 1, longest)[1][0]
     devices = AbstractMesh(tuple(mesh.values()), tuple(mesh))
     of_device = jax.tree.map(

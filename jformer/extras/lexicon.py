@@ -12,7 +12,31 @@ from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.pool import Spellings
 from jformer.errors import UserError, check_strings, check_type
 
+# Strings that `keep` knows by name, in the order of a match: a number in a URL is a part of it.
+KINDS = {
+    "urls": r"(?:https?://|www\.)\S*[\w/]",
+    "tags": r"</?[A-Za-z][^<>]*>",
+    "numbers": r"(?<!\w)\d+(?:[.,:/-]\d+)*(?!\w)",
+}
 Term = tuple[str, str]  # the words in the source, and what must stand in the output
+
+
+def kept_pattern(keep: str) -> re.Pattern | None:
+    """Return the pattern of the strings that `keep` names or matches; None if it is empty."""
+    names = keep.split(",")
+    if all(name in KINDS for name in names):
+        return re.compile("|".join(KINDS[name] for name in KINDS if name in names))
+    if re.fullmatch("[a-z,]+", keep):
+        raise UserError(
+            f"config.decode.search: keep={keep!r} must name some of {', '.join(KINDS)}, or be a "
+            f"regular expression"
+        )
+    try:
+        return re.compile(keep) if keep else None
+    except re.error as error:
+        raise UserError(
+            f"config.decode.search: keep={keep!r} is not a regular expression: {error}"
+        ) from error
 
 
 def read_terms(path: Path) -> list[Term]:

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from jformer.training.optimizer import decay_mask
+
 BY_HEADS = ("query", "key", "value")  # kernels (D, H, K), where the others have D last
 KERNELS = (*BY_HEADS, "out", "ffn_in", "ffn_out")
 BLOCK = 64  # hidden units a matrix: products cost the square of it
@@ -23,13 +25,33 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the polynomial, by Jordan
 RMS = 0.2
 
 
-def muon(momentum: float, adam: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return Muon for the kernels of attention and feed-forward network, and `adam` for the rest.
+def muon(
+    *,
+    momentum: float = 0.95,
+    weight_decay: float = 0.0,
+    adam_factor: float = 1.0,
+    beta1: float = 0.9,
+    beta2: float = 0.98,
+    epsilon: float = 1e-9,
+) -> optax.GradientTransformation:
+    """Return Muon for the kernels of attention and feed-forward network, and Adam for the rest.
 
-    It takes the place of `optax.scale_by_adam`: decay and learning rate come after it.
+    `adam_factor` multiplies the updates by Adam. All matrices decay.
     """
     kernels = optax.chain(optax.trace(momentum, nesterov=True), orthogonalize())
-    return optax.partition({"muon": kernels, "adam": adam}, which)
+    adam = scaled(optax.scale_by_adam(beta1, beta2, epsilon), adam_factor)
+    both = optax.partition({"muon": kernels, "adam": adam}, which)
+    return optax.chain(both, optax.add_decayed_weights(weight_decay, decay_mask))
+
+
+def scaled(inner: optax.GradientTransformation, factor: float) -> optax.GradientTransformation:
+    """Multiply the updates of `inner`, whose state stays as it is: `optax.chain` would nest it."""
+
+    def update(updates, state, params=None):
+        updates, state = inner.update(updates, state, params)
+        return jax.tree.map(lambda u: factor * u, updates), state
+
+    return optax.GradientTransformation(inner.init, update)
 
 
 def which(params: optax.Params) -> optax.Params:

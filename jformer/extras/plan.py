@@ -159,7 +159,7 @@ def cache_bytes(config: Config, S: int, T: int) -> int:
     """Return the bytes of a pair in the cache of token ids."""
     data = config.data
     of_id = 2 if data.vocabulary_size <= 2**16 else 4
-    of_word_start = 1 if data.bpe_dropout else 0
+    of_word_start = 1 if data.augment else 0
     return (S + T) * (of_id + of_word_start) + OFFSETS
 
 

@@ -10,6 +10,24 @@ from collections.abc import Sequence
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
+from jformer.decoding.translate import Candidates
+from jformer.errors import UserError
+from jformer.evaluation.scores import check_tokenizer
+
+UTILITIES = ("chrf", "bleu")
+
+
+def mbr(candidates: Candidates, *, utility: str = "chrf") -> int:
+    """Return the index of the candidate that is most like all others, the first of equal ones."""
+    if utility not in UTILITIES:
+        raise UserError(
+            f"config.decode.choose: utility={utility!r} must be {' or '.join(UTILITIES)}"
+        )
+    texts = [one.text for one in candidates.hypotheses]
+    if utility == "bleu":
+        check_tokenizer(candidates.bleu_tokenizer)
+    return int(np.argmax(mean_utilities(texts, utility, candidates.bleu_tokenizer)))
+
 
 def mean_utilities(texts: Sequence[str], utility: str, tokenizer: str = "13a") -> np.ndarray:
     """Return the mean `utility` (N,), `chrf` or `bleu`, of each text against the others.

@@ -7,20 +7,23 @@ in `jformer/__init__.py`.
 
 import functools
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
+from jformer.components import arguments, find
 from jformer.config import PAD, ModelConfig
 from jformer.model.dropout import Dropout
 from jformer.model.einsum import einsum_f32
 from jformer.model.initializers import kernel_init
 from jformer.model.linear import Linear
-from jformer.model.parts import NONE, Parts, make_part
-from jformer.model.positions import RelativeVectors, alibi_bias, apply_rotary
+from jformer.model.positions import Positions
 from jformer.model.shapes import checked
+
+Kind = Literal["encoder", "decoder", "cross"]
 
 
 @checked
@@ -50,15 +53,19 @@ def attend(
     k_BHMK: Array,
     v_BHMU: Array,
     mask_B1QM: Array,
+    distances_BQM: Array | None = None,
+    kind: Kind = "encoder",
     bias_BHQM: Array | float = 0.0,
-    scaled: bool = True,
     drop: Callable[[Array], Array] = lambda weights: weights,
+    *,
+    scaled: bool = True,
 ) -> tuple[Array, Array]:
     """Equation 1: return the mixed values (B, H, Q, U) and the attention weights (B, H, Q, M).
 
     The softmax is in float32 whatever the compute dtype. A query whose mask row is all False gets
     a finite answer that the loss must ignore. `bias_BHQM` is added to the logits and `drop` is
-    applied to the weights, for variants of the paper.
+    applied to the weights, for variants of the paper. Every attention gets the distances, memory
+    position minus query position, and the kind of attention. This one ignores both.
     """
     # The keys come first: XLA multiplies many keys by few queries, as in decoding, up to 1.8 times
     # as fast on a CPU as few queries by many keys.
@@ -103,22 +110,21 @@ def attend_fused(
     return mixed_BQHU[:, :Q].swapaxes(1, 2)
 
 
-ATTENTIONS: dict[str, Callable] = {"dot_product": attend}
-
-
 class MultiHeadAttention(nn.Module):
-    """Section 3.2.2: h attentions side by side.
+    """Section 3.2.2: h attentions in parallel.
 
-    `positions` is the encoding of distances inside this attention: relative, rotary, alibi or none.
-    `parts` holds the attention that the config names, where it is not one of ours.
+    `kind` is "encoder" or "decoder" for self-attention, and "cross" between the two.
     """
 
     config: ModelConfig
-    positions: str = "none"
-    parts: Parts = NONE
+    kind: Kind = "encoder"
 
     def setup(self):
-        self.attend = make_part(self.config.attention, ATTENTIONS, self.parts)
+        self.attend = find("config.model.attention", "attention", self.config.attention)
+        positions = find("config.model.positions", "positions", self.config.positions)
+        if self.kind == "cross" and not positions.cross_attention:
+            positions = Positions()
+        self.positions = positions
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
         dtype, H, use_bias = config.compute_dtype, config.num_heads, config.attention_bias
         self.query = Linear((H, config.key_width), first, dtype, use_bias=use_bias)
@@ -127,9 +133,8 @@ class MultiHeadAttention(nn.Module):
         if config.out_projection:
             self.out = Linear((config.d_model,), last, dtype, input_axes=2, use_bias=use_bias)
         self.weights_dropout = Dropout(config.attention_dropout)
-        if self.positions == "relative":
-            self.relative_key = RelativeVectors(config.max_distance, config.key_width)
-            self.relative_value = RelativeVectors(config.max_distance, config.value_width)
+        for name, module in positions.modules(config).items():
+            setattr(self, name, module)
 
     @checked
     def __call__(
@@ -153,7 +158,7 @@ class MultiHeadAttention(nn.Module):
         # The fused kernel keeps no weights for a caller who asks for them.
         if self.config.fused_attention and not self.is_mutable_collection("intermediates"):
             q_BHQK = self.project_q(x_BQD, positions_BQ)
-            scaled = self.config.scaled_attention
+            scaled = arguments("attention", self.config.attention)["scaled"]
             mixed_BHQU = attend_fused(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, scaled)
             return self.join_heads(mixed_BHQU)
         return self.attend_cached(
@@ -163,14 +168,14 @@ class MultiHeadAttention(nn.Module):
     @checked
     def project_q(self, x_BQD: Array, positions_BQ: Array) -> Array:
         """Project the positions that attend to queries: (B, H, Q, K)."""
-        return self.rotate(self.query(x_BQD).swapaxes(1, 2), positions_BQ)
+        return self.positions.rotate(self.query(x_BQD).swapaxes(1, 2), positions_BQ)
 
     @checked
     def project_kv(self, memory_BMD: Array, positions_BM: Array) -> tuple[Array, Array]:
         """Project the memory to keys (B, H, M, K) and values (B, H, M, U); cached when decoding."""
         k_BHMK = self.key(memory_BMD).swapaxes(1, 2)
         v_BHMU = self.value(memory_BMD).swapaxes(1, 2)
-        return self.rotate(k_BHMK, positions_BM), v_BHMU
+        return self.positions.rotate(k_BHMK, positions_BM), v_BHMU
 
     @checked
     def attend_cached(
@@ -184,17 +189,15 @@ class MultiHeadAttention(nn.Module):
         train: bool = False,
     ) -> Array:
         """Attend from `x_BQD` to keys and values of `project_kv`: (B, Q, D)."""
-        # Self-attention has the same distances in all rows. Only rotations may differ by row.
-        distances_QM = positions_BM[0, None, :] - positions_BQ[0, :, None]
+        # In a row of one text or of several, self-attention has the same distances: B is 1.
+        distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
         q_BHQK = self.project_q(x_BQD, positions_BQ)
-        bias_BHQM = self.bias(q_BHQK, distances_QM)
+        bias_BHQM = self.positions.bias(self, q_BHQK, distances_BQM[0])
         drop = functools.partial(self.weights_dropout, train=train)
         mixed_BHQU, weights_BHQM = self.attend(
-            q_BHQK, k_BHMK, v_BHMU, mask_B1QM, bias_BHQM, self.config.scaled_attention, drop
+            q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, self.kind, bias_BHQM, drop
         )
-        if self.positions == "relative":
-            relative_QMU = self.relative_value(distances_QM).astype(weights_BHQM.dtype)
-            mixed_BHQU += jnp.einsum("BHQM,QMU->BHQU", weights_BHQM, relative_QMU)
+        mixed_BHQU = self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM[0])
         # Kept only where a caller asks for it: apply(..., mutable="intermediates").
         self.sow("intermediates", "weights_BHQM", weights_BHQM)
         return self.join_heads(mixed_BHQU)
@@ -206,17 +209,3 @@ class MultiHeadAttention(nn.Module):
         if self.config.out_projection:
             return self.out(mixed_BQHU)
         return mixed_BQHU.reshape(*mixed_BQHU.shape[:2], self.config.d_model)
-
-    def rotate(self, x_BHLK: Array, positions_BL: Array) -> Array:
-        return apply_rotary(x_BHLK, positions_BL) if self.positions == "rotary" else x_BHLK
-
-    def bias(self, q_BHQK: Array, distances_QM: Array) -> Array | float:
-        """Return what the distances of queries and keys add to the logits of Equation 1."""
-        if self.positions == "alibi":
-            return alibi_bias(distances_QM, self.config.num_heads)
-        if self.positions == "relative":
-            relative_QMK = self.relative_key(distances_QM).astype(q_BHQK.dtype)
-            bias_BHQM = einsum_f32("BHQK,QMK->BHQM", q_BHQK, relative_QMK)
-            scale = q_BHQK.shape[-1] ** 0.5 if self.config.scaled_attention else 1.0
-            return bias_BHQM / scale
-        return 0.0

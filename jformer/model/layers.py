@@ -1,7 +1,4 @@
-"""Residuals and norms (5.4), feed-forward network (3.3), encoder and decoder layers (3.1).
-
-`parts` holds the parts that the config names and that are not ours, see parts.py.
-"""
+"""Residuals and norms (5.4), feed-forward network (3.3), encoder and decoder layers (3.1)."""
 
 import functools
 from collections.abc import Callable
@@ -11,12 +8,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
+from jformer.components import find
 from jformer.config import ModelConfig
 from jformer.model.attention import MultiHeadAttention
 from jformer.model.dropout import Dropout
 from jformer.model.initializers import kernel_init
 from jformer.model.linear import Linear
-from jformer.model.parts import NONE, Parts, make_part
 from jformer.model.shapes import checked
 
 
@@ -41,12 +38,16 @@ def relu_gradient(result: Array, d_result: Array) -> tuple[Array]:
 
 relu.defvjp(relu_and_residual, relu_gradient)
 
-# GELU as defined by Hendrycks and Gimpel (2016), not the tanh approximation.
-ACTIVATIONS: dict[str, Callable] = {
-    "relu": relu,
-    "gelu": functools.partial(nn.gelu, approximate=False),
-    "silu": nn.silu,
-}
+
+def gelu(x: Array) -> Array:
+    """GELU as defined by Hendrycks and Gimpel (2016, arXiv 1606.08415), not an approximation."""
+    return nn.gelu(x, approximate=False)
+
+
+def silu(x: Array) -> Array:
+    return nn.silu(x)
+
+
 # A mask over all hypotheses' positions costs W squared; with more of them a copy costs less.
 WIDEST_MASK = 16
 
@@ -126,8 +127,9 @@ def sample_layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: floa
 class LayerNorm(nn.Module):
     """A norm of each position, with a scale and a bias for each of its elements."""
 
-    epsilon: float
-    function: Callable[[Array, Array, Array, float], Array] = layer_norm
+    epsilon: float = 1e-6  # added to the variance
+
+    normalize = staticmethod(layer_norm)
 
     @nn.compact
     @checked
@@ -135,20 +137,17 @@ class LayerNorm(nn.Module):
         D = x_BLD.shape[-1]
         scale_D = self.param("scale", nn.initializers.ones_init(), (D,))
         bias_D = self.param("bias", nn.initializers.zeros_init(), (D,))
-        return self.function(x_BLD, scale_D, bias_D, self.epsilon)
+        return self.normalize(x_BLD, scale_D, bias_D, self.epsilon)
 
 
-NORMS: dict[str, Callable] = {
-    "layer_norm": LayerNorm,
-    "sample_layer_norm": functools.partial(LayerNorm, function=sample_layer_norm),
-}
+class SampleLayerNorm(LayerNorm):
+    """LayerNorm by the sample's deviation, to which epsilon is added."""
+
+    normalize = staticmethod(sample_layer_norm)
 
 
-def make_norm(config: ModelConfig, parts: Parts) -> Callable[[Array], Array]:
-    """Return the norm that the config names; one of ours has the config's epsilon."""
-    if config.norm in NORMS:
-        return NORMS[config.norm](epsilon=config.norm_epsilon)
-    return make_part(config.norm, NORMS, parts)
+def make_norm(config: ModelConfig) -> Callable[[Array], Array]:
+    return find("config.model.norm", "norm", config.norm)
 
 
 def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
@@ -166,11 +165,10 @@ class Residual(nn.Module):
     """
 
     config: ModelConfig
-    parts: Parts = NONE
 
     def setup(self):
         self.dropout = Dropout(self.config.dropout if self.config.residual_dropout else 0.0)
-        self.norm = make_norm(self.config, self.parts)
+        self.norm = make_norm(self.config)
 
     @checked
     def __call__(self, x_BLD: Array, sublayer: Callable[[Array], Array], train: bool) -> Array:
@@ -185,14 +183,13 @@ class FeedForward(nn.Module):
     """Equation 2, max(0, x W1 + b1) W2 + b2, at each position."""
 
     config: ModelConfig
-    parts: Parts = NONE
 
     def setup(self):
         config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
         dtype = config.compute_dtype
         self.ffn_in = Linear((config.d_ff,), first, dtype, use_bias=True)
         self.ffn_out = Linear((config.d_model,), last, dtype, use_bias=True)
-        self.activation = make_part(config.activation, ACTIVATIONS, self.parts)
+        self.activation = find("config.model.activation", "activation", config.activation)
         self.activation_dropout = Dropout(config.activation_dropout)
 
     @checked
@@ -208,14 +205,13 @@ class EncoderLayer(nn.Module):
     """
 
     config: ModelConfig
-    parts: Parts = NONE
 
     def setup(self):
         config = self.config
-        self.self_attention = MultiHeadAttention(config, config.positions, self.parts)
-        self.self_attention_residual = Residual(config, self.parts)
-        self.feed_forward = FeedForward(config, self.parts)
-        self.feed_forward_residual = Residual(config, self.parts)
+        self.self_attention = MultiHeadAttention(config)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
 
     @checked
     def __call__(self, x_BSD: Array, mask_B1SS: Array, train: bool = False) -> Array:
@@ -229,17 +225,15 @@ class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the encoder's output, then the feed-forward network."""
 
     config: ModelConfig
-    parts: Parts = NONE
 
     def setup(self):
         config = self.config
-        self.self_attention = MultiHeadAttention(config, config.positions, self.parts)
-        self.self_attention_residual = Residual(config, self.parts)
-        between = "rotary" if config.rotary_cross_attention else "none"
-        self.cross_attention = MultiHeadAttention(config, between, self.parts)
-        self.cross_attention_residual = Residual(config, self.parts)
-        self.feed_forward = FeedForward(config, self.parts)
-        self.feed_forward_residual = Residual(config, self.parts)
+        self.self_attention = MultiHeadAttention(config, "decoder")
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = MultiHeadAttention(config, "cross")
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
 
     @checked
     def __call__(

@@ -1,14 +1,20 @@
 """Position encodings: the sinusoids of Section 3.5 and the alternatives to them.
 
-Added to the embeddings: `sinusoids`, `sinusoids_in_halves`, or a learned table (Table 3, row E).
-Inside attention, by distance alone: `apply_rotary`, `alibi_bias` and `RelativeVectors`.
+Added to the embeddings: `Sinusoidal`, `Halves` and `Learned` (Table 3, row E). Inside attention, by
+distance alone: `Rotary`, `Relative` and `Alibi`.
 """
+
+import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
 
+from jformer.config import ModelConfig
+from jformer.errors import UserError
+from jformer.model.einsum import einsum_f32
 from jformer.model.shapes import checked
 
 
@@ -86,3 +92,116 @@ class RelativeVectors(nn.Module):
         shape = (2 * farthest + 1, self.width)
         table = self.param("table", nn.initializers.xavier_uniform(), shape)
         return table[jnp.clip(distances_QM, -farthest, farthest) + farthest]
+
+
+class Positions:
+    """No position encoding, and the base class of all others: override the methods that apply.
+
+    An encoding is added to the embeddings, or it acts inside each self-attention. With
+    `cross_attention` it also acts inside cross-attention.
+    """
+
+    cross_attention = False
+
+    def table(self, matrix: Callable[[str, int], Array]) -> Array | None:
+        """Return the learned table that `added` needs; `matrix(name, rows)` creates one."""
+        return None
+
+    def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
+        """Return what is added to the scaled embeddings: float32 (L, D)."""
+        return jnp.zeros((positions_L.shape[0], d_model))
+
+    def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
+        """Return modules with parameters that become attributes of each attention."""
+        return {}
+
+    def rotate(self, x_BHLK: Array, positions_BL: Array) -> Array:
+        """Return changed queries or keys."""
+        return x_BHLK
+
+    def bias(self, attention: nn.Module, q_BHQK: Array, distances_QM: Array) -> Array | float:
+        """Return what is added to the logits of Equation 1: (B or 1, H, Q, M)."""
+        return 0.0
+
+    def add_values(
+        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_QM: Array
+    ) -> Array:
+        """Return changed outputs of the heads."""
+        return mixed_BHQU
+
+
+@dataclasses.dataclass(frozen=True)
+class Sinusoidal(Positions):
+    """Section 3.5."""
+
+    def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
+        return sinusoids(positions_L, d_model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Halves(Positions):
+    """All sines, then all cosines."""
+
+    def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
+        return sinusoids_in_halves(positions_L, d_model)
+
+
+@dataclasses.dataclass(frozen=True)
+class Learned(Positions):
+    """A learned embedding of each position, Table 3 (E)."""
+
+    max_positions: int = 512
+
+    def table(self, matrix: Callable[[str, int], Array]) -> Array:
+        return matrix("position_embedding", self.max_positions)
+
+    def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
+        if positions_L.shape[0] > self.max_positions:
+            raise UserError(
+                f"config.model.positions: max_positions={self.max_positions}, and a text has "
+                f"{positions_L.shape[0]} tokens; shorten it, or train with more"
+            )
+        # In a compiled step the position is not known here: beyond the table it gives NaN.
+        rows_LD = jnp.take(table, positions_L, axis=0, mode="fill")
+        return rows_LD * d_model**0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Relative(Positions):
+    """Learned vectors by distance for keys and values (Shaw et al. 2018, arXiv 1803.02155)."""
+
+    max_distance: int = 16
+
+    def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
+        return {
+            "relative_key": RelativeVectors(self.max_distance, config.key_width),
+            "relative_value": RelativeVectors(self.max_distance, config.value_width),
+        }
+
+    def bias(self, attention: nn.Module, q_BHQK: Array, distances_QM: Array) -> Array:
+        relative_QMK = attention.relative_key(distances_QM).astype(q_BHQK.dtype)
+        return einsum_f32("BHQK,QMK->BHQM", q_BHQK, relative_QMK) / q_BHQK.shape[-1] ** 0.5
+
+    def add_values(
+        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_QM: Array
+    ) -> Array:
+        relative_QMU = attention.relative_value(distances_QM).astype(weights_BHQM.dtype)
+        return mixed_BHQU + jnp.einsum("BHQM,QMU->BHQU", weights_BHQM, relative_QMU)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rotary(Positions):
+    """Rotated queries and keys (RoPE, Su et al. 2021, arXiv 2104.09864)."""
+
+    cross_attention: bool = False
+
+    def rotate(self, x_BHLK: Array, positions_BL: Array) -> Array:
+        return apply_rotary(x_BHLK, positions_BL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Alibi(Positions):
+    """A penalty by distance (Press et al. 2021, arXiv 2108.12409)."""
+
+    def bias(self, attention: nn.Module, q_BHQK: Array, distances_QM: Array) -> Array:
+        return alibi_bias(distances_QM, q_BHQK.shape[1])

@@ -11,11 +11,10 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
-from flax.core import FrozenDict
 from jax import Array
 
+from jformer.components import find
 from jformer.config import PAD, ModelConfig
-from jformer.errors import UserError
 from jformer.model.attention import causal_mask, padding_mask, segment_mask
 from jformer.model.dropout import Dropout
 from jformer.model.einsum import einsum_f32
@@ -27,8 +26,7 @@ from jformer.model.layers import (
     shard_by_batch,
     shard_by_column,
 )
-from jformer.model.parts import NONE, Parts
-from jformer.model.positions import positions_in_segments, sinusoids, sinusoids_in_halves
+from jformer.model.positions import positions_in_segments
 from jformer.model.shapes import checked
 from jformer.model.stack import rematerialized, scan_layers
 
@@ -48,18 +46,12 @@ class Memory:
 class Transformer(nn.Module):
     """`model.apply({"params": params}, source_BS, target_BT)` gives logits of the next tokens.
 
-    The source has the target's vocabulary, unless `source_vocabulary_size` is given. `parts` holds
-    the parts that the config names and that are not ours, see parts.py.
+    The source has the target's vocabulary, unless `source_vocabulary_size` is given.
     """
 
     config: ModelConfig
     vocabulary_size: int
     source_vocabulary_size: int | None = None
-    parts: Parts = NONE
-
-    def __post_init__(self):
-        self.parts = FrozenDict(self.parts)  # hashable, as an argument of jit has to be
-        super().__post_init__()
 
     def setup(self):
         config = self.config
@@ -67,15 +59,13 @@ class Transformer(nn.Module):
         self.embedding_dropout = Dropout(config.dropout)
         encoder_layer = rematerialized(EncoderLayer, config, train_argument=3)
         decoder_layer = rematerialized(DecoderLayer, config, train_argument=5)
-        self.encoder = [encoder_layer(config, self.parts) for _ in range(config.num_layers)]
+        self.encoder = [encoder_layer(config) for _ in range(config.num_layers)]
         # Initial values depend on the depth of a stack: the decoder's layers get their own.
         decoder_config = dataclasses.replace(config, num_layers=config.decoder_layers)
-        self.decoder = [
-            decoder_layer(decoder_config, self.parts) for _ in range(config.decoder_layers)
-        ]
+        self.decoder = [decoder_layer(decoder_config) for _ in range(config.decoder_layers)]
         if config.ends_in_norm:
-            self.encoder_norm = make_norm(config, self.parts)
-            self.decoder_norm = make_norm(config, self.parts)
+            self.encoder_norm = make_norm(config)
+            self.decoder_norm = make_norm(config)
 
     def create_embeddings(self) -> None:
         """Create one matrix for source, target and output (Section 3.4), or as `tying` says."""
@@ -100,8 +90,8 @@ class Transformer(nn.Module):
             self.output = matrix("output", V_target)
         if config.output_bias:
             self.output_bias = self.param("output_bias", nn.initializers.zeros_init(), (V_target,))
-        if config.positions == "learned":
-            self.position_embedding = matrix("position_embedding", config.max_positions)
+        self.positions = find("config.model.positions", "positions", config.positions)
+        self.position_table = self.positions.table(matrix)
 
     def __call__(
         self,
@@ -260,7 +250,8 @@ class Transformer(nn.Module):
 
         One position may serve all the tokens, as in `decode_step`.
         """
-        encoded_BLD = self.encode_positions(positions_L)[None]
+        added_LD = self.positions.added(positions_L, self.config.d_model, self.position_table)
+        encoded_BLD = added_LD[None]
         if segments_BL is not None:
             encoded_BLD = encoded_BLD[0][positions_in_segments(segments_BL)]
         # Cast after the look-up: its gradient, a sum over tokens, is then in float32.
@@ -268,24 +259,6 @@ class Transformer(nn.Module):
         # Cast before the devices exchange columns for rows.
         x_BLD = shard_by_column(x_BLD.astype(self.config.compute_dtype))
         return self.embedding_dropout(shard_by_batch(x_BLD), train)
-
-    def encode_positions(self, positions_L: Array) -> Array:
-        """Return what is added to the embeddings; zero where attention encodes the positions."""
-        d_model, kind = self.config.d_model, self.config.positions
-        if kind == "sinusoidal":
-            return sinusoids(positions_L, d_model)
-        if kind == "halves":
-            return sinusoids_in_halves(positions_L, d_model)
-        if kind == "learned":
-            if positions_L.shape[0] > self.config.max_positions:
-                raise UserError(
-                    f"config.model.max_positions={self.config.max_positions}: "
-                    f"a text needs {positions_L.shape[0]}; shorten it, or train with more"
-                )
-            # In a compiled step the position is not known here: beyond the table it gives NaN.
-            rows_LD = jnp.take(self.position_embedding, positions_L, axis=0, mode="fill")
-            return rows_LD * d_model**0.5
-        return jnp.zeros((positions_L.shape[0], d_model))
 
 
 @checked

@@ -70,10 +70,8 @@ class Checkpoints:
         self._all = CheckpointDirectory(workdir / CHECKPOINTS)
         self._best = CheckpointDirectory(workdir / BEST)
         if train is not None:
-            # Several processes must stop: the others wait for this one to finish the save.
-            may_fail = train.failed_save == "go_on" and not self._together
-            self._all.open(lambda steps, last: kept(steps, last, train), may_fail)
-            self._best.open(lambda _, last: {last}, may_fail)
+            self._all.open(lambda steps, last: kept(steps, last, train))
+            self._best.open(lambda _, last: {last})
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -91,7 +89,7 @@ class Checkpoints:
     def finish(self, step: int) -> None:
         """Wait for the checkpoint of the last step, which holds the result of the run.
 
-        Raises `SaveError` if it could not be written, whatever `failed_save` says.
+        Raises `SaveError` if it could not be written.
         """
         self._best.steps()
         if step not in self.steps() and jax.process_index() == 0:
@@ -149,7 +147,7 @@ class Checkpoints:
                 check_vocabulary(self.metadata(step), vocabulary_hash, self._workdir)
                 restored = self.restore(step, like)
             except CorruptCheckpointError as error:
-                if self._train is None or self._train.damaged == "error":
+                if self._train is None:
                     raise
                 damaged[step] = error
                 continue

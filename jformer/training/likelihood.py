@@ -32,11 +32,11 @@ def likelihood(
     rows = np.flatnonzero(has_room(pairs, config.model))
     if not len(rows):
         raise UserError(
-            f"config.model.max_positions={config.model.max_positions}: all pairs of the validation "
+            f"config.model.positions={config.model.positions}: all pairs of the validation "
             f"split have more tokens; raise it, or shorten the lines"
         )
     lengths = pairs.lengths(rows)
-    data, most = config.data, config.model.most_positions
+    data, most = config.data, config.model.max_positions
     layout = Buckets(*lengths, config.train.batch_tokens, data.num_buckets, data.length_multiple)
     layout.trim(*lengths)  # one long pair must not cost a whole batch of rows
     # A length that was rounded up may be beyond a table of learned positions.
@@ -60,12 +60,12 @@ def likelihood(
 def has_room(pairs: TokenPairs, model: ModelConfig) -> np.ndarray:
     """Return a mask of the pairs that fit into a table of learned positions; all without one."""
     longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
-    return longest <= model.most_positions
+    return longest <= model.max_positions
 
 
 def pairs_beyond(name: str, split: Split, vocabularies: Vocabularies, model: ModelConfig) -> str:
     """Return a warning about pairs too long to count in the perplexity; empty if there are none."""
-    if model.most_positions == math.inf:
+    if model.max_positions == math.inf:
         return ""
     pairs = tokenize(split, vocabularies)
     beyond = np.flatnonzero(~has_room(pairs, model))
@@ -75,5 +75,5 @@ def pairs_beyond(name: str, split: Split, vocabularies: Vocabularies, model: Mod
     first = [f"{split.places[row]} ({longest[row]} tokens)" for row in beyond[:PLACES_KEPT]]
     return (
         f"{name}: {len(beyond):,} of {len(split):,} pairs beyond the {model.max_positions} tokens "
-        f"of config.model.max_positions, left out of its perplexity: {', '.join(first)}"
+        f"of config.model.positions, left out of its perplexity: {', '.join(first)}"
     )

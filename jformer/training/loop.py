@@ -41,7 +41,7 @@ def loop(
     """
     train, last, clock = setup.config.train, setup.config.train.steps, monitor.clock
     metrics, best = MetricsAccumulator(position["window"]), Best(**position["best"])
-    guard = NonFiniteGuard(train.max_skipped, position["skipped"])
+    guard = NonFiniteGuard(position["skipped"])
     part, parts = parallel.parts_of(setup.mesh)
     request = 0
     batches = iterate(setup.batches, last, position["data"], part=part, parts=parts)

@@ -15,18 +15,21 @@ from jax import Array
 
 from jformer.backend import target_platform
 from jformer.config import PAD
+from jformer.errors import UserError
 from jformer.model.shapes import checked
 
 SUMS = ("loss", "nll", "tokens")
+SHARING = {"all": 0, "others": 1, "others_but_padding": 2}  # entries that get no share
 
 
 @checked
-def token_losses(
+def cross_entropy(
     logits_BTV: Array,
     labels_BT: Array,
     label_smoothing: float,
-    smoothing_over: str,
     mean_logits_BT: Array | None = None,
+    *,
+    smoothing_over: str = "all",
 ) -> tuple[Array, Array]:
     """Return the smoothed loss and the negative log-likelihood of each label, in nats: (B, T) each.
 
@@ -37,6 +40,10 @@ def token_losses(
     Logits can have any dtype, and their gradient has the same. All sums are in float32. A caller
     that knows the means of the logits saves a pass over them.
     """
+    if smoothing_over not in SHARING:
+        raise UserError(
+            f"config.train.loss: smoothing_over={smoothing_over} must be {' or '.join(SHARING)}"
+        )
     if mean_logits_BT is None:
         mean_logits_BT = jnp.mean(logits_BTV, axis=-1, dtype=jnp.float32)
     return losses_of_logits(logits_BTV, mean_logits_BT, labels_BT, label_smoothing, smoothing_over)
@@ -124,8 +131,7 @@ def gradient_of_loss(
     d_loss_BT, d_nll_BT = cotangents
     logits_BTV, max_BT, sum_BT, labels_BT = residuals
     V = logits_BTV.shape[-1]
-    sharing = {"all": V, "others": V - 1, "others_but_padding": V - 2}[smoothing_over]
-    share = label_smoothing / sharing
+    share = label_smoothing / (V - SHARING[smoothing_over])
     label_share = 1 - label_smoothing + (share if smoothing_over == "all" else 0)
     tokens_11V = jnp.arange(V)[None, None]
     is_label_BTV = tokens_11V == labels_BT[..., None]
@@ -148,13 +154,14 @@ def loss_sums(
     logits_BTV: Array,
     labels_BT: Array,
     label_smoothing: float,
-    smoothing_over: str,
     mean_logits_BT: Array | None = None,
+    token_losses: Callable[..., tuple[Array, Array]] = cross_entropy,
 ) -> dict[str, Array]:
-    """Return sums over the tokens without padding: `{"loss": .., "nll": .., "tokens": ..}`."""
-    loss_BT, nll_BT = token_losses(
-        logits_BTV, labels_BT, label_smoothing, smoothing_over, mean_logits_BT
-    )
+    """Return sums over the tokens without padding: `{"loss": .., "nll": .., "tokens": ..}`.
+
+    `token_losses` is the loss component, with the signature of `cross_entropy`.
+    """
+    loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, label_smoothing, mean_logits_BT)
     weights_BT = (labels_BT != PAD).astype(jnp.float32)
     return {
         "loss": jnp.sum(loss_BT * weights_BT),

@@ -16,12 +16,14 @@ from jformer.training.metrics import StepMetrics
 from jformer.training.setup import NEW, TrainSetup, write_run_files
 from jformer.training.step import TrainState
 
+MAX_SKIPPED = 10  # consecutive non-finite updates
+
 
 class NonFiniteGuard:
-    """Records the current row of skipped steps and their batches; `most` in a row are too many."""
+    """Records the consecutive skipped steps and their batches; `MAX_SKIPPED` end the run."""
 
-    def __init__(self, most: int, row: list[dict[str, int]]):
-        self._most, self.row = most, list(row)
+    def __init__(self, skipped: list[dict[str, int]]):
+        self.row = list(skipped)
 
     def note(self, seen: StepMetrics) -> bool:
         """Record a step, and return whether its update was skipped."""
@@ -33,12 +35,12 @@ class NonFiniteGuard:
 
     @property
     def too_many(self) -> bool:
-        return len(self.row) >= self._most
+        return len(self.row) >= MAX_SKIPPED
 
     @property
     def behind(self) -> int:
         """How many steps may go unchecked, 2 or 0: none where they could be one too many."""
-        return 2 if len(self.row) + 3 <= self._most else 0
+        return 2 if len(self.row) + 3 <= MAX_SKIPPED else 0
 
     def end(self, state: TrainState, where: dict[str, int], setup: TrainSetup) -> RunError:
         """Dump the state before the first skipped step, and return the error to raise.

@@ -5,31 +5,28 @@ in step_num. The caller passes the number of train steps done before as `step` t
 `optimizer.update`, so a skipped update does not shift the schedule.
 """
 
-from collections.abc import Callable
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from jformer.components import find
 from jformer.config import Config, OptimizerConfig
-from jformer.extras.muon import muon
-from jformer.plugins import find_parts
 
 
 def learning_rate(config: Config) -> optax.Schedule:
-    """Return the schedule of the config, which peaks at step_num = warmup_steps."""
-    optimizer = config.optimizer
-    if optimizer.schedule == "equation_3":
-        factor = optimizer.learning_rate_factor * config.model.d_model**-0.5
-        schedule = equation_3(factor, optimizer.warmup_steps)
-    else:
-        schedule = warm_up_and_decay(optimizer, optimizer.decay_steps or config.train.steps)
+    """Return the schedule of the config as a function of the number of updates before."""
+    text = config.optimizer.schedule
+    schedule = find("config.optimizer.schedule", "schedule", text)(config)
     return lambda updates_done: schedule(updates_done + 1)
 
 
-def equation_3(factor: float, warmup_steps: int) -> optax.Schedule:
-    """Return Equation 3 as a function of step_num, with `factor` in place of d_model^-0.5."""
+def equation_3(config: Config, *, factor: float = 1.0) -> optax.Schedule:
+    """Return Equation 3, times `factor`, as a function of step_num."""
+    factor *= config.model.d_model**-0.5
+    warmup_steps = config.optimizer.warmup_steps
 
     def schedule(step_num):
         step_num = jnp.asarray(step_num, jnp.float32)
@@ -38,66 +35,89 @@ def equation_3(factor: float, warmup_steps: int) -> optax.Schedule:
     return schedule
 
 
-def warm_up_and_decay(config: OptimizerConfig, decay_steps: int) -> optax.Schedule:
-    """Return a linear warm-up to the peak, then a decay, as a function of step_num."""
-    start, peak, end = (
-        config.learning_rate_factor * rate
-        for rate in (config.start_learning_rate, config.learning_rate, config.end_learning_rate)
-    )
-    warmup_steps = config.warmup_steps
-    match config.schedule:
-        case "inverse_sqrt":  # which optax lacks
+def inverse_sqrt(config: Config, *, start: float = 0.0) -> optax.Schedule:
+    """Decay by the inverse square root of the step, which optax lacks."""
+    peak, warmup_steps = config.optimizer.learning_rate, config.optimizer.warmup_steps
+    return warm_up(config, start, lambda n: peak * jnp.sqrt(warmup_steps / (n + warmup_steps)))
 
-            def decay(steps):
-                return peak * jnp.sqrt(warmup_steps / (steps + warmup_steps))
 
-        case "linear":
-            decay = optax.schedules.linear_schedule(peak, end, decay_steps - warmup_steps)
-        case "cosine":
-            steps = decay_steps - warmup_steps
-            decay = optax.schedules.cosine_decay_schedule(peak, steps, alpha=end / peak)
-        case "constant":
-            decay = optax.schedules.constant_schedule(peak)
-    warm_up = optax.schedules.linear_schedule(start, peak, warmup_steps)
-    return optax.schedules.join_schedules([warm_up, decay], [warmup_steps])
+def linear(
+    config: Config, *, start: float = 0.0, end: float = 0.0, decay_steps: int | None = None
+) -> optax.Schedule:
+    """Decay linearly to the rate `end` at step `decay_steps`, by default the last."""
+    steps = steps_of_decay(config, decay_steps)
+    peak = config.optimizer.learning_rate
+    return warm_up(config, start, optax.schedules.linear_schedule(peak, end, steps))
+
+
+def cosine(
+    config: Config, *, start: float = 0.0, end: float = 0.0, decay_steps: int | None = None
+) -> optax.Schedule:
+    """Decay by half a cosine to the rate `end` at step `decay_steps`, by default the last."""
+    steps = steps_of_decay(config, decay_steps)
+    peak = config.optimizer.learning_rate
+    decay = optax.schedules.cosine_decay_schedule(peak, steps, alpha=end / peak)
+    return warm_up(config, start, decay)
+
+
+def constant(config: Config, *, start: float = 0.0) -> optax.Schedule:
+    """Stay at the peak after the warm-up."""
+    peak = config.optimizer.learning_rate
+    return warm_up(config, start, optax.schedules.constant_schedule(peak))
+
+
+def warm_up(config: Config, start: float, decay: optax.Schedule) -> optax.Schedule:
+    """Return a linear warm-up from `start` to the peak, then `decay` of the steps after it."""
+    optimizer = config.optimizer
+    rise = optax.schedules.linear_schedule(start, optimizer.learning_rate, optimizer.warmup_steps)
+    return optax.schedules.join_schedules([rise, decay], [optimizer.warmup_steps])
+
+
+def steps_of_decay(config: Config, decay_steps: int | None) -> int:
+    """Return the number of steps from the warm-up to the end of the decay."""
+    end, warmup_steps = decay_steps or config.train.steps, config.optimizer.warmup_steps
+    if end <= warmup_steps:
+        raise config.optimizer.wrong(
+            "warmup_steps", f"must be below {end}, the step at which the decay ends"
+        )
+    return end - warmup_steps
+
+
+def depends_on_train_steps(config: Config) -> bool:
+    """Return whether another `train.steps` would be another schedule for the steps up to it."""
+    steps = config.train.steps
+    longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2 * steps))
+    rates = learning_rate(config), learning_rate(longer)
+    return any(rates[0](step) != rates[1](step) for step in (0, steps // 2, steps - 1))
 
 
 def make_optimizer(
-    config: OptimizerConfig, rate: optax.Schedule, plugins: str = ""
+    config: OptimizerConfig, rate: optax.Schedule
 ) -> optax.GradientTransformationExtraArgs:
     """Return the optimizer of the config, with `update(grads, state, params, step=...)`.
 
-    A plugin has a function from `config` to what takes the place of `optax.scale_by_adam`: clipping
-    comes before it, weight decay and the learning rate after it.
+    The component returns what takes the place of `optax.scale_by_adam`. Clipping comes before it,
+    the learning rate after it.
     """
-    makers = {**OPTIMIZERS, **find_parts(config, plugins)}
-    parts = [makers[config.name](config)]
+    parts = [find("config.optimizer.name", "optimizer", config.name)()]
     if config.clip_norm:
         parts.insert(0, optax.clip_by_global_norm(config.clip_norm))
-    if config.name != "adam":
-        parts.append(optax.add_decayed_weights(config.weight_decay, decay_mask))
     return optax.chain(*parts, scale_by_rate(rate))
 
 
-def adam(config: OptimizerConfig) -> optax.GradientTransformation:
-    return optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+def adam(
+    *, beta1: float = 0.9, beta2: float = 0.98, epsilon: float = 1e-9
+) -> optax.GradientTransformation:
+    """Adam with the constants of Section 5.3."""
+    return optax.scale_by_adam(beta1, beta2, epsilon)
 
 
-def scaled(inner: optax.GradientTransformation, factor: float) -> optax.GradientTransformation:
-    """Multiply the updates of `inner`, whose state stays as it is: `optax.chain` would nest it."""
-
-    def update(updates, state, params=None):
-        updates, state = inner.update(updates, state, params)
-        return jax.tree.map(lambda u: factor * u, updates), state
-
-    return optax.GradientTransformation(inner.init, update)
-
-
-OPTIMIZERS: dict[str, Callable[[OptimizerConfig], optax.GradientTransformation]] = {
-    "adam": adam,
-    "adamw": adam,
-    "muon": lambda config: muon(config.momentum, scaled(adam(config), config.adam_factor)),
-}
+def adamw(
+    *, weight_decay: float = 0.0, beta1: float = 0.9, beta2: float = 0.98, epsilon: float = 1e-9
+) -> optax.GradientTransformation:
+    """Adam whose matrices decay by `weight_decay` times the learning rate."""
+    adam = optax.scale_by_adam(beta1, beta2, epsilon)
+    return optax.chain(adam, optax.add_decayed_weights(weight_decay, decay_mask))
 
 
 def decay_mask(params: Any) -> Any:

@@ -20,32 +20,37 @@ from jformer.schema import flatten
 
 log = logging.getLogger(__name__)
 
+TIMEOUT = 300  # seconds to wait for another process
+
 
 def join(parallel: ParallelConfig) -> None:
     """Connect to the other processes of the run, if any; must precede any other use of JAX."""
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
-    by_hand = {
-        "coordinator_address": parallel.coordinator,
-        "num_processes": parallel.processes,
-        "process_id": parallel.process,
-    }
-    if parallel.process == 0:
-        check_port(parallel)
-    number = parallel.processes or "all"
-    log.info(f"waiting for {number} processes, at most {parallel.timeout} s ...")
+    by_hand: dict[str, Any] = {}
+    number: int | str = "all"
+    if parallel.address:
+        host, port, index, number = parallel.address
+        by_hand = {
+            "coordinator_address": f"{host}:{port}",
+            "num_processes": number,
+            "process_id": index,
+        }
+        if index == 0:
+            check_port(parallel, port)
+    log.info(f"waiting for {number} processes, at most {TIMEOUT} s ...")
     # JAX's own handler would swallow a SIGTERM that comes before `stopping` has set its own.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
-            **({} if parallel.coordinator == "auto" else by_hand),
-            initialization_timeout=parallel.timeout,
-            heartbeat_timeout_seconds=parallel.timeout,
+            **by_hand,
+            initialization_timeout=TIMEOUT,
+            heartbeat_timeout_seconds=TIMEOUT,
         )
     except ValueError as error:
         raise UserError(
             f"config.parallel.coordinator={parallel.coordinator}: JAX finds no Slurm job, TPU pod "
-            f"or other cluster here ({error}); set it to HOST:PORT"
+            f"or other cluster here ({error}); set it to HOST:PORT/INDEX/NUMBER"
         ) from error
     except RuntimeError as error:
         raise UserError(
@@ -57,13 +62,12 @@ def join(parallel: ParallelConfig) -> None:
         be_quiet()
 
 
-def check_port(parallel: ParallelConfig) -> None:
+def check_port(parallel: ParallelConfig, port: int) -> None:
     """Raise `UserError` if process 0 cannot listen on its port, where JAX would crash."""
-    port = parallel.coordinator.rpartition(":")[2]
     both = socket.has_dualstack_ipv6()  # as gRPC listens
     family = socket.AF_INET6 if both else socket.AF_INET
     try:
-        socket.create_server(("", int(port)), family=family, dualstack_ipv6=both).close()
+        socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
     except OSError as error:
         raise parallel.wrong(
             "coordinator",
@@ -111,7 +115,7 @@ def check_same(config: Config, **facts: Any) -> None:
     if jax.process_count() == 1:
         return
     own = {f"config.{name}": value for name, value in flatten(config).items()}
-    del own["config.parallel.process"]
+    del own["config.parallel.coordinator"]  # it has the index of the process
     mine = json.dumps({"the version of JAX": jax.__version__, **own, **facts})
     first = json.loads(text_of_first(mine))
     differing = [

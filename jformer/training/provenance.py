@@ -16,12 +16,12 @@ from typing import Any
 import jax
 from flax.traverse_util import flatten_dict
 
-from jformer.config import Config, with_current_names
+from jformer import components
+from jformer.config import Config
 from jformer.console import say
 from jformer.errors import UserError
-from jformer.plugins import plugin_hashes
 from jformer.rundir import CONFIG, VOCABULARY
-from jformer.schema import flatten, walk
+from jformer.schema import flatten, walk, walk_components
 from jformer.version import __version__
 
 PACKAGES = (
@@ -39,17 +39,23 @@ PACKAGES = (
 Hashes = list[tuple[str, str]]  # name of a text file, hash of its content
 
 
-def versions(plugins: str = "") -> dict[str, str]:
+def versions(config: Config) -> dict[str, str]:
     """Return the versions of the software, hashes of source code, the backend and the device."""
     return {
         "jformer": __version__,
         "source": source_hash(),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in PACKAGES},
-        **plugin_hashes(plugins),
+        **component_hashes(config),
         "backend": jax.default_backend(),
         "device": jax.local_devices()[0].device_kind,
     }
+
+
+def component_hashes(config: Config) -> dict[str, str]:
+    """Return `{file name: hash}` of the user's component files that are in use."""
+    texts = [text for _, _, text in walk_components(config)]
+    return {name: file.hash for name, file in components.files_of(texts).items()}
 
 
 @functools.cache
@@ -96,32 +102,37 @@ def is_docstring(node: ast.AST) -> bool:
     )
 
 
-def changed_versions(before: dict[str, str], plugins: str = "") -> str:
+def changed_versions(before: dict[str, str], config: Config) -> str:
     """Return the versions that differ from `before`: `jax 0.10.2, now 0.12.0`; empty if none."""
-    now = versions(plugins)
+    now = versions(config)
     names = [name for name in now if name in before and before[name] != now[name]]
     return "; ".join(f"{name} {before[name]}, now {now[name]}" for name in names)
 
 
-def warn_of_changed_plugins(metadata: dict[str, Any], plugins: str, workdir: Path) -> None:
-    """Print a line for each plugin that is not the one that a checkpoint was trained with."""
+def warn_of_changed_components(metadata: dict[str, Any], config: Config, workdir: Path) -> None:
+    """Print a line for each component file that differs from the one used for training."""
     recorded = metadata.get("versions", {})
-    for name, content in plugin_hashes(plugins).items():
+    for name, content in component_hashes(config).items():
         if recorded.get(name, content) != content:
             say(f"{name}: has changed since {workdir} was trained with it; its outputs may differ")
 
 
-def changed_keys(before: dict[str, Any], now: Config) -> list[str]:
+def changed_keys(before: dict[str, Any], now: Config, fixed: str = "") -> list[str]:
     """Return the keys that make `now` another run than the stored config `before`.
 
-    Each comes with both values. A key missing in `before` was added later: it had its default.
+    Each comes with both values. A key missing in `before` was added later: it had its default. The
+    key `fixed` may not change although it is resumable. The folder of a component file may.
     """
-    fixed = "train.steps" if now.optimizer.depends_on_train_steps else ""
-    stored = {**flatten(Config()), **flatten_dict(with_current_names(before), sep=".")}
+    stored = {**flatten(Config()), **flatten_dict(before, sep=".")}
+
+    def comparable(field: dataclasses.Field, value: Any) -> Any:
+        return components.without_folders(value) if field.metadata.get("component") else value
+
     return [
         f"config.{key} was {stored[key]!r}, now {value!r}"
         for key, field, value in walk(now)
-        if stored[key] != value and (key == fixed or not field.metadata["resumable"])
+        if comparable(field, stored[key]) != comparable(field, value)
+        and (key == fixed or not field.metadata["resumable"])
     ]
 
 
@@ -130,7 +141,7 @@ def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
     return {
         "config": dataclasses.asdict(config),
         "vocabulary_hash": vocabulary_hash,
-        "versions": versions(config.plugins),
+        "versions": versions(config),
     }
 
 

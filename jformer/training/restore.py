@@ -12,17 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jformer.config import Config
+from jformer.config import Config, component_files
 from jformer.console import say
 from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.evaluation.scores import TOKENIZERS, tokenizer_for
 from jformer.model.transformer import Transformer
-from jformer.plugins import find_parts, tell_changed
 from jformer.rundir import config_to_open, served_checkpoint
 from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
 from jformer.training.compilation import use_compilation_cache
-from jformer.training.provenance import check_config, check_vocabulary, warn_of_changed_plugins
+from jformer.training.provenance import check_config, check_vocabulary, warn_of_changed_components
 from jformer.training.retention import averaged
 
 NAMES = "served, average, last, best, a step, or several steps with commas between"
@@ -50,8 +49,7 @@ def abstract_params(model: Transformer) -> Any:
 
 def make_model(config: Config, target_size: int, source_size: int | None = None) -> Transformer:
     """Return the model of a config, with vocabularies of these sizes."""
-    parts = find_parts(config.model, config.plugins)
-    return Transformer(config.model, target_size, source_size, parts)
+    return Transformer(config.model, target_size, source_size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +114,6 @@ def saved(workdir: Path) -> set[str]:
 
 def restore_once(workdir: Path, which: str, plugins: str) -> Restored:
     config = config_to_open(workdir, plugins)
-    tell_changed(plugins)
     use_compilation_cache(config)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = make_model(config, vocabularies.target.size, vocabularies.source.size)
@@ -130,7 +127,7 @@ def restore_once(workdir: Path, which: str, plugins: str) -> Restored:
             metadata = checkpoints.metadata(step, best)
             check_vocabulary(metadata, vocabularies.hash, workdir)
             check_config(metadata, config, workdir, step)
-            warn_of_changed_plugins(metadata, plugins, workdir)
+            warn_of_changed_components(metadata, config, workdir)
         moving = config.train.ema_decay > 0 and which in ("average", "best")
         item = "ema" if moving else "params"
         params = checkpoints.params(steps, abstract_params(model), item, best)
@@ -182,17 +179,16 @@ def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
     return Path(workdir), which or "served"
 
 
-def initial_params(
-    init_from: str, params: Any, vocabularies: Vocabularies, plugins: str = ""
-) -> Any:
+def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> Any:
     """Return `params` with those of RUN[@CHECKPOINT] wherever name and shape are the same.
 
     Of embeddings and the output, whose rows are tokens of a vocabulary, those rows are taken whose
     tokens have the same entry in the other run's vocabulary. Prints which parameters and how many
     rows stay new; `UserError` if all parameters do.
     """
+    init_from = config.train.init_from
     workdir, which = run_and_checkpoint(init_from)
-    other = restore(workdir, which, plugins)
+    other = restore(workdir, which, ",".join(component_files(config)))
     theirs = flatten_dict(other.params, sep="/")
     taken, new, rows = flatten_dict(params, sep="/"), [], []
     for name, own in taken.items():

@@ -11,6 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from jformer import rundir
+from jformer.components import files_of
 from jformer.config import Config, TrainConfig, write_config
 from jformer.console import say
 from jformer.data.batches import Batch, Batches
@@ -24,11 +25,11 @@ from jformer.evaluation.scores import check_tokenizer
 from jformer.extras.stats import warning_of_epochs
 from jformer.files import replace_file
 from jformer.model.transformer import Transformer
-from jformer.plugins import load_all
+from jformer.schema import walk_components
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.likelihood import likelihood
-from jformer.training.optimizer import learning_rate, make_optimizer
+from jformer.training.optimizer import depends_on_train_steps, learning_rate, make_optimizer
 from jformer.training.processes import check_same
 from jformer.training.provenance import Hashes, changed_keys, changed_versions, check_config
 from jformer.training.restore import (
@@ -130,7 +131,7 @@ def from_config(
 ) -> tuple[Any, Any, Any]:
     """Return a config's schedule, a function from a key to initial states, and the train step."""
     rate = learning_rate(config)
-    optimizer = make_optimizer(config.optimizer, rate, config.plugins)
+    optimizer = make_optimizer(config.optimizer, rate)
     create = functools.partial(create_state, model, optimizer, with_ema=config.train.ema_decay > 0)
     return rate, create, make_train_step(model, optimizer, config.train, sum_devices)
 
@@ -144,16 +145,14 @@ def restore_or_init(setup: TrainSetup, checkpoints: Checkpoints) -> tuple[TrainS
         metadata = checkpoints.metadata(step)
         check_config(metadata, setup.config, setup.workdir, step)
         say(f"resuming from step {step}")
-        if changed := changed_versions(metadata.get("versions", {}), setup.config.plugins):
+        if changed := changed_versions(metadata.get("versions", {}), setup.config):
             say(f"versions    {changed}: results may differ from those of an uninterrupted run")
         return state, NEW | position
     checkpoints.remove_best()
     state = setup.create(setup.params_key)
     if setup.config.train.init_from:
         config = setup.config
-        params = initial_params(
-            config.train.init_from, state.params, setup.vocabularies, config.plugins
-        )
+        params = initial_params(config, state.params, setup.vocabularies)
         ema = None if state.ema is None else jax.tree.map(jax.numpy.copy, params)
         state = dataclasses.replace(state, params=params, ema=ema)
     return state, NEW
@@ -163,10 +162,11 @@ def write_run_files(config: Config, vocabularies: Vocabularies, workdir: Path) -
     if jax.process_index() == 0:
         workdir.mkdir(exist_ok=True)
         write_config(config, workdir / rundir.CONFIG)
-        for file, plugin in load_all(config.plugins).items():
-            copies = workdir / rundir.PLUGINS
+        texts = [text for _, _, text in walk_components(config)]
+        for name, file in files_of(texts).items():
+            copies = workdir / rundir.COMPONENTS
             copies.mkdir(exist_ok=True)
-            replace_file(copies / Path(file).name, plugin.content)
+            replace_file(copies / name, file.content)
         vocabularies.save(workdir)
 
 
@@ -197,7 +197,7 @@ def describe_complete(config: Config, step: int, workdir: Path) -> str:
     way_on = "steps=MORE goes on"
     if step < config.train.steps:
         way_on = "patience=0 goes on"
-    elif config.optimizer.depends_on_train_steps:
+    elif depends_on_train_steps(config):
         way_on = f"init_from={workdir} begins another one, in another workdir"
     return f"the run is complete at step {step}; config.train.{way_on}"
 
@@ -208,7 +208,8 @@ def check_same_config(config: Config, workdir: Path) -> None:
     if not checkpoints.steps() and checkpoints.best_step() is None:
         return  # nothing to lose: without a checkpoint the run starts from scratch
     before = dataclasses.asdict(rundir.config_of(workdir))
-    if differing := changed_keys(before, config):
+    fixed = "train.steps" if depends_on_train_steps(config) else ""
+    if differing := changed_keys(before, config, fixed):
         raise UserError(
             f"{workdir} holds a run of another config: {'; '.join(differing)}. "
             f"Choose another workdir, or give the same values"
@@ -231,12 +232,10 @@ def check_same_vocabulary(
     config: Config, corpora: list[Corpus], content: str, own: Vocabularies, workdir: Path
 ) -> None:
     """Raise `UserError` if the config names other vocabulary files, with another content."""
-    names = ("vocabulary", "source_vocabulary")
-    before = rundir.config_of(workdir).data
-    changed = [n for n in names if getattr(config.data, n) != getattr(before, n)]
+    changed = config.data.vocabulary != rundir.config_of(workdir).data.vocabulary
     if changed and make_vocabularies(corpora, content, config.data).hash != own.hash:
         reason = f"is not the vocabulary that the run in {workdir} was trained with"
-        raise config.data.wrong(changed[0], reason)
+        raise config.data.wrong("vocabulary", reason)
 
 
 def describe(setup: TrainSetup, state: TrainState) -> str:

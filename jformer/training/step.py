@@ -15,6 +15,7 @@ import optax
 from flax import struct
 
 from jformer.backend import target_platform
+from jformer.components import find
 from jformer.config import PAD, TrainConfig
 from jformer.model.dropout import dropout_key
 from jformer.model.transformer import Transformer
@@ -52,10 +53,11 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     Each part's sum is divided by the number of all tokens, so that the result does not depend on
     how rows fall into accumulated parts and onto devices.
     """
+    token_losses = find("config.train.loss", "loss", config.loss)
 
     def loss_fn(params, rows, key, all_tokens):
         B, T = rows["labels_BT"].shape
-        chunks = loss_chunks(config, B, 2 * T if config.r_drop_alpha else T, model.config.d_model)
+        chunks = loss_chunks(B, 2 * T if config.r_drop_alpha else T, model.config.d_model)
         if config.r_drop_alpha:
             # Each row stands beside its copy, on the same device, with another dropout mask.
             rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
@@ -74,7 +76,7 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
 
     def sums_of(logits_BTV, labels_BT, mean_logits_BT):
         sums = loss_sums(
-            logits_BTV, labels_BT, config.label_smoothing, config.smoothing_over, mean_logits_BT
+            logits_BTV, labels_BT, config.label_smoothing, mean_logits_BT, token_losses
         )
         if config.r_drop_alpha:
             sums = {name: total / 2 for name, total in sums.items()}
@@ -106,13 +108,11 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     return gradients
 
 
-def loss_chunks(config: TrainConfig, rows: int, length: int, d_model: int) -> int:
-    """Return in how many chunks the loss of a batch is computed, see `train.loss_chunk`."""
-    limit = config.loss_chunk
-    if limit is None:
-        # A small chunk's logits stay in a CPU's cache, but every chunk reads the matrix (V, D).
-        limit = max(256, 2 * d_model) if target_platform() == "cpu" else 16384
-    if not limit or not jax.sharding.get_abstract_mesh().empty:
+def loss_chunks(rows: int, length: int, d_model: int) -> int:
+    """Return in how many chunks the loss of a batch is computed, to save memory."""
+    # A small chunk's logits stay in a CPU's cache, but every chunk reads the matrix (V, D).
+    limit = max(256, 2 * d_model) if target_platform() == "cpu" else 16384
+    if not jax.sharding.get_abstract_mesh().empty:
         return 1  # on several devices each chunk would cost an exchange of gradients
     fitting = (n for n in range(1, rows) if rows % n == 0 and rows * length <= n * limit)
     return next(fitting, rows)
@@ -170,4 +170,4 @@ def update_if(condition: jax.Array, update: Callable[..., tuple], old: tuple) ->
 def evaluation_step(model: Transformer, params, batch):
     """Return sums over the batch's tokens, without dropout and without label smoothing."""
     logits_BTV = run_model(model, params, batch)
-    return loss_sums(logits_BTV, batch["labels_BT"], label_smoothing=0.0, smoothing_over="all")
+    return loss_sums(logits_BTV, batch["labels_BT"], label_smoothing=0.0)

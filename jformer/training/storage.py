@@ -65,14 +65,14 @@ class CheckpointDirectory:
         self._last = -1  # the step last passed to `save`
         self._deleter = ThreadPoolExecutor(max_workers=1)
 
-    def open(self, kept: Callable[[list[int], int], set[int]], may_fail: bool) -> None:
+    def open(self, kept: Callable[[list[int], int], set[int]]) -> None:
         """Prepare for writing; delete what interrupted saves and deletions have left.
 
         Whenever the save of step `last` is complete, the steps not in `kept(steps, last)` are
-        deleted. A save that fails raises `SaveError`, or is a warning if it `may_fail`.
+        deleted. A save that fails raises `SaveError`.
         """
         silence_orbax()
-        self._kept, self._may_fail = kept, may_fail
+        self._kept = kept
         self._remove(WRITING)
         self._remove(DELETING)
         self._writer = ocp.AsyncCheckpointer(
@@ -143,9 +143,7 @@ class CheckpointDirectory:
                 f"({one_line(error)}). Make room, or lift what forbids it; the checkpoints before "
                 f"it are whole"
             )
-            if not self._may_fail:
-                raise SaveError(message) from error
-            log.warning("%s. Training goes on without it", message)
+            raise SaveError(message) from error
 
     def _delete(self, steps: set[int]) -> None:
         """Delete steps in a thread: a large one takes a third of a second."""

@@ -15,6 +15,7 @@ from jformer.errors import Stopped, explaining_out_of_memory
 from jformer.rundir import SERVED, create, locked, write_results
 from jformer.training import parallel
 from jformer.training.checkpoint import Checkpoints
+from jformer.training.checks import check_own_components
 from jformer.training.clock import Clock
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.likelihood import pairs_beyond
@@ -35,7 +36,6 @@ from jformer.training.setup import (
 )
 from jformer.training.step import TrainState
 from jformer.training.stopping import SAVE, StopHandler
-from jformer.training.trial import try_own_parts
 
 
 def train(
@@ -58,7 +58,7 @@ def train(
     check_shared(workdir)
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
-    try_own_parts(config)
+    check_own_components(config)
     corpora, splits = data or open_data(config)
     validation = splits["validation"]
     wanted = config.train.scored

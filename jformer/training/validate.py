@@ -8,12 +8,11 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from jformer.components import find, parse, split_list
 from jformer.data.tokenize import tokenize
 from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
-from jformer.evaluation.scores import bleu
-from jformer.extras.parsing.bracketing import bracketing
-from jformer.extras.parsing.trees import tree_of
+from jformer.evaluation.metrics import Validation
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.likelihood import has_room
 from jformer.training.monitor import Monitor
@@ -58,7 +57,7 @@ def validate(
     scores: dict[str, float] = {}
     if due(every.evaluate_every):
         scores |= setup.likelihood(params)
-    if due(every.bleu_every):
+    if due(every.metrics_every):
         scores |= score_of_first(setup, params, step, monitor)
     if scores:
         monitor.line(step, "validation", **scores)
@@ -67,13 +66,13 @@ def validate(
 
 
 def score_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) -> dict[str, float]:
-    """Return `bleu` of the first pairs, or of a parser `f1`.
+    """Return the `metrics` of the first pairs by name.
 
     Each process translates all of them, on one of its devices. The first one also writes some
     translations and an attention picture to TensorBoard.
     """
     config, split, vocabularies = setup.config, setup.validation, setup.vocabularies
-    number = config.train.bleu_pairs
+    number = config.train.metrics_pairs
     sources, targets = split.sources[:number], split.targets[:number]
     whole = multihost_utils.process_allgather(params, tiled=True)  # several may hold shards
     params = jax.device_put(whole, jax.local_devices()[0])
@@ -94,7 +93,9 @@ def score_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) 
         pair = split.sources[shown], split.targets[shown]
         seen = attention_of(setup.model, params, vocabularies, *pair)
         monitor.board.attention(step, seen)
-    if config.data.name == "parsing":
-        trees = [tree_of(*pair)[0] for pair in zip(outputs, map(str.split, sources), strict=True)]
-        return {"f1": bracketing(trees, split.trees[:number])["f1"]}
-    return {"bleu": bleu(outputs, targets, setup.bleu_tokenizer)}
+    texts = (sources, outputs, targets)
+    validation = Validation(*texts, params, config, setup.bleu_tokenizer, split.gold[:number])
+    return {
+        parse(text).name: float(find("config.train.metrics", "metric", text)(validation))
+        for text in split_list(config.train.metrics)
+    }

@@ -18,14 +18,14 @@ OF_ONE_RUN = {"checkpoint": "served", "plugins": ""}
 
 def main(arguments: list[str]) -> int:
     known = {"workdir": REQUIRED, "format": REQUIRED, "output": REQUIRED, **OF_ONE_RUN}
-    flag, config = parse(arguments, known, of_run=True)
+    flag, _ = parse(arguments, known, of_run=True)
     one_of("format", flag.format, *FORMATS)
 
     from jformer.output import stopping
     from jformer.run import load
 
     with stopping(""), new_folder("output", flag.output) as folder:
-        run = load(flag.workdir, flag.checkpoint, plugins=config.plugin_files)
+        run = load(flag.workdir, flag.checkpoint, plugins=[*filter(None, flag.plugins.split(","))])
         exporter(flag.format).export(run, folder, flag.format)
     return 0
 

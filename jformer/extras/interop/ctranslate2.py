@@ -5,12 +5,14 @@ embeddings, and matrices that are tied or not. Self-attention has queries, keys 
 matrix there, and cross-attention keys and values.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jformer.components import arguments, find
 from jformer.config import BOS, EOS, PAD, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import import_extra
@@ -45,7 +47,7 @@ def save_model(run: Run, folder: Path, quantization: str = "float32") -> None:
     import_extra("ctranslate2", "CTranslate2", "ctranslate2")
     spec = specification(run)
     register_vocabularies(spec, run.vocabularies)
-    spec.config.layer_norm_epsilon = run.config.model.norm_epsilon
+    spec.config.layer_norm_epsilon = arguments("norm", run.config.model.norm)["epsilon"]
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
@@ -105,10 +107,11 @@ def positions_table(run: Run) -> np.ndarray:
     """Return what is added to the embeddings at each position that a text can have: (L, D)."""
     config = run.config.model
     length = max(MOST_POSITIONS, run.config.longest) + 1  # EOS
-    if config.positions == "learned":
-        length = config.max_positions
-    variables = {"params": run.params}
-    return as_float32(run.model.apply(variables, jnp.arange(length), method="encode_positions"))
+    if config.max_positions < math.inf:
+        length = int(config.max_positions)
+    table = run.params.get("position_embedding")
+    positions = find("config.model.positions", "positions", config.positions)
+    return as_float32(positions.added(jnp.arange(length), config.d_model, table))
 
 
 def set_layer(spec: Any, layer: Any) -> None:

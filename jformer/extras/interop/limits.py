@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+from jformer.components import name_of
 from jformer.config import ModelConfig
 
 
@@ -12,7 +13,9 @@ def check_model(config: ModelConfig, user: str, **held: Collection[Any]) -> None
     `user` is the flag that asks for the format, such as --format=ctranslate2.
     """
     for name, values in held.items():
-        if getattr(config, name) not in values:
+        value = getattr(config, name)
+        # The options of a norm and of positions are written with the weights.
+        if (name_of(value) if name in ("norm", "positions") else value) not in values:
             known = " or ".join(str(value) for value in values)
             raise config.wrong(name, f"{user} can hold {known} alone")
 
@@ -27,7 +30,6 @@ def check_common(config: ModelConfig, user: str) -> None:
         out_projection=(True,),
         zero_padding=(False,),
         final_norm=("auto", ends_in_norm),
-        scaled_attention=(True,),
         norm=("layer_norm",),
         d_k=(None, config.d_model // config.num_heads),
         d_v=(None, config.d_model // config.num_heads),

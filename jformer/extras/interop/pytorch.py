@@ -38,7 +38,7 @@ def torch_values(theirs: Weights) -> dict[str, Any]:
         "model.num_decoder_layers": theirs.layers(f"{prefix}decoder.layers."),
         "model.final_norm": "on" if f"{prefix}encoder.norm.weight" in theirs else "off",
         "model.attention_bias": f"{prefix}encoder.layers.0.self_attn.in_proj_bias" in theirs,
-        "model.norm_epsilon": 1e-5,
+        "model.norm": "layer_norm(epsilon=1e-5)",
     }
 
 

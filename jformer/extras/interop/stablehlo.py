@@ -17,8 +17,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 from jax import export as jax_export
 
+from jformer.components import BUILT_IN
 from jformer.config import BOS, EOS, PAD
-from jformer.config.model import POSITIONS
 from jformer.decoding.ensemble import encode_sources
 from jformer.errors import import_extra
 from jformer.extras.interop.limits import check_model
@@ -33,7 +33,7 @@ Weights = dict[str, Array]  # by our names, as encoder_0/self_attention/query/ke
 def export(run: Run, folder: Path, format: str) -> None:
     """Write the programs encode, step and greedy, weights, signatures and the vocabulary."""
     # A table of learned positions ends, and a size that may be anything is not compared with it.
-    others = [kind for kind in POSITIONS if kind != "learned"]
+    others = [kind for kind in BUILT_IN["positions"] if kind != "learned"]
     check_model(run.config.model, f"--format={format}", positions=others)
     import_extra("flatbuffers", f"--format={format}", "flatbuffers")  # of jax.export
     # One dtype on every platform; `auto` would choose by the machine that exports.

@@ -6,6 +6,7 @@ Marian has 1e-5 as the epsilon of its norms where Flax has 1e-6. Its class has n
 from pathlib import Path
 from typing import Any
 
+from jformer.components import find
 from jformer.config import BOS, EOS, PAD
 from jformer.data.vocabulary import FIRST
 from jformer.errors import UserError, import_extra
@@ -70,10 +71,11 @@ def model_config(run: Run) -> dict[str, Any]:
 def generation_config(run: Run) -> dict[str, Any]:
     """Return the settings of `generate`: those of the run that it has, too."""
     decode = run.config.decode
+    search = find("config.decode.search", "search", decode.search)
     return {
         "num_beams": decode.beam_size,
         "length_penalty": decode.length_penalty,
-        "early_stopping": decode.early_stopping and decode.beam_size > 1,
+        "early_stopping": getattr(search, "early_stopping", False) and decode.beam_size > 1,
         "max_new_tokens": run.config.data.max_length + decode.max_extra_length,
         "suppress_tokens": [PAD, BOS],
         **special_ids(),

@@ -17,6 +17,7 @@ from jformer.config import EOS
 from jformer.data.subwords import UNKNOWN
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.search import Sentence
+from jformer.errors import UserError
 from jformer.extras.parsing.trees import DEEPEST_OUTPUT
 
 
@@ -68,11 +69,16 @@ class WellFormed:
 
 @functools.lru_cache(maxsize=8)
 def well_formed(vocabulary: Vocabulary) -> WellFormed:
-    """Return the constraint for a vocabulary of linearised trees."""
+    """Return the constraint for a vocabulary of linearised trees, a component."""
     entries = vocabulary.entries()
     ids = {entry: token for token, entry in enumerate(entries) if entry}
     opens = {token: entry[1:] for entry, token in ids.items() if entry.startswith("(")}
     closes = {entry[1:]: token for entry, token in ids.items() if entry.startswith(")")}
+    if not opens.keys() or not closes:
+        raise UserError(
+            "config.decode.constraint=trees: the vocabulary has no brackets; it requires "
+            "config.data.name=parsing and config.data.target_tokenizer=words"
+        )
     V = len(entries)
     opens_V, closes_V, words_V = np.zeros((3, V), bool)
     closing_V = np.zeros(V, np.int32)

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jformer.decoding.translate import Candidates
+
 THRESHOLD = 0.4
 # A single hyphen or apostrophe is mostly a part of a constituent, as in "the dogs ' tails".
 PUNCTUATION = re.compile("[.,:;!?\"`\u2014\u2018\u201c\u201d\u00ab\u00bb\u2026]+|--+|''")
@@ -29,7 +31,16 @@ class Constituent(NamedTuple):
     nth: int  # of those with the same label and words, 0 for the innermost
 
 
-def consensus(trees: Sequence[str], words: Sequence[str]) -> str:
+def consensus(candidates: Candidates) -> str | int:
+    """Return the consensus of the complete candidates, a component of config.decode.choose.
+
+    Without a complete candidate the first one is chosen.
+    """
+    trees = [one.text for one in candidates.hypotheses if one.complete and one.parts]
+    return consensus_of(trees, candidates.source.split()) if trees else 0
+
+
+def consensus_of(trees: Sequence[str], words: Sequence[str]) -> str:
     """Return the tree with the highest expected agreement with linearised trees of some words.
 
     It has no more constituents than the largest tree. The words are those of the sentence, or more.

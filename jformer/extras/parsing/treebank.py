@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from jformer.config import DataConfig
+from jformer.config import Config, DataConfig
 from jformer.data.corpora import Corpus
 from jformer.errors import UserError
-from jformer.extras.parsing.trees import open_trees
+from jformer.extras.parsing.trees import TAGS, open_trees
 
 SPLITS = {
     "train": ("train",),
@@ -18,27 +18,27 @@ SECTIONS = {f"{n:02}": "train" for n in range(2, 22)} | {"22": "validation", "23
 ENDINGS = (".mrg", ".mrg.gz")
 
 
-def open_treebank(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
+def open_treebank(config: Config, with_train: bool, *, tags: str = "XX") -> dict[str, list[Corpus]]:
     """Return the corpora of train, validation and each test set, by the name of a split.
 
     In a folder a file's split is in its name or in that of a folder: "train", "dev" or "test"
     between dots, hyphens or underscores, or else the number of a section of the Wall Street
-    Journal. What stands before it in a file's name is its corpus: "gum.train.mrg" and
-    "gum.test.mrg" are of the corpus gum, whose test set is "gum.test". Each pattern of files in
-    `data.train` is a corpus more to train on.
+    Journal. What comes before it in a file's name is its corpus: "gum.train.mrg" and
+    "gum.test.mrg" belong to the corpus gum, whose test set is "gum.test". `tags` is what replaces a
+    word in a linearised tree: XX, its tag (keep), or its number (number).
     """
+    data = config.data
+    if tags not in TAGS:
+        raise data.wrong("name", f"tags must be {', '.join(TAGS)}")
     files = in_folder(Path(data.directory)) if data.directory else of_patterns(data)
     splits: dict[str, list[Corpus]] = {}
     for split, of_split in files.items():
-        corpora = {name: open_trees(paths, data.tags) for name, paths in of_split.items()}
+        corpora = {name: open_trees(paths, tags) for name, paths in of_split.items()}
         if split == "test":
             tests = {f"{name}.test" if name else "test": [one] for name, one in corpora.items()}
             splits |= tests
         elif with_train or split != "train":
             splits[split] = [*corpora.values()]
-    if with_train:
-        added = [open_trees(matching(name), data.tags) for name in data.train.split(",") if name]
-        splits["train"] = splits.get("train", []) + added
     return splits
 
 
@@ -75,6 +75,11 @@ def split_of(path: Path) -> tuple[str, str]:
 
 def of_patterns(data: DataConfig) -> dict[str, dict[str, list[Path]]]:
     """Return the files of the patterns in data.validation and data.test."""
+    if not (data.train and data.validation):
+        raise UserError(
+            "config.data.name=parsing: set config.data.directory=FOLDER, or config.data.train=PATH "
+            "and config.data.validation=PATH"
+        )
     patterns = {"validation": data.validation, "test": data.test}
     return {
         split: {"": [path for pattern in given.split(",") if pattern for path in matching(pattern)]}

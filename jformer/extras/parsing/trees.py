@@ -17,6 +17,7 @@ from jformer.data.corpora import Corpus, Row, texts
 from jformer.data.subwords import UNKNOWN
 from jformer.errors import UserError
 
+TAGS = ("XX", "keep", "number")
 ANY_TAG = "XX"
 ROOTS = ("", "TOP", "ROOT", "S1")
 TOP = "TOP"  # the label of a root with several children
@@ -218,9 +219,6 @@ def open_trees(files: list[Path], tags: str) -> Corpus:
 
     # Messages count trees and not lines: a tree may take several lines.
     name = f"trees of {files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    return Corpus((name, name), tuple(files), rows)
-
-
-def trees_of(corpora: Iterable[Corpus]) -> list[Tree]:
-    """Return the trees of corpora made by `open_trees`, in their order."""
-    return [tree for corpus in corpora for path in corpus.files for tree in read_trees(path)]
+    return Corpus(
+        (name, name), tuple(files), rows, lambda: [tree for p in files for tree in read_trees(p)]
+    )

@@ -74,7 +74,7 @@ def rank(runs: list[Point]) -> tuple[float, float]:
     scores, perplexities = [], []
     for run in runs:
         found = json.loads(run.scores.read_text())["validation"]
-        bleu = "bleu_lowercase" if run.config.data.normalization == "lower" else "bleu"
+        bleu = "bleu_lowercase" if run.config.data.is_lowercase else "bleu"
         scores.append(found["f1" if "f1" in found else bleu])
         perplexities.append(found.get("perplexity", math.inf))
     return -round(statistics.fmean(scores), 2), statistics.fmean(perplexities)

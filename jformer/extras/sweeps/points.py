@@ -16,11 +16,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from jformer import components
 from jformer.command_line import parse
+from jformer.components import naming_failures_in
 from jformer.config import Config
 from jformer.data.pipeline import open_corpora
 from jformer.errors import UserError
-from jformer.plugins import naming_failures_in
 from jformer.rundir import config_of, has_run, last_metrics
 from jformer.training.setup import check_same_config
 
@@ -62,7 +63,7 @@ class Point:
         """Return whether there are scores of this config that are newer than the scored text."""
         if not self.scores.exists():
             return False
-        if config_of(self.workdir, self.config.plugins) != self.config:
+        if config_of(self.workdir) != self.config:
             return False
         made = self.scores.stat().st_mtime
         return all(file.stat().st_mtime <= made for file in self.scored_files)
@@ -71,9 +72,9 @@ class Point:
     def scored_files(self) -> list[Path]:
         """Return the validation and test files; none where the text is not in the user's files."""
         data = self.config.data
-        if data.own_parts() or (data.name != "files" and not data.directory):
+        if components.parse(data.name).file or (data.name != "files" and not data.directory):
             return []
-        splits = open_corpora(data, self.config.seed, with_train=False)
+        splits = open_corpora(self.config, with_train=False)
         return [file for corpora in splits.values() for corpus in corpora for file in corpus.files]
 
     @property

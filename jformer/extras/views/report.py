@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer import console
+from jformer.components import parse
 from jformer.config import Config
 from jformer.console import as_duration
 from jformer.data.vocabulary import Vocabularies
@@ -23,7 +24,7 @@ from jformer.extras.cost import parameters
 from jformer.extras.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
 from jformer.results import SACREBLEU, read_results
 from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics
-from jformer.schema import flatten
+from jformer.schema import flatten, walk_components
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.restore import make_model, parameter_shapes
 
@@ -122,7 +123,11 @@ def natural(path: Path) -> list[tuple[bool, int | str]]:
 def read_run(workdir: Path) -> RunSummary:
     config = config_of(workdir)
     count = None
-    if (workdir / VOCABULARY).exists() and not config.model.own_parts():
+    needs_files = any(
+        key.startswith("config.model.") and parse(text).file
+        for key, _, text in walk_components(config)
+    )
+    if (workdir / VOCABULARY).exists() and not needs_files:
         words = Vocabularies.load(workdir, config.data.joint_vocabulary)
         model = make_model(config, words.target.size, words.source.size)
         count = sum(parameters(parameter_shapes(model)).values())
@@ -228,7 +233,7 @@ def table(rows: list[Row]) -> list[list[str]]:
 
 def reported(rows: list[Row]) -> list[str]:
     """Return the scores to print; BLEU without case is one only of runs on text without it."""
-    lower = any(run.config.data.normalization == "lower" for row in rows for run in row.runs)
+    lower = any(run.config.data.is_lowercase for row in rows for run in row.runs)
     return [name for name in REPORTED if lower or name != "bleu_lowercase"]
 
 

@@ -1,0 +1,39 @@
+"""Metrics of validation outputs, which `config.train.metrics` names.
+
+A metric is a function of a `Validation`. Higher is better: negate a rate of errors.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from sacrebleu.metrics import BLEU, CHRF
+
+from jformer.config import Config
+from jformer.evaluation.scores import check_streams
+
+
+@dataclasses.dataclass(frozen=True)
+class Validation:
+    """The first pairs of the validation split, their outputs, and the parameters behind them."""
+
+    sources: Sequence[str]
+    outputs: Sequence[str]
+    references: Sequence[str]
+    params: Any
+    config: Config
+    bleu_tokenizer: str = "13a"
+    gold: Sequence[Any] = ()  # see Split
+
+
+def bleu(validation: Validation) -> float:
+    """Return sacreBLEU's BLEU."""
+    check_streams(validation.outputs, [validation.references])
+    metric = BLEU(force=True, tokenize=validation.bleu_tokenizer)
+    return metric.corpus_score(validation.outputs, [validation.references]).score
+
+
+def chrf(validation: Validation) -> float:
+    """Return sacreBLEU's chrF."""
+    check_streams(validation.outputs, [validation.references])
+    return CHRF().corpus_score(validation.outputs, [validation.references]).score

@@ -1,0 +1,80 @@
+"""The scorer of test sets, which `config.data.scorer` names.
+
+A scorer also converts between the texts that a user sees and those that the model reads and writes.
+For translations they are the same.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jformer.config import Config
+from jformer.data.corpora import Corpus, open_corpus
+from jformer.evaluation.compare import compare
+from jformer.evaluation.scores import by_length, score
+
+
+@dataclasses.dataclass(frozen=True)
+class TestSet:
+    """Sources, and one list of references per translator."""
+
+    sources: Sequence[str]
+    references: Sequence[Sequence[str]]
+    gold: Sequence[Any] = ()  # see Split
+
+    @property
+    def sha256(self) -> str:
+        """Hash all lines; stored scores are valid for the same text only."""
+        lines = [[*self.sources], *([*stream] for stream in self.references)]
+        lines += [[*map(str, self.gold)]] if self.gold else []
+        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
+
+
+class Translations:
+    """Scores by sacreBLEU, and the base class of other scorers."""
+
+    main = "bleu"  # the score that is printed first
+
+    def open_pairs(self, name: str, config: Config) -> Corpus:
+        """Open pairs that a command or `config.data.train` names."""
+        return open_corpus(name, config.data.source_language, config.data.target_language)
+
+    def source(self, sentence: str) -> str:
+        """Return the model's source for a sentence."""
+        return sentence
+
+    def target(self, target: str, sentence: str, config: Config) -> str:
+        """Return the model's target for a text that is to be scored."""
+        return target
+
+    def output(self, text: str, sentence: str) -> tuple[str, bool | None]:
+        """Return the text for an output of the model, and whether it needed no repair, if known."""
+        return text, None
+
+    def scores(
+        self,
+        outputs: Sequence[str],
+        well_formed: Sequence[bool | None],
+        test: TestSet,
+        config: Config,
+        tokenizer: str,
+    ) -> dict[str, Any]:
+        """Return scores by name; `tokenizer` is sacreBLEU's for the target language."""
+        scores = score(outputs, test.references, config.data.target_language, tokenizer)
+        scores["by_length"] = by_length(test.sources, outputs, test.references, tokenizer)
+        return scores
+
+    def compare(
+        self,
+        ours: Sequence[str],
+        theirs: Sequence[str],
+        test: TestSet,
+        names: tuple[str, str],
+        config: Config,
+        tokenizer: str,
+    ) -> dict[str, Any]:
+        """Return the paired comparison of two systems by score."""
+        language = config.data.target_language
+        return compare(ours, theirs, test.references, names, language, tokenizer)

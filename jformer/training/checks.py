@@ -1,0 +1,101 @@
+"""A check of the user's own components before a run, on a model of one layer.
+
+A short batch goes through the train step. A few tokens go through the cached decode step, whose
+logits must be those of the whole pass: a part that is wrong in decoding would spoil every output.
+"""
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from jformer.components import naming_failures_in, parse
+from jformer.config import BOS, EOS, Config, component_files
+from jformer.decoding.ensemble import encode_sources, init_cache, make_step
+from jformer.errors import UserError
+from jformer.model.transformer import Transformer
+from jformer.schema import walk_components
+from jformer.training.optimizer import learning_rate, make_optimizer
+from jformer.training.step import create_state, make_train_step
+
+KINDS = ("attention", "norm", "activation", "positions", "optimizer", "schedule", "loss")
+ROWS, LENGTH, VOCABULARY = 2, 7, 32
+TOLERANCE = 1e-3  # of the largest logit, in float32
+
+
+def check_own_components(config: Config) -> None:
+    """Raise `UserError` if a component of the user's own fails in training or in decoding."""
+    learning_rate(config)(0)
+    own = [
+        f"{key}={text}"
+        for key, kind, text in walk_components(config)
+        if kind in KINDS and parse(text).file
+    ]
+    if not own:
+        return
+    try:
+        with contextlib.ExitStack() as stack:
+            for file in component_files(config):
+                stack.enter_context(naming_failures_in(file))
+            try_components(small(config))
+    except UserError as error:
+        raise UserError(f"{' and '.join(own)}: {error}") from error
+    except Exception as error:
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"{' and '.join(own)}: fails in a train step ({message:.300})") from error
+
+
+def small(config: Config) -> Config:
+    """Return the config with one layer in float32, without options that only save memory."""
+    model = dataclasses.replace(
+        config.model,
+        num_layers=1,
+        num_decoder_layers=None,
+        dtype="float32",
+        attention_kernel="xla",
+        remat="none",
+        scan_layers=False,
+    )
+    train = dataclasses.replace(config.train, accumulate=1)
+    return dataclasses.replace(config, model=model, train=train)
+
+
+def try_components(config: Config) -> None:
+    """Run one train step, and compare the cached decode step with the whole pass."""
+    model = Transformer(config.model, VOCABULARY)
+    optimizer = make_optimizer(config.optimizer, learning_rate(config))
+    state = create_state(model, optimizer, jax.random.key(0))
+    ids_BL = np.random.default_rng(0).integers(EOS + 1, VOCABULARY, (ROWS, LENGTH)).astype(np.int32)
+    target_BT = np.concatenate([np.full((ROWS, 1), BOS, np.int32), ids_BL[:, :-1]], axis=1)
+    batch = {"source_BS": ids_BL, "target_BT": target_BT, "labels_BT": ids_BL}
+    step = jax.jit(make_train_step(model, optimizer, config.train))
+    state, metrics = step(state, batch, jax.random.key(0))
+    if int(metrics["skipped"]):
+        raise UserError("the loss or its gradient is not finite in the first train step")
+    whole_TV, cached_TV = jax.jit(decode_both, static_argnums=0)(model, state.params, ids_BL[:1])
+    difference = float(jnp.max(jnp.abs(whole_TV - cached_TV)))
+    if not difference <= TOLERANCE * float(jnp.max(jnp.abs(whole_TV))):
+        raise UserError(
+            f"the cached decode step differs from the whole pass by {difference:.2g} in a logit. "
+            f"An attention must use the mask and distances that it gets, not positions of its own"
+        )
+
+
+def decode_both(model: Transformer, params: Any, ids_1L: Array) -> tuple[Array, Array]:
+    """Return the logits (T, V) of a target in one pass, and position by position for two beams."""
+    target_1T = jnp.concatenate([jnp.full((1, 1), BOS, jnp.int32), ids_1L[:, :-1]], axis=1)
+    whole_1TV = model.apply({"params": params}, ids_1L, target_1T)
+    models, W, T = (model,), 2, target_1T.shape[1]
+    memory = jax.tree.map(lambda x: x[0], encode_sources(models, (params,), ids_1L))
+    cache, step = init_cache(models, W, T), make_step(models, (params,))
+    beam_indices_WT = jnp.tile(jnp.arange(W)[:, None], (1, T))
+    logits = []
+    for t in range(T):
+        tokens_W = jnp.full(W, target_1T[0, t])
+        cache, logits_WV = step(memory, cache, tokens_W, jnp.int32(t), beam_indices_WT)
+        logits.append(logits_WV[0])
+    return whole_1TV[0], jnp.stack(logits)
