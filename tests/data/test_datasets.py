@@ -231,21 +231,27 @@ def test_scoring_needs_no_training_text(tmp_path):
 @pytest.mark.parametrize(
     ("name", "pair", "files", "absent", "told"),
     [
-        ("multi30k", "en-de", MULTI30K, "val.de", "val.en and val.de"),
+        ("multi30k", "en-de", MULTI30K, "val.de", r"val\.en .*\bval\.de\b"),
         (
             "multi30k",
             "en-fr",
             MULTI30K,
             "test_2016_flickr.en",
-            "test_2016_flickr.en and test_2016_",
+            r"test_2016_flickr\.en .*\btest_2016_flickr",
         ),
-        ("iwslt14", "de-en", IWSLT14, "de-en/train.tags.de-en.de", "train.tags.de-en.de and train"),
+        (
+            "iwslt14",
+            "de-en",
+            IWSLT14,
+            "de-en/train.tags.de-en.de",
+            r"\.de-en\.de .*\btrain",
+        ),
         (
             "wmt14",
             "en-de",
             WMT14_GERMAN,
             "commoncrawl.de-en.en",
-            "commoncrawl.de-en.en and commonc",
+            r"commoncrawl\.de-en\.en .*\bcommoncrawl",
         ),
         (
             "wmt14",
@@ -259,7 +265,7 @@ def test_scoring_needs_no_training_text(tmp_path):
             "en-de",
             WMT16,
             "test/newstest2016-ende-ref.de.sgm",
-            "newstest2016-ende-src.en and newstest2016-ende-ref.de",
+            r"newstest2016-ende-src\.en .*\bnewstest2016-ende-ref\.de",
         ),
     ],
 )
@@ -268,7 +274,7 @@ def test_a_folder_that_lacks_a_file_is_told_which(tmp_path, name, pair, files, a
     write_all(tmp_path, files, data, pair)
     (tmp_path / absent).unlink()
     text = message(data)
-    assert re.match(rf"config\.data\.directory={tmp_path}: .*{re.escape(told)}", text)
+    assert re.match(rf"config\.data\.directory={tmp_path}: .*{told}", text)
     # Nothing that is there, of the same layout; the files of another follow.
     assert ", " not in text.partition("; ")[0]
 
