@@ -7,25 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from jformer.components import BUILT_IN, arguments
 from jformer.config import Config, default_config, freeze, read_config, write_config
-from jformer.config.data import DATASETS
 from jformer.errors import UserError
 from jformer.schema import check_flags, flatten, help_text, thaw, walk
 
+DATASETS = [*BUILT_IN["dataset"]]
 CONFIG_FILES = sorted(path.stem for path in Path("configs").glob("*.py"))
 
 
 OF_ONE_DATA_SET = ("table3", "parsing")
-PARSING = {
-    "data__name": "parsing",
-    "data__directory": "x",
-    "data__joint_vocabulary": False,
-    "data__target_tokenizer": "words",
-    "model__tying": "output",
-    "decode__constraint": "trees",
-}
-MBR = {"decode__choose": "mbr", "decode__n_best": 2}
-NEEDED_KEYS = {"files": ("train", "validation"), "hub": ("hub",), "parsing": ("directory",)}
+NEEDED_KEYS = {"files": ("train", "validation"), "parsing": ("directory",)}
 
 
 def edited(**changes):
@@ -74,164 +66,80 @@ def test_the_default_is_the_papers_base_model():
     expected = {
         "model.num_layers": 6, "model.d_model": 512, "model.d_ff": 2048, "model.num_heads": 8,
         "model.dropout": 0.1, "train.label_smoothing": 0.1, "train.steps": 100_000,
-        "train.batch_tokens": 25_000, "optimizer.beta1": 0.9, "optimizer.beta2": 0.98,
-        "optimizer.epsilon": 1e-9, "optimizer.warmup_steps": 4000, "decode.beam_size": 4,
+        "train.batch_tokens": 25_000, "optimizer.warmup_steps": 4000, "decode.beam_size": 4,
         "decode.length_penalty": 0.6, "decode.max_extra_length": 50,
         "train.average_checkpoints": 5, "data.vocabulary_size": 37_000,
     }  # fmt: skip
     assert {name: flat[name] for name in expected} == expected
+    assert arguments("optimizer", flat["optimizer.name"]) == {
+        "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"model__num_heads": 7},
-            r"config\.model\.num_heads=7: .* d_model=512; the nearest .* is 8",
-        ),
-        ({"model__dropout": 1.0}, r"config\.model\.dropout=1\.0: must be < 1"),
-        ({"model__d_model": 511}, r"config\.model\.d_model=511: must be even"),
-        ({"train__steps": -5}, r"config\.train\.steps=-5: must be >= 1"),
-        ({"decode__beam_size": 0}, r"config\.decode\.beam_size=0: must be >= 1"),
-        (
-            {"data__name": "phrase"},
-            r"config\.data\.name=phrase: is unknown; did you mean phrases\?",
-        ),
-        ({"data__name": "files"}, r"config\.data\.train is empty: set config"),
-        ({"data__name": "parsing"}, r"config\.data\.train is empty: set config\.data\.directory="),
-        (
-            {"data__name": "parsing", "data__directory": "x", "data__test": "y"},
-            r"config\.data\.directory=x: trees are named by config\.data\.validation or test",
-        ),
-        ({"decode__constraint": "trees"}, r"constraint=trees: is not for config\.data\.name=phr"),
-        (
-            {
-                "data__name": "parsing",
-                "data__directory": "x",
-                "data__tags": "XX",
-                "decode__constraint": "trees",
-            },
-            r"constraint=trees: needs config\.data\.target_tokenizer=words",
-        ),
-        ({"data__tags": "keep"}, r"tags=keep: is only for config\.data\.name=parsing"),
+        ({"model__num_heads": 7}, r"config\.model\.num_heads=7\b.*512\b.*\b8\b"),
+        ({"model__dropout": 1.0}, r"config\.model\.dropout=1\.0: .*< 1"),
+        ({"model__d_model": 511}, r"config\.model\.d_model=511\b.*even"),
+        ({"train__steps": -5}, r"config\.train\.steps=-5: .*>= 1"),
+        ({"decode__beam_size": 0}, r"config\.decode\.beam_size=0: .*>= 1"),
+        ({"data__name": "phrase"}, r"config\.data\.name=phrase: .*phrases\?"),
+        ({"data__name": "files"}, r"config\.data\.train is empty"),
         (
             {"data__target_tokenizer": "words"},
-            r"target_tokenizer=words: is only for config\.data\.joint_vocabulary=False",
+            r"target_tokenizer=words: .*config\.data\.joint_vocabulary=False",
         ),
-        ({"data__name": "hub"}, r"config\.data\.hub is empty: set config"),
-        (
-            {"data__directory": "x"},
-            r"directory=x: is only for config\.data\.name=multi30k or iwslt14 or",
-        ),
-        (
-            {"data__name": "wmt14", "data__test": "x"},
-            r"test=x: is only for config\.data\.name=files or parsing$",
-        ),
-        ({"data__name": "wmt14", "data__directory": "x", "data__hub": "y"}, "leave one empty"),
-        (
-            {"data__weights": "1,0"},
-            r"config\.data\.weights=1,0: must be numbers from 1 to 999999 as in 1,4",
-        ),
-        ({"data__target_language": ""}, r"config\.data\.target_language is empty: set it to"),
-        ({"data__target_language": "en"}, r"language=en: is config\.data\.source_language, too"),
-        ({"data__source_vocabulary": "x"}, r"is only for config\.data\.joint_vocabulary=False"),
-        (PARSING | {"data__normalization": "lower"}, r"lower: changes the labels of trees; set it"),
-        (
-            PARSING | MBR | {"decode__constraint": "none"},
-            r"choose=mbr: needs trees: config\.decode\.constraint=trees",
-        ),
-        (
-            PARSING | {"train__best_by": "bleu", "train__bleu_every": 9},
-            r"bleu: is not for .*parsing$",
-        ),
-        ({"train__best_by": "f1", "train__bleu_every": 9}, r"best_by=f1: is not for .*=phrases$"),
-        (
-            PARSING | {"decode__min_length": 3},
-            r"min_length=3: is not for config\.decode\.constraint",
-        ),
-        (
-            PARSING | {"decode__long_texts": "split"},
-            r"split: is not for config\.decode\.constraint",
-        ),
-        (
-            {"data__tokenizer": "unigram", "data__bpe_dropout": 0.1},
-            r"bpe_dropout=0\.1: is only for config\.data\.tokenizer=byte_bpe or bpe$",
-        ),
-        ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: one pair may be as long"),
-        ({"optimizer__epsilon": 0.0}, r"config\.optimizer\.epsilon=0\.0: must be > 0"),
-        ({"model__positions": "rotery"}, r"positions=rotery: is unknown; did you mean rotary\?"),
-        ({"model__positions": "rotary", "model__d_k": 5}, r"d_k=5: must be even, for rotary"),
+        ({"data__directory": "x"}, r"directory=x: .*config\.data\.name=hub or multi30k"),
+        ({"data__name": "wmt14", "data__test": "x"}, r"test=x: .*config\.data\.name=files or"),
+        ({"data__weights": "1,0"}, r"config\.data\.weights=1,0: .*1,4"),
+        ({"data__target_language": ""}, r"config\.data\.target_language is empty"),
+        ({"data__target_language": "en"}, r"target_language=en: .*config\.data\.source_language"),
+        ({"data__vocabulary": "x,y"}, r"config\.data\.vocabulary=x,y"),
+        ({"data__augment": "bpe_dropuot(p=0.1)"}, r"config\.data\.augment=.*bpe_dropout\?"),
+        ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: .*max_length=256"),
+        ({"optimizer__name": "adam(epsilom=0.1)"}, r"config\.optimizer\.name=.*epsilon\?"),
+        ({"model__positions": "rotery"}, r"config\.model\.positions=rotery: .*rotary\?"),
+        ({"model__positions": "rotary", "model__d_k": 5}, r"config\.model\.d_k=5: .*even"),
         (
             {"model__out_projection": False, "model__d_v": 5},
-            r"out_projection=False: 8 heads of d_v=5 are no d_model=512; set .*projection=True",
+            r"config\.model\.out_projection=False: .*d_v=5\b.*d_model=512",
         ),
-        ({"model__norm_epsilon": 0.0}, r"config\.model\.norm_epsilon=0\.0: must be > 0"),
-        (
-            {"model__positions": "learned", "model__max_positions": 300},
-            r"config\.model\.max_positions=300: must be >= 306",
-        ),
+        ({"model__positions": "learned(max_positions=300)"}, r"max_positions=300\b.*>= 306"),
         (  # the lengths of rows are rounded up by at most 63
-            {
-                "model__positions": "learned",
-                "model__max_positions": 318,
-                "data__length_multiple": 64,
-            },
-            r"config\.model\.max_positions=318: must be >= 319",
+            {"model__positions": "learned(max_positions=318)", "data__length_multiple": 64},
+            r"max_positions=318\b.*>= 319",
         ),
-        ({"data__joint_vocabulary": False}, r"cannot share a matrix; set config\.model\.tying"),
-        ({"optimizer__learning_rate_factor": float("inf")}, r"factor=inf: must be a finite number"),
-        (
-            {"optimizer__weight_decay": 0.1},
-            r"weight_decay=0\.1: is only for config\.optimizer\.name=adamw or muon$",
-        ),
+        ({"data__joint_vocabulary": False}, r"joint_vocabulary=False: .*config\.model\.tying"),
+        ({"optimizer__learning_rate": float("inf")}, r"learning_rate=inf: .*finite"),
         (
             {"optimizer__learning_rate": 1e-3},
-            r"rate=0\.001: is only for config\.optimizer\.schedule=inverse_sqrt or linear",
+            r"learning_rate=0\.001: .*config\.optimizer\.schedule=inverse_sqrt or linear",
         ),
-        (
-            {"optimizer__schedule": "inverse_sqrt", "optimizer__end_learning_rate": 1e-5},
-            r"end_learning_rate=1e-05: is only for config\.optimizer\.schedule=linear or cosine$",
-        ),
-        (
-            {"optimizer__schedule": "cosine", "optimizer__end_learning_rate": 1.0},
-            r"end_learning_rate=1\.0: must be <= config\.optimizer\.learning_rate=0\.0005",
-        ),
-        (
-            {"optimizer__schedule": "linear", "train__steps": 4000},
-            r"warmup_steps=4000: must be below 4000",
-        ),
-        ({"train__best_by": "bleu"}, r"best_by=bleu: is for a run with config\.train\.bleu_every"),
-        ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: must be >= config\.train\.average"),
-        ({"parallel__data": 0}, r"config\.parallel\.data=0: must be a number of devices, or -1"),
-        ({"parallel__fsdp": -1}, r"config\.parallel\.fsdp=-1: .* set config\.parallel\.data=1"),
-        ({"decode__n_best": 5}, r"n_best=5: must be <= config\.decode\.beam_size=4"),
-        ({"decode__choose": "mbr"}, r"n_best=1: must be > 1 for config\.decode\.choose=mbr"),
-        ({"decode__keep": "urls,number"}, r"keep=urls,number: the names are urls, tags, numbers;"),
-        ({"decode__keep": "("}, r"keep=\(: is no regular expression: missing \), unterminated"),
-        (
-            {"decode__search": "sampling", "decode__keep": "numbers"},
-            r"keep=numbers: is only for config\.decode\.search=beam",
-        ),
-        ({"decode__top_k": 3}, r"top_k=3: is only for config\.decode\.search=sampling"),
-        (
-            {"decode__search": "sampling", "decode__diversity": 0.5},
-            r"diversity=0\.5: is only for config\.decode\.search=beam",
-        ),
+        ({"train__metrics": "bleu, nll"}, r"config\.train\.metrics="),
+        ({"train__metrics": "bleu, bleu"}, r"config\.train\.metrics="),
+        ({"train__best_by": "bleu"}, r"best_by=bleu: .*config\.train\.metrics_every"),
+        ({"train__best_by": "chrf"}, r"best_by=chrf: .*config\.train\.metrics=bleu"),
+        ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: .*config\.train\.average_check"),
+        ({"parallel__data": 0}, r"config\.parallel\.data=0: .*-1"),
+        ({"parallel__fsdp": -1}, r"config\.parallel\.fsdp=-1: .*config\.parallel\.data=1"),
+        ({"parallel__coordinator": "host:1/2/2"}, r"config\.parallel\.coordinator=host:1/2/2"),
+        ({"parallel__coordinator": "host:65536/0/2"}, r"config\.parallel\.coordinator=host:6553"),
+        ({"decode__n_best": 5}, r"n_best=5: .*config\.decode\.beam_size=4"),
+        ({"decode__choose": "mbr"}, r"n_best=1: .*config\.decode\.choose=mbr"),
+        ({"decode__search": "sampling(top_k=-1)"}, r"config\.decode\.search.*top_k=-1"),
+        ({"decode__search": "beam(top_k=3)"}, r"config\.decode\.search=.*top_k"),
         (
             {"decode__min_length": 7, "decode__max_length": 7},
-            r"min_length=7: must be below config\.decode\.max_length=7",
-        ),
-        (
-            {"decode__alignment_layer": 7},
-            r"alignment_layer=7: must be <= 6, the layers of the decoder",
+            r"min_length=7: .*config\.decode\.max_length=7",
         ),
         (
             {"model__positions": "learned", "decode__min_length": 512},
-            r"max_positions=512: must be >= 513",
+            r"config\.model\.positions=learned: .*>= 513",
         ),
         (
             {"parallel__backend": "pmap", "parallel__model": 2},
-            r"config\.parallel\.model=2: pmap has the whole state on each device",
+            r"config\.parallel\.model=2: .*config\.parallel\.backend=jit",
         ),
     ],
 )
@@ -245,22 +153,18 @@ def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, mess
     "change",
     [
         {"train__batch_tokens": 256},  # as many as data.max_length
-        {"model__positions": "learned", "model__max_positions": 256 + 50},
+        {"model__positions": f"learned(max_positions={256 + 50})"},
         {"decode__min_length": 4, "decode__max_length": 5},
         {"decode__n_best": 4},
-        {"decode__n_best": 2, "decode__choose": "mbr"},
-        {"decode__keep": "tags,urls"},
-        {"decode__keep": r"[A-Z]{2,}"},
-        {"decode__alignment_layer": 6},
-        {"optimizer__schedule": "linear", "optimizer__decay_steps": 4001},
+        {"decode__n_best": 2, "decode__choose": "mbr(utility='bleu')"},
+        {"decode__search": "beam(keep='tags,urls')"},
+        {"optimizer__schedule": "linear(decay_steps=4001)"},
+        {"train__metrics": "bleu, chrf", "train__best_by": "chrf", "train__metrics_every": 9},
         {"train__keep_checkpoints": 5},
-        {
-            "parallel__coordinator": "host:65535", "parallel__processes": 2,
-            "parallel__process": 1,
-        },
+        {"parallel__coordinator": "host:65535/1/2"},
     ],
     ids=lambda change: next(iter(change)),
-)  # fmt: skip
+)
 def test_a_value_that_is_just_possible_is_taken(change):
     freeze(edited(**change))
 
@@ -278,7 +182,7 @@ def test_heads_need_not_divide_d_model_when_their_widths_are_set():
         ("--config.model=3", "is a section of the config; set a key of it as model.num_layers"),
         ("--config.modle.dropout=0.3", "did you mean model.dropout?"),
         ("--config.decode.beam=4", "did you mean decode.beam_size?"),
-        ("--config.optimizer.beta=4", "did you mean optimizer.beta"),
+        ("--config.optimizer.warmup=4", "did you mean optimizer.warmup_steps"),
         ("--config.decode.=4", "; --help has them all"),
     ],
 )
@@ -327,13 +231,14 @@ def test_every_key_has_its_line_in_the_help():
 
 
 def test_the_help_says_which_value_a_key_is_for():
-    (line,) = (line for line in help_text(Config()).splitlines() if "config.decode.top_k=" in line)
-    assert line.endswith("; only if search=sampling")
+    key = "config.optimizer.learning_rate="
+    (line,) = (line for line in help_text(Config()).splitlines() if key in line)
+    assert "schedule=inverse_sqrt" in line
 
 
-def test_a_key_of_a_stored_config_may_have_its_older_name(tmp_path):
-    config = freeze(edited(train__r_drop_alpha=3.0))
-    values = dataclasses.asdict(config)
-    values["train"]["consistency"] = values["train"].pop("r_drop_alpha")
+def test_a_stored_config_of_another_version_is_refused_with_the_key(tmp_path):
+    values = dataclasses.asdict(Config())
+    values["optimizer"]["beta1"] = 0.9
     (tmp_path / "config.json").write_text(json.dumps(values))
-    assert read_config(tmp_path / "config.json") == config
+    with pytest.raises(UserError, match=r"config\.json: config\.optimizer\.beta1"):
+        read_config(tmp_path / "config.json")

@@ -14,7 +14,7 @@ from jformer.model.transformer import Transformer
 from jformer.training.optimizer import make_optimizer
 
 MODEL = ModelConfig(num_layers=2, d_model=12, d_ff=192, num_heads=3, dropout=0.0)
-MUON = OptimizerConfig(name="muon", momentum=0.8, beta1=0.7)
+MUON = OptimizerConfig(name="muon(momentum=0.8, beta1=0.7)")
 
 
 def parameters(d_ff: int = MODEL.d_ff) -> dict:
@@ -82,7 +82,7 @@ def test_each_kernel_takes_the_orthogonal_update_of_its_own_momentum_and_the_res
     params = parameters(d_ff)
     gradients = [random_like(params, seed) for seed in range(3)]
     updates = updates_of(MUON, params, gradients)
-    by_adam = updates_of(dataclasses.replace(MUON, name="adam"), params, gradients)
+    by_adam = updates_of(dataclasses.replace(MUON, name="adam(beta1=0.7)"), params, gradients)
     kinds = set()
     paths, _ = zip(*jax.tree_util.tree_leaves_with_path(updates), strict=True)
     leaves = (jax.tree.leaves(each) for each in (updates, by_adam, *gradients))
@@ -100,10 +100,10 @@ def test_each_kernel_takes_the_orthogonal_update_of_its_own_momentum_and_the_res
 def test_adam_factor_multiplies_the_updates_of_the_rest_alone():
     params = parameters()
     gradients = [random_like(params, 0)]
-    config = OptimizerConfig(name="muon", weight_decay=0.5)
+    config = OptimizerConfig(name="muon(weight_decay=0.5)")
     decay = updates_of(config, params, [jax.tree.map(jnp.zeros_like, params)])
     plain = jax.tree.map(jnp.subtract, updates_of(config, params, gradients), decay)
-    config = dataclasses.replace(config, adam_factor=3.0)
+    config = dataclasses.replace(config, name="muon(weight_decay=0.5, adam_factor=3.0)")
     factored = jax.tree.map(jnp.subtract, updates_of(config, params, gradients), decay)
     paths, before = zip(*jax.tree_util.tree_leaves_with_path(plain), strict=True)
     for path, update, other in zip(paths, before, jax.tree.leaves(factored), strict=True):
@@ -118,7 +118,8 @@ def test_weight_decay_is_that_of_adamw():
     decays = {}
     for name in ("adamw", "muon"):
         config = OptimizerConfig(name=name)
-        decayed = updates_of(dataclasses.replace(config, weight_decay=0.5), params, gradients)
+        decaying = OptimizerConfig(name=f"{name}(weight_decay=0.5)")
+        decayed = updates_of(decaying, params, gradients)
         plain = updates_of(config, params, gradients)
         decays[name] = jax.tree.map(jnp.subtract, decayed, plain)
     jax.tree.map(

@@ -6,22 +6,28 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jformer.components import BUILT_IN
 from jformer.config import Config, ModelConfig, OptimizerConfig, TrainConfig
-from jformer.config.training import SCHEDULES
-from jformer.training.optimizer import learning_rate, make_optimizer
+from jformer.errors import UserError
+from jformer.training.optimizer import depends_on_train_steps, learning_rate, make_optimizer
 
-# Warm-up in 40 steps to 0.3, twice that by the factor, and for what decays 0.05 by step 240.
-START, PEAK, END = 2 * 0.01, 2 * 0.3, 2 * 0.05
+SCHEDULES = [*BUILT_IN["schedule"]]
+# Warm-up in 40 steps to 0.3; linear and cosine decay to 0.05 by step 240.
+START, PEAK, END = 0.01, 0.3, 0.05
 
 
-def config_of(schedule: str, **changes) -> Config:
-    """The schedule with a value of its own for each key that it has."""
-    keys = {"warmup_steps": 40, "learning_rate_factor": 2.0}
-    if schedule != "equation_3":
-        keys |= {"learning_rate": 0.3, "start_learning_rate": 0.01}
+def config_of(schedule: str, learning_rate=PEAK, **options) -> Config:
+    """The schedule with a value of its own for each option that it has."""
+    rate = {}
+    if schedule == "equation_3":
+        options = {"factor": 2.0, **options}
+    else:
+        rate = {"learning_rate": learning_rate}
+        options = {"start": START, **options}
     if schedule in ("linear", "cosine"):
-        keys |= {"end_learning_rate": 0.05, "decay_steps": 240}
-    config = Config(optimizer=OptimizerConfig(schedule=schedule, **{**keys, **changes}))
+        options = {"end": END, "decay_steps": 240, **options}
+    text = f"{schedule}({', '.join(f'{name}={value}' for name, value in options.items())})"
+    config = Config(optimizer=OptimizerConfig(schedule=text, warmup_steps=40, **rate))
     config.check()
     return config
 
@@ -105,21 +111,34 @@ def test_the_highest_rate_is_at_the_end_of_warm_up(schedule):
     assert (np.diff(rates[39:]) <= 0).all()
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_factor_multiplies_every_rate(schedule):
+def test_the_factor_multiplies_every_rate_of_equation_3():
     plain, tripled = (
-        learning_rate(config_of(schedule, learning_rate_factor=factor))(jnp.arange(300))
+        learning_rate(config_of("equation_3", factor=factor))(jnp.arange(300))
         for factor in (1.0, 3.0)
     )
     np.testing.assert_allclose(tripled, 3 * plain, rtol=1e-5)  # float32
 
 
+def test_a_decay_that_ends_before_the_warm_up_is_refused():
+    with pytest.raises(UserError, match=r"config\.optimizer\.warmup_steps=40\b.*\b40\b"):
+        learning_rate(config_of("linear", decay_steps=40))
+    assert learning_rate(config_of("linear", decay_steps=41))(0) > 0
+
+
+def test_only_a_decay_to_the_last_step_depends_on_the_number_of_steps():
+    depending = {s for s in SCHEDULES if depends_on_train_steps(config_of(s))}
+    assert depending == set()
+    depending = {
+        name
+        for name in ("linear", "cosine")
+        if depends_on_train_steps(config_of(name, decay_steps=None))
+    }
+    assert depending == {"linear", "cosine"}
+
+
 def test_inverse_sqrt_from_zero_is_equation_3_of_its_own_peak():
     config = Config(model=ModelConfig(d_model=64), optimizer=OptimizerConfig(warmup_steps=40))
-    same = config_of(
-        "inverse_sqrt", learning_rate=(64 * 40) ** -0.5, start_learning_rate=0.0,
-        learning_rate_factor=1.0,
-    )  # fmt: skip
+    same = config_of("inverse_sqrt", learning_rate=(64 * 40) ** -0.5, start=0.0)
     one, other = (learning_rate(config)(jnp.arange(300)) for config in (config, same))
     np.testing.assert_allclose(one, other, rtol=1e-5)  # float32
 
@@ -134,7 +153,7 @@ def adam_direction(gradients: list[np.ndarray]) -> np.ndarray:
     return (m / (1 - 0.8**n)) / (np.sqrt(v / (1 - 0.95**n)) + 1e-3)
 
 
-ADAM = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3}
+ADAM = "beta1=0.8, beta2=0.95, epsilon=1e-3"
 SHAPES = {"matrix": (5, 3), "vector": (7,)}
 
 
@@ -172,13 +191,13 @@ def assert_follows(config: OptimizerConfig, rate, expected_update):
 
 
 def test_updates_are_those_of_adam_written_out():
-    config = OptimizerConfig(**ADAM, warmup_steps=7)
+    config = OptimizerConfig(name=f"adam({ADAM})", warmup_steps=7)
     rate = learning_rate(Config(model=ModelConfig(d_model=16), optimizer=config))
     assert_follows(config, rate, lambda name, params, gradients: adam_direction(gradients))
 
 
 def test_adamw_takes_the_decay_of_matrices_and_of_nothing_else():
-    config = OptimizerConfig(name="adamw", **ADAM, weight_decay=0.3)
+    config = OptimizerConfig(name=f"adamw(weight_decay=0.3, {ADAM})")
 
     def update(name, params, gradients):
         decay = 0.3 * params if name == "matrix" else 0.0
@@ -188,7 +207,7 @@ def test_adamw_takes_the_decay_of_matrices_and_of_nothing_else():
 
 
 def test_stacked_biases_and_norms_do_not_decay():
-    config = OptimizerConfig(name="adamw", weight_decay=0.5)
+    config = OptimizerConfig(name="adamw(weight_decay=0.5)")
     optimizer = make_optimizer(config, lambda step: 0.1)
     layer = {name: jnp.ones((2, 3)) for name in ("bias", "scale", "kernel")}
     params = {"encoder": {"ffn_in": layer}, "embedding": jnp.ones((5, 3))}
@@ -202,7 +221,7 @@ def test_stacked_biases_and_norms_do_not_decay():
 
 def clipped_updates(gradients, clip_norm: float) -> list[dict]:
     """Adam's after two updates: after one, the length of a gradient has no part in it."""
-    config = OptimizerConfig(**ADAM, clip_norm=clip_norm)
+    config = OptimizerConfig(name=f"adam({ADAM})", clip_norm=clip_norm)
     params = {name: np.zeros(shape) for name, shape in SHAPES.items()}
     return [*updated(config, lambda step: 1.0, params, gradients)]
 
@@ -232,7 +251,7 @@ def test_a_short_gradient_is_untouched():
 
 
 def test_the_rate_follows_the_step_and_not_the_number_of_calls():
-    optimizer = make_optimizer(OptimizerConfig(**ADAM), lambda step: 0.5**step)
+    optimizer = make_optimizer(OptimizerConfig(name=f"adam({ADAM})"), lambda step: 0.5**step)
     tree = random_tree(np.random.default_rng(2))
     params = gradients = float32(tree)
     state = optimizer.init(params)
