@@ -1,6 +1,6 @@
 """A plugin of mypy that notes where the package reads which key of the config, by their types.
 
-A search of the source for `.damaged` or `.name` would take any attribute of that name for the key.
+A search of the source for `.steps` or `.name` would take any attribute of that name for the key.
 Each line that it adds to the file $KEY_READS is a file, the line there, a section and its key, or
 the section's method or property.
 """

@@ -26,7 +26,7 @@ FLAGS = [
     "--config.data.num_buckets=1", "--config.data.cache=cache",
     "--config.model.num_layers=1", "--config.model.d_model=12", "--config.model.d_ff=24",
     "--config.model.num_heads=2", "--config.model.dropout=0.0", "--config.model.dtype=float32",
-    "--config.optimizer.warmup_steps=300", "--config.optimizer.learning_rate_factor=1.0",
+    "--config.optimizer.warmup_steps=300", "--config.optimizer.schedule=equation_3",
     "--config.train.batch_tokens=256", "--config.train.log_every=1000",
     "--config.train.evaluate_every=3000", "--config.train.checkpoint_every=3000",
     "--config.train.average_checkpoints=1", "--config.decode.max_extra_length=5",

@@ -8,13 +8,15 @@ import math
 
 import numpy as np
 
+from jformer.components import arguments, name_of
+
 
 def layer_norm(x_D, norm, config):
-    centred_D = x_D - np.mean(x_D)
-    if config.norm == "sample_layer_norm":
-        deviation = math.sqrt(sum(centred_D**2) / (len(x_D) - 1)) + config.norm_epsilon
+    centred_D, epsilon = x_D - np.mean(x_D), arguments("norm", config.norm)["epsilon"]
+    if name_of(config.norm) == "sample_layer_norm":
+        deviation = math.sqrt(sum(centred_D**2) / (len(x_D) - 1)) + epsilon
     else:
-        deviation = math.sqrt(np.mean(centred_D**2) + config.norm_epsilon)
+        deviation = math.sqrt(np.mean(centred_D**2) + epsilon)
     return centred_D / deviation * norm["scale"] + norm["bias"]
 
 
@@ -36,21 +38,21 @@ def turned(x_K, position):
 def attention(x_QD, memory_MD, may_see, params, config, positions="none"):
     """`may_see(q, m)` says whether query q may read memory m."""
     d_model, heads, d_k = params["query"]["kernel"].shape
-    biased = config.attention_bias
+    biased, scaled = config.attention_bias, arguments("attention", config.attention)["scaled"]
     result = np.zeros((len(x_QD), d_model))
     if config.out_projection and biased:
         result = result + params["out"]["bias"]
 
     def relative(name, q, m):
-        farthest = config.max_distance
+        farthest = arguments("positions", config.positions)["max_distance"]
         return params[name]["table"][min(max(m - q, -farthest), farthest) + farthest]
 
     def logit(query_K, key_K, h, q, m):
         if positions == "rotary":
             query_K, key_K = turned(query_K, q), turned(key_K, m)
+        product = query_K @ key_K / (math.sqrt(d_k) if scaled else 1)
         if positions == "relative":
-            key_K = key_K + relative("relative_key", q, m)
-        product = query_K @ key_K / (math.sqrt(d_k) if config.scaled_attention else 1)
+            product += query_K @ relative("relative_key", q, m) / math.sqrt(d_k)
         if positions == "alibi":
             product -= 2 ** (-8 * (h + 1) / heads) * abs(m - q)
         return product
@@ -102,16 +104,16 @@ def residual(x_LD, sublayer, params, config):
 
 
 def encoding(position, params, config):
-    d_model, half = config.d_model, config.d_model // 2
+    d_model, half, kind = config.d_model, config.d_model // 2, name_of(config.positions)
     result = np.zeros(d_model)
     for i in range(half):
-        if config.positions == "sinusoidal":
+        if kind == "sinusoidal":
             angle = position / 10000 ** (2 * i / d_model)
             result[2 * i], result[2 * i + 1] = math.sin(angle), math.cos(angle)
-        if config.positions == "halves":
+        if kind == "halves":
             angle = position * math.exp(-i * math.log(10000) / (half - 1))
             result[i], result[half + i] = math.sin(angle), math.cos(angle)
-    if config.positions == "learned":
+    if kind == "learned":
         result = params["position_embedding"][position] * math.sqrt(d_model)
     return result
 
@@ -138,12 +140,14 @@ def forward(params, config, source_S, target_T):
     source_embedding = words(name, params, config)
     x = embed(source_S, source_embedding, params, config)
     not_padding = [token != 0 for token in source_S]
+    positions, between = name_of(config.positions), "none"
+    if positions == "rotary" and arguments("positions", config.positions)["cross_attention"]:
+        between = "rotary"
 
     def self_attention(layer, may_see):
-        return lambda x: attention(x, x, may_see, layer["self_attention"], config, config.positions)
+        return lambda x: attention(x, x, may_see, layer["self_attention"], config, positions)
 
     def cross_attention(layer):
-        between = "rotary" if config.rotary_cross_attention else "none"
         return lambda x: attention(
             x, memory, lambda q, m: not_padding[m], layer["cross_attention"], config, between
         )

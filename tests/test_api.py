@@ -265,7 +265,7 @@ def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, m
     exec(with_board, names)
     assert names["run"].step == config.train.steps
     assert any("validation/nll" in numbers for _, numbers in logged)
-    names["config"] = replaced(config, {"train": {"steps": 40, "bleu_every": 2}})
+    names["config"] = replaced(config, {"train": {"steps": 40, "metrics_every": 2}})
     exec(with_end.replace("2000", "6"), names)
     assert names["run"].step < 40
 

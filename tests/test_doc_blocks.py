@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import jformer.api
+from jformer.command_line import config_from
 from jformer.main import main
 from jformer.schema import replaced
 from tests.documented import NAMED, PAGES, PROGRAMS, as_pasted, blocks, commands, lay_out, words
@@ -39,16 +40,26 @@ PYTHON_NOT_RUN = {
 }
 SMALL = {
     "model": {"num_layers": 1, "num_decoder_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2},
-    "data": {"phrases": 1000, "vocabulary_size": 300, "num_buckets": 1, "max_length": 48},
+    "data": {"vocabulary_size": 300, "num_buckets": 1, "max_length": 48},
     "train": {"steps": 4, "evaluate_every": 4, "checkpoint_every": 2, "batch_tokens": 256},
     "optimizer": {"warmup_steps": 2},
     "decode": {"max_extra_length": 5, "batch_size": 8},
 }  # fmt: skip
+FEW_PHRASES = "phrases(pairs=1000)"
 SMALL_FLAGS = [
     f"--config.{section}.{key}={value}"
     for section, values in SMALL.items()
     for key, value in values.items()
 ]
+
+
+def small_flags(arguments):
+    """The flags that make the config of a command line small."""
+    name = next(word for word in arguments if word.startswith("--config="))
+    data = config_from(name.removeprefix("--config=")).data.name
+    named = any(word.startswith("--config.data.name=") for word in arguments)
+    few = [f"--config.data.name={FEW_PHRASES}"] if data == "phrases" and not named else []
+    return [*SMALL_FLAGS, *few]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +70,8 @@ def folder(tmp_path_factory):
     before = os.getcwd()
     os.chdir(folder)
     try:
-        assert main(["jformer", "--config=configs/tiny.py", *SMALL_FLAGS]) == 0
+        command = ["--config=configs/tiny.py"]
+        assert main(["jformer", *command, *small_flags(command)]) == 0
     finally:
         os.chdir(before)
     for name in ("b", "c", "heads/one"):
@@ -81,7 +93,7 @@ def status(command: str, page: str) -> int:
     module = re.search(r"-m ([\w.]+)", command)
     if module is None or module[1] == "jformer.main":
         if any(word.startswith("--config=") for word in arguments):
-            arguments += SMALL_FLAGS
+            arguments += small_flags(arguments)
             given = [word for word in arguments if word.startswith("--workdir=")]
             if given and os.path.exists(given[0].removeprefix("--workdir=")):
                 arguments.append(f"{given[0]}-again")  # the run that is there is of other keys
@@ -100,7 +112,9 @@ def test_every_block_of_code_runs(page, folder, monkeypatch):
     own = jformer.api.get_config
 
     def small_config(*name, **keys):
-        return replaced(own(*name, **keys), SMALL)
+        config = replaced(own(*name, **keys), SMALL)
+        is_phrases = config.data.name == "phrases"
+        return replaced(config, {"data": {"name": FEW_PHRASES}} if is_phrases else {})
 
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
     monkeypatch.chdir(folder)

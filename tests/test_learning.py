@@ -43,8 +43,8 @@ def test_in_bfloat16_it_learns_as_much_up_to_one_bleu(scores, tmp_path):
 # So few steps need a shorter warmup with a lower peak. The rest saves compiling and scoring.
 SHORTENED = [
     "--config.train.steps=400", "--config.optimizer.warmup_steps=100",
-    "--config.optimizer.learning_rate_factor=0.5", "--config.data.num_buckets=2",
-    "--config.data.phrases=6000", "--config.train.scored=validation",
+    "--config.optimizer.schedule=equation_3(factor=0.5)", "--config.data.num_buckets=2",
+    "--config.data.name=phrases(pairs=6000)", "--config.train.scored=validation",
 ]  # fmt: skip
 
 

@@ -11,8 +11,8 @@ import sys
 import jax
 import pytest
 
+from jformer.evaluation.scorer import TestSet as Pairs
 from jformer.main import main
-from jformer.results import TestSet as Pairs
 from jformer.results import identity, known_scores, own_test_sets, read_results
 from jformer.run import load
 from tests.conftest import number_words, small_flags, write_split
@@ -256,7 +256,7 @@ def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
     run = load(workdir)
     tests = own_test_sets(run.config)
     assert known_scores(run, tests) == own
-    assert known_scores(run.with_decode(batch_size=7, read_ahead=3), tests) == own
+    assert known_scores(run.with_decode(batch_size=7), tests) == own
     assert known_scores(run.with_decode(beam_size=1), tests) == {}
     assert known_scores(load(workdir, 9), tests) == {}
     assert known_scores(dataclasses.replace(run, bleu_tokenizer="char"), tests) == {}

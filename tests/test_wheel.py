@@ -48,7 +48,8 @@ def run_in(folder, installed, *arguments):
 
 
 SMALL = [
-    "--config.train.steps=2", "--config.data.phrases=1000", "--config.data.vocabulary_size=300",
+    "--config.train.steps=2", "--config.data.name=phrases(pairs=1000)",
+    "--config.data.vocabulary_size=300",
     "--config.data.num_buckets=1", "--config.model.num_layers=1", "--config.model.d_model=16",
     "--config.model.num_heads=2", "--config.decode.beam_size=1",
     "--config.decode.max_extra_length=1",

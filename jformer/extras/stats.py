@@ -24,10 +24,10 @@ from jformer.data.tokenize import (
     trainable,
 )
 from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.training.setup import warning_of_epochs
 
 EXAMPLES = 10
 RATIO = 9  # of tokens; the limit of Moses' clean-corpus-n
-MANY_EPOCHS = 50
 SUSPICIOUS = {
     "duplicate": "training pairs repeat an earlier one",
     "source_is_target": "training pairs have the same text on both sides",
@@ -131,16 +131,6 @@ def stripped(texts: Sequence[str]) -> Iterator[str]:
 def counted(mask: np.ndarray, place: Callable[[int], str]) -> dict[str, Any]:
     rows = np.flatnonzero(mask)
     return {"count": len(rows), "first": [place(int(row)) for row in rows[:PLACES_KEPT]]}
-
-
-def warning_of_epochs(epochs: float) -> str:
-    """Return a line if a run has so many epochs that it likely overfits, else nothing."""
-    if epochs <= MANY_EPOCHS:
-        return ""
-    return (
-        f"{epochs:,.1f} epochs: more than {MANY_EPOCHS} likely overfit the training text; lower "
-        f"config.train.steps, or set config.train.patience to stop early"
-    )
 
 
 def length_statistics(lengths: np.ndarray) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.evaluation.scores import check_tokenizer
-from jformer.extras.stats import warning_of_epochs
 from jformer.files import replace_file
 from jformer.model.transformer import Transformer
 from jformer.schema import walk_components
@@ -42,6 +41,9 @@ from jformer.training.step import TrainState, create_state, make_train_step
 
 # The position of a new run, as checkpoints store it: no data read, no scores, no time passed.
 NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
+
+
+MANY_EPOCHS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,6 +268,16 @@ def describe(setup: TrainSetup, state: TrainState) -> str:
         f"            {batches.token_utilization():.0%} of positions hold a token\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs of {per_epoch:,}, "
         f"by {config.parallel.backend} on {devices}{warning}"
+    )
+
+
+def warning_of_epochs(epochs: float) -> str:
+    """Return a line if a run has so many epochs that it likely overfits, else nothing."""
+    if epochs <= MANY_EPOCHS:
+        return ""
+    return (
+        f"{epochs:,.1f} epochs: more than {MANY_EPOCHS} likely overfit the training text; lower "
+        f"config.train.steps, or set config.train.patience to stop early"
     )
 
 

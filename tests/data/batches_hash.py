@@ -1,4 +1,4 @@
-"""Prints a hash of all that a config's data gives; run by test_tokens in processes of its own."""
+"""Prints a hash of all that a config's data gives; run by test_tokenize in processes of its own."""
 
 import hashlib
 import sys
@@ -13,7 +13,7 @@ from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 def everything(data: DataConfig, steps: int) -> str:
     """Vocabulary, every array of every batch, and what was reported."""
     config = Config(data=data, train=TrainConfig(batch_tokens=256))
-    corpora = open_corpora(data, config.seed)["train"]
+    corpora = open_corpora(config)["train"]
     content = content_hash(corpora)
     vocabularies = make_vocabularies(corpora, content, data)
     tokenized = tokenize_corpora(corpora, content, vocabularies, data)
@@ -32,7 +32,7 @@ if __name__ == "__main__":
         everything(
             DataConfig(
                 name="files", train=train, validation=train, vocabulary_size=300, max_length=48,
-                batching=batching, bpe_dropout=0.1, cache=cache, bad_lines="skip",
+                batching=batching, augment="bpe_dropout(p=0.1)", cache=cache, bad_lines="skip",
             ),
             steps=60,
         )

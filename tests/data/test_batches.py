@@ -6,9 +6,10 @@ import json
 import numpy as np
 import pytest
 
+from jformer import components
 from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data import pipeline
-from jformer.data.batches import Batches, iterate, redrawn
+from jformer.data.batches import Batches, iterate
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
@@ -35,10 +36,15 @@ def random_pairs(number=PAIRS, seed=0):
     return TokenPairs(*sides)
 
 
+def dropping(p):
+    """BPE dropout of both sides."""
+    drop = BpeDropout(MERGES, p)
+    return lambda pairs, rng: TokenPairs(*(drop(side, rng) for side in pairs))
+
+
 def make_batches(kind="buckets", seed=5, rows=None):
     pairs = random_pairs()
     rows = np.arange(PAIRS) if rows is None else rows
-    drop = BpeDropout(MERGES, 0.5)
     dropout = "dropout" in kind
     S, T = (n * (3 if dropout else 1) for n in pairs.lengths(rows))
     layout = (
@@ -46,7 +52,7 @@ def make_batches(kind="buckets", seed=5, rows=None):
         if "packed" in kind
         else Buckets(S, T, BATCH_TOKENS, 4, 4)
     )
-    return Batches(pairs, rows, layout, seed, (drop, drop) if dropout else None)
+    return Batches(pairs, rows, layout, seed, dropping(0.5) if dropout else None)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -152,9 +158,9 @@ def test_dropout_cuts_each_epoch_otherwise_and_never_changes_the_text(kind):
 
 def test_a_drawing_that_no_row_has_room_for_is_replaced_with_the_plain_segmentation():
     pairs = random_pairs()
-    rows, drop = np.arange(PAIRS), BpeDropout(MERGES, 0.9)
+    rows = np.arange(PAIRS)
     layout = Buckets(*pairs.lengths(rows), BATCH_TOKENS, 1, 4)  # room for what is plain
-    epoch = Batches(pairs, rows, layout, 0, (drop, drop)).epoch(0)
+    epoch = Batches(pairs, rows, layout, 0, dropping(0.9)).epoch(0)
     assert layout.fits(*epoch.pairs.lengths(rows)).all()
     assert epoch.pairs.sources.flat.tolist() != pairs.sources.flat.tolist()
 
@@ -225,7 +231,7 @@ def redrawing(max_length):
     """Loud words and quiet ones, a vocabulary for each side, and nearly all merges dropped."""
     config = small_config()
     data = dataclasses.replace(
-        config.data, joint_vocabulary=False, vocabulary_size=290, bpe_dropout=0.9,
+        config.data, joint_vocabulary=False, vocabulary_size=290, augment="bpe_dropout(p=0.9)",
         max_length=max_length,
     )  # fmt: skip
     words = number_words(100, 160).targets
@@ -250,7 +256,40 @@ def test_each_side_is_cut_anew_by_the_merges_of_its_own_vocabulary():
 
 def test_no_batch_is_made_longer_than_max_length_for_what_dropout_draws():
     _, vocabularies, batches = redrawing(max_length=12)
-    drops = pipeline.droppers(vocabularies, DataConfig(bpe_dropout=0.9))
-    drawn = redrawn(batches.pairs, drops, np.random.default_rng(0))
+    augment = pipeline.make_augment(DataConfig(augment="bpe_dropout(p=0.9)"), vocabularies)
+    drawn = augment(batches.pairs, np.random.default_rng(0))
     assert drawn.targets.lengths.max() > 12 >= batches.pairs.targets.lengths.max()
     assert max(max(S, T) for _, S, T in batches.layout.shapes) <= 12
+
+
+def adding(vocabularies, *, number):
+    """An augmentation: another id in place of each id of the sources."""
+
+    def augment(pairs, rng):
+        return TokenPairs(Ragged(pairs.sources.flat + number, pairs.sources.offsets), pairs.targets)
+
+    return augment
+
+
+def doubling(vocabularies):
+    def augment(pairs, rng):
+        return TokenPairs(Ragged(pairs.sources.flat * 2, pairs.sources.offsets), pairs.targets)
+
+    return augment
+
+
+@pytest.mark.parametrize(
+    ("augment", "expected"),
+    [("adding(number=3), doubling", [8, 10]), ("doubling, adding(number=3)", [5, 7])],
+)
+def test_several_augmentations_are_applied_in_turn(monkeypatch, augment, expected):
+    for name in ("adding", "doubling"):
+        path = f"tests.data.test_batches:{name}"
+        monkeypatch.setitem(components.BUILT_IN["augmentation"], name, path)
+    pairs = TokenPairs(Ragged.from_rows([[1, 2]]), Ragged.from_rows([[3]]))
+    drawn = pipeline.make_augment(DataConfig(augment=augment), None)(pairs, None)
+    assert (drawn.sources.rows(), drawn.targets.rows()) == ([expected], [[3]])
+
+
+def test_without_an_augmentation_no_epoch_draws_tokens():
+    assert pipeline.make_augment(DataConfig(), None) is None

@@ -40,11 +40,11 @@ def data(tmp_path):
 
 def batches_of(data: DataConfig) -> str:
     """A hash of the vocabularies and of the first batches, which a damaged entry would change."""
-    corpora = open_corpora(data, seed=0)["train"]
+    config = Config(data=data, train=TrainConfig(batch_tokens=256))
+    corpora = open_corpora(config)["train"]
     content = content_hash(corpora)
     vocabularies = make_vocabularies(corpora, content, data)
     tokenized = tokenize_corpora(corpora, content, vocabularies, data)
-    config = Config(data=data, train=TrainConfig(batch_tokens=256))
     batches = make_batches(config, tokenized.pairs, trainable(tokenized, data), vocabularies)
     result = hashlib.sha256(vocabularies.hash.encode())
     for batch, _ in iterate(batches, 12):
@@ -212,8 +212,8 @@ def test_another_text_of_the_hub_is_another_entry_also_in_memory(
     monkeypatch.setattr(package.config, "IN_MEMORY_MAX_SIZE", in_memory)
     command = [
         "jformer", "data", "--config=configs/tiny.py:hub", "--format=json",
-        f"--config.data.hub={tmp_path / 'corpus'}", f"--config.data.cache={tmp_path / 'cache'}",
-        "--config.data.vocabulary_size=300",
+        f"--config.data.directory={tmp_path / 'corpus'}", "--config.data.vocabulary_size=300",
+        f"--config.data.cache={tmp_path / 'cache'}",
     ]  # fmt: skip
     shown = []
     for texts in (["some text"] * 9, ["another one"] * 9):

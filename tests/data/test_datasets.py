@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from jformer.config import DataConfig
-from jformer.config.data import NAMED
+from jformer.components import NAMED_DATASETS
+from jformer.config import Config, DataConfig
 from jformer.data.corpora import Report, read
 from jformer.data.datasets import LAYOUTS, open_folder, wanted
 from jformer.data.hub import HUB
@@ -173,7 +173,7 @@ def test_every_layout_is_read_by_a_test():
 
 
 def test_every_named_corpus_is_in_both_tables():
-    assert {*LAYOUTS} == {*HUB} == {*NAMED}
+    assert {*LAYOUTS} == {*HUB} == {*NAMED_DATASETS}
 
 
 def test_every_layout_has_something_to_score():
@@ -305,7 +305,7 @@ def test_more_training_text_comes_behind_that_of_a_named_corpus_and_only_to_trai
     data = config(tmp_path, "tatoeba")
     write_all(tmp_path, {"all": ["train.LANG", "val.LANG", "test.LANG", "more.LANG"]}, data)
     data = dataclasses.replace(data, train=str(tmp_path / "more"))
-    found = texts(open_corpora(data, seed=0))
+    found = texts(open_corpora(Config(data=data)))
     assert found["train"] == [[both("train.LANG", data)], [both("more.LANG", data)]]
     assert found["validation"] == [[both("val.LANG", data)]]
-    assert "train" not in open_corpora(data, seed=0, with_train=False)
+    assert "train" not in open_corpora(Config(data=data), with_train=False)

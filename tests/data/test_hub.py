@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from jformer.config import DataConfig
+from jformer.config import Config, DataConfig
 from jformer.data.corpora import Report, read
 from jformer.data.hub import HUB, choose, open_hub
+from jformer.data.pipeline import open_corpora
 from jformer.errors import UserError
 
 
@@ -41,9 +42,11 @@ def folder(tmp_path, datasets):
     return path
 
 
-def config(name="hub", hub="", pair="en-de") -> DataConfig:
+def config(name="hub", directory="", pair="en-de") -> DataConfig:
     source, target = pair.split("-")
-    return DataConfig(name=name, hub=str(hub), source_language=source, target_language=target)
+    return DataConfig(
+        name=name, directory=str(directory), source_language=source, target_language=target
+    )
 
 
 def nested(text):
@@ -92,9 +95,9 @@ def texts(data, with_train=True):
     return found
 
 
-def message(data):
+def message(data, repository=""):
     with pytest.raises(UserError) as caught:
-        open_hub(data, with_train=True)
+        open_hub(data, with_train=True, repository=repository)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -104,7 +107,7 @@ def message(data):
 def test_a_folder_of_parquet_files_is_read_in_either_direction(folder, columns, pair):
     write_splits(folder, columns=columns)
     a, b = pair.split("-")
-    assert texts(config(hub=folder, pair=pair)) == {
+    assert texts(config(directory=folder, pair=pair)) == {
         split: (f"{split} {a}", f"{split} {b}") for split in ("train", "validation", "test")
     }
 
@@ -113,7 +116,7 @@ def test_a_folder_of_parquet_files_is_read_in_either_direction(folder, columns, 
 def test_files_may_be_named_as_the_hub_names_them(folder, file):
     for split in ("train", "validation", "test"):
         write(folder / file.format(split), nested(split))
-    assert texts(config(hub=folder))["validation"] == ("validation en", "validation de")
+    assert texts(config(directory=folder))["validation"] == ("validation en", "validation de")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +156,10 @@ def test_a_folder_may_have_a_folder_for_the_pair(folder, name, within):
 def test_a_folder_may_have_a_configuration_for_the_pair(folder, pair):
     write_configurations(folder, ("de-en", "fr-en"), ("train", "validation", "test"))
     a, b = pair.split("-")
-    assert texts(config(hub=folder, pair=pair))["test"] == (f"de-en test {a}", f"de-en test {b}")
+    assert texts(config(directory=folder, pair=pair))["test"] == (
+        f"de-en test {a}",
+        f"de-en test {b}",
+    )
 
 
 def test_the_validation_pairs_of_tatoeba_are_in_dev(folder):
@@ -163,32 +169,32 @@ def test_the_validation_pairs_of_tatoeba_are_in_dev(folder):
 
 def test_a_folder_with_other_pairs_alone_is_told_in_one_line(folder):
     write_configurations(folder, ("fr-en", "ro-en"), ("train", "validation", "test"))
-    assert "['fr-en', 'ro-en']" in message(config(hub=folder))
+    assert "['fr-en', 'ro-en']" in message(config(directory=folder))
 
 
 def test_a_folder_with_the_name_of_a_format_is_a_folder(folder, monkeypatch):
     write_splits(folder / "json")
     monkeypatch.chdir(folder)
-    assert texts(config(hub="json"))["train"] == ("train en", "train de")
+    assert texts(config(directory="json"))["train"] == ("train en", "train de")
 
 
 def test_scoring_gives_no_training_text(folder):
     write_splits(folder)
-    assert list(texts(config(hub=folder), with_train=False)) == ["validation", "test"]
+    assert list(texts(config(directory=folder), with_train=False)) == ["validation", "test"]
 
 
 def test_a_file_that_changed_is_read_anew(folder):
     write_splits(folder)
-    before = open_hub(config(hub=folder), with_train=True)
+    before = open_hub(config(directory=folder), with_train=True)
     write(folder / "train.parquet", nested("other"))
-    assert texts(config(hub=folder))["train"] == ("other en", "other de")
-    after = open_hub(config(hub=folder), with_train=True)
+    assert texts(config(directory=folder))["train"] == ("other en", "other de")
+    after = open_hub(config(directory=folder), with_train=True)
     assert before["train"][0].files != after["train"][0].files
 
 
 def test_a_corpus_has_the_files_that_its_text_is_in(folder):
     write_splits(folder)
-    (corpus,) = open_hub(config(hub=folder), with_train=True)["test"]
+    (corpus,) = open_hub(config(directory=folder), with_train=True)["test"]
     (file,) = corpus.files
     assert b"test en" in file.read_bytes()
 
@@ -196,7 +202,7 @@ def test_a_corpus_has_the_files_that_its_text_is_in(folder):
 def test_a_split_that_is_not_there_is_told_with_those_that_are(folder):
     write_splits(folder, "train", "validation")
     names = r"\['train', 'validation'\].*\btest\b"
-    assert re.match(rf"{folder}: .*{names}", message(config(hub=folder)))
+    assert re.match(rf"{folder}: .*{names}", message(config(directory=folder)))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_a_split_that_is_not_there_is_told_with_those_that_are(folder):
 )
 def test_a_language_that_is_not_there_is_told_with_the_columns(folder, columns, has):
     write_splits(folder, columns=columns)
-    text = message(config(hub=folder, pair="de-fr"))
+    text = message(config(directory=folder, pair="de-fr"))
     assert re.match(rf"{folder}/train: .*{re.escape(has)}.*\bde\b.*\bfr\b", text)
 
 
@@ -221,16 +227,46 @@ def test_a_language_that_is_not_there_is_told_with_the_columns(folder, columns, 
 def test_a_folder_that_cannot_be_loaded_is_told_with_the_reason(folder, content, reason):
     for name, octets in content.items():
         (folder / name).write_bytes(octets)
-    text = message(config(hub=folder))
-    assert text.startswith(f"config.data.hub={folder}: ")
+    text = message(config(directory=folder))
+    assert text.startswith(f"config.data.directory={folder}: ")
     assert reason in text
     files = r"train\.parquet.*validation\.parquet.*test\.parquet"
-    assert re.search(rf"{files}.*\ben\b.*\bde\b.*config\.data\.hub=FOLDER$", text)
+    assert re.search(rf"{files}.*\ben\b.*\bde\b.*config\.data\.directory=FOLDER$", text)
 
 
-@pytest.mark.parametrize("hub", ["/nowhere/at/all", "./nowhere"])
-def test_a_folder_that_is_none_is_named(datasets, hub):
-    assert message(config(hub=hub)).startswith(f"config.data.hub={hub}: ")
+@pytest.mark.parametrize("folder", ["/nowhere/at/all", "./nowhere"])
+def test_a_folder_that_is_none_is_named(datasets, folder):
+    assert message(config(directory=folder)).startswith(f"config.data.directory={folder}: ")
+
+
+def test_neither_a_folder_nor_a_repository_is_told_in_one_line(datasets):
+    text = message(config())
+    assert re.match(r"config\.data\.name=hub: .*repository=.*config\.data\.directory=", text)
+
+
+def opened(data):
+    """The one pair of each split, by the data set that the config names."""
+    return {
+        split: [pair[1:] for pair in read(corpus, "error", Report())]
+        for split, (corpus,) in open_corpora(Config(data=data)).items()
+    }
+
+
+@pytest.mark.parametrize("name", ["hub", "hub(repository='somebody/something')", "multi30k"])
+def test_a_directory_of_parquet_files_takes_the_place_of_a_repository(folder, name):
+    write_splits(folder)
+    scored = "test_2016_flickr" if name == "multi30k" else "test"
+    splits = {"train": "train", "validation": "validation", scored: "test"}
+    assert opened(config(name, folder)) == {
+        ours: [(f"{theirs} en", f"{theirs} de")] for ours, theirs in splits.items()
+    }
+
+
+def test_a_directory_of_text_files_takes_the_place_of_a_repository(folder):
+    for split in ("train", "val", "test_2016_flickr"):
+        for side in ("en", "de"):
+            (folder / f"{split}.{side}").write_text(f"{split} {side}\n")
+    assert opened(config("multi30k", folder))["validation"] == [("val en", "val de")]
 
 
 def test_without_a_network_one_line_names_repository_reason_and_files(datasets, monkeypatch):
@@ -244,9 +280,9 @@ def test_without_a_network_one_line_names_repository_reason_and_files(datasets, 
 
 def test_without_a_network_a_repository_of_ones_own_is_named(datasets, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    text = message(config(hub="somebody/something@v2"))
-    assert "config.data.hub=somebody/something@v2: " in text
-    assert "config.data.hub=FOLDER" in text
+    text = message(config(), "somebody/something@v2")
+    assert text.startswith("somebody/something")
+    assert "config.data.directory=FOLDER" in text
 
 
 def test_without_the_package_one_line_names_it_and_the_files(monkeypatch):
@@ -258,7 +294,7 @@ def test_without_the_package_one_line_names_it_and_the_files(monkeypatch):
 
 def test_without_the_package_there_is_no_other_way_to_a_repository(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    text = message(config(hub="somebody/something"))
+    text = message(config(), "somebody/something")
     assert re.match(r"config\.data\.name=hub: .*somebody/something\b.*pip install datasets$", text)
 
 
@@ -277,21 +313,21 @@ def test_without_the_package_there_is_no_other_way_to_a_repository(monkeypatch):
     ],
 )
 def test_each_named_corpus_has_its_own_name_for_a_pair(name, pair, configuration, folder):
-    hub = choose(config(name, pair=pair))
+    hub = choose(config(name, pair=pair), "")
     assert (hub.configurations, hub.folder) == ((configuration,), folder)
     assert (hub.repository, hub.revision) == (HUB[name].repository, HUB[name].revision)
 
 
 @pytest.mark.parametrize(
-    ("hub", "revision"),
+    ("repository", "revision"),
     [
         ("a/mirror", ""),
         ("a/mirror@v2", "v2"),
         ("a/mirror@refs/convert/parquet", "refs/convert/parquet"),
     ],
 )
-def test_another_repository_has_a_revision_of_its_own(hub, revision):
-    chosen = choose(config("wmt14", hub))
+def test_another_repository_has_a_revision_of_its_own(repository, revision):
+    chosen = choose(config("wmt14"), repository)
     assert (chosen.repository, chosen.revision) == ("a/mirror", revision)
     assert chosen.configurations == ("de-en",)
 
@@ -305,7 +341,10 @@ def test_the_loader_is_asked_for_the_pinned_revision_of_the_pair(datasets, monke
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     for name in ("wmt14", "iwslt17", "multi30k"):
-        message(config(name))
+        with pytest.raises(UserError):
+            open_corpora(Config(data=config(name)))
+    with pytest.raises(UserError):
+        open_corpora(Config(data=config("wmt14(repository='a/mirror@v2')")))
     revisions = [HUB[name].revision for name in ("wmt14", "iwslt17", "multi30k")]
     assert asked == [
         ("wmt/wmt14", {"name": "de-en", "data_dir": None, "revision": revisions[0]}),
@@ -314,4 +353,5 @@ def test_the_loader_is_asked_for_the_pinned_revision_of_the_pair(datasets, monke
             {"name": None, "data_dir": "iwslt2017-en-de", "revision": revisions[1]},
         ),
         ("bentrevett/multi30k", {"name": None, "data_dir": None, "revision": revisions[2]}),
+        ("a/mirror", {"name": "de-en", "data_dir": None, "revision": "v2"}),
     ]

@@ -11,7 +11,7 @@ import types
 import babel
 import pytest
 
-from jformer.config import DataConfig
+from jformer.config import Config, DataConfig
 from jformer.data.locales import STORED, BabelLocale, StoredLocale, open_locales
 from jformer.data.phrases import (
     HELD_OUT_SHARE,
@@ -144,8 +144,8 @@ def test_a_corpus_does_not_depend_on_todays_date(monkeypatch):
 def test_a_corpus_that_depends_on_babel_has_babels_version_in_its_name():
     """A resumed run names the corpus that has changed, and so the cause."""
     for target, named in (("sv", True), ("de", False)):
-        data = DataConfig(name="phrases", target_language=target, phrases=1000)
-        place = open_corpora(data, seed=0)["train"][0].places[0]
+        data = DataConfig(name="phrases(pairs=1000)", target_language=target)
+        place = open_corpora(Config(data=data))["train"][0].places[0]
         assert (babel.__version__ in place) == named
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from jformer.config import EOS, DataConfig
+from jformer.config import EOS, Config, DataConfig
 from jformer.data import tokenize as tokenize_module
 from jformer.data.cache import content_hash
 from jformer.data.pipeline import open_corpora
@@ -39,7 +39,8 @@ def write(prefix, sources, targets):
 
 def prepared(data):
     """The corpora's tokens, with the vocabulary that they are in."""
-    corpora = open_corpora(dataclasses.replace(data, validation=data.train.split(",")[0]), 0)
+    opened = dataclasses.replace(data, validation=data.train.split(",")[0])
+    corpora = open_corpora(Config(data=opened))
     content = content_hash(corpora["train"])
     vocabularies = make_vocabularies(corpora["train"], content, data)
     return tokenize_corpora(corpora["train"], content, vocabularies, data), vocabularies
@@ -96,12 +97,12 @@ def test_what_is_made_is_found_again(data):
     [
         ({}, ["tokens", "vocabulary"]),
         ({"vocabulary_size": 290}, ["tokens", "vocabulary"]),
-        ({"normalization": "nfkc"}, ["tokens", "vocabulary"]),
+        ({"tokenizer": "byte_bpe(normalization='nfkc')"}, ["tokens", "vocabulary"]),
         ({"bad_lines": "skip"}, ["tokens", "vocabulary"]),
         ({"long_pairs": "truncate"}, ["tokens"]),
         ({"batching": "packed"}, []),
         ({"max_length": 20}, []),
-        ({"bpe_dropout": 0.1}, ["tokens"]),
+        ({"augment": "bpe_dropout(p=0.1)"}, ["tokens"]),
     ],
     ids=str,
 )
@@ -207,16 +208,20 @@ def test_mixed_corpora_count_by_their_weights(data, tmp_path):
         trainable(tokenized, dataclasses.replace(mixed, weights="1,3,5"))
 
 
-def test_a_vocabulary_is_learned_from_a_sample_of_a_large_corpus(data, caplog):
+def test_a_vocabulary_is_learned_from_a_sample_of_a_large_corpus(data, caplog, monkeypatch):
     write(data.train, ["a", "b"] * 50, ["c", "d"] * 50)
     with caplog.at_level("INFO"):
-        prepared(dataclasses.replace(data, vocabulary_sample=50))
+        monkeypatch.setattr(tokenize_module, "VOCABULARY_SAMPLE", 50)
+        prepared(data)
     assert re.search(r"\b2.*\b100 pairs", caplog.text)
 
 
-def test_of_a_corpus_a_little_larger_than_the_sample_every_second_pair_is_learned_from(data):
+def test_of_a_corpus_a_little_larger_than_the_sample_every_second_pair_is_learned_from(
+    data, monkeypatch
+):
     write(data.train, ["four", "nine"] * 50, ["vier", "neun"] * 50)
-    _, vocabularies = prepared(dataclasses.replace(data, vocabulary_sample=60))
+    monkeypatch.setattr(tokenize_module, "VOCABULARY_SAMPLE", 60)
+    _, vocabularies = prepared(data)
     lengths = [len(ids) for ids in vocabularies.target.encode(["four", "vier", "nine", "neun"])]
     assert lengths == [1, 1, 4, 4]
 
@@ -251,10 +256,14 @@ def test_ids_that_16_bits_do_not_hold_come_back_whole(data, tmp_path):
         assert side.flat.tolist() == [i for number in numbers for i in (number, 4, EOS)]
 
 
-def test_a_vocabulary_to_bring_along_that_is_not_there_is_refused_whatever_the_cache_has(data):
+def test_a_vocabulary_to_bring_along_that_is_not_there_is_refused_whatever_the_cache_has(
+    data, tmp_path
+):
     prepared(data)
-    for name, joint in (("vocabulary", True), ("source_vocabulary", False)):
-        missing = dataclasses.replace(data, joint_vocabulary=joint, **{name: "nowhere.json"})
+    Vocabulary.train(["seven eight"] * 9, 290).save(tmp_path / "here.json")
+    here = tmp_path / "here.json"
+    for files in ("nowhere.json", f"nowhere.json,{here}", f"{here},nowhere.json"):
+        missing = dataclasses.replace(data, joint_vocabulary="," not in files, vocabulary=files)
         with pytest.raises(UserError, match=r"nowhere\.json: .*tokenizer\.json"):
             prepared(missing)
 

@@ -9,7 +9,6 @@ import random
 import re
 import subprocess
 import sys
-import types
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, processors
 
-from jformer.config import EOS
+from jformer.config import EOS, DataConfig
 from jformer.data import vocabulary as module
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
@@ -49,7 +48,7 @@ any_text = st.lists(characters | st.sampled_from(TRAPS), max_size=12).map("".joi
 
 @functools.cache
 def trained(kind="byte_bpe", normalization="none"):
-    return Vocabulary.train(iter(TEXTS), 620, kind, normalization)
+    return Vocabulary.train(iter(TEXTS), 620, f"{kind}(normalization='{normalization}')")
 
 
 @pytest.mark.parametrize("normalization", NORMALIZERS)
@@ -143,15 +142,15 @@ def test_every_id_is_below_the_size_and_the_last_one_is_used(kind):
 
 @every_kind
 def test_a_size_below_the_alphabet_names_the_least_that_works(kind):
-    texts = [*TEXTS, "½ 😀."]
+    texts, tokenizer = [*TEXTS, "½ 😀."], f"{kind}(normalization='nfkc')"
     alphabet = len(set(unicodedata.normalize("NFKC", "".join(texts))))
     least = 3 + {"byte_bpe": 256, "wordpiece": 512, "bpe": 256 + alphabet}.get(kind, 257 + alphabet)
     message = rf"config\.data\.vocabulary_size={least - 1}: .*\b{least}\b"
     with pytest.raises(UserError, match=message):
-        Vocabulary.train(iter(texts), least - 1, kind, "nfkc")
+        Vocabulary.train(iter(texts), least - 1, tokenizer)
     with pytest.raises(UserError, match=rf"vocabulary_size=2: .*\b{least}\b"):
-        Vocabulary.train(iter(texts), 2, kind, "nfkc")
-    vocabulary = Vocabulary.train(iter(texts), least, kind, "nfkc")
+        Vocabulary.train(iter(texts), 2, tokenizer)
+    vocabulary = Vocabulary.train(iter(texts), least, tokenizer)
     assert vocabulary.size == least
     assert vocabulary.decode(vocabulary.encode(["Ärger ☃"])[0]) == "Ärger ☃"
 
@@ -441,12 +440,7 @@ def test_without_sentencepiece_its_packages_are_named(tmp_path, monkeypatch):
 
 
 def settings_of(**changes):
-    defaults = {
-        "vocabulary_size": 600, "joint_vocabulary": True, "tokenizer": "byte_bpe",
-        "normalization": "none", "vocabulary": "", "source_vocabulary": "",
-        "target_tokenizer": "same",
-    }  # fmt: skip
-    return types.SimpleNamespace(**{**defaults, **changes})
+    return DataConfig(**{"vocabulary_size": 600, **changes})
 
 
 def pairs():
@@ -469,7 +463,7 @@ def test_two_vocabularies_know_one_side_each(tmp_path):
 
 
 def test_vocabularies_are_of_the_kind_and_the_normalization_asked_for():
-    both = Vocabularies.train(pairs, settings_of(tokenizer="unigram", normalization="nfkc"))
+    both = Vocabularies.train(pairs, settings_of(tokenizer="unigram(normalization='nfkc')"))
     assert both.target.merges is None
     assert both.target.decode(both.target.encode(["\ufb01"])[0]) == "fi"
 
@@ -477,13 +471,48 @@ def test_vocabularies_are_of_the_kind_and_the_normalization_asked_for():
 def test_vocabularies_brought_along_are_not_trained(tmp_path):
     foreign().save(str(tmp_path / "tokenizer.json"))
     trained("bpe").save(tmp_path / "source.json")
-    given_files = {"vocabulary": f"{tmp_path}/tokenizer.json"}
-    joint = Vocabularies.train(pairs, settings_of(**given_files))
+    target = f"{tmp_path}/tokenizer.json"
+    joint = Vocabularies.train(pairs, settings_of(vocabulary=target))
     assert joint.source is joint.target
     assert joint.target.encode(["ab"]) == [[5]]
-    given_files["source_vocabulary"] = f"{tmp_path}/source.json"
-    both = Vocabularies.train(pairs, settings_of(joint_vocabulary=False, **given_files))
+    files = f"{tmp_path}/source.json,{target}"
+    both = Vocabularies.train(pairs, settings_of(joint_vocabulary=False, vocabulary=files))
     assert (both.source.hash, both.target.hash) == (trained("bpe").hash, joint.target.hash)
+
+
+@pytest.mark.parametrize("brought", ["source", "target"])
+def test_the_other_side_of_a_vocabulary_brought_along_is_trained(brought, tmp_path):
+    trained("bpe").save(tmp_path / "brought.json")
+    file = f"{tmp_path}/brought.json"
+    files = f"{file}," if brought == "source" else f",{file}"
+    both = Vocabularies.train(pairs, settings_of(joint_vocabulary=False, vocabulary=files))
+    learned = Vocabularies.train(pairs, settings_of(joint_vocabulary=False))
+    for side in ("source", "target"):
+        expected = trained("bpe") if side == brought else getattr(learned, side)
+        assert getattr(both, side).hash == expected.hash
+
+
+def test_the_target_has_a_tokenizer_of_its_own_where_the_config_names_one():
+    data = settings_of(
+        joint_vocabulary=False, tokenizer="byte_bpe(normalization='lower')",
+        target_tokenizer="words",
+    )  # fmt: skip
+    both = Vocabularies.train(pairs, data)
+    assert both.source.decode(both.source.encode(["THE dog"])[0]) == "the dog"
+    assert both.target.decode(both.target.encode(["der HUND"])[0]) == "der <unk>"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "named"),
+    [
+        ("byte_bpe(normalization='upper')", "upper.*none.*nfkc.*lower"),
+        ("byte_bpe(normalisation='lower')", "normalisation.*normalization"),
+        ("byte_bp", "byte_bp.*byte_bpe"),
+    ],
+)
+def test_a_wrong_tokenizer_is_refused_with_what_there_is(tokenizer, named):
+    with pytest.raises(UserError, match=rf"config\.data\.tokenizer.*{named}"):
+        Vocabulary.train(["text"], 600, tokenizer)
 
 
 def test_words_are_entries_and_all_others_one():
@@ -495,7 +524,7 @@ def test_words_are_entries_and_all_others_one():
 def test_rare_words_are_classes_by_shape_and_ending(normalization, tmp_path):
     once = ["walking", "talking", "singing", "1-Hour", "2-Hour", "3-Hour", "4-Hour", "bringing"]
     texts = [f"the dog {word}  the dog" for word in once]
-    vocabulary = Vocabulary.train(texts, 260, "word_classes", normalization)
+    vocabulary = Vocabulary.train(texts, 260, f"word_classes(normalization='{normalization}')")
     vocabulary.save(tmp_path / "vocabulary.json")
     for each in (vocabulary, Vocabulary.load(tmp_path / "vocabulary.json")):
         ids = each.encode(["the dog smoking", "smoking  9-hour walking", "Xyz"])

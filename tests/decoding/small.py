@@ -10,7 +10,7 @@ from jformer.decoding.decoder import Decoder
 from jformer.model.transformer import Transformer
 
 V = 23
-MODEL = ModelConfig(num_layers=1, d_model=12, d_ff=19, num_heads=2, d_k=4, d_v=7, max_positions=150)
+MODEL = ModelConfig(num_layers=1, d_model=12, d_ff=19, num_heads=2, d_k=4, d_v=7)
 MAX_LENGTH = 100
 
 

@@ -22,7 +22,7 @@ def test_layers_stand_in_the_order_of_their_numbers():
 
 def test_a_text_beyond_the_table_of_positions_is_one_line():
     config = ModelConfig(
-        num_layers=1, d_model=6, d_ff=5, num_heads=2, positions="learned", max_positions=7
+        num_layers=1, d_model=6, d_ff=5, num_heads=2, positions="learned(max_positions=7)"
     )
     vocabulary = Vocabulary.train(["one two three"], 270)
     model = Transformer(config, vocabulary.size)

@@ -100,7 +100,7 @@ def test_no_pairs_have_no_scores(one):
 
 
 def test_a_table_of_positions_is_used_to_its_end_and_not_beyond():
-    model, params = make(2, positions="learned", max_positions=21)
+    model, params = make(2, positions="learned(max_positions=21)")
     (forced,) = score_pairs((model,), (params,), [PAIRS[1]], 4)  # 20 tokens and EOS
     expected_T = alone(model, params, PAIRS[1])
     np.testing.assert_allclose(forced.log_probs_T, expected_T, atol=1e-4)

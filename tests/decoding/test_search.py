@@ -244,7 +244,7 @@ def test_early_stopping_ends_the_loop_with_as_many_hypotheses_as_the_beam_has():
     machine = chain({BOS: {A: 0.6, C: 0.4}, A: {EOS: 0.9, C: 0.1}, C: {EOS: 0.9, D: 0.1}})
     config = config_of(2, 10.0)
     assert int(search(config, [machine], [7])[0].t[0]) > 2
-    config = dataclasses.replace(config, early_stopping=True)
+    config = dataclasses.replace(config, search="beam(early_stopping=True)")
     searches_B, outputs = search(config, [machine], [7])
     assert int(searches_B.t[0]) == 2
     assert outputs[0][0].tokens == [A, EOS]
@@ -290,7 +290,7 @@ def test_diversity_takes_off_for_the_choice_and_leaves_the_scores():
     )  # A C .44, A D .36, D C .2
     alike = best_of(machine, 2, config_of(2, n_best=2))
     assert [one.tokens for one in alike] == [[A, C], [A, D]]
-    diverse = best_of(machine, 2, config_of(2, n_best=2, diversity=1.0))
+    diverse = best_of(machine, 2, config_of(2, n_best=2, search="beam(diversity=1.0)"))
     assert [one.tokens for one in diverse] == [[A, C], [D, C]]
     assert [one.log_prob for one in diverse] == [
         pytest.approx(math.log(p), abs=CLOSE) for p in (0.44, 0.2)
@@ -300,7 +300,7 @@ def test_diversity_takes_off_for_the_choice_and_leaves_the_scores():
 def test_hypotheses_without_an_end_are_sorted_by_their_scores_under_diversity_too():
     # The choice ranks A D .36 behind D C .2, and neither ends.
     machine = chain({BOS: {A: 0.8, D: 0.2}, A: {C: 0.55, D: 0.45}, C: {A: 1.0}, D: {C: 1.0}})
-    every = best_of(machine, 2, config_of(3, n_best=3, diversity=1.0))
+    every = best_of(machine, 2, config_of(3, n_best=3, search="beam(diversity=1.0)"))
     assert [one.tokens for one in every] == [[A, C], [A, D], [D, C]]
 
 

@@ -312,7 +312,7 @@ def test_where_a_text_has_a_terms_source_its_output_has_the_target(translator):
 
 def test_strings_that_match_are_kept(translator):
     texts = ["one 37 two", "(37)", "three"]
-    found = translator.find(texts, max_extra_length=20, keep="numbers")
+    found = translator.find(texts, max_extra_length=20, search="beam(keep='numbers')")
     assert ["37" in one[0].text for one in found] == [True, True, False]
     assert found[2] == translator.find(texts, max_extra_length=20)[2]
 

@@ -103,7 +103,7 @@ def test_korean_has_spaces_and_keeps_all_scores():
 @pytest.fixture(scope="module")
 def chinese(tmp_path_factory):
     keys = {
-        "train.steps": 60, "train.bleu_every": 10, "train.best_by": "bleu",
+        "train.steps": 60, "train.metrics_every": 10, "train.best_by": "bleu",
         "train.checkpoint_every": 30, "optimizer.warmup_steps": 20,
     }  # fmt: skip
     return train(tmp_path_factory.mktemp("chinese") / "run", "zh", **keys)
@@ -155,7 +155,7 @@ def test_minimum_bayes_risk_by_bleu_cuts_chinese_into_characters(chinese):
         found.append(texts[risks.index(max(risks))])
         first.append(texts[0])
     assert found != first
-    assert chinese.translate(sources, **sampling, choose="mbr", utility="bleu") == found
+    assert chinese.translate(sources, **sampling, choose="mbr(utility='bleu')") == found
 
 
 @pytest.fixture

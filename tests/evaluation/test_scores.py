@@ -7,9 +7,11 @@ from collections import Counter
 
 import pytest
 
+from jformer.config import Config
 from jformer.errors import UserError
 from jformer.evaluation import scores
-from jformer.evaluation.scores import bleu, moses_words, score, split_compounds
+from jformer.evaluation.metrics import Validation, bleu, chrf
+from jformer.evaluation.scores import moses_words, score, split_compounds
 from tests.evaluation.noise import sacrebleu, sentences, worsened
 
 REFERENCE = sentences(61)
@@ -183,14 +185,35 @@ def test_empty_and_single_sentences_have_scores(hypotheses, targets):
     assert all(math.isfinite(number) for number in numbers)
 
 
-def test_bleu_alone_is_that_of_all_scores():
-    assert bleu(OUTPUT, REFERENCE) == score(OUTPUT, [REFERENCE], "de")["bleu"]
+def validation(outputs, references, **given):
+    return Validation(outputs, outputs, references, None, Config(), **given)
+
+
+@pytest.mark.parametrize("metric", [bleu, chrf])
+def test_a_metric_of_training_is_that_of_all_scores(metric):
+    found = metric(validation(OUTPUT, REFERENCE))
+    assert found == score(OUTPUT, [REFERENCE], "de")[metric.__name__]
+
+
+def test_bleu_of_training_cuts_words_as_the_run_does():
+    found = bleu(validation(OUTPUT, REFERENCE, bleu_tokenizer="char"))
+    assert (
+        found
+        == score(OUTPUT, [REFERENCE], "de", "char")["bleu"]
+        != bleu(validation(OUTPUT, REFERENCE))
+    )
+
+
+@pytest.mark.parametrize("metric", [bleu, chrf])
+def test_a_metric_of_training_refuses_references_that_do_not_fit(metric):
+    with pytest.raises(UserError, match=r"61\b.*60\b"):
+        metric(validation(OUTPUT, REFERENCE[:-1]))
 
 
 def test_text_that_looks_tokenized_is_warned_of_once_and_not_while_training(caplog):
     caplog.set_level(logging.WARNING)
     tokenized = ["der Hund und das Haus ."] * 100
-    bleu(tokenized, tokenized)
+    bleu(validation(tokenized, tokenized))
     assert not caplog.records
     score(tokenized, [tokenized], "de")
     assert sum("100 lines" in record.getMessage() for record in caplog.records) == 1

@@ -14,6 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from jformer.config import BOS, EOS, PAD
 from jformer.data.ragged import Ragged
+from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.errors import UserError
 from jformer.extras import bpe_dropout
 from jformer.extras.bpe_dropout import NO_MERGE, PLACE_BITS, BpeDropout, PairTable
 
@@ -245,3 +247,17 @@ def test_pairs_have_their_number_and_others_have_none():
     np.testing.assert_array_equal(numbers, np.arange(len(pairs)) << PLACE_BITS)
     others = np.array(sorted(set(itertools.product(range(150), range(150))) - pairs))
     assert np.all(table(*others.T) == NO_MERGE)
+
+
+@pytest.mark.parametrize("sides", [("byte_bpe", "words"), ("unigram", "bpe")])
+def test_a_vocabulary_that_is_no_bpe_is_refused(sides):
+    vocabularies = Vocabularies(*(Vocabulary.train(["a text"], 300, name) for name in sides))
+    with pytest.raises(UserError, match=r"config\.data\.augment=bpe_dropout\(p=0\.1\): .*BPE"):
+        bpe_dropout.bpe_dropout(vocabularies, p=0.1)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1, 1.5])
+def test_a_probability_outside_0_to_1_is_refused(p):
+    vocabulary = Vocabulary.train(["a text"], 300, "bpe")
+    with pytest.raises(UserError, match=rf"config\.data\.augment=bpe_dropout\(p={p}\): "):
+        bpe_dropout.bpe_dropout(Vocabularies(vocabulary, vocabulary), p=p)

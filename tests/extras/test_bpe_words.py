@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jformer.config import DataConfig
-from jformer.data.batches import redrawn
+from jformer.config import Config, DataConfig
 from jformer.data.cache import content_hash
 from jformer.data.corpora import Split
-from jformer.data.pipeline import droppers, open_corpora
+from jformer.data.pipeline import make_augment, open_corpora
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora
 from jformer.data.vocabulary import CUTS
 from tests.conftest import write_split
@@ -62,15 +61,15 @@ def prepared(request, tmp_path):
     data = DataConfig(
         name="files", train=str(tmp_path / "learn"), validation=str(tmp_path / "learn"),
         tokenizer=request.param, vocabulary_size=420, cache=str(tmp_path / "cache"),
-        bpe_dropout=P,
+        augment=f"bpe_dropout(p={P})",
     )  # fmt: skip
-    vocabularies = make_vocabularies(open_corpora(data, 0)["train"], "", data)
+    vocabularies = make_vocabularies(open_corpora(Config(data=data))["train"], "", data)
     data = dataclasses.replace(data, train=str(tmp_path / "text"))
-    corpora = open_corpora(data, 0)["train"]
+    corpora = open_corpora(Config(data=data))["train"]
     pairs = tokenize_corpora(corpora, content_hash(corpora), vocabularies, data).pairs
     vocabularies.save(tmp_path)
     model = json.loads((tmp_path / "vocabulary.json").read_text())["model"]
-    return lines, model, pairs, droppers(vocabularies, data), CUTS[request.param]
+    return lines, model, pairs, make_augment(data, vocabularies), CUTS[request.param]
 
 
 def symbols_of(side, model):
@@ -97,7 +96,7 @@ def words_of(symbols, lengths):
 
 
 def test_a_thousand_words_are_drawn_as_often_as_algorithm_1_draws_them(prepared):
-    lines, model, pairs, drop, cuts = prepared
+    lines, model, pairs, augment, cuts = prepared
     merges = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
 
     def base(word):
@@ -113,7 +112,7 @@ def test_a_thousand_words_are_drawn_as_often_as_algorithm_1_draws_them(prepared)
     drawn, expected = collections.Counter(), collections.Counter()
     rng, python_rng = np.random.default_rng(0), random.Random(0)
     for _ in range(DRAWS):
-        sources = redrawn(pairs, drop, rng).sources
+        sources = augment(pairs, rng).sources
         for line, symbols in zip(words, symbols_of(sources, model), strict=True):
             ends = words_of(symbols, map(len, line))
             drawn.update((word, end) for word, end in zip(line, ends, strict=True))
@@ -148,9 +147,9 @@ def chi_square(drawn, expected):
 
 def test_a_compound_whose_parts_no_merge_joins_is_drawn_as_one_word(prepared):
     """A part without merges left waits for the next step of the whole, and has them once more."""
-    _, model, pairs, drop, _ = prepared
+    _, model, pairs, augment, _ = prepared
     merges = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-    drawn = symbols_of(redrawn(pairs, drop, np.random.default_rng(0)).targets, model)
+    drawn = symbols_of(augment(pairs, np.random.default_rng(0)).targets, model)
     rng = random.Random(0)
     expected = [algorithm_1("hundejacke", merges, rng.random) for _ in drawn]
     whole = ["hun", "de", "jac", "ke"]

@@ -15,7 +15,7 @@ def vocabulary():
     return Vocabulary.train(TEXTS, 400)
 
 
-def wanted(text, vocabulary, terms=(), keep=""):
+def wanted(text, vocabulary, terms=(), search="beam(keep='')"):
     kept = DecodeConfig(keep=keep).kept
     return [vocabulary.decode(later) for _, later in spellings_in(text, terms, kept, vocabulary)]
 

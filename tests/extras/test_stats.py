@@ -27,7 +27,7 @@ def facts(tmp_path_factory):
         name="files", train=str(directory / "a"), validation=str(directory / "b"),
         vocabulary_size=300, max_length=48, cache=str(directory / "cache"),
     )  # fmt: skip
-    corpora = open_corpora(data, 0)
+    corpora = open_corpora(Config(data=data))
     validation = read_split(corpora["validation"], data)
     config = Config(data=data, train=TrainConfig(batch_tokens=256))
     return corpus_statistics(config, corpora["train"], {"validation": validation})
@@ -93,8 +93,8 @@ def test_texts_that_their_tokens_do_not_stand_for_are_counted(
     write_split(tmp_path / "scored", Split(["①", "1", "②"], ["one", "one", "two"]))
     flags = [
         f"--config.data.train={tmp_path / 'train'}", "--config.data.vocabulary_size=300",
-        f"--config.data.validation={tmp_path / 'scored'}",
-        f"--config.data.normalization={normalization}", f"--config.data.cache={tmp_path}",
+        f"--config.data.validation={tmp_path / 'scored'}", f"--config.data.cache={tmp_path}",
+        f"--config.data.tokenizer=byte_bpe(normalization='{normalization}')",
     ]  # fmt: skip
     assert main(["jformer", "data", "--config=configs/tiny.py:files", "--format=json", *flags]) == 0
     facts = json.loads(capsys.readouterr().out)["vocabulary"]["validation"]

@@ -111,7 +111,7 @@ def test_the_base_model_of_tensor2tensor_is_a_line_of_flags():
     assert differing == {
         "model.norm_position": "pre", "model.positions": "halves", "model.attention_dropout": 0.1,
         "model.activation_dropout": 0.1, "optimizer.beta2": 0.997, "optimizer.warmup_steps": 8000,
-        "optimizer.learning_rate_factor": 2.0, "train.smoothing_over": "others",
+        "optimizer.schedule": "equation_3(factor=2.0)", "train.smoothing_over": "others",
         "model.initializer": "xavier",
     }  # fmt: skip
 

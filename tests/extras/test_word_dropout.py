@@ -19,8 +19,9 @@ def batches(probability: float) -> tuple[Vocabularies, pipeline.Batches]:
     source = Vocabulary.train(SOURCES, 100, "word_classes")
     vocabularies = Vocabularies(source, Vocabulary.train(TARGETS, 100, "words"))
     data = DataConfig(
-        tokenizer="word_classes", joint_vocabulary=False, word_dropout=probability, max_length=64
-    )
+        tokenizer="word_classes", joint_vocabulary=False, max_length=64,
+        augment=f"word_dropout(p={probability})",
+    )  # fmt: skip
     config = dataclasses.replace(Config(), data=data)
     pairs = tokenize(Split(SOURCES, TARGETS), vocabularies)
     return vocabularies, pipeline.make_batches(
@@ -76,6 +77,12 @@ def test_without_classes_every_word_becomes_unknown():
 
 def test_a_vocabulary_that_is_none_of_words_is_refused():
     sub_words = Vocabulary.train(SOURCES, 300, "bpe")
-    data = DataConfig(tokenizer="words", word_dropout=0.1)
-    with pytest.raises(UserError, match=r"word_dropout=0\.1: the entries of the source's voc"):
-        pipeline.word_dropout(Vocabularies(sub_words, sub_words), data)
+    data = DataConfig(augment="word_dropout(p=0.1)")
+    with pytest.raises(UserError, match=r"config\.data\.augment=word_dropout\(p=0\.1\): .*words"):
+        pipeline.make_augment(data, Vocabularies(sub_words, sub_words))
+
+
+@pytest.mark.parametrize("p", [-0.1, 1, 1.5])
+def test_a_probability_outside_0_to_1_is_refused(p):
+    with pytest.raises(UserError, match=rf"config\.data\.augment=word_dropout\(p={p}\): "):
+        batches(p)

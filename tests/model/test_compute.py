@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.plugins.additive_attention import AdditiveAttention
+from jformer import components
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding.attention import attention_weights
 from jformer.decoding.decoder import Decoder
@@ -17,7 +17,7 @@ from jformer.decoding.scoring import score_pairs
 from jformer.extras.cost import step_bytes
 from jformer.model.transformer import Transformer
 from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches, small_config
-from tests.model.test_parts import SampleNorm
+from tests.model.test_parts import ADDITIVE, own_parts  # noqa: F401  a fixture
 
 pytestmark = pytest.mark.process
 
@@ -36,8 +36,12 @@ def name_of(changes):
     return "-".join(map(str, changes.values()))
 
 
-def make(parts=None, **changes):
-    return Transformer(dataclasses.replace(MODEL, **changes), V, parts=parts or {})
+def make(**changes):
+    return Transformer(dataclasses.replace(MODEL, **changes), V)
+
+
+def nothing(x_BLD):
+    return x_BLD
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -286,20 +290,18 @@ def test_the_compiled_train_step_takes_less_memory_with_remat():
 
 
 @pytest.mark.parametrize(
-    ("changes", "parts"),
+    "changes",
     [
-        slow({"positions": "relative"}, {}),
-        (
-            {"norm_position": "pre", "attention": "additive", "norm": "sample"},
-            {"additive": AdditiveAttention, "sample": SampleNorm},
-        ),
+        slow({"positions": "relative"}),
+        {"norm_position": "pre", "attention": ADDITIVE, "norm": "sample"},
     ],
-    ids=["post-relative", "pre-parts"],
+    ids=["post-relative", "pre-own-parts"],
 )
 def test_without_dropout_a_scan_over_the_layers_gives_the_same_gradients(
-    changes, parts, source_BS, target_BT
+    changes, source_BS, target_BT, own_parts
 ):
-    (unrolled, scanned) = (make(parts, **changes, scan_layers=s) for s in (False, True))
+    components.allow(components.parse(ADDITIVE).file)
+    unrolled, scanned = (make(**changes, scan_layers=s) for s in (False, True))
     params = random_params(unrolled, source_BS, target_BT)
     value, grads = value_and_grad(unrolled, params, source_BS, target_BT)
     value_again, grads_again = value_and_grad(scanned, params, source_BS, target_BT)
@@ -346,10 +348,11 @@ def test_the_program_of_a_scanned_model_hardly_grows_with_its_layers(source_BS, 
 @pytest.mark.parametrize(
     "changes", [slow({}), slow({"remat": "layer"}), {"scan_layers": True}], ids=name_of
 )
-def test_each_layer_draws_masks_of_its_own(changes, source_BS, target_BT):
+def test_each_layer_draws_masks_of_its_own(changes, source_BS, target_BT, monkeypatch):
     """With a feed-forward network that says 1 and nothing else, the memory counts the layers whose
     masks have kept an element."""
-    model = make({"nothing": lambda x_BLD: x_BLD}, norm="nothing", positions="none", **changes)
+    monkeypatch.setitem(components.BUILT_IN["norm"], "nothing", "tests.model.test_compute:nothing")
+    model = make(norm="nothing", positions="none", **changes)
     shapes = shapes_of(model, source_BS, target_BT)
     params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     for n in range(N):

@@ -34,8 +34,8 @@ def test_layer_norms():
         ("layer_norm", 1e-8, -1.3363),
         ("sample_layer_norm", 1e-6, -1.1610),
     ):
-        config = ModelConfig(norm=norm, norm_epsilon=epsilon)
-        theirs, _ = make_norm(config, {}).init_with_output(jax.random.key(0), rows[None])
+        config = ModelConfig(norm=f"{norm}(epsilon={epsilon})")
+        theirs, _ = make_norm(config).init_with_output(jax.random.key(0), rows[None])
         assert float(theirs[0, 0, 0]) == pytest.approx(number, abs=5e-5)
 
 
@@ -51,7 +51,7 @@ def test_loss_normalisers():
     def sums_of(losses):
         other = jnp.log(jnp.expm1(jnp.array(losses)))  # log(e^0 + e^other) - 0 = loss
         logits_1TV = jnp.stack([other, jnp.zeros(len(losses))], axis=-1)[None]
-        return loss_sums(logits_1TV, jnp.ones((1, len(losses)), jnp.int32), 0.0, "all")
+        return loss_sums(logits_1TV, jnp.ones((1, len(losses)), jnp.int32), 0.0)
 
     first, second = sums_of([2.0, 2.0, 2.0]), sums_of([8.0])
     both = jax.tree.map(lambda a, b: float(a + b), first, second)

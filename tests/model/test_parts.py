@@ -1,6 +1,7 @@
 """The parts by themselves: equivalences that readers of the paper ask for, and parts swapped."""
 
 import dataclasses
+from pathlib import Path
 
 import flax.linen as nn
 import jax
@@ -9,8 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from experiments.plugins.additive_attention import AdditiveAttention
-from experiments.plugins.batch_norm import BatchNorm
+from jformer import components
 from jformer.config import ModelConfig
 from jformer.decoding.attention import attention_weights
 from jformer.model.attention import MultiHeadAttention, attend, causal_mask, padding_mask
@@ -23,6 +23,9 @@ from tests.conftest import random_params
 SMALL = ModelConfig(num_layers=1, d_model=12, d_ff=17, num_heads=3, dropout=0.0)
 B, L, V = 2, 7, 19
 ALL_11LL = jnp.ones((1, 1, L, L), bool)
+FILES = Path(__file__).parents[2] / "experiments" / "components"
+ADDITIVE = f"{FILES / 'additive_attention.py'}:AdditiveAttention"
+BATCH_NORM = f"{FILES / 'batch_norm.py'}:BatchNorm"
 
 
 def random(*shape, seed=0):
@@ -139,16 +142,26 @@ def test_wavelengths_run_from_2_pi_to_10000_times_2_pi():
     assert np.max(np.abs(table)) <= 1
 
 
-# Parts that the documents only discuss are passed in: nothing in the package knows them.
+# Parts that the package does not have, under names of these tests or from files.
+
+
+@pytest.fixture
+def own_parts(monkeypatch):
+    own = "tests.model.test_parts"
+    monkeypatch.setitem(components.BUILT_IN["attention"], "once", f"{own}:attend_once")
+    monkeypatch.setitem(components.BUILT_IN["norm"], "sample", f"{own}:SampleNorm")
 
 
 def with_part(**names):
+    for text in names.values():
+        if file := components.parse(text).file:
+            components.allow(file)
     return dataclasses.replace(SMALL, **names)
 
 
-def attend_once(query_BHQK, *rest, **options):
+def attend_once(q_BHQK, *rest):
     """A function in place of Equation 1: each query takes the key it likes best."""
-    return attend(query_BHQK * 1e4, *rest, **options)
+    return attend(q_BHQK * 1e4, *rest)
 
 
 class SampleNorm(nn.Module):
@@ -164,11 +177,11 @@ class SampleNorm(nn.Module):
         return a_2 * (x - x.mean(axis=-1, keepdims=True)) / (deviation + 1e-6) + b_2
 
 
-def test_another_attention_takes_the_place_of_equation_1():
+def test_another_attention_takes_the_place_of_equation_1(own_parts):
     source, target = tokens(B, L), tokens(B, L, seed=1)
     usual = Transformer(SMALL, V)
     variables = usual.init(jax.random.key(0), source, target)
-    hard = Transformer(with_part(attention="once"), V, parts={"once": attend_once})
+    hard = Transformer(with_part(attention="once"), V)
     assert not np.allclose(
         usual.apply(variables, source, target), hard.apply(variables, source, target)
     )
@@ -178,8 +191,7 @@ def test_another_attention_takes_the_place_of_equation_1():
 
 def test_additive_attention_trains_in_place_of_the_product():
     source, target = tokens(B, L), tokens(B, L, seed=1)
-    additive = with_part(attention="AdditiveAttention")
-    model = Transformer(additive, V, parts={"AdditiveAttention": AdditiveAttention})
+    model = Transformer(with_part(attention=ADDITIVE), V)
     params = random_params(model)
     total = jax.grad(lambda p: jnp.sum(model.apply({"params": p}, source, target) ** 2))
     gradient = jax.jit(total)(params)
@@ -192,9 +204,9 @@ def test_additive_attention_trains_in_place_of_the_product():
     assert all(np.all(np.abs(g) > 0) for path, g in leaves if path[-1].key == "v")
 
 
-def test_another_norm_takes_the_place_of_layer_norm():
+def test_another_norm_takes_the_place_of_layer_norm(own_parts):
     x_BLD = 3 + 2 * random(B, L, 12)
-    layer = EncoderLayer(with_part(norm="sample"), {"sample": SampleNorm})
+    layer = EncoderLayer(with_part(norm="sample"))
     variables = layer.init(jax.random.key(0), x_BLD, ALL_11LL)
     out = layer.apply(variables, x_BLD, ALL_11LL)
     np.testing.assert_allclose(np.std(out, axis=-1, ddof=1), 1, rtol=1e-4)
@@ -207,15 +219,15 @@ def test_a_batch_norm_in_its_place_depends_on_the_rest_of_the_batch_as_layer_nor
     x_BLD = random(8, L, 12)
 
     def first_sentence(norm, rows, stored=False):
-        layer = EncoderLayer(with_part(norm=norm), {"BatchNorm": BatchNorm})
+        layer = EncoderLayer(with_part(norm=norm))
         variables = layer.init(jax.random.key(0), x_BLD, ALL_11LL)
         params = {"params": variables["params"]}
         if stored:
             params |= layer.apply(params, x_BLD, ALL_11LL, mutable="batch_stats")[1]
         return layer.apply(params, x_BLD[:rows], ALL_11LL)[0]
 
-    assert not np.allclose(first_sentence("BatchNorm", 2), first_sentence("BatchNorm", 8))
-    for norm, stored in (("BatchNorm", True), ("layer_norm", False)):
+    assert not np.allclose(first_sentence(BATCH_NORM, 2), first_sentence(BATCH_NORM, 8))
+    for norm, stored in ((BATCH_NORM, True), ("layer_norm", False)):
         two, eight = (first_sentence(norm, rows, stored) for rows in (2, 8))
         np.testing.assert_allclose(two, eight, atol=1e-5)
 
@@ -329,7 +341,7 @@ def test_a_row_of_zeros_for_padding_stays_zero_where_its_update_is_masked():
     @jax.grad
     def gradient(params):
         logits = model.apply({"params": params}, source, target[:, :-1])
-        return loss_sums(logits, target[:, 1:], 0.1, "all")["loss"]
+        return loss_sums(logits, target[:, 1:], 0.1)["loss"]
 
     def train(optimizer, params):
         state = optimizer.init(params)

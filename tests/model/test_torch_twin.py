@@ -103,7 +103,7 @@ def test_logits_and_gradients_equal_those_of_torch(norm_position, activation):
 
     def loss_fn(params):
         logits = model.apply({"params": params}, SOURCE_BS, TARGET_BT1[:, :-1])
-        sums = loss_sums(logits, TARGET_BT1[:, 1:], 0.1, "all")
+        sums = loss_sums(logits, TARGET_BT1[:, 1:], 0.1)
         return sums["loss"] / sums["tokens"], logits
 
     (loss, logits_BTV), gradients = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))(params)
@@ -136,7 +136,7 @@ def test_cross_entropy_of_torch_is_the_smoothing_over_all_entries():
     """Also that of optax and Kyubyong: (1 - epsilon) + epsilon / V on the label."""
     logits = np.random.default_rng(0).normal(size=(B, T, V)).astype(np.float32)
     labels = TARGET_BT1[:, 1:]
-    sums = loss_sums(jnp.asarray(logits), jnp.asarray(labels), 0.1, "all")
+    sums = loss_sums(jnp.asarray(logits), jnp.asarray(labels), 0.1)
     theirs = torch.nn.functional.cross_entropy(
         torch.tensor(logits).reshape(-1, V), torch.tensor(labels, dtype=torch.long).reshape(-1),
         ignore_index=0, label_smoothing=0.1,

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from experiments.plugins.additive_attention import AdditiveAttention
+from jformer import components
 from jformer.config import ModelConfig
-from jformer.config.model import POSITIONS
 from jformer.errors import UserError
 from jformer.model import layers
 from jformer.model.attention import MultiHeadAttention
@@ -23,20 +22,21 @@ from tests.conftest import decode_step_of, init_caches, random_params
 
 # One layer, so that the loops of the twin stay short; test_transformer.py has two.
 MODEL = ModelConfig(
-    num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, dropout=0.3, max_positions=9,
-    max_distance=2,
+    num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, dropout=0.3
 )  # fmt: skip
 B, S, T, V, V_SOURCE = 2, 5, 7, 19, 23
+# Tables that the sentences reach the end of.
+SHORT = {"learned": "learned(max_positions=9)", "relative": "relative(max_distance=2)"}
 # Pre-norm with the other positions takes half a minute: the fast tests leave it out.
 BY_POSITION = [
-    pytest.param({"positions": "rotary", "rotary_cross_attention": True}, id="rotary_cross"),
+    pytest.param({"positions": "rotary(cross_attention=True)"}, id="rotary_cross"),
     *(
         pytest.param(
-            {"norm_position": norm, "positions": positions},
+            {"norm_position": norm, "positions": SHORT.get(positions, positions)},
             marks=[pytest.mark.process] if norm == "pre" and positions != "sinusoidal" else [],
             id=f"{norm}-{positions}",
         )
-        for norm, positions in itertools.product(("post", "pre"), POSITIONS)
+        for norm, positions in itertools.product(("post", "pre"), components.BUILT_IN["positions"])
     ),
 ]
 OTHERS = [
@@ -45,7 +45,7 @@ OTHERS = [
     {"activation": "gelu"},
     {"activation": "silu"},
     {"attention_bias": True},
-    {"attention_bias": True, "positions": "relative"},
+    {"attention_bias": True, "positions": SHORT["relative"]},
     {"out_projection": False, "num_heads": 2, "d_v": 7},
     {"out_projection": False, "attention_bias": True, "num_heads": 2, "d_v": 7},
     {"output_bias": True},
@@ -54,11 +54,11 @@ OTHERS = [
     {"final_norm": "on"},
     {"final_norm": "off", "norm_position": "pre"},
     {"norm": "sample_layer_norm"},
-    {"norm_epsilon": 0.3},
-    {"norm": "sample_layer_norm", "norm_epsilon": 0.3},
+    {"norm": "layer_norm(epsilon=0.3)"},
+    {"norm": "sample_layer_norm(epsilon=0.3)"},
     {"num_decoder_layers": 2},
-    {"scaled_attention": False},
-    {"scaled_attention": False, "positions": "relative"},
+    {"attention": "dot_product(scaled=False)"},
+    {"attention": "dot_product(scaled=False)", "positions": SHORT["relative"]},
 ]
 
 
@@ -148,10 +148,10 @@ def test_padding_changes_nothing_on_either_side(changes):
     np.testing.assert_allclose(narrow, wide, atol=1e-5)  # sums of other lengths, in float32
 
 
-@pytest.mark.parametrize("positions", ["relative", "rotary", "alibi"])
+@pytest.mark.parametrize("positions", [SHORT["relative"], "rotary", "alibi"])
 def test_positions_by_distance_do_not_see_where_a_sentence_begins(positions):
     """Behind five positions that nobody may attend to, it is answered as at the beginning."""
-    attention = MultiHeadAttention(MODEL, positions)
+    attention = MultiHeadAttention(dataclasses.replace(MODEL, positions=positions))
     x_BLD = np.random.default_rng(0).normal(size=(B, T, MODEL.d_model)).astype(np.float32)
     shifted_BLD = np.pad(x_BLD, ((0, 0), (5, 0), (0, 0)), constant_values=0.7)
     mask_B1QM = np.ones((1, 1, T, T), bool)
@@ -179,13 +179,13 @@ def test_only_without_positions_a_source_is_a_bag_of_words(positions):
 
 
 def test_learned_positions_end_where_their_table_does():
-    model, variables = make({"positions": "learned"})
-    with pytest.raises(UserError, match=r"config\.model\.max_positions=9\b.*10"):
+    model, variables = make({"positions": SHORT["learned"]})
+    with pytest.raises(UserError, match=r"config\.model\.positions\b.*max_positions=9\b.*10"):
         model.apply(variables, np.ones((1, 10), np.int32), TARGET_BT[:1])
 
 
 def test_a_step_beyond_the_learned_table_is_nan_and_not_its_last_row():
-    model, variables = make({"positions": "learned"})
+    model, variables = make({"positions": SHORT["learned"]})
     source_BS = np.ones((B, S), np.int32)
     memory_BSD = model.apply(variables, source_BS, method="encode")
     memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
@@ -204,7 +204,8 @@ def changed_value(field):
     special = {
         "d_model": 8, "d_k": 3, "d_v": 3, "dropout": 0.5, "attention_dropout": 0.5,
         "activation_dropout": 0.5, "dtype": "bfloat16", "num_decoder_layers": 2,
-        "attention": "AdditiveAttention", "norm": "RMSNorm", "norm_epsilon": 0.3,
+        "attention": "dot_product(scaled=False)", "norm": "layer_norm(epsilon=0.3)",
+        "positions": "halves", "activation": "gelu",
     }  # fmt: skip
     if field.name in special:
         return special[field.name]
@@ -215,7 +216,6 @@ def changed_value(field):
     return next(word for word in field.metadata["bounds"] if word != field.default)
 
 
-OWN = {"AdditiveAttention": AdditiveAttention, "RMSNorm": nn.RMSNorm}
 # They change only the memory and the program that the same results take, see test_compute.py and
 # training/test_lowering.py.
 COMPUTE = ("remat", "scan_layers", "attention_kernel")
@@ -225,17 +225,14 @@ KEYS = [field for field in dataclasses.fields(ModelConfig) if field.name not in 
 @pytest.mark.parametrize("field", KEYS, ids=lambda field: field.name)
 def test_every_key_under_model_changes_the_parameters_or_the_output(field):
     base = {
-        "max_distance": {"positions": "relative"},
-        "max_positions": {"positions": "learned"},
         "out_projection": {"num_heads": 2, "d_v": 7},
-        "rotary_cross_attention": {"positions": "rotary"},
         "zero_padding": {"tying": "output"},
     }
     config = dataclasses.replace(MODEL, **base.get(field.name, {}))
 
     keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     models = [
-        Transformer(c, V, parts=OWN)
+        Transformer(c, V)
         for c in (config, dataclasses.replace(config, **{field.name: changed_value(field)}))
     ]
     shapes = [jax.eval_shape(m.init, keys, SOURCE_BS, TARGET_BT) for m in models]
@@ -346,8 +343,9 @@ def test_norms_add_the_twins_epsilon_to_a_variance_that_is_as_small(norm_positio
 
 
 def test_an_attention_weight_that_is_dropped_takes_its_relative_value_with_it():
-    config = dataclasses.replace(MODEL, attention_dropout=1 - 1e-6)  # of 2 x 3 x 7 x 7, none stays
-    attention = MultiHeadAttention(config, "relative")
+    # Of 2 x 3 x 7 x 7 weights none stays.
+    config = dataclasses.replace(MODEL, attention_dropout=1 - 1e-6, positions="relative")
+    attention = MultiHeadAttention(config)
     x_BLD = np.random.default_rng(0).normal(size=(B, T, MODEL.d_model)).astype(np.float32)
     mask_11QM = np.ones((1, 1, T, T), bool)
     variables = attention.init(jax.random.key(0), x_BLD, x_BLD, mask_11QM)

@@ -333,13 +333,6 @@ def test_several_damaged_steps_are_passed_over(saved, caplog):
     assert sorted(os.listdir(saved / "damaged")) == ["6", "8"]
 
 
-def test_damage_is_an_error_where_the_config_says_so(saved):
-    flip(largest(saved / "checkpoints" / "8" / "params"))
-    with pytest.raises(UserError, match=r"checkpoints/8: .*params/"):
-        restored(saved, TrainConfig(damaged="error"))
-    assert Checkpoints(saved).steps() == [4, 6, 8]
-
-
 def test_with_all_steps_damaged_each_is_named_and_nothing_is_touched(saved):
     for step in ("4", "6", "8"):
         flip(largest(saved / "checkpoints" / step / "params"))
@@ -550,26 +543,6 @@ def test_a_directory_that_cannot_be_made_is_an_error_at_once(tmp_path):
         pytest.raises(SaveError, match=r"checkpoints.*(File exists|Not a directory)"),
     ):
         save(checkpoints, 2)
-
-
-def test_training_goes_on_without_a_save_where_the_config_says_so(tmp_path, caplog):
-    with Checkpoints(tmp_path, TrainConfig(failed_save="go_on", checkpoint_every=1)) as checkpoints:
-        save(checkpoints, 2, **BIG)
-        checkpoints.save_best(state_at(2, **BIG), 0.5, CONFIG, "hash")
-        assert (checkpoints.steps(), checkpoints.best_step()) == ([2], 2)
-        with full_disk():
-            save(checkpoints, 4, 6, **BIG)
-            checkpoints.save_best(state_at(4, **BIG), 0.4, CONFIG, "hash")
-            deadline = time.monotonic() + 60
-            while len(caplog.records) < 3 and time.monotonic() < deadline:
-                checkpoints.check_errors()
-        save(checkpoints, 8, **BIG)
-    assert sorted(re.findall(r"(\w+/\d): ", caplog.text)) == [
-        "best/4", "checkpoints/4", "checkpoints/6",
-    ]  # fmt: skip
-    with Checkpoints(tmp_path) as checkpoints:
-        assert checkpoints.steps() == [2, 8]
-        assert checkpoints.best_step() == 2  # a failed one does not cost the former
 
 
 def test_orbax_says_nothing_itself(tmp_path, caplog):

@@ -35,9 +35,9 @@ def directory(tmp_path_factory):
 
 def learned_flags(directory, name):
     return [
-        "jformer", *small_flags(directory, directory / name), "--config.model.positions=learned",
-        f"--config.model.max_positions={LIMIT}", "--config.train.steps=6",
-        "--config.train.bleu_every=3", "--config.train.evaluate_every=3",
+        "jformer", *small_flags(directory, directory / name),
+        f"--config.model.positions=learned(max_positions={LIMIT})", "--config.train.steps=6",
+        "--config.train.metrics_every=3", "--config.train.evaluate_every=3",
     ]  # fmt: skip
 
 
@@ -54,9 +54,9 @@ def test_long_lines_are_told_before_training_and_again_with_the_scores(directory
     _, _, error = trained
     begins = error.index("training    6 steps")
     for split, place in (("validation", "validation.en:1"), ("test", "test.en:3")):
-        names = rf"{LIMIT}\b.*config\.model\.max_positions.*{directory / place}\b.*61"
+        names = rf"{LIMIT}\b.*config\.model\.positions.*{directory / place}\b.*61"
         assert re.search(rf"^{split}: 1 of 6 .*{names}", error[:begins], re.MULTILINE)
-    assert re.search(r"1 of 6 .*config\.model\.max_positions", error[begins:])
+    assert re.search(r"1 of 6 .*config\.model\.positions", error[begins:])
 
 
 def test_a_long_line_costs_its_own_perplexity_and_not_the_bleu(trained):
@@ -87,7 +87,7 @@ def test_a_pair_that_is_to_be_scored_alone_is_named(directory, trained, capfd):
     command = ["jformer", "score", f"--workdir={trained[0]}", f"--data={directory / 'test'}"]
     assert main(command) == 2
     message = capfd.readouterr().err.splitlines()[-1]
-    assert re.match(rf"jformer: config\.model\.max_positions={LIMIT}: .*pair 3\b.*61", message)
+    assert re.match(rf"jformer: config\.model\.positions=.*{LIMIT}\b.*pair 3\b.*61", message)
 
 
 def test_a_validation_split_of_which_no_pair_can_be_scored_is_refused(directory, capsys):
@@ -97,5 +97,5 @@ def test_a_validation_split_of_which_no_pair_can_be_scored_is_refused(directory,
     flags = [f"--config.data.validation={directory / 'all_long'}"]
     assert main([*learned_flags(directory, "none"), *flags]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(rf"jformer: config\.model\.max_positions={LIMIT}: .*validation", message)
+    assert re.match(rf"jformer: config\.model\.positions=.*{LIMIT}\b.*validation", message)
     assert not (directory / "none").exists()

@@ -1,5 +1,6 @@
 """The loss against the paper's smoothed distribution written out, token by token."""
 
+import functools
 import math
 
 import jax
@@ -7,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config.training import SMOOTHINGS
 from jformer.training.loss import (
+    SHARING,
     loss_by_chunks,
     loss_sums,
     perplexity,
     r_drop_kl,
     statistics_in_one_pass,
-    token_losses,
 )
+from jformer.training.loss import cross_entropy as losses
 
 B, T, V = 2, 5, 7
 LOGITS = np.random.default_rng(0).normal(size=(B, T, V)).astype(np.float32) * 3
@@ -40,10 +41,10 @@ def cross_entropy(logits_V, target_V):
     return -sum(p * (float(z) - normalizer) for z, p in zip(logits_V, target_V, strict=True))
 
 
-@pytest.mark.parametrize("over", SMOOTHINGS)
+@pytest.mark.parametrize("over", SHARING)
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.9])
 def test_loss_is_the_cross_entropy_against_the_smoothed_labels(epsilon, over):
-    loss_BT, nll_BT = token_losses(jnp.asarray(LOGITS), jnp.asarray(LABELS), epsilon, over)
+    loss_BT, nll_BT = losses(jnp.asarray(LOGITS), jnp.asarray(LABELS), epsilon, smoothing_over=over)
     for b, t in np.argwhere(LABELS != 0):
         logits_V, label = LOGITS[b, t], LABELS[b, t]
         expected = cross_entropy(logits_V, smoothed_labels(label, epsilon, over))
@@ -63,7 +64,7 @@ def test_the_worked_example_of_the_paper_map(over, loss, least):
     take off, so that their loss can reach 0.
     """
     logits_11V = jnp.log(jnp.array([[[0.05, 0.1, 0.2, 0.6, 0.05]]]))
-    loss_11, nll_11 = token_losses(logits_11V, jnp.array([[3]]), 0.1, over)
+    loss_11, nll_11 = losses(logits_11V, jnp.array([[3]]), 0.1, smoothing_over=over)
     assert float(loss_11[0, 0]) == pytest.approx(loss, abs=5e-5)
     assert float(nll_11[0, 0]) == pytest.approx(-math.log(0.6), rel=1e-5)
     entries = {"all": 5, "others": 4, "others_but_padding": 3}[over]
@@ -73,12 +74,13 @@ def test_the_worked_example_of_the_paper_map(over, loss, least):
     assert entropy == pytest.approx(least, abs=5e-5)
 
 
-@pytest.mark.parametrize("over", SMOOTHINGS)
+@pytest.mark.parametrize("over", SHARING)
 def test_gradient_is_the_softmax_less_the_smoothed_label(over):
     scales_BT = np.random.default_rng(2).normal(size=(B, T)).astype(np.float32)
 
     def loss(logits_BTV):
-        return jnp.sum(token_losses(logits_BTV, jnp.asarray(LABELS), 0.1, over)[0] * scales_BT)
+        loss_BT, _ = losses(logits_BTV, jnp.asarray(LABELS), 0.1, smoothing_over=over)
+        return jnp.sum(loss_BT * scales_BT)
 
     gradient = jax.grad(loss)(jnp.asarray(LOGITS))
     for b, t in np.argwhere(LABELS != 0):
@@ -88,9 +90,9 @@ def test_gradient_is_the_softmax_less_the_smoothed_label(over):
 
 
 def test_the_likelihood_has_its_own_gradient():
-    gradient = jax.grad(
-        lambda logits_BTV: token_losses(logits_BTV, jnp.asarray(LABELS), 0.1, "all")[1].sum()
-    )(jnp.asarray(LOGITS))
+    gradient = jax.grad(lambda logits_BTV: losses(logits_BTV, jnp.asarray(LABELS), 0.1)[1].sum())(
+        jnp.asarray(LOGITS)
+    )
     expected = np.array(jax.nn.softmax(LOGITS))
     np.put_along_axis(
         expected, LABELS[..., None], np.take_along_axis(expected, LABELS[..., None], -1) - 1, -1
@@ -102,7 +104,7 @@ def test_logits_far_apart_or_far_from_zero_overflow_nowhere():
     logits_11V = jnp.array([[[1e4, -1e4, 0.0, 1e4 - 1]]])
     labels_11 = jnp.array([[3]])
     loss, gradient = jax.value_and_grad(
-        lambda logits_11V: token_losses(logits_11V, labels_11, 0.0, "all")[0].sum()
+        lambda logits_11V: losses(logits_11V, labels_11, 0.0)[0].sum()
     )(logits_11V)
     # float32 has steps of 0.001 at 10,000.
     assert float(loss) == pytest.approx(1 + math.log1p(math.exp(-1)), abs=1e-3)
@@ -123,7 +125,7 @@ def test_one_pass_over_the_logits_finds_their_maximum_sum_and_label():
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-@pytest.mark.parametrize("over", SMOOTHINGS)
+@pytest.mark.parametrize("over", SHARING)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.01)])
 def test_the_loss_in_chunks_is_the_plain_loss_with_jaxs_own_gradients(
     backend, over, dtype, tolerance, monkeypatch
@@ -142,9 +144,11 @@ def test_the_loss_in_chunks_is_the_plain_loss_with_jaxs_own_gradients(
         loss_BT = -jnp.sum(log_probs_BTV * jnp.array(targets), axis=-1)
         return jnp.sum(loss_BT * (LABELS != 0)) / 6
 
+    smoothed = functools.partial(losses, smoothing_over=over)
+
     def in_chunks(states_BTD, output_VD):
         def sums_of(logits_BTV, labels_BT, means_BT):
-            return loss_sums(logits_BTV, labels_BT, 0.1, over, means_BT)
+            return loss_sums(logits_BTV, labels_BT, 0.1, means_BT, smoothed)
 
         labels_BT = jnp.asarray(LABELS)
         return loss_by_chunks(sums_of, 2, dtype, states_BTD, output_VD, labels_BT, 6.0)[0]
@@ -176,8 +180,8 @@ def test_disagreement_is_the_mean_of_the_two_divergences():
 
 
 def test_sums_leave_out_the_padding():
-    sums = loss_sums(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1, "all")
-    loss_BT, nll_BT = token_losses(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1, "all")
+    sums = loss_sums(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1)
+    loss_BT, nll_BT = losses(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1)
     real = LABELS != 0
     assert float(sums["tokens"]) == 6
     assert float(sums["loss"]) == pytest.approx(float(np.sum(loss_BT, where=real)), rel=1e-6)
@@ -185,7 +189,7 @@ def test_sums_leave_out_the_padding():
 
 
 def test_perplexity_is_that_of_the_unsmoothed_likelihood():
-    uniform = loss_sums(jnp.zeros((B, T, V)), jnp.asarray(LABELS), 0.1, "all")
+    uniform = loss_sums(jnp.zeros((B, T, V)), jnp.asarray(LABELS), 0.1)
     assert perplexity(float(uniform["nll"]), float(uniform["tokens"])) == pytest.approx(V, rel=1e-6)
     assert perplexity(2.0, 4) == pytest.approx(math.exp(0.5))
     assert perplexity(1e6, 1) == math.inf

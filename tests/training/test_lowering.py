@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig
+from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig
 from jformer.decoding import pool
 from jformer.extras.cost import abstract_step
 from jformer.training.restore import make_model, parameter_shapes
 
-B, S, T, V = 8, 16, 24, 60
+B, S, T, V = 16, 16, 24, 60
 SMALL = ModelConfig(num_layers=2, d_model=32, d_ff=48, num_heads=2, dtype="bfloat16")
 PLATFORMS = ["cuda", "tpu"]
 
@@ -25,7 +25,6 @@ def lowered_step(platform, batching="buckets", **model):
     config = Config(
         model=dataclasses.replace(SMALL, **model),
         data=DataConfig(vocabulary_size=V, batching=batching),
-        train=TrainConfig(loss_chunk=64),
     )
     step, arguments = abstract_step(config, B, T)
     return step.trace(*arguments).lower(lowering_platforms=(platform,)).as_text()

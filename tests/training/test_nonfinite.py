@@ -15,6 +15,7 @@ import jformer
 from jformer.config import BOS, EOS, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.main import main
 from jformer.model.transformer import Transformer
+from jformer.training import nonfinite
 from jformer.training import step as step_module
 from jformer.training.metrics import StepMetrics
 from jformer.training.nonfinite import NonFiniteGuard
@@ -27,11 +28,18 @@ pytestmark = pytest.mark.process
 V, BAD = 31, 7
 KEY = jax.random.key(9)
 MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0, tying="none")
-TOO_HIGH = ["--config.optimizer.learning_rate_factor=1e30", "--config.train.max_skipped=3"]
+TOO_HIGH = "--config.optimizer.schedule=equation_3(factor=1e30)"
 
 
 def rate(step):
     return 0.01 * (step + 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def three_are_too_many():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nonfinite, "MAX_SKIPPED", 3)
+        yield
 
 
 @functools.cache
@@ -122,8 +130,9 @@ def seen(step, skipped):
     return StepMetrics(step, 2, step + 10, {"skipped": skipped})
 
 
-def test_a_step_that_is_taken_ends_the_row():
-    skipped = NonFiniteGuard(2, [])
+def test_a_step_that_is_taken_ends_the_row(monkeypatch):
+    monkeypatch.setattr(nonfinite, "MAX_SKIPPED", 2)
+    skipped = NonFiniteGuard([])
     assert [skipped.note(seen(n, bad)) for n, bad in ((1, 1), (2, 0), (3, 1))] == [1, 0, 1]
     assert skipped.row == [{"step": 3, "epoch": 2, "batch": 13}]
     assert not skipped.too_many
@@ -131,11 +140,12 @@ def test_a_step_that_is_taken_ends_the_row():
     assert skipped.too_many
 
 
-def test_no_more_steps_than_may_be_in_a_row_are_begun():
+def test_no_more_steps_than_may_be_in_a_row_are_begun(monkeypatch):
     """Whatever their number, and wherever the row begins: up to two are seen late."""
     for most in range(1, 8):
+        monkeypatch.setattr(nonfinite, "MAX_SKIPPED", most)
         for first in range(1, 9):
-            skipped, pending, step = NonFiniteGuard(most, []), [], 0
+            skipped, pending, step = NonFiniteGuard([]), [], 0
             while not skipped.too_many:
                 step += 1
                 pending.append(step)
@@ -160,7 +170,7 @@ def run(workdir, corpus_directory, *more):
 def diverged(corpus_directory, tmp_path_factory):
     """The first update makes the parameters so large that no other step is finite."""
     workdir = tmp_path_factory.mktemp("nonfinite") / "run"
-    assert run(workdir, corpus_directory, *TOO_HIGH) == 1
+    assert run(workdir, corpus_directory, TOO_HIGH) == 1
     return workdir
 
 
@@ -177,7 +187,7 @@ def test_what_is_dumped_meets_the_same_batches_at_its_first_step(
 ):
     dumped = shutil.copytree(diverged / "nonfinite", tmp_path / "run")
     before = jformer.load(dumped, 1).params
-    assert run(dumped, corpus_directory, *TOO_HIGH) == 1
+    assert run(dumped, corpus_directory, TOO_HIGH) == 1
     errors = capsys.readouterr().err
     assert re.search(r"resum.*step 1\n", errors)
     last = errors.splitlines()[-1]
@@ -201,10 +211,10 @@ def test_a_row_goes_on_across_a_stop_and_may_begin_with_the_first_step(
     diverged, corpus_directory, tmp_path, capsys
 ):
     workdir, start = tmp_path / "run", f"{diverged / 'nonfinite'}@1"
-    flags = [f"--config.train.init_from={start}", "--config.train.max_skipped=3"]
-    assert run(workdir, corpus_directory, *flags, "--config.train.steps=2") == 0
+    init_from = f"--config.train.init_from={start}"
+    assert run(workdir, corpus_directory, init_from, "--config.train.steps=2") == 0
     assert not (workdir / "best").exists()  # a score that is no number is not the best
-    assert run(workdir, corpus_directory, *flags, "--config.train.steps=9") == 1
+    assert run(workdir, corpus_directory, init_from, "--config.train.steps=9") == 1
     errors = capsys.readouterr().err.splitlines()[-1]
     assert re.match(r"jformer: .*1\b.*3\b.*0:0, 0:1, 0:2\b", errors)
     initial = jformer.load(diverged / "nonfinite", 1).params
@@ -214,14 +224,14 @@ def test_a_row_goes_on_across_a_stop_and_may_begin_with_the_first_step(
 def test_a_run_with_few_skipped_steps_in_a_row_goes_on(corpus_directory, tmp_path, monkeypatch):
     loss_sums = step_module.loss_sums
 
-    def not_always_finite(logits_BTV, labels_BT, label_smoothing, smoothing_over, *means):
-        sums = loss_sums(logits_BTV, labels_BT, label_smoothing, smoothing_over, *means)
+    def not_always_finite(logits_BTV, labels_BT, label_smoothing, *others):
+        sums = loss_sums(logits_BTV, labels_BT, label_smoothing, *others)
         bad = (labels_BT.sum() % 3 == 0) & (label_smoothing > 0)  # not when it is evaluated
         return {**sums, "loss": jnp.where(bad, jnp.nan, sums["loss"])}
 
     monkeypatch.setattr(step_module, "loss_sums", not_always_finite)
     workdir = tmp_path / "run"
-    assert run(workdir, corpus_directory, "--config.train.max_skipped=3") == 0
+    assert run(workdir, corpus_directory) == 0
     skipped, train = metrics_of(workdir, "skipped"), metrics_of(workdir, "train")
     assert 3 <= len(skipped) < 12  # in all as many as may not be in a row
     for line in train:

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
+from jformer.components import BUILT_IN
 from jformer.config import EOS, ModelConfig
-from jformer.config.model import POSITIONS
 from jformer.data.batches import Batches
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
@@ -18,7 +18,7 @@ from jformer.training.step import run_model
 from tests.conftest import random_params
 
 V, PAIRS = 19, 23
-MODEL = ModelConfig(num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, max_positions=40)
+MODEL = ModelConfig(num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5)
 
 
 @functools.cache
@@ -46,7 +46,7 @@ def model(changes):
 
 
 def loss(params, model, batch):
-    sums = loss_sums(run_model(model, params, batch), batch["labels_BT"], 0.1, "all")
+    sums = loss_sums(run_model(model, params, batch), batch["labels_BT"], 0.1)
     return sums["loss"], sums
 
 
@@ -100,8 +100,8 @@ def test_loss_and_gradient_are_those_of_one_pair_at_a_time(kinds, changes):
 @pytest.mark.parametrize(
     "changes",
     [
-        *((("positions", positions),) for positions in POSITIONS),
-        (("positions", "rotary"), ("rotary_cross_attention", True)),
+        *((("positions", positions),) for positions in BUILT_IN["positions"]),
+        (("positions", "rotary(cross_attention=True)"),),
     ],
 )
 def test_packed_pairs_count_their_positions_from_their_own_beginning(changes):

@@ -28,27 +28,36 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def command(corpus_directory, workdir, *more):
+def flags_of(corpus_directory, workdir, *more):
     without = ("checkpoint_every", "data.test")  # nothing is scored: that is for other tests
     flags = [f for f in small_flags(corpus_directory, workdir) if not any(w in f for w in without)]
-    return [
-        sys.executable, "-m", "jformer.main", *flags, "--config.train.checkpoint_every=1000",
-        "--config.train.steps=60", *more,
-    ]  # fmt: skip
+    return [*flags, "--config.train.checkpoint_every=1000", "--config.train.steps=60", *more]
 
 
-def start_two(corpus_directory, workdir, *more, of_second=()):
+def command(corpus_directory, workdir, *more):
+    flags = flags_of(corpus_directory, workdir, *more)
+    return [sys.executable, "-m", "jformer.main", *flags]
+
+
+IMPATIENT = """
+import sys
+from jformer.main import main
+from jformer.training import processes
+processes.TIMEOUT = int(sys.argv.pop(1))
+sys.exit(main(sys.argv))
+"""
+
+
+def start_two(corpus_directory, workdir, *more, of_second=(), timeout=30):
     """Both begin at once, each with two devices of four."""
     port, processes = free_port(), []
     for process in (0, 1):
-        place = [
-            f"--config.parallel.coordinator=localhost:{port}", "--config.parallel.processes=2",
-            f"--config.parallel.process={process}", "--config.parallel.timeout=30",
-        ]  # fmt: skip
-        flags = [*command(corpus_directory, workdir, *more), *place]
+        place = f"--config.parallel.coordinator=localhost:{port}/{process}/2"
+        flags = [*flags_of(corpus_directory, workdir, *more), place]
         flags += of_second if process else ()
+        program = [sys.executable, "-c", IMPATIENT, str(timeout), *flags]
         processes.append(
-            subprocess.Popen(flags, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(program, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
         )
     return processes
 
@@ -93,7 +102,7 @@ def test_a_process_that_has_joined_and_not_begun_ends_at_once_at_a_signal():
 import os, signal
 from jformer.config import ParallelConfig
 from jformer.training.processes import join
-join(ParallelConfig(coordinator="localhost:{free_port()}", processes=1, process=0))
+join(ParallelConfig(coordinator="localhost:{free_port()}/0/1"))
 os.kill(os.getpid(), signal.SIGTERM)
 """
     ended = subprocess.run([sys.executable, "-c", joined], env=ENVIRONMENT, timeout=60)
@@ -115,7 +124,7 @@ def test_when_one_process_is_killed_the_other_ends_with_a_message(corpus_directo
 
 @pytest.mark.slow
 def test_a_process_whose_others_never_start_ends_with_a_message(corpus_directory, tmp_path):
-    first, second = start_two(corpus_directory, tmp_path / "run", "--config.parallel.timeout=5")
+    first, second = start_two(corpus_directory, tmp_path / "run", timeout=5)
     second.kill()
     codes, errors = ends([first, second])
     assert codes[0] != 0
@@ -135,44 +144,23 @@ def test_processes_of_different_configs_all_end_with_what_differs(corpus_directo
 
 
 @pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (["--config.parallel.coordinator=host:1"], ["config.parallel.processes"]),
-        (
-            ["--config.parallel.coordinator=host:65536"],
-            ["config.parallel.coordinator=host:65536", "HOST:PORT", "auto"],
-        ),
-        (
-            ["--config.parallel.processes=2"],
-            ["config.parallel.processes=2", "config.parallel.coordinator"],
-        ),
-        (
-            ["--config.parallel.coordinator=h:1", "--config.parallel.processes=2",
-             "--config.parallel.process=2"],
-            ["config.parallel.process=2", "config.parallel.processes=2"],
-        ),
-        (
-            ["--config.parallel.coordinator=h", "--config.parallel.processes=2",
-             "--config.parallel.process=1"],
-            ["config.parallel.coordinator=h:", "HOST:PORT"],
-        ),
-    ],
-)  # fmt: skip
-def test_an_incomplete_address_is_one_line(corpus_directory, tmp_path, capsys, flags, named):
-    assert main(["jformer", *small_flags(corpus_directory, tmp_path / "run"), *flags]) == 2
+    "address", ["host:1", "host:1/0", "host:65536/0/2", "host:0/0/2", "host:1/2/2", "host/1/2"]
+)
+def test_an_incomplete_address_is_one_line(corpus_directory, tmp_path, capsys, address):
+    flags = small_flags(corpus_directory, tmp_path / "run")
+    assert main(["jformer", *flags, f"--config.parallel.coordinator={address}"]) == 2
     message = capsys.readouterr().err.splitlines()[-1]
-    assert all(name in message for name in named)
+    for name in (f"config.parallel.coordinator={address}:", "HOST:PORT/INDEX/NUMBER", "auto"):
+        assert name in message
 
 
 def test_a_coordinator_port_that_is_taken_is_one_line(corpus_directory, tmp_path):
     with socket.create_server(("localhost", 0)) as other:
-        address = f"localhost:{other.getsockname()[1]}"
-        place = ["coordinator=" + address, "processes=2", "process=0", "timeout=30"]
-        flags = command(corpus_directory, tmp_path / "run")
-        flags += [f"--config.parallel.{each}" for each in place]
+        place = f"--config.parallel.coordinator=localhost:{other.getsockname()[1]}/0/2"
+        flags = command(corpus_directory, tmp_path / "run", place)
         result = subprocess.run(flags, capture_output=True, text=True, env=ENVIRONMENT)
     assert result.returncode == 2
-    assert f"config.parallel.coordinator={address}" in result.stderr.splitlines()[-1]
+    assert place.removeprefix("--") in result.stderr.splitlines()[-1]
     assert not (tmp_path / "run").exists()
 
 

@@ -168,7 +168,11 @@ def test_edited_code_is_named_beside_stored_scores_and_when_a_run_resumes(
 
 @pytest.mark.parametrize(
     ("section", "key", "value"),
-    [("model", "activation", "gelu"), ("model", "scaled_attention", False), (None, "seed", 7)],
+    [
+        ("model", "activation", "gelu"),
+        ("model", "attention", "dot_product(scaled=False)"),
+        (None, "seed", 7),
+    ],
 )
 def test_a_config_that_is_not_the_checkpoints_own_is_refused(
     trained_workdir, tmp_path, section, key, value
@@ -228,9 +232,8 @@ def test_a_run_that_begins_anew_does_not_serve_the_best_of_the_start_before(
         jformer.load(workdir, "best")
 
 
-@pytest.mark.parametrize("failed_save", ["stop", "go_on"])
 def test_a_last_checkpoint_that_cannot_be_written_is_no_result(
-    corpus, tmp_path, during_step, capfd, failed_save
+    corpus, tmp_path, during_step, capfd
 ):
     """The disk is full from step 11 on, as a limit to the size of files has it."""
     workdir, before = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -241,8 +244,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_no_result(
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
 
     during_step({11: full})
-    more = ["--config.model.d_model=128", f"--config.train.failed_save={failed_save}"]
-    flags = flags_of(corpus, workdir, *more)
+    flags = flags_of(corpus, workdir, "--config.model.d_model=128")
     with contextlib.ExitStack() as stack:
         stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, before)
         assert main(flags) == 1

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import jformer
-from jformer.config import Config, read_config, write_config
+from jformer.config import Config, TrainConfig, read_config, write_config
 from jformer.data.pipeline import open_data
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
@@ -253,6 +253,10 @@ def other_params(config: Config, vocabularies, **model):
     return jax.jit(transformer.init)(jax.random.key(1), tokens_11, tokens_11)["params"]
 
 
+def beginning_with(init_from):
+    return Config(train=TrainConfig(init_from=str(init_from)))
+
+
 def by_name(tree):
     paths = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in paths}
@@ -261,7 +265,7 @@ def by_name(tree):
 def test_what_has_another_shape_is_new_and_named(trained_workdir, capsys):
     run = jformer.load(trained_workdir)
     params = other_params(run.config, run.vocabularies, d_ff=20)
-    taken = by_name(initial_params(str(trained_workdir), params, run.vocabularies))
+    taken = by_name(initial_params(beginning_with(trained_workdir), params, run.vocabularies))
     own, theirs = by_name(params), by_name(run.params)
     new = {name for name in own if own[name].shape != theirs[name].shape}
     assert new
@@ -292,7 +296,7 @@ def test_under_another_vocabulary_the_rows_of_equal_tokens_are_taken(
     run = jformer.load(trained_workdir)
     other = other_vocabulary(run)
     own = other_params(run.config, Vocabularies(other, other))
-    taken = initial_params(str(trained_workdir), own, Vocabularies(other, other))
+    taken = initial_params(beginning_with(trained_workdir), own, Vocabularies(other, other))
     assert taken.keys() == own.keys() == run.params.keys()
     assert_same({**taken, "embedding": 0}, {**run.params, "embedding": 0})
 
@@ -326,7 +330,7 @@ def test_source_target_and_output_have_the_rows_of_their_own_vocabularies(
     }
     restored = dataclasses.replace(restore(trained_workdir), vocabularies=old, params=made[old])
     monkeypatch.setattr("jformer.training.restore.restore", lambda *_: restored)
-    taken = initial_params("another", made[new], new)
+    taken = initial_params(beginning_with("another"), made[new], new)
     for name in ("source_embedding", "embedding", "output"):
         side = "source" if name == "source_embedding" else "target"
         theirs, ours = (entries(getattr(each, side), tmp_path / "v.json") for each in (old, new))
@@ -344,7 +348,7 @@ def test_a_run_with_another_vocabulary_begins_with_the_same_logits_of_equal_toke
     other = other_vocabulary(run)
     model = Transformer(run.config.model, other.size, other.size)
     own = other_params(run.config, Vocabularies(other, other))
-    taken = initial_params(str(trained_workdir), own, Vocabularies(other, other))
+    taken = initial_params(beginning_with(trained_workdir), own, Vocabularies(other, other))
     ids = {name: i for i, name in entries(run.vocabulary, tmp_path / "v.json").items()}
     ours = entries(other, tmp_path / "v.json")
     here = [j for j, name in ours.items() if j != ids.get(name, j)][:7]
@@ -363,7 +367,7 @@ def test_a_run_of_which_nothing_fits_is_refused(trained_workdir):
     run = jformer.load(trained_workdir)
     own = other_params(run.config, run.vocabularies, d_model=14, d_ff=20)
     with pytest.raises(UserError, match=str(trained_workdir)):
-        initial_params(str(trained_workdir), own, run.vocabularies)
+        initial_params(beginning_with(trained_workdir), own, run.vocabularies)
 
 
 def test_a_run_and_checkpoint_is_looked_for_before_any_text_is_read(

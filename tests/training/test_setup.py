@@ -115,10 +115,7 @@ def test_a_batch_beyond_the_memory_is_one_line(corpus_directory, tmp_path, capsy
         (["--profile=0:2"], "--profile=0:2: "),
         (["--profile=a:b"], "--profile=a:b: "),
         (["--config.data.max_length=2"], "train.en"),
-        (
-            ["--config.model.positions=learned", "--config.model.max_positions=53"],
-            "config.model.max_positions=53",
-        ),
+        (["--config.model.positions=learned(max_positions=53)"], "config.model.positions="),
     ],
 )
 def test_a_run_that_fails_before_it_began_leaves_nothing_behind(
@@ -165,7 +162,8 @@ def test_other_steps_are_another_run_where_the_schedule_ends_with_them(decaying)
 
 def test_other_steps_are_the_same_run_where_decay_steps_are_set(decaying):
     config, workdir = decaying
-    config = changed(config, "optimizer", warmup_steps=2, decay_steps=12)
+    schedule = "cosine(decay_steps=12)"
+    config = changed(config, "optimizer", schedule=schedule, warmup_steps=2)
     write_config(config, workdir / "config.json")
     check_same_config(changed(config, "train", steps=99), workdir)
 

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh
 from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.model.dropout import dropout_key
 from jformer.model.transformer import Transformer
+from jformer.training import step as step_module
 from jformer.training.loss import loss_sums, r_drop_kl
 from jformer.training.optimizer import make_optimizer
 from jformer.training.step import create_state, evaluation_step, loss_chunks, make_train_step
@@ -138,7 +139,7 @@ def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
         {"params": state.params}, twice["source_BS"], twice["target_BT"],
         rngs={"dropout": dropout_key(jax.random.fold_in(KEY, 0))},
     )  # fmt: skip
-    plain = loss_sums(logits_BTV, twice["labels_BT"], 0.1, "all")
+    plain = loss_sums(logits_BTV, twice["labels_BT"], 0.1)
     apart = r_drop_kl(logits_BTV[::2], logits_BTV[1::2], batch()["labels_BT"]).sum()
     assert float(sums["tokens"]) == 96
     assert float(sums["nll"]) == pytest.approx(float(plain["nll"]) / 2, rel=1e-5)
@@ -147,17 +148,24 @@ def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
     assert float(apart) > 1
 
 
-@pytest.mark.parametrize("train", [{"loss_chunk": 30}, {"loss_chunk": 1, "accumulate": 2}])
-def test_a_loss_in_chunks_has_the_sums_and_the_gradient_of_all_rows_at_once(train):
-    """4 chunks of 4 rows with 6 positions each; 8 of a row in each of two parts."""
-    step, state = setup(dropout=0.0, **train)
-    end, sums = step(state, batch(), KEY)
+def step_in_chunks(monkeypatch, chunks, dropout, **train):
+    monkeypatch.setattr(step_module, "loss_chunks", lambda *_: chunks)
+    return jax.jit(make_train_step(model_with(dropout), ADAM, TrainConfig(**train)))
+
+
+@pytest.mark.parametrize(("chunks", "train"), [(4, {}), (8, {"accumulate": 2})])
+def test_a_loss_in_chunks_has_the_sums_and_the_gradient_of_all_rows_at_once(
+    chunks, train, monkeypatch
+):
+    """Of 16 rows with 6 positions each, or of 8 in each of two parts."""
+    state = initial_state()
+    end, sums = step_in_chunks(monkeypatch, chunks, 0.0, **train)(state, batch(), KEY)
 
     @functools.partial(jax.grad, has_aux=True)
     def gradient(params):
         texts = batch()["source_BS"], batch()["target_BT"]
         logits_BTV = model_with(0.0).apply({"params": params}, *texts)
-        whole = loss_sums(logits_BTV, batch()["labels_BT"], 0.1, "all")
+        whole = loss_sums(logits_BTV, batch()["labels_BT"], 0.1)
         return whole["loss"] / whole["tokens"], whole
 
     expected, whole = jax.jit(gradient)(state.params)
@@ -167,39 +175,32 @@ def test_a_loss_in_chunks_has_the_sums_and_the_gradient_of_all_rows_at_once(trai
     assert_trees_close(end.optimizer_state[0].mu, first_moment, rtol=1e-4, atol=1e-8)
 
 
-def test_r_drop_in_chunks_keeps_the_two_passes_of_a_row_together():
-    (whole, state), (chunked, _) = setup(r_drop_alpha=5.0), setup(r_drop_alpha=5.0, loss_chunk=12)
-    (a, at_once), (b, in_chunks) = (step(state, batch(), KEY) for step in (whole, chunked))
+def test_r_drop_in_chunks_keeps_the_two_passes_of_a_row_together(monkeypatch):
+    whole, state = setup(r_drop_alpha=5.0)
+    a, at_once = whole(state, batch(), KEY)
+    chunked = step_in_chunks(monkeypatch, 16, 0.2, r_drop_alpha=5.0)
+    b, in_chunks = chunked(state, batch(), KEY)
     assert float(in_chunks["loss"]) == pytest.approx(float(at_once["loss"]), rel=1e-5)
     assert_trees_close(a.optimizer_state[0].mu, b.optimizer_state[0].mu, atol=1e-7)
 
 
 def test_a_chunk_has_as_many_rows_as_fit_and_divide_the_batch():
-    def chunks(most, B, T):
-        return loss_chunks(TrainConfig(loss_chunk=most), B, T, d_model=128)
-
-    assert [chunks(most, 24, 10) for most in (0, 240, 239, 80, 79, 10, 9)] == [
-        1,
-        1,
-        2,
-        3,
-        4,
-        24,
-        24,
-    ]
+    lengths = {10: 1, 11: 2, 21: 2, 22: 3, 64: 6, 65: 8, 256: 24, 257: 24}
+    for length, chunks in lengths.items():
+        assert loss_chunks(24, length, d_model=128) == chunks, length
     with jax.sharding.use_abstract_mesh(AbstractMesh((2,), ("data",))):
-        assert chunks(10, 24, 10) == 1  # each would cost an exchange between the devices
+        assert loss_chunks(24, 257, d_model=128) == 1  # each would cost an exchange of gradients
 
 
 @pytest.mark.parametrize(
     ("backend", "d_model", "most"), [("cpu", 64, 256), ("cpu", 512, 1024), ("gpu", 512, 16384)]
 )
-def test_where_no_chunk_is_given_the_backend_and_the_width_choose_it(
+def test_the_backend_and_the_width_choose_the_positions_of_a_chunk(
     backend, d_model, most, monkeypatch
 ):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert loss_chunks(TrainConfig(), most, 1, d_model) == 1
-    assert loss_chunks(TrainConfig(), 2 * most, 1, d_model) == 2
+    assert loss_chunks(most, 1, d_model) == 1
+    assert loss_chunks(2 * most, 1, d_model) == 2
 
 
 def test_without_dropout_two_passes_are_one():
@@ -247,7 +248,7 @@ def test_each_accumulated_part_draws_masks_of_its_own():
             {"params": state.params}, batch()["source_BS"], batch()["target_BT"], train=True,
             rngs={"dropout": dropout_key(key)},
         )  # fmt: skip
-        return loss_sums(logits_BTV, batch()["labels_BT"], 0.1, "all")["nll"]
+        return loss_sums(logits_BTV, batch()["labels_BT"], 0.1)["nll"]
 
     first, second = float(nll(0)), float(nll(1))
     assert first != pytest.approx(second, rel=1e-4)

@@ -47,7 +47,7 @@ def metrics_of(workdir, split="validation"):
 
 LEARNING = [
     "--config.train.steps=50", "--config.optimizer.warmup_steps=20",
-    "--config.train.bleu_every=10", f"--config.train.bleu_pairs={PAIRS}",
+    "--config.train.metrics_every=10", f"--config.train.metrics_pairs={PAIRS}",
 ]  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def test_a_score_that_is_no_number_is_never_the_best():
 def impatient(directory):
     """Calls of a run that cannot learn: with patience 3, once more, then with patience 4."""
     calls = []
-    still = ["--config.optimizer.learning_rate_factor=1e-30", "--config.train.steps=20"]
+    still = ["--config.optimizer.schedule=equation_3(factor=1e-30)", "--config.train.steps=20"]
     for patience in (3, 3, 4):
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors):

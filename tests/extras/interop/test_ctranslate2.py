@@ -119,7 +119,7 @@ def test_entries_that_are_named_like_a_special_token_keep_their_names():
     ("model", "key"),
     [
         ({"positions": "rotary"}, "positions=rotary"),
-        ({"scaled_attention": False}, "scaled_attention=False"),
+        ({"scaled_attention": False}, "attention="dot_product(scaled=False)""),
         ({"d_k": 6}, "d_k=6"),
         ({"out_projection": False}, "out_projection=False"),
         ({"zero_padding": True}, "zero_padding=True"),

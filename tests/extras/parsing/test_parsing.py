@@ -52,7 +52,7 @@ def flags(treebank):
         "--config.optimizer.warmup_steps=10", "--config.optimizer.learning_rate=0.02",
         "--config.decode.beam_size=2",
         "--config.decode.max_extra_length=40", "--config.decode.batch_size=8",
-        "--config.train.bleu_every=20", "--config.train.best_by=f1",
+        "--config.train.metrics_every=20", "--config.train.best_by=f1",
     ]  # fmt: skip
 
 
@@ -185,7 +185,7 @@ def test_a_consensus_of_an_ensemble_is_that_of_samples_of_each_run(parser, monke
 
 
 def linear(tree):
-    return linearise(*trees_in([tree.encode()], "output"), tags="number")
+    return linearise(*trees_in([tree.encode()], "output"), name="parsing(tags='number')")
 
 
 def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, treebank, capfd):

@@ -75,7 +75,7 @@ def test_what_is_better_is_told_by_the_mean_over_seeds(tmp_path, search):
 
 
 def test_text_in_lower_case_is_compared_without_case(search):
-    search([0.1, 0.2], "--rounds=2", "--config.data.normalization=lower")
+    search([0.1, 0.2], "--rounds=2", "--config.data.tokenizer=byte_bpe(normalization='lower')")
     assert points_of(search.folder) == {"0.2": 8}
 
 
