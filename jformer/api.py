@@ -9,7 +9,7 @@ from typing import Any
 
 from flax.traverse_util import unflatten_dict
 
-from jformer.command_line import config_from
+from jformer.cli import config_from
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.pipeline import given_data

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jformer.command_line import parse
+from jformer.cli import config_of_flags
 from jformer.config import Config
 from jformer.data.pipeline import open_corpora
 from jformer.errors import UserError
@@ -147,7 +147,7 @@ def load_sweep(path: str) -> ModuleType:
 
 def make_point(config: str, folder: Path, flags: list[str], overrides: dict[str, Any]) -> Point:
     all_flags = (f"--config={config}", *flags, *as_flags(overrides))
-    _, checked = parse([*all_flags], {})
+    checked = config_of_flags([*all_flags])
     name = name_of(overrides)
     if len(name) > LONGEST_NAME:
         raise UserError(f"{name}: is too long for the name of a folder")
