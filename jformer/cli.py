@@ -99,11 +99,11 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(arguments)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(message)
+        raise UserError(message.removeprefix("argument "))
 
     def _unknown(self, name: str) -> str:
         """Return why there is no such flag, and what to write instead."""
-        known = [flag.removeprefix("--") for flag in self._option_string_actions]
+        known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
         if not name.startswith("config.") or "overrides" not in self._defaults:
             # Perhaps the name of a config key without its section.
             same = [flag for flag in known if flag.endswith(f".{name}")]
@@ -240,7 +240,7 @@ def with_overrides(
         values(arguments)
     except (flags.Error, AttributeError, LookupError, TypeError) as error:
         reason = str(error).strip().splitlines()[-1]  # after a traceback
-        raise UserError(reason) from error
+        raise UserError(reason.removeprefix("flag ")) from error
     return config
 
 
