@@ -11,7 +11,9 @@ from jformer import cli
 
 
 def add_flags(parser: cli.Parser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell of the script")
+    parser.add_argument(
+        "shell", metavar="SHELL", choices=("bash", "zsh", "tcsh"), help="bash, zsh or tcsh"
+    )
 
 
 def main(args: Any) -> int:
@@ -21,5 +23,9 @@ def main(args: Any) -> int:
     commands = root.add_subparsers()
     for name in args.commands:
         cli.parser_of(name, args.commands, commands.add_parser(name))
+    for parser in (root, *commands.choices.values()):
+        for action in parser._actions:
+            if action.type is cli.path:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(root, args.shell))
     return 0
