@@ -39,7 +39,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     `name` is what follows `--config=` on the command line: `tiny`, `small`, `base`, `big` or the
     path of a config file, and behind a colon the data set, where it is not the config's own:
     `given` stands for the pairs of a call of `train`. A config cannot be changed: call this again.
-    `print(config)` shows all keys, and `python -m jformer.main --help` says what each is. Raises
+    `print(config)` shows all keys, and `python -m jformer.main train --help` explains each. Raises
     `UserError` for what is unknown or impossible, and `TypeError` for a name of another type.
     """
     check_type("name", name, str | os.PathLike, "a string or a path")

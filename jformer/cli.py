@@ -169,6 +169,8 @@ def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
         if name.startswith(beginnings):
             text = f"{'* ' * field.metadata['resumable']}{field.metadata['doc']}"
             options: Any = {"action": Override, "dest": name, "default": argparse.SUPPRESS}
+            if isinstance(default, bool):
+                options |= {"nargs": "?", "const": "true"}
             metavar = str(default) or "''"
             group.add_argument(f"--config.{name}", metavar=metavar, help=text, **options)
 

@@ -22,7 +22,7 @@ def main(args: Any) -> int:
     root = cli.parser_of("train", args.commands, cli.Parser(prog="jformer"))
     commands = root.add_subparsers()
     for name in args.commands:
-        cli.parser_of(name, args.commands, commands.add_parser(name))
+        cli.parser_of(name, args.commands, commands.add_parser(name, help=name))
     for parser in (root, *commands.choices.values()):
         for action in parser._actions:
             if action.type is cli.path:
