@@ -167,7 +167,8 @@ def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
     group = parser.add_argument_group("config keys", about)
     for name, field, default in walk(Config()):
         if name.startswith(beginnings):
-            text = f"{'* ' * field.metadata['resumable']}{field.metadata['doc']}"
+            mark = "* " if field.metadata["resumable"] else ""
+            text = mark + field.metadata["doc"].replace("%", "%%")
             options: Any = {"action": Override, "dest": name, "default": argparse.SUPPRESS}
             if isinstance(default, bool):
                 options |= {"nargs": "?", "const": "true"}
