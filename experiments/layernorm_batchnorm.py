@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jformer
-from jformer.command_line import exit_status
+from jformer.cli import exit_status
 from jformer.config import PAD, Config
 from jformer.console import aligned
 from jformer.data.batches import Batch, Batches

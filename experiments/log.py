@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jformer.command_line import own_flags, program_status
+from jformer.cli import Parser, exit_status
 from jformer.console import aligned, markdown
 from jformer.errors import UserError
 from jformer.evaluation.scores import METRICS
@@ -126,23 +126,27 @@ def with_flags(command: list[str], flags: list[str]) -> list[str]:
 
 
 def run(arguments: list[str]) -> int:
-    number, *rest = arguments
+    parser = Parser(prog="python -m experiments.log", description=__doc__)
+    parser.add_argument("id", metavar="ID", help="number of a row, or render")
+    parser.add_path("--workdir", "DIR", "default: runs/log-ID")
+    args, flags = parser.parse_known_args(arguments)
+    number = args.id
     if number == "render":
         return render_log()
     rows = {i: row for i, row in read_rows(ROWS).items() if is_whole(row)}
     if number not in rows:
         known = ", ".join(rows)
         raise UserError(f"{number}: is no row of {ROWS.name} with a whole command; {known}")
-    flag, flags = own_flags(rest, {"workdir": f"runs/log-{number}"})
+    workdir = args.workdir or f"runs/log-{number}"
     row = rows[number]
     command = with_flags(shlex.split(row["command"]), flags)
     ended = subprocess.run(
-        [sys.executable, "-m", "jformer.main", *command, f"--workdir={flag.workdir}"],
+        [sys.executable, "-m", "jformer.main", *command, f"--workdir={workdir}"],
         stdout=subprocess.DEVNULL,
     )
     if ended.returncode:
         return ended.returncode  # the process has printed why
-    again = as_row(read_run(Path(flag.workdir)), command)
+    again = as_row(read_run(Path(workdir)), command)
     then, now = row["scores"], again["scores"]
     lines = [["", "then", "now", "difference"]]
     for name in dict.fromkeys((*then, *now)):
@@ -160,4 +164,5 @@ def is_whole(row: Row) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(program_status("experiments.log", __doc__, run))
+    arguments = sys.argv[1:]
+    sys.exit(exit_status("experiments.log", lambda: run(arguments), "--debug" in arguments))

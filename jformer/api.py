@@ -9,7 +9,7 @@ from typing import Any
 
 from flax.traverse_util import unflatten_dict
 
-from jformer.command_line import config_from
+from jformer.cli import config_from
 from jformer.config import Config, check_components, component_files
 from jformer.console import say
 from jformer.data.pipeline import given_data
@@ -39,7 +39,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     `name` is what follows `--config=` on the command line: `tiny`, `small`, `base`, `big` or the
     path of a config file, and behind a colon the data set, where it is not the config's own:
     `given` stands for the pairs of a call of `train`. A config cannot be changed: call this again.
-    `print(config)` shows all keys, and `python -m jformer.main --help` says what each is. Raises
+    `print(config)` shows all keys, and `python -m jformer.main train --help` explains each. Raises
     `UserError` for what is unknown or impossible, and `TypeError` for a name of another type.
     """
     check_type("name", name, str | os.PathLike, "a string or a path")

@@ -1,4 +1,4 @@
-"""The exceptions that end a command early with one line; `command_line.exit_status` prints them."""
+"""The exceptions that end a command early with one line; `cli.exit_status` prints them."""
 
 import contextlib
 import importlib

@@ -2,68 +2,108 @@
 
     python -m jformer.main [COMMAND] [FLAGS]        the same as: jformer [COMMAND] [FLAGS]
 
-COMMAND is train if none is named. `COMMAND --help` shows one command, --version the version, and
---debug the traceback of a mistake and the errors in XLA's log.
+COMMAND is train by default. `COMMAND --help` shows the flags and config keys of a command.
 
-CONFIG is the path of a config file, or the name of one of ours, as tiny; CONFIG:DATASET chooses
-the corpus: phrases, multi30k, iwslt14, iwslt17, wmt14, wmt16, tatoeba, hub or files.
+Results go to standard output, everything else to standard error, both in UTF-8. Exit status:
 
-MODEL is --checkpoint=C, which is average, last, served (the default: of these two, the one that
-validated better at the end of training), best, a step, or steps to average as 1000,2000;
---ensemble=RUN[@C],RUN[@C] with runs whose probabilities are averaged with it; and
---plugins=FILE,FILE, Python files that define parts of the author's own, which are then run.
-
-PAIRS is PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet;
-for a parser FILE.mrg or a pattern such as dev/*.mrg.
-
-Results go to standard output, everything else to standard error, both as UTF-8. Exit status: 0
-done, 2 the user's mistake in one line, 1 a failure of ours or of the run. A run in training that is
-stopped saves all it has and ends with 129 (SIGHUP), 130 (Ctrl-C) or 143 (SIGTERM). 141: who reads
-the output has gone, as head does; nothing more is saved, and training goes on from its last
-checkpoint.
+    0               done
+    1               an internal or runtime error
+    2               a user error, reported in one line; --debug adds the traceback
+    129, 130, 143   stopped by SIGHUP, Ctrl-C or SIGTERM; a training has saved its state
+    141             the reader of the output is gone, for example head; a training saves nothing
+                    more, and resumes from its last checkpoint
 """
 
+import importlib
+import os
 import sys
 
-from jformer.command_line import command_of, exit_status, quiet_xla, use_huge_pages
-from jformer.commands import evaluate, score, train, translate
-from jformer.extras.commands import (
-    attention,
-    completion,
-    data,
-    doctor,
-    export,
-    import_,
-    report,
-    summary,
-    sweep,
-)
+from jformer.errors import UserError
+from jformer.version import __version__
 
+# The modules of the commands, imported when used. Each has `add_flags(parser)` and `main(args)`.
 COMMANDS = {
-    "train": train,
-    "translate": translate,
-    "score": score,
-    "evaluate": evaluate,
-    "attention": attention,
-    "export": export,
-    "data": data,
-    "summary": summary,
-    "report": report,
-    "sweep": sweep,
-    "import": import_,
-    "doctor": doctor,
-    "completion": completion,
+    "train": "jformer.commands.train",
+    "translate": "jformer.commands.translate",
+    "score": "jformer.commands.score",
+    "evaluate": "jformer.commands.evaluate",
+    "attention": "jformer.extras.commands.attention",
+    "export": "jformer.extras.commands.export",
+    "data": "jformer.extras.commands.data",
+    "summary": "jformer.extras.commands.summary",
+    "report": "jformer.extras.commands.report",
+    "sweep": "jformer.extras.commands.sweep",
+    "import": "jformer.extras.commands.import_",
+    "doctor": "jformer.extras.commands.doctor",
+    "completion": "jformer.extras.commands.completion",
 }
+HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # a setting of glibc's malloc
+AT_ONCE = {"--help", "-h", "--version"}  # flags that only print
 
 
 def main(argv: list[str]) -> int:
     """Run one command line, program name first, and return its exit status."""
-    arguments = argv[1:]
+    from jformer.cli import exit_status  # slow to import: only after the restart of `run_main`
 
-    def run() -> int:
-        return command_of(arguments, __doc__, COMMANDS)(arguments)
+    return exit_status("jformer", lambda: run(argv[1:]), "--debug" in argv)
 
-    return exit_status("jformer", run, "--debug" in argv)
+
+def run(arguments: list[str]) -> int:
+    from jformer import cli
+
+    if arguments == ["--version"]:
+        print(f"jformer {__version__}")
+        return 0
+    if arguments[:1] in (["--help"], ["-h"]):
+        print_help()
+        return 0
+    name, flags = name_and_flags(arguments)
+    if name not in COMMANDS:
+        raise UserError(f"{name}: unknown command{cli.nearest(name, COMMANDS)}")
+    command = importlib.import_module(COMMANDS[name])
+    parser = cli.parser_of(name, COMMANDS)
+    if AT_ONCE & {*flags}:
+        parser.print_help()
+        return 0
+    return command.main(parser.parse(flags))
+
+
+def print_help() -> None:
+    print(f"{__doc__}\nCommands:\n")
+    for name, path in COMMANDS.items():
+        summary = (importlib.import_module(path).__doc__ or "").partition("\n")[0]
+        print(f"    {name:<12}{summary}")
+
+
+def name_and_flags(arguments: list[str]) -> tuple[str, list[str]]:
+    """Return the command, which is train if none is named, and the remaining arguments."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], arguments[1:]
+    return "train", arguments
+
+
+def use_huge_pages() -> None:
+    """Restart a training with malloc on huge pages.
+
+    XLA's CPU backend allocates fresh memory for the temporaries of each step. With small pages a
+    third of the step is spent in page faults. glibc reads this setting only at process start.
+    """
+    variable, value = HUGE_PAGES
+    trains = name_and_flags(sys.argv[1:])[0] == "train" and not AT_ONCE & {*sys.argv}
+    if sys.platform == "linux" and trains and variable not in os.environ:
+        os.environ[variable] = value
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def quiet_xla() -> None:
+    """Hide the errors in XLA's log, unless the user has chosen a level or is looking for a fault.
+
+    The log interrupts the progress with "Very slow compile?" whenever a compilation takes two
+    minutes, which no XLA flag turns off. Real errors reach Python as exceptions. XLA reads this
+    setting when it is loaded.
+    """
+    if not {"--debug", "doctor"} & {*sys.argv}:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def run_main() -> None:

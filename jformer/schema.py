@@ -228,26 +228,3 @@ def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any
             value = local_paths(f"config.{path}{name}", value)
         changes[name] = value
     return dataclasses.replace(default, **changes)
-
-
-def check_flags(config: Any, arguments: list[str]) -> None:
-    """Raise `UserError` for an unknown `--config.KEY=VALUE`; ml_collections omits the value."""
-    keys = flatten(config)
-    for argument in arguments:
-        match = re.fullmatch(r"--?config\.([^=]*)(=.*)?", argument, re.DOTALL)
-        if not match or match[1] in keys:
-            continue
-        if inside := [key for key in keys if key.startswith(f"{match[1]}.")]:
-            raise UserError(
-                f"{argument}: is a section of the config; set a key of it as {inside[0]}"
-            )
-        raise UserError(f"{argument}: is no key of the config{nearest(match[1], keys)}")
-
-
-def help_text(config: Any) -> str:
-    """Return one line per key, for `--help`, with a `*` if a resumed run may change it."""
-    return "\n".join(
-        f"{'*' if field.metadata['resumable'] else ' '} --config.{f'{path}={value}':<36} "
-        f"{field.metadata['doc']}"
-        for path, field, value in walk(config)
-    )

@@ -105,7 +105,7 @@ def test_a_tsv_file_and_several_references_are_scored(evaluate, pairs, tmp_path)
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--references={}/second"], "--references={}/second: is for --data=PREFIX"),
+        (["--references={}/second"], "--references={}/second: requires --data=PAIRS"),
         (
             ["--data={}/pairs", "--references={}/pairs.de,{}/second"],
             "{}/second has 3 lines, and {}/pairs has 20: each line must be a reference",

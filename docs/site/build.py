@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from docs.site.reference import MARKERS
-from jformer.command_line import exit_status
+from jformer.cli import exit_status
 from jformer.errors import RunError, UserError, import_extra
 
 ROOT = Path(__file__).parents[2]

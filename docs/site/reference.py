@@ -8,6 +8,7 @@ from typing import Any
 
 import jformer
 from jformer import main
+from jformer.cli import parser_of
 from jformer.config import Config
 from jformer.decoding.attention import Attention
 from jformer.run import Run, Scored, Translation
@@ -21,10 +22,11 @@ ERRORS = (jformer.UserError, jformer.RunError, jformer.Stopped)
 
 
 def commands() -> str:
-    """Return the docstrings of the program and its sub-commands, which --help prints."""
+    """Return the docstring of the program and the help of its commands, without config keys."""
     parts = [code(main.__doc__, "text")]
-    for name, command in main.COMMANDS.items():
-        parts += [f"## {name}", code(command.__doc__, "text")]
+    for name in main.COMMANDS:
+        text = parser_of(name, main.COMMANDS).format_help().partition("\nconfig keys:")[0]
+        parts += [f"## {name}", code(text, "text")]
     return "\n\n".join(parts)
 
 

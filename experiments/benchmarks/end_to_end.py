@@ -28,7 +28,7 @@ from typing import Any
 
 from experiments.benchmarks import turns
 from experiments.benchmarks.data import read_pairs
-from jformer.command_line import parse
+from jformer.cli import config_of_flags
 from jformer.config import PAD, Config, write_config
 
 OURS, AGAIN, MARIAN = "jformer", "jformer again", "marian"
@@ -168,7 +168,7 @@ def source_of(folder: Path, options: argparse.Namespace) -> str:
 
 
 def config_of(folder: Path, options: argparse.Namespace) -> Config:
-    return parse(our_flags(folder, options), {})[1]
+    return config_of_flags(our_flags(folder, options))
 
 
 def our_job(name: str, folder: Path, place: Path, options: argparse.Namespace) -> dict[str, Any]:

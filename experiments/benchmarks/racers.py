@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments.benchmarks import turns
 from experiments.benchmarks.end_to_end import config_flags, our_environment, source_of
-from jformer.command_line import parse
+from jformer.cli import config_of_flags
 from jformer.config import Config, TrainConfig, write_config
 from jformer.training.retention import averaged
 
@@ -44,7 +44,7 @@ def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
 def config_of(folder: Path, options: argparse.Namespace, keys: str = "") -> Config:
     """Return the config with other keys as given, KEY=VALUE with commas between."""
     more = [f"--config.{each}" for each in filter(None, keys.split(","))]
-    return parse([*flags_of(folder, options), *more], {})[1]
+    return config_of_flags([*flags_of(folder, options), *more])
 
 
 def ours(folder: Path, options: argparse.Namespace) -> Contender:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from jformer.command_line import HUGE_PAGES
+from jformer.main import HUGE_PAGES
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}  # and what JAX, PyTorch and CTranslate2 call them
 PAUSE = 0.5  # seconds between two turns: the threads of OpenMP go on spinning for 0.2

@@ -1,5 +1,5 @@
-"""The sub-commands: a module each, which reads its flags, calls the library and prints results.
+"""The commands: a module each, which declares flags, calls the library and prints results.
 
-The docstring of a module is what `jformer COMMAND --help` prints. Modules that import JAX are
-imported where they are used, so that --help and a mistyped flag answer at once.
+`jformer COMMAND --help` prints the docstring of a module with its flags. Modules that import JAX
+are imported when used, so that --help and a mistyped flag answer at once.
 """

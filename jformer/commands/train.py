@@ -1,25 +1,32 @@
 """Train a model, then score it.
 
-    train --config=CONFIG[:DATASET] [--workdir=DIR] [--profile=STEP:COUNT] [--format=text|json]
-
-The same command again resumes the run, or prints the scores of a complete one. A terminal gets a
-table of the scores, anything else gets JSON; --format chooses. --profile writes JAX's trace of some
-steps.
+The same command again resumes the run, or prints the scores of a complete one. Scores are printed
+as a table on a terminal, and as JSON elsewhere.
 """
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
-from jformer.command_line import parse
-from jformer.commands.scores import check_format, print_scores
+from jformer import cli
+from jformer.commands.evaluate import print_scores
 from jformer.config import component_files
 from jformer.console import aligned, say
 from jformer.rundir import default_workdir
 
 
-def main(arguments: list[str]) -> int:
-    flag, config = parse(arguments, {"workdir": "", "profile": "", "format": ""})
-    check_format(flag.format)
+def add_flags(parser: cli.Parser) -> None:
+    parser.add_path(
+        "--workdir", "DIR", "the run directory (default: runs/CONFIG-DATASET-LANGUAGES)"
+    )
+    add, text = parser.add_argument, "write JAX's profile of COUNT steps, the first is STEP"
+    add("--profile", default="", metavar="STEP:COUNT", help=text)
+    add("--format", choices=("text", "json"), help="format of the scores")
+    cli.add_config_flags(parser)
+
+
+def main(args: Any) -> int:
+    config = cli.config_of(args)
 
     from jformer.evaluation.table import score_rows
     from jformer.results import as_test_set, known_scores, read_results, score_all
@@ -29,11 +36,11 @@ def main(arguments: list[str]) -> int:
     from jformer.training.setup import check_same_config, describe_complete
     from jformer.training.train import train
 
-    workdir = Path(flag.workdir or default_workdir(config))
+    workdir = Path(args.workdir or default_workdir(config))
     check_same_config(config, workdir)
     read_results(workdir)  # raises for damaged ones before any work
     join(config.parallel)
-    splits = train(config, workdir, flag.profile)
+    splits = train(config, workdir, args.profile)
     if not is_first():
         return 0
     run = load(workdir, plugins=component_files(config))
@@ -48,5 +55,5 @@ def main(arguments: list[str]) -> int:
         scores = known
     else:
         scores = score_all(run, tests)
-    print_scores(flag.format, scores, workdir, aligned(score_rows(scores)))
+    print_scores(args.format, scores, workdir, aligned(score_rows(scores)))
     return 0

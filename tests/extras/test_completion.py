@@ -15,13 +15,11 @@ from jformer.main import COMMANDS, main
 SHELLS = {
     "bash": ["bash", "--norc", "--noprofile", "-i"],
     "zsh": ["zsh", "-f", "-i"],
-    "fish": ["fish", "--no-config", "-i"],
 }
 # In place of the program: prints its arguments, each between brackets.
 PROGRAM = {
     "bash": "jformer() { printf '<%s>' \"$@\"; }",
     "zsh": "jformer() { printf '<%s>' \"$@\"; }",
-    "fish": "function jformer; printf '<%s>' $argv; end",
 }
 
 
@@ -65,42 +63,31 @@ def typed(request, tmp_path, monkeypatch, capsys):
 
 
 CASES = [
-    ("transl\t--pref\t", ["translate", "--prefix="]),
-    ("translate --wo\tdat\t", ["translate", "--workdir=data"]),
-    ("translate --form\tj\t", ["translate", "--format=jsonl"]),
-    ("score --inp\t --data=data/i\t", ["score", "--inp", "--data=data/input.en"]),
-    ("evaluate --checkp\tb\t", ["evaluate", "--checkpoint=best"]),
-    ("--config=tat\t", ["--config=tatoeba"]),
-    ("--config=data/i\t", ["--config=data/input.en"]),
-    ("train --config.model.pos\trot\t", ["train", "--config.model.positions=rotary"]),
+    ("transl\t--pref\t", ["translate", "--prefix"]),
+    ("translate --wo\tdat\t", ["translate", "--workdir", "data"]),
+    ("translate --form\tj\t", ["translate", "--format", "jsonl"]),
+    ("score --inp\t --data data/i\t", ["score", "--inp", "--data", "data/input.en"]),
+    ("--work\tdat\t", ["--workdir", "data"]),
+    ("train --config.model.pos\trotary", ["train", "--config.model.positions", "rotary"]),
     ("evaluate --config.model.pos\t", ["evaluate", "--config.model.pos"]),
-    ("sweep data/in\t --dr\t", ["sweep", "data/input.en", "--dry_run"]),
 ]
 
 
 @pytest.mark.process
-def test_words_flags_keys_values_and_files_are_completed(typed):
+def test_commands_flags_keys_values_and_files_are_completed(typed):
     for keys, arguments in CASES:
         assert [word.rstrip("/") for word in typed(f"jformer {keys}")] == arguments
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("typed", ["bash"], indirect=True)  # the others do not break words at =
-def test_what_adam_and_adamw_begin_with_is_completed_behind_the_equals_sign(typed):
-    assert typed("jformer --config.optimizer.name=a\tw") == ["--config.optimizer.name=adamw"]
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_the_script_has_every_command_with_the_flags_of_its_help(shell, capsys):
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_the_script_has_every_command_with_its_flags(shell, capsys):
     assert main(["jformer", "completion", shell]) == 0
-    words = re.split(r"[\s\"']+", capsys.readouterr().out)
-    for name, command in COMMANDS.items():
-        assert name in words
-        for flag in re.findall(r"--[a-z_]+=?", command.__doc__.split("\n\n")[1]):
-            assert flag in words
+    script = capsys.readouterr().out
+    for word in (*COMMANDS, "dry_run", "config.model.d_model"):
+        assert word in script
 
 
-@pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]])
+@pytest.mark.parametrize("words", [[], ["fish"], ["bash", "zsh"]])
 def test_another_shell_is_a_mistake(words, capsys):
     assert main(["jformer", "completion", *words]) == 2
-    assert "completion takes one word: bash, zsh, fish" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("\n") == 1

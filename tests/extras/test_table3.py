@@ -7,7 +7,7 @@ import pytest
 
 from configs import base
 from configs.table3 import ROWS, get_config
-from jformer.command_line import parse
+from jformer.cli import config_of_flags
 from jformer.config import freeze
 from jformer.errors import UserError
 from jformer.extras.cost import parameters
@@ -101,7 +101,7 @@ def test_the_base_model_of_tensor2tensor_is_a_line_of_flags():
     """Pre-norm, sinusoids in halves, two dropouts more, other optimizer settings."""
     text = Path("docs/paper_map.md").read_text()
     line = re.search(r"`(--config=configs/base\.py --config\.model\.norm_position.*?)`", text, re.S)
-    _, config = parse(line[1].split(), {})
+    config = config_of_flags(line[1].split())
     flat = flatten(config)
     differing = {
         key: flat[key]

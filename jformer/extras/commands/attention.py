@@ -1,33 +1,38 @@
 """Show the attention of a run for one pair of sentences, on a page for the browser.
 
-    attention --workdir=DIR --source=TEXT [--target=TEXT] --output=attention.html [MODEL]
-
-Without --target it is the attention of the run's own translation, which is printed. Of an ensemble
-the first run's attention is shown.
+Without --target, shows and prints the translation of the run. Of an ensemble, shows the first run.
 """
 
-from jformer.command_line import REQUIRED, parse
-from jformer.commands.model_flags import OF_MODEL, open_run
+from typing import Any
+
+from jformer import cli
 from jformer.errors import UserError
 from jformer.files import check_writable, write_file
 
 
-def main(arguments: list[str]) -> int:
-    known = {"workdir": REQUIRED, "source": REQUIRED, "target": "", "output": REQUIRED, **OF_MODEL}
-    flag, config = parse(arguments, known, of_run=True)
-    check_writable("output", flag.output)
-    check_utf8("source", flag.source)
-    check_utf8("target", flag.target)
+def add_flags(parser: cli.Parser) -> None:
+    add, text = parser.add_argument, "the target sentence (default: the run's translation)"
+    add("--source", required=True, metavar="TEXT", help="the source sentence")
+    add("--target", default="", metavar="TEXT", help=text)
+    parser.add_path("--output", "FILE", "page to write, such as attention.html", required=True)
+    cli.add_run_flags(parser)
+
+
+def main(args: Any) -> int:
+    config = cli.config_of(args)
+    check_writable("output", args.output)
+    check_utf8("source", args.source)
+    check_utf8("target", args.target)
 
     from jformer.extras.views.attention_page import page
 
-    run = open_run(flag, config)
-    target = flag.target or run.translate([flag.source])[0]
-    attention = run.attention(flag.source, target)
-    about = {"run": f"{run.workdir}, step {run.step:,}", "source": flag.source}
-    about["target" if flag.target else "translation"] = target
-    write_file("output", flag.output, page(attention, about).encode())
-    if not flag.target:
+    run = cli.open_run(args, config)
+    target = args.target or run.translate([args.source])[0]
+    attention = run.attention(args.source, target)
+    about = {"run": f"{run.workdir}, step {run.step:,}", "source": args.source}
+    about["target" if args.target else "translation"] = target
+    write_file("output", args.output, page(attention, about).encode())
+    if not args.target:
         print(target)
     return 0
 

@@ -1,23 +1,26 @@
 """Look at a corpus before training on it.
 
-    data --config=CONFIG[:DATASET] [--format=text|json]
-
-Shows pairs, what is skipped and why, duplicates and other suspicious pairs, test sentences that are
-in the training text, lengths, vocabulary, padding, odd characters, examples.
+Shows pairs, skipped lines with reasons, duplicates and other suspicious pairs, test sentences that
+are also in the training text, lengths, vocabulary, padding, odd characters and examples.
 """
 
 import json
+from typing import Any
 
-from jformer.command_line import one_of, parse
+from jformer import cli
 
 
-def main(arguments: list[str]) -> int:
-    flag, config = parse(arguments, {"format": "text"})
-    one_of("format", flag.format, "text", "json")
+def add_flags(parser: cli.Parser) -> None:
+    parser.add_argument("--format", default="text", choices=("text", "json"), help="default: text")
+    cli.add_config_flags(parser)
+
+
+def main(args: Any) -> int:
+    config = cli.config_of(args)
 
     from jformer.data.pipeline import open_data
     from jformer.extras.stats import corpus_statistics, page
 
     facts = corpus_statistics(config, *open_data(config))
-    print(json.dumps(facts) if flag.format == "json" else page(facts))
+    print(json.dumps(facts) if args.format == "json" else page(facts))
     return 0

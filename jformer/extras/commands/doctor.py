@@ -1,17 +1,15 @@
-"""Show versions, devices and optional packages, and how to get what is missing.
+"""Show versions, devices and optional packages, and how to get what is missing."""
 
-    doctor
+from typing import Any
 
-It takes no flags.
-"""
-
-from jformer.errors import UserError
+from jformer import cli
 
 
-def main(arguments: list[str]) -> int:
-    if arguments:
-        raise UserError(f"{arguments[0]!r}: doctor takes no flags")
+def add_flags(parser: cli.Parser) -> None:
+    """Declare nothing: the command has no flags of its own."""
 
+
+def main(args: Any) -> int:
     from jformer.extras.doctor import findings
 
     print("\n".join(findings()))

@@ -1,32 +1,28 @@
-"""Write a run in the format of another program, with its vocabulary.
-
-    export --workdir=DIR --output=FOLDER
-           --format=ctranslate2|ctranslate2:int8|transformers|safetensors|stablehlo
-           [--checkpoint=served] [--plugins=FILE,FILE]
-
-FOLDER must be new or empty. It gets its name when all of it is written.
-"""
+"""Write a run in the format of another program, with its vocabulary."""
 
 from typing import Any
 
-from jformer.command_line import REQUIRED, one_of, parse
+from jformer import cli
 from jformer.files import new_folder
 
 FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "stablehlo")
-OF_ONE_RUN = {"checkpoint": "served", "plugins": ""}
 
 
-def main(arguments: list[str]) -> int:
-    known = {"workdir": REQUIRED, "format": REQUIRED, "output": REQUIRED, **OF_ONE_RUN}
-    flag, _ = parse(arguments, known, of_run=True)
-    one_of("format", flag.format, *FORMATS)
+def add_flags(parser: cli.Parser) -> None:
+    parser.add_argument("--format", required=True, choices=FORMATS, help="format of the export")
+    parser.add_path("--output", "FOLDER", "folder to write; must be new or empty", required=True)
+    cli.add_run_flags(parser, ensemble=False)
+
+
+def main(args: Any) -> int:
+    cli.config_of(args)  # raises for a run that cannot be opened, before any work
 
     from jformer.output import stopping
     from jformer.run import load
 
-    with stopping(""), new_folder("output", flag.output) as folder:
-        run = load(flag.workdir, flag.checkpoint, plugins=[*filter(None, flag.plugins.split(","))])
-        exporter(flag.format).export(run, folder, flag.format)
+    with stopping(""), new_folder("output", args.output) as folder:
+        run = load(args.workdir, args.checkpoint, plugins=cli.files_in(args.plugins))
+        exporter(args.format).export(run, folder, args.format)
     return 0
 
 

@@ -1,28 +1,32 @@
-"""Compare runs side by side, also while they are going on.
+"""Compare runs side by side, also while they are running.
 
-    report DIR... [--output=report.html]
-
-DIR is a run or a folder of runs. Has a row for what makes each differ, with scores, parameters,
-FLOPs and time; --output is a page with the table and the learning curves.
+The table has a row per run: what differs in its config, scores, parameters, FLOPs and time.
 """
 
-from jformer.command_line import flags_and_folders
+from typing import Any
+
+from jformer import cli
 from jformer.errors import UserError
 from jformer.files import check_writable, write_file
 
 
-def main(arguments: list[str]) -> int:
-    flag, folders = flags_and_folders(arguments, {"output": ""})
-    if flag.output:
-        check_writable("output", flag.output)
+def add_flags(parser: cli.Parser) -> None:
+    text = "a run directory, or a folder of them"
+    parser.add_argument("folders", nargs="+", metavar="DIR", help=text)
+    parser.add_path("--output", "FILE", "page to write with the table and the learning curves")
+
+
+def main(args: Any) -> int:
+    if args.output:
+        check_writable("output", args.output)
 
     from jformer.extras.views.page import page
     from jformer.extras.views.report import find_runs, markdown, read_rows
 
-    rows = read_rows(find_runs(folders))
+    rows = read_rows(find_runs(args.folders))
     if not rows:
         raise UserError("none of the runs can be read")
-    if flag.output:
-        write_file("output", flag.output, page(rows).encode())
+    if args.output:
+        write_file("output", args.output, page(rows).encode())
     print(markdown(rows))
     return 0

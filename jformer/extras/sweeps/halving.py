@@ -8,7 +8,7 @@ import json
 import math
 import statistics
 
-from jformer.command_line import parse
+from jformer.cli import config_of_flags
 from jformer.config import Config
 from jformer.errors import UserError
 from jformer.extras.sweeps.points import Point
@@ -43,7 +43,7 @@ def shorten(point: Point, number: int, rounds: int) -> Point:
     flags = (*point.flags, f"--config.train.steps={steps}")
     workdir = point.workdir.parent / f"round-{number}" / point.name
     try:
-        _, config = parse([*flags], {})
+        config = config_of_flags([*flags])
         check_same_config(config, workdir)
     except UserError as error:
         where = f"round {number} of {rounds}, {point.name}, {steps} steps"

@@ -16,9 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jformer import components
-from jformer.command_line import parse
-from jformer.components import naming_failures_in
+from jformer.cli import config_of_flags
+from jformer.components import naming_failures_in, parse
 from jformer.config import Config
 from jformer.data.pipeline import open_corpora
 from jformer.errors import UserError
@@ -72,7 +71,7 @@ class Point:
     def scored_files(self) -> list[Path]:
         """Return the validation and test files; none where the text is not in the user's files."""
         data = self.config.data
-        if components.parse(data.name).file or (data.name != "files" and not data.directory):
+        if parse(data.name).file or (data.name != "files" and not data.directory):
             return []
         splits = open_corpora(self.config, with_train=False)
         return [file for corpora in splits.values() for corpus in corpora for file in corpus.files]
@@ -148,7 +147,7 @@ def load_sweep(path: str) -> ModuleType:
 
 def make_point(config: str, folder: Path, flags: list[str], overrides: dict[str, Any]) -> Point:
     all_flags = (f"--config={config}", *flags, *as_flags(overrides))
-    _, checked = parse([*all_flags], {})
+    checked = config_of_flags([*all_flags])
     name = name_of(overrides)
     if len(name) > LONGEST_NAME:
         raise UserError(f"{name}: is too long for the name of a folder")

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from jformer.errors import RunError, Stopped
-from jformer.extras.commands.sweep import main as sweep_main
 from jformer.extras.sweeps import runner
 from jformer.extras.sweeps.points import Point
+from jformer.main import run
 from jformer.results import read_results
 from tests.conftest import sweep_flags
 
@@ -128,7 +128,7 @@ def run_small(folder, steps, *flags, path=SWEEP):
         patch.setattr(Point, "command", property(command))
         patch.setattr(Point, "scored_files", [])
         patch.setattr(runner, "PAUSE", 0.01)
-        return sweep_main([path, *of_sweep, *files, *flags])
+        return run(["sweep", path, *of_sweep, *files, *flags])
 
 
 @pytest.fixture

@@ -243,8 +243,8 @@ def test_the_command_writes_the_attention_of_the_runs_own_translation(tmp_path, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--output=x.html"], "--source is missing, as in --source='3.5 kilometers'"),
-        (["--source=1"], "--output is missing, as in --output=PATH"),
+        (["--output=x.html"], "required: --source"),
+        (["--source=1"], "required: --output"),
         (
             ["--source=1", "--output=/dev/null/x.html"],
             "--output=/dev/null/x.html: cannot be written (Not a dir",

@@ -344,8 +344,8 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "DIR is missing"),
-        (["runs", "--out=x.html"], "--out=x.html is no flag of this command; did you mean output?"),
+        ([], "DIR"),
+        (["runs", "--out=x.html"], "--out=x.html: unknown flag; did you mean output?"),
         (["none"], "none: no such folder"),
         (["tests"], "tests: no run has begun there"),
         (["none", "--output=/dev/null/x"], "--output=/dev/null/x: cannot be written (Not a dir"),
