@@ -2,14 +2,15 @@
 
     score --workdir=DIR --data=PAIRS [--output=FILE] [--format=text|jsonl|tsv] [MODEL]
 
-jsonl and tsv have that of each token, too.
+jsonl and tsv have that of each token, too. A command with --output resumes if it was stopped;
+the total is then that of the pairs scored after the stop.
 """
 
 from jformer.command_line import REQUIRED, one_of, parse
 from jformer.commands.model_flags import FORMATS, OF_MODEL, open_run
 from jformer.console import say
 from jformer.data.pipeline import open_pairs
-from jformer.output import check_output, fingerprints, open_output
+from jformer.output import check_output, open_output
 
 
 def main(arguments: list[str]) -> int:
@@ -17,15 +18,19 @@ def main(arguments: list[str]) -> int:
     flag, config = parse(arguments, {**known, **OF_MODEL}, of_run=True)
     one_of("format", flag.format, *FORMATS)
 
-    from jformer.stream import score_stream
+    from jformer.results import job_of
+    from jformer.stream import check_pairs, score_stream
     from jformer.training.loss import perplexity
 
     corpus = open_pairs(flag.data, config.data)
-    check_output(flag.output, map(str, corpus.files))
-    fingerprints({str(path): str(path) for path in corpus.files}, config.data.bad_lines)
+    files = {str(path): str(path) for path in corpus.files}
+    check_output(flag.output, files)
+    check_pairs(corpus, config.data.bad_lines)
     run = open_run(flag, config)
-    with open_output(flag.output, {}, "") as output:
+    with open_output(flag.output, job_of(run, flag.format, files), flag.format) as output:
         total, tokens = score_stream(run, corpus, output, flag.format)
-    mean = perplexity(-total, tokens)
-    say(f"log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
+    before = f"after line {output.done:,}: " if output.done else ""
+    if tokens:
+        mean = perplexity(-total, tokens)
+        say(f"{before}log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
     return 0

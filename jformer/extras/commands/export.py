@@ -4,7 +4,7 @@
            --format=ctranslate2|ctranslate2:int8|transformers|safetensors|stablehlo
            [--checkpoint=served] [--plugins=FILE,FILE]
 
-FOLDER must be new or empty. It gets its name when all of it is written.
+FOLDER must be new or empty. It is removed if the export fails or is stopped.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     from jformer.output import stopping
     from jformer.run import load
 
-    with stopping(""), new_folder("output", flag.output) as folder:
+    with stopping(f"{flag.output} is removed"), new_folder("output", flag.output) as folder:
         run = load(flag.workdir, flag.checkpoint, plugins=config.plugin_files)
         exporter(flag.format).export(run, folder, flag.format)
     return 0
