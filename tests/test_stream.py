@@ -125,9 +125,12 @@ def test_as_many_lines_are_read_ahead_as_half_a_minute_needs(run, monkeypatch):
 def test_with_read_ahead_1_each_line_is_answered_before_the_next_is_written(run, learnt):
     command = [sys.executable, "-m", "jformer.main", "translate", f"--workdir={learnt}"]
     process = subprocess.Popen(
-        [*command, ONE_BY_ONE], bufsize=0,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [*command, ONE_BY_ONE],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     with process:
         for line, expected in zip(LINES, run.translate(LINES), strict=True):
             process.stdin.write(line.encode() + b"\n")
