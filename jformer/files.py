@@ -63,8 +63,8 @@ def check_writable(flag: str, name: str) -> None:
     with writing(f"--{flag}={name}"):
         if not path.parent.exists():
             path.parent.mkdir(parents=True)
-        if is_special(name):
-            return  # opening a pipe waits for its reader
+        if path.is_fifo():
+            return  # opening it would wait for a reader
         is_new = not path.exists()
         path.open("ab").close()
         if is_new:

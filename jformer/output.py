@@ -83,7 +83,7 @@ def open_output(name: str, job: dict[str, Any], format: str) -> Iterator[Output]
         path = name or sys.stdout.fileno()
         with (
             open(path, "wb", buffering=0, closefd=bool(name)) as file,
-            stopping("output ends here"),
+            stopping("the output is incomplete"),
         ):
             yield Output(file, target)
         return

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from jformer.config import Config, read_config
 from jformer.console import say
 from jformer.errors import UserError
@@ -89,6 +87,8 @@ def locked(workdir: Path) -> Iterator[None]:
 
     Raises `UserError` if another process trains there.
     """
+    from filelock import FileLock, Timeout  # slow to import, and only training needs it
+
     create(workdir)
     lock = FileLock(workdir / LOCK, timeout=0)
     try:
