@@ -1,7 +1,7 @@
-"""Atomic writing of files, both in run directories and under names that a user gives.
+"""Files that the program writes: atomically inside run directories, as they are where a user says.
 
-A user's name may be that of a device or a pipe, which is written to directly, or of a symbolic
-link, which is kept while its target is replaced. Missing folders above it are made.
+A path that a user names is opened like a shell's redirection: links, devices and pipes work, and
+nothing is renamed over it. Missing parent folders are made.
 """
 
 import contextlib
@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,20 @@ from jformer.errors import RunError, UserError
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write to another name, then rename: a kill leaves the old file or the new one."""
-    partial = partial_of(path)
-    # A link or a pipe of that name is removed, and never written through.
-    partial.unlink(missing_ok=True)
+    """Write to a temporary name in the same folder, flush to the disk, rename.
+
+    After a kill, a power cut or on a full disk `path` is the old file or the new one.
+    """
+    partial = path.with_name(path.name + ".partial")
     try:
-        with partial.open("xb") as file:
+        with partial.open("wb") as file:
             file.write(content)
-        partial.rename(path)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
     except OSError:
         partial.unlink(missing_ok=True)
         raise
-
-
-def partial_of(path: Path) -> Path:
-    """Return the path that holds the content of a file until it is complete."""
-    return path.with_name(path.name + ".partial")
 
 
 def sha256_of(path: Path) -> str:
@@ -42,31 +39,16 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def open_partial(path: Path) -> int:
-    """Open a regular file to append to, creating it if needed; return its descriptor."""
-    check_partial(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # If a link or a pipe appears there right now, do not follow it or wait for a reader.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
-    return os.open(path, flags, 0o666)
-
-
-def check_partial(path: Path) -> None:
-    """Raise `UserError` for a link, a pipe or a folder: no earlier command has created that."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise UserError(f"{path}: is no regular file; remove it, or choose another --output")
-
-
-def read_object(path: Path, way_out: str) -> dict[str, Any]:
-    """Return the JSON object in a file; `UserError` names a damaged file and the way out."""
+def read_object(path: Path, fix: str) -> dict[str, Any]:
+    """Return the JSON object in a file; `UserError` names a damaged file and the fix."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {way_out}") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {fix}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: is not JSON ({error}); {way_out}") from error
+        raise UserError(f"{path}: is not JSON ({error}); {fix}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path}: is damaged: it holds no JSON object; {way_out}")
+        raise UserError(f"{path}: is damaged: it holds no JSON object; {fix}")
     return content
 
 
@@ -76,78 +58,50 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
 
 
 def check_writable(flag: str, name: str) -> None:
-    """Raise `UserError` where --FLAG=NAME cannot be written, before long work is lost by that."""
-    if os.path.isdir(name):
-        raise UserError(f"--{flag}={name}: is a directory; a file is needed there")
-    with writing(flag, name):
-        with contextlib.suppress(FileNotFoundError):
-            os.stat(name)  # fails for a link to itself, for instance
-        if not is_special(name):
-            parents = final_path(name).parents
-            tempfile.TemporaryFile(dir=next(filter(Path.exists, parents))).close()
+    """Raise `UserError` if --FLAG=NAME cannot be written; call it before long work."""
+    path = Path(name)
+    with writing(f"--{flag}={name}"):
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+        if path.is_fifo():
+            return  # opening it would wait for a reader
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.resolve().unlink()  # a link to a missing file stays
 
 
 def write_file(flag: str, name: str, content: bytes) -> None:
-    """Write the content of --FLAG=NAME; an old file stays until the new one is complete."""
-    if is_special(name):
-        with os.fdopen(open_special(flag, name), "wb") as file:
-            file.write(content)
-        return
-    path = final_path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, content)
-    except OSError as error:
-        raise RunError(f"--{flag}={name}: cannot be written ({error.strerror})") from error
+    """Write the content of --FLAG=NAME."""
+    with writing(f"--{flag}={name}", RunError):
+        Path(name).write_bytes(content)
 
 
 @contextlib.contextmanager
 def new_folder(flag: str, name: str) -> Iterator[Path]:
-    """Give a folder to fill, which becomes --FLAG=NAME when the block ends, or is removed.
-
-    Raises `UserError` where there is anything of that name but an empty folder.
-    """
-    path = final_path(name)
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise UserError(f"--{flag}={name}: exists; a new or an empty folder is needed there")
-    with writing(flag, name):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".partial", dir=path.parent))
+    """Yield the folder --FLAG=NAME, which must be new or empty; remove it if the block fails."""
+    with writing(f"--{flag}={name}"):
+        os.makedirs(name, exist_ok=True)
+        if os.listdir(name):
+            raise UserError(f"--{flag}={name}: must be a new or an empty folder")
     try:
-        yield partial
-        partial.chmod(0o777 & ~umask())
-        with writing(flag, name):
-            partial.rename(path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def umask() -> int:
-    """Return the permissions that new files do not get; it can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def open_special(flag: str, name: str) -> int:
-    """Open a device or a pipe and return its descriptor; waits until a pipe has a reader."""
-    with writing(flag, name):
-        return os.open(name, os.O_WRONLY)
+        yield Path(name)
+    except BaseException:
+        shutil.rmtree(name, ignore_errors=True)
+        raise
 
 
 def is_special(name: str) -> bool:
-    """Return whether `name` exists but is no file and no directory, as a device or a pipe."""
+    """Return whether a path is that of a device or a pipe."""
     return os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name)
 
 
-def final_path(name: str) -> Path:
-    """Return the path with symbolic links resolved."""
-    return Path(os.path.realpath(name))
-
-
 @contextlib.contextmanager
-def writing(flag: str, name: str) -> Iterator[None]:
+def writing(target: str, kind: type[Exception] = UserError) -> Iterator[None]:
+    """Raise an OSError of the block as an error that names the target and the reason."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # the reader has all that it wants, as `head`
     except OSError as error:
-        raise UserError(f"--{flag}={name}: cannot be written ({error.strerror})") from error
+        raise kind(f"{target}: cannot be written ({error.strerror})") from error

@@ -17,6 +17,7 @@ from jformer.errors import UserError
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scorer import TestSet
 from jformer.evaluation.scores import METRICS, REPORTED, check_tokenizer
+from jformer.files import is_special, sha256_of
 from jformer.run import Run
 from jformer.training.loss import perplexity
 from jformer.training.provenance import component_hashes, versions
@@ -172,13 +173,13 @@ def identity(run: Run, test: TestSet) -> dict[str, Any]:
     return {**made_by(run), "text_sha256": test.sha256, "bleu_tokenizer": run.bleu_tokenizer}
 
 
-def job_of(run: Run, format: str, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return what determines the lines of a translated file; {} if the input is not re-readable."""
-    if "input" not in files or any(file["sha256"] is None for file in files.values()):
+def job_of(run: Run, format: str, files: dict[str, str]) -> dict[str, Any]:
+    """Return what determines the lines of an output; {} if an input can be read only once."""
+    named = {key: name for key, name in files.items() if name}
+    if any(map(is_special, named.values())):
         return {}
-    made = made_by(run)
-    decode = {f"config.decode.{name}": value for name, value in made.pop("decode").items()}
-    return {**files, "format": format, "workdir": str(run.workdir.resolve()), **made, **decode}
+    hashes = {key: sha256_of(Path(name)) for key, name in named.items()}
+    return {**hashes, "format": format, "workdir": str(run.workdir.resolve()), **made_by(run)}
 
 
 def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any]]:

@@ -5,9 +5,7 @@ reads or writes one takes the names from here.
 """
 
 import contextlib
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,20 +102,26 @@ def has_run(workdir: Path) -> bool:
 def locked(workdir: Path) -> Iterator[None]:
     """Create the directory and hold its lock, which ends with the process, however that ends.
 
-    Raises `UserError` where another process trains there.
+    Raises `UserError` if another process trains there.
     """
+    from filelock import FileLock, Timeout  # slow to import, and only training needs it
+
     create(workdir)
-    path = workdir / LOCK
-    descriptor = take_lock(path)
+    lock = FileLock(workdir / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"{workdir}: another training is running there; wait for it, or choose another workdir"
+        ) from None
+    except OSError as error:
+        raise UserError(f"workdir={workdir}: cannot be written ({error.strerror})") from error
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            # Another process may hold a lock of the same name, where somebody removed this one.
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                path.unlink()
-        os.close(descriptor)
-        with contextlib.suppress(OSError):  # it holds a run, or another process has begun one
+        (workdir / LOCK).unlink(missing_ok=True)
+        lock.release()
+        with contextlib.suppress(OSError):  # it has a run, or another process has begun one
             workdir.rmdir()
 
 
@@ -126,31 +130,6 @@ def create(workdir: Path) -> None:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"workdir={workdir}: cannot be made ({error.strerror})") from error
-
-
-def take_lock(path: Path) -> int:
-    """Return the descriptor of a file that this process alone has locked."""
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise UserError(
-                f"workdir={path.parent}: cannot be written ({error.strerror})"
-            ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            raise UserError(
-                f"{path.parent}: another training is at work there; wait for it, or choose "
-                f"another workdir"
-            ) from None
-        except FileNotFoundError:
-            pass
-        # The process that held this file has just removed it: others would lock a new one.
-        os.close(descriptor)
 
 
 class MetricsFile:

@@ -1,7 +1,7 @@
 """Translation and scoring of a stream of lines, in order and in bounded memory.
 
 Lines are processed in windows: read, decoded in the order of their lengths, and written. A window
-takes about half a minute, but has at least `AT_LEAST` lines and at most `READ_AHEAD`.
+takes about half a minute, but has at least `MIN_LINES` lines and at most `READ_AHEAD`.
 So a kill loses little work, and the long outputs that a search ends with are few among many.
 """
 
@@ -9,22 +9,42 @@ import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from jformer.console import Progress
-from jformer.data.corpora import Corpus, Report, clean, read
+from jformer.data.corpora import Corpus, Report, clean, read, texts
 from jformer.decoding.alignment import pharaoh
 from jformer.decoding.translate import warn_of_lines
 from jformer.errors import UserError
+from jformer.files import is_special
 from jformer.output import Output
 from jformer.run import Run, Scored, Translation
 
 SECONDS_AT_RISK = 30
-AT_LEAST = 1000
+MIN_LINES = 1000
 READ_AHEAD = 10_000
 TAB_OR_END = str.maketrans("\t\n", "  ")
 VISIBLE = str.maketrans(" \t\n", "\u2581" * 3)
+
+
+def check_lines(names: Sequence[str], bad_lines: str) -> int | None:
+    """Return how many lines the first of these files has; None if it is a pipe or not named.
+
+    Raises `UserError` for a bad line, or if one file has fewer lines, before any work.
+    """
+    files = [name for name in names if name and not is_special(name)]
+    rows = parallel([(name, texts(Path(name))) for name in files], bad_lines)
+    number = sum(1 for _ in rows)
+    return number if names[0] in files else None
+
+
+def check_pairs(corpus: Corpus, bad_lines: str) -> None:
+    """Raise `UserError` for a bad line, or if there are no pairs, before any work."""
+    number = sum(1 for _ in read(corpus, bad_lines, Report(), whole=True))
+    if not number:
+        raise UserError(f"{' and '.join(corpus.places)}: are empty; must have sentences")
 
 
 def translate_stream(
@@ -36,59 +56,67 @@ def translate_stream(
     format: str,
     total: int | None,
     terms: Sequence[tuple[str, str]] = (),
+    interactive: bool = False,
 ) -> None:
-    """Write the translations of all `lines` but the first `output.done`, which are written already.
+    """Write the translations of all `lines` but the first `output.done`.
 
-    Errors name a line by `place` and its number. `prefixes` must have one line for each.
+    An `interactive` user gets each translation before the next line is read. Errors name a line by `place` and its number. `prefixes` must have one line for each.
     """
-    policy, report = run.config.data.bad_lines.replace("skip", "error"), Report()
-    sides = [lines] if prefixes is None else [lines, prefixes]
-    numbered = enumerate(itertools.zip_longest(*sides), start=1)
+    sides = [(place, lines)] if prefixes is None else [(place, lines), ("prefix", prefixes)]
+    rows = parallel(sides, run.config.data.bad_lines)
+    numbered = enumerate(itertools.islice(rows, output.done, None), start=output.done + 1)
     progress, cut = Progress("line", total, output.done), Report()
     try:
-        for window in windows(itertools.islice(numbered, output.done, None), run):
-            columns: list[list[str]] = [[] for _ in sides]
-            for number, row in window:
-                for column, line, name in zip(columns, row, (place, "prefix"), strict=False):
-                    if line is None:
-                        raise UserError(f"{name}:{number}: missing; each line must have its prefix")
-                    text = clean(line, f"{name}:{number}", number == 1, policy, report)
-                    column.append(text or "")
-            first, details = window[0][0], format != "text"
-            starts = None if prefixes is None else columns[1]
-            found = run.hypotheses(columns[0], starts, details, first, terms, cut)
-            rows = zip(itertools.count(first), columns[0], found, strict=False)
-            output.write("".join(TRANSLATIONS[format](*row) for row in rows))
+        for window in windows(numbered, interactive):
+            numbers, columns = zip(*window, strict=True)
+            sources, *starts = zip(*columns, strict=True)
+            start = starts[0] if starts else None
+            found = run.hypotheses(sources, start, format != "text", numbers[0], terms, cut)
+            output.write("".join(map(TRANSLATIONS[format], numbers, sources, found)))
             progress.advance(len(window))
         progress.close()
     finally:
         warn_of_lines(cut)  # also if a signal stops the command: its next start has other lines
 
 
+def parallel(sides: Sequence[tuple[str, Iterable[bytes]]], bad_lines: str) -> Iterator[list[str]]:
+    """Yield the texts of line i of all sides; `UserError` names a bad or a missing line."""
+    policy, report = bad_lines.replace("skip", "error"), Report()  # each line has its output
+    rows = itertools.zip_longest(*(lines for _, lines in sides))
+    for number, lines in enumerate(rows, start=1):
+        row = []
+        for (place, _), line in zip(sides, lines, strict=True):
+            if line is None:
+                raise UserError(f"{place}:{number}: missing; the files must be parallel")
+            row.append(clean(line, f"{place}:{number}", number == 1, policy, report) or "")
+        yield row
+
+
 def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:
-    """Write the score of each pair; return the sum of log-probabilities and the token count."""
+    """Write the scores of all pairs but the first `output.done`.
+
+    Return the sum of their log-probabilities and their token count.
+    """
     total, tokens = 0.0, 0
     pairs = read(corpus, run.config.data.bad_lines, Report(), whole=True)
-    for window in windows(pairs, run):
+    for window in windows(itertools.islice(pairs, output.done, None)):
         numbers, sources, targets = zip(*window, strict=True)
         scored = run.score(sources, targets, numbers[0])
-        rows = zip(numbers, sources, targets, scored, strict=True)
-        output.write("".join(SCORES[format](*row) for row in rows))
+        output.write("".join(map(SCORES[format], numbers, sources, targets, scored)))
         total += sum(one.log_prob for one in scored)
         tokens += sum(len(one.token_log_probs) for one in scored)
-    if not tokens:
-        raise UserError(f"{' and '.join(corpus.places)}: are empty; sentences are needed there")
     return total, tokens
 
 
-def windows(items: Iterator[Any], run: Run) -> Iterator[list[Any]]:
-    most = READ_AHEAD
-    size = min(AT_LEAST, most)
+def windows(items: Iterator[Any], interactive: bool = False) -> Iterator[list[Any]]:
+    """Yield the items in windows, or one by one to answer a user who types them."""
+    size = 1 if interactive else MIN_LINES
     while window := list(itertools.islice(items, size)):
         began = time.monotonic()
         yield window
         pace = len(window) / (time.monotonic() - began)
-        size = min(max(AT_LEAST, int(pace * SECONDS_AT_RISK)), most)
+        if not interactive:
+            size = min(max(MIN_LINES, int(pace * SECONDS_AT_RISK)), READ_AHEAD)
 
 
 def text_row(number: int, source: str, found: Sequence[Translation]) -> str:
@@ -98,12 +126,13 @@ def text_row(number: int, source: str, found: Sequence[Translation]) -> str:
 
 def json_row(number: int, source: str, found: Sequence[Translation]) -> str:
     outputs = []
-    for one in found:
-        fields = dataclasses.asdict(one) | {"alignment": pharaoh(one.alignment or [])}
-        if one.well_formed is None:
+    for hypothesis in found:
+        fields = dataclasses.asdict(hypothesis)
+        fields["alignment"] = pharaoh(hypothesis.alignment or [])
+        if hypothesis.well_formed is None:
             del fields["well_formed"]  # only a parser's outputs have it
         outputs.append(fields)
-    return as_json({"line": number, "source": source, "outputs": outputs})
+    return as_json(line=number, source=source, outputs=outputs)
 
 
 def tsv_rows(number: int, source: str, found: Sequence[Translation]) -> str:
@@ -111,47 +140,39 @@ def tsv_rows(number: int, source: str, found: Sequence[Translation]) -> str:
 
     Spaces inside tokens are shown as U+2581.
     """
-    return "".join(
-        tsv(
-            number,
-            rank,
-            f"{one.score:.6f}",
-            f"{one.log_prob:.6f}",
-            one.text,
-            visible(one.tokens or []),
-            pharaoh(one.alignment or []),
-        )
-        for rank, one in enumerate(found, start=1)
-    )
+    rows = []
+    for rank, one in enumerate(found, start=1):
+        numbers = (number, rank, f"{one.score:.6f}", f"{one.log_prob:.6f}")
+        rows.append(tsv(*numbers, one.text, visible(one.tokens), pharaoh(one.alignment or [])))
+    return "".join(rows)
 
 
-def as_json(row: dict[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False) + "\n"
+def score_row(number: int, source: str, target: str, scored: Scored) -> str:
+    return f"{scored.log_prob:.6f}\n"
+
+
+def score_json(number: int, source: str, target: str, scored: Scored) -> str:
+    fields = dataclasses.asdict(scored)
+    return as_json(line=number, source=source, target=target, **fields)
+
+
+def score_tsv(number: int, source: str, target: str, scored: Scored) -> str:
+    log_probs = " ".join(f"{x:.4f}" for x in scored.token_log_probs)
+    numbers = (number, f"{scored.log_prob:.6f}", f"{scored.perplexity:.4f}")
+    return tsv(*numbers, visible(scored.tokens), log_probs)
+
+
+def as_json(**fields: Any) -> str:
+    return json.dumps(fields, ensure_ascii=False) + "\n"
 
 
 def tsv(*fields: Any) -> str:
     return "\t".join(str(field).translate(TAB_OR_END) for field in fields) + "\n"
 
 
-def visible(tokens: Sequence[str]) -> str:
-    return " ".join(token.translate(VISIBLE) for token in tokens)
+def visible(tokens: Sequence[str] | None) -> str:
+    return " ".join(token.translate(VISIBLE) for token in tokens or ())
 
 
-TRANSLATIONS: dict[str, Callable[[int, str, Sequence[Translation]], str]] = {
-    "text": text_row,
-    "jsonl": json_row,
-    "tsv": tsv_rows,
-}
-SCORES: dict[str, Callable[[int, str, str, Scored], str]] = {
-    "text": lambda number, source, target, one: f"{one.log_prob:.6f}\n",
-    "jsonl": lambda number, source, target, one: as_json(
-        {"line": number, "source": source, "target": target, **dataclasses.asdict(one)}
-    ),
-    "tsv": lambda number, source, target, one: tsv(
-        number,
-        f"{one.log_prob:.6f}",
-        f"{one.perplexity:.4f}",
-        visible(one.tokens),
-        " ".join(f"{x:.4f}" for x in one.token_log_probs),
-    ),
-}
+TRANSLATIONS = {"text": text_row, "jsonl": json_row, "tsv": tsv_rows}
+SCORES = {"text": score_row, "jsonl": score_json, "tsv": score_tsv}

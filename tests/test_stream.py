@@ -125,9 +125,12 @@ def test_as_many_lines_are_read_ahead_as_half_a_minute_needs(run, monkeypatch):
 def test_with_read_ahead_1_each_line_is_answered_before_the_next_is_written(run, learnt):
     command = [sys.executable, "-m", "jformer.main", "translate", f"--workdir={learnt}"]
     process = subprocess.Popen(
-        [*command, ONE_BY_ONE], bufsize=0,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [*command, ONE_BY_ONE],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     with process:
         for line, expected in zip(LINES, run.translate(LINES), strict=True):
             process.stdin.write(line.encode() + b"\n")
@@ -377,7 +380,8 @@ def test_a_line_without_its_prefix_is_an_error_at_once(learnt, tmp_path, capfd, 
     arguments = ["jformer", "translate", f"--workdir={learnt}", f"--prefix={prefixes}"]
     capfd.readouterr()
     assert main([*arguments, f"--input={source}", f"--output={tmp_path / 'out'}"]) == 2
-    assert f"{source} has 7 lines and {prefixes} has {count} lines" in capfd.readouterr().err
+    shorter = f"{prefixes}:7" if count == 6 else f"{source}:8"
+    assert f"{shorter}: missing" in capfd.readouterr().err
     assert sorted(os.listdir(tmp_path)) == ["in", "prefixes"]
     # How many lines a stream has, nobody knows before its end.
     with open(source) as file:
@@ -385,7 +389,7 @@ def test_a_line_without_its_prefix_is_an_error_at_once(learnt, tmp_path, capfd, 
         assert main([*arguments, ONE_BY_ONE]) == 2
     told = capfd.readouterr()
     missing = "prefix:7" if count == 6 else "standard input:8"
-    assert f"{missing}: missing; each line must have its prefix" in told.err
+    assert f"{missing}: missing" in told.err
     assert told.out.count("\n") == min(count, 7)
 
 
@@ -452,7 +456,8 @@ def test_no_pairs_to_score_are_an_error(learnt, tmp_path, capfd):
     for language in ("en", "de"):
         (tmp_path / f"none.{language}").touch()
     assert main(["jformer", "score", f"--workdir={learnt}", f"--data={tmp_path / 'none'}"]) == 2
-    assert capfd.readouterr().err.endswith("are empty; sentences are needed there\n")
+    [error] = capfd.readouterr().err.splitlines()
+    assert f"{tmp_path / 'none.en'} and {tmp_path / 'none.de'}: " in error
 
 
 def test_pairs_of_different_numbers_are_an_error_before_any_is_scored(learnt, tmp_path, capfd):
@@ -462,6 +467,6 @@ def test_pairs_of_different_numbers_are_an_error_before_any_is_scored(learnt, tm
     capfd.readouterr()
     arguments = [f"--workdir={learnt}", f"--data={tmp_path / 'pairs'}", f"--output={out}"]
     assert main(["jformer", "score", *arguments]) == 2
-    counts = f"{tmp_path / 'pairs.en'} has 7 lines and {tmp_path / 'pairs.de'} has 5 lines"
+    counts = f"{tmp_path / 'pairs.en'} has 7 lines and {tmp_path / 'pairs.de'} has 5"
     assert counts in capfd.readouterr().err
     assert not list(tmp_path.glob("out*"))

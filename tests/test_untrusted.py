@@ -76,14 +76,19 @@ def opened(folder: Path) -> dict[str, int]:
         ["evaluate", f"--workdir={folder / 'corpus'}"],
         ["score", f"--workdir={folder / 'norm'}", pairs],
         ["export", f"--workdir={folder / 'norm'}", "--format=safetensors", "--output=out"],
-        ["import", f"--from={folder / 'weights.pt'}", "--layout=pytorch", "--workdir=imported",
-         f"--vocabulary={folder / 'words.json'}"],
+        [
+            "import",
+            f"--from={folder / 'weights.pt'}",
+            "--layout=pytorch",
+            "--workdir=imported",
+            f"--vocabulary={folder / 'words.json'}",
+        ],
         [*train, "--workdir=new", f"--config.data.vocabulary={folder / 'words.json'}"],
         [*train, "--workdir=new", f"--config.train.init_from={folder / 'norm'}"],
         [*train, f"--workdir={folder / 'norm'}"],
         ["report", *(str(folder / name) for name in PARTS)],
         ["sweep", str(folder / "sweep.py"), f"--workdir={folder / 'swept'}", *corpus],
-    ]  # fmt: skip
+    ]
     statuses = {" ".join(command): main(["jformer", *command]) for command in commands}
     for name in PARTS:
         try:
@@ -123,9 +128,12 @@ def test_no_file_that_came_with_a_run_is_run_by_whatever_opens_it(tmp_path):
     (tmp_path / "here").mkdir()
     ended = subprocess.run(
         [sys.executable, "-m", "tests.test_untrusted", str(folder)],
-        capture_output=True, text=True, timeout=300, cwd=tmp_path / "here",
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path / "here",
         env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
-    )  # fmt: skip
+    )
     assert ended.returncode == 0, ended.stderr
     result = json.loads(ended.stdout.splitlines()[-1])
     assert result["run"] == []

@@ -1,6 +1,7 @@
 """Print the log-probability of the target of each pair, given its source.
 
-The formats jsonl and tsv also have the log-probability of each token.
+The formats jsonl and tsv also have the log-probability of each token. A command with --output
+resumes after a stop. Its total is then that of the pairs scored after the stop.
 """
 
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from jformer import cli
 from jformer.components import find
 from jformer.console import say
-from jformer.output import check_output, fingerprints, open_output
+from jformer.output import check_output, open_output
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -21,16 +22,20 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
 
-    from jformer.stream import score_stream
+    from jformer.results import job_of
+    from jformer.stream import check_pairs, score_stream
     from jformer.training.loss import perplexity
 
     scorer = find("config.data.scorer", "scorer", config.data.scorer)
     corpus = scorer.open_pairs(args.data, config)
-    check_output(args.output, map(str, corpus.files))
-    fingerprints({str(path): str(path) for path in corpus.files}, config.data.bad_lines)
+    files = {str(path): str(path) for path in corpus.files}
+    check_output(args.output, files)
+    check_pairs(corpus, config.data.bad_lines)
     run = cli.open_run(args, config)
-    with open_output(args.output, {}, "") as output:
+    with open_output(args.output, job_of(run, args.format, files), args.format) as output:
         total, tokens = score_stream(run, corpus, output, args.format)
-    mean = perplexity(-total, tokens)
-    say(f"log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
+    before = f"after line {output.done:,}: " if output.done else ""
+    if tokens:
+        mean = perplexity(-total, tokens)
+        say(f"{before}log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
     return 0

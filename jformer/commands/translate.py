@@ -16,7 +16,7 @@ from jformer.components import name_of
 from jformer.console import say
 from jformer.data.corpora import texts
 from jformer.errors import UserError
-from jformer.output import check_output, fingerprints, open_output, standard_input
+from jformer.output import check_output, open_output, standard_input
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -34,24 +34,26 @@ def main(args: Any) -> int:
     if args.format == "text" and several:
         raise UserError("--format=text: has one output per line; set jsonl or tsv for n_best")
 
-    check_output(args.output, [args.input, args.prefix, args.terms])
-    files = fingerprints({"input": args.input, "prefix": args.prefix}, config.data.bad_lines)
-    files |= fingerprints({"terms": args.terms}, config.data.bad_lines)
+    files = {"input": args.input, "prefix": args.prefix, "terms": args.terms}
+    check_output(args.output, files.values())
 
     from jformer.extras.lexicon import read_terms
     from jformer.results import job_of
-    from jformer.stream import translate_stream
+    from jformer.stream import check_lines, translate_stream
 
+    total = check_lines([args.input, args.prefix], config.data.bad_lines)
     terms = read_terms(Path(args.terms)) if args.terms else []
     if terms and name_of(config.decode.search) != "beam":
         raise UserError(f"--terms={args.terms}: requires config.decode.search=beam")
     run = cli.open_run(args, config)
-    job = job_of(run, args.format, files)
+    job = job_of(run, args.format, files) if args.input else {}
     lines = texts(Path(args.input)) if args.input else standard_input()
     prefixes = texts(Path(args.prefix)) if args.prefix else None
     with open_output(args.output, job, args.format) as output:
-        place, total = args.input or "standard input", files.get("input", {}).get("lines")
+        place = args.input or "standard input"
         if sys.stderr.isatty():  # a pipeline stays silent
             say(f"translating {place}; the first lines take longer ...")
-        translate_stream(run, lines, place, prefixes, output, args.format, total, terms)
+        interactive = not args.input and sys.stdin is not None and sys.stdin.isatty()
+        facts = (args.format, total, terms, interactive)
+        translate_stream(run, lines, place, prefixes, output, *facts)
     return 0

@@ -23,7 +23,7 @@ FEATURES = {
     "protobuf": "SentencePiece models as vocabularies",
     "matplotlib": "pictures: summary --plot, curves, attention",
     "plotly": "the page of report --output",
-    "ctranslate2": "export --format=ctranslate2, translate --engine=ctranslate2",
+    "ctranslate2": "export --format=ctranslate2",
     "flatbuffers": "export --format=stablehlo",
     "safetensors": "export --format=safetensors, export --format=transformers",
     "submitit": "sweeps on a cluster",

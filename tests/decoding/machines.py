@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jformer.components import arguments, find, name_of
 from jformer.config import BOS, EOS, PAD, DecodeConfig
-from jformer.decoding import beam, sampling
-from jformer.decoding.search import Rules, Sentence, advance, init_search, result_of
+from jformer.decoding.search import NO_RULES, Rules, Sentence, advance, init_search, result_of
 
 # All machines and searches have these sizes, so that each way to search is compiled once.
 STATES, V, T, B = 37, 8, 8, 3
@@ -72,19 +72,24 @@ def step(machine, cache_WT, tokens_W, t, beam_indices_WT):
 
 # One program serves all values of these.
 TRACED = ("length_penalty", "length_penalty_beta", "min_length")
-TRACED_BY = {"beam": ("diversity", "early_stopping", "n_best"), "sampling": ("temperature", "seed")}
 
 
 def in_two(config):
-    """What a program is compiled for, and what it is given."""
-    traced = (*TRACED, *TRACED_BY[config.search])
+    """What a program is compiled for, and what it is given: values of keys, and the strategy."""
+    # A beam is as wide for every n_best.
+    traced = (*TRACED, "n_best") if name_of(config.search) == "beam" else TRACED
     defaults = {name: getattr(DecodeConfig, name) for name in traced}
-    static = dataclasses.replace(config, **defaults)
-    return static, {name: getattr(config, name) for name in traced}
+    static = dataclasses.replace(config, search=name_of(config.search), **defaults)
+    keys = {name: getattr(config, name) for name in traced}
+    return static, (keys, strategy(config))
 
 
-def width(config):
-    return config.beam_size if config.search == "beam" else config.n_best
+def strategy(config):
+    return find("config.decode.search", "search", config.search)
+
+
+def options(config):
+    return arguments("search", config.search)
 
 
 @functools.partial(jax.jit, static_argnames=("W", "T"))
@@ -95,18 +100,19 @@ def started(sentences_B, W, T):
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def advanced(config, keys, sentences_B, searches_B, enough):
-    grow = sampling.sample_step
-    if config.search == "beam":
-        grow = functools.partial(beam.beam_step, rules=Rules(edges_V2=jnp.asarray(EDGES_V2)))
-    grow = functools.partial(grow, step, dataclasses.replace(config, **keys))
+def advanced(config, given, sentences_B, searches_B, enough):
+    keys, strategy = given
+    is_beam = config.search == "beam"
+    rules = Rules(edges_V2=jnp.asarray(EDGES_V2)) if is_beam else NO_RULES
+    config = dataclasses.replace(config, **keys)
+    extend = functools.partial(strategy.extend, step, config, rules=rules)
     sentences_B = within(sentences_B, searches_B.live_tokens_WT.shape[-1])
-    return advance(grow, sentences_B, searches_B, enough)
+    return advance(extend, sentences_B, searches_B, enough)
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def answers(config, keys, searches_B):
-    config = dataclasses.replace(config, **keys)
+def answers(config, given, searches_B):
+    config = dataclasses.replace(config, **given[0])
     return jax.vmap(lambda search: result_of(search, config))(searches_B)
 
 
@@ -117,7 +123,8 @@ def within(sentences_B, T):
 def search(config, machines, limits, prefixes=(), seeds=(), terms=None):
     """The searches when all are done, and the hypotheses of each machine."""
     sentences_B = sentences(machines, limits, prefixes, seeds, terms)
-    searches_B = advanced(*in_two(config), sentences_B, started(sentences_B, width(config), T), B)
+    fresh_B = started(sentences_B, strategy(config).width(config), T)
+    searches_B = advanced(*in_two(config), sentences_B, fresh_B, B)
     return searches_B, found(config, searches_B)[: len(machines)]
 
 
@@ -237,7 +244,7 @@ def beam_over_lists(log_probs_after, limit, config, prefix=(), early_end=True):
     `log_probs_after` has a list of histories and gives a row (V,) for each. A beam of 1 is greedy
     search, which ends with the first EOS.
     """
-    W, margin = config.beam_size, math.inf
+    W, margin, of_beam = config.beam_size, math.inf, options(config)
     opened: list[tuple[float, list[int]]] = [(0.0, [])]
     ended: list[Found] = []
     t, done = 0, False
@@ -252,7 +259,7 @@ def beam_over_lists(log_probs_after, limit, config, prefix=(), early_end=True):
             children = sorted(((total + row_V[token], token) for token in allowed), reverse=True)
             margin = min([margin, *gaps([child for child, _ in children[: 2 * W + 1]])])
             for rank, (child, token) in enumerate(children):
-                ranked.append((child - config.diversity * rank, child, [*tokens, token]))
+                ranked.append((child - of_beam["diversity"] * rank, child, [*tokens, token]))
         ranked = sorted(ranked, key=lambda item: -item[0])
         margin = min([margin, *gaps([item[0] for item in ranked[: 2 * W + 1]])])
         t += 1
@@ -270,7 +277,7 @@ def beam_over_lists(log_probs_after, limit, config, prefix=(), early_end=True):
             worst = ended[config.n_best - 1].score
             margin = min(margin, abs(worst - bound))
             done = worst >= bound or W == 1
-        done = done or (config.early_stopping and len(ended) == W)
+        done = done or (of_beam["early_stopping"] and len(ended) == W)
     unended = [Found(total / penalty(t, config), total, tokens) for total, tokens in opened]
     best = ended or sorted(unended, reverse=True)
     return Twin(best[: config.n_best], t, margin)

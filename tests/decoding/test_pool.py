@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jformer import components
 from jformer.config import EOS, DecodeConfig
-from jformer.config.model import POSITIONS
 from jformer.decoding import pool
 from jformer.decoding.ensemble import mean_logits
 from jformer.decoding.pool import Request
@@ -81,7 +81,7 @@ def shapes(monkeypatch):
     seen, grown = [], pool.run_searches
 
     def watched(*arguments):
-        state = arguments[4]
+        state = arguments[5]
         B, _, T = state[1].live_tokens_WT.shape[-3:]
         seen.append((B, state[0].memory[0].mask_B11S.shape[-1], T))
         return grown(*arguments)
@@ -115,8 +115,8 @@ def test_each_request_finds_what_a_search_over_lists_finds_for_it_alone(places, 
 
 
 def test_threads_that_share_the_places_find_the_same(requests, shapes):
-    config = dataclasses.replace(CONFIG, threads=3)
-    assert_found(found_by(decoder_of(config, 24), requests[0]), requests[1])
+    decoder = dataclasses.replace(decoder_of(CONFIG, 24), max_threads=3)
+    assert_found(found_by(decoder, requests[0]), requests[1])
     assert {rows for rows, *_ in shapes} == {8}
 
 
@@ -130,9 +130,9 @@ def test_an_error_in_one_thread_ends_the_others_and_reaches_the_caller(requests,
         return searching(*arguments)
 
     monkeypatch.setattr(pool, "run_searches", failing)
-    config = dataclasses.replace(CONFIG, threads=2)
+    decoder = dataclasses.replace(decoder_of(CONFIG, 16), max_threads=2)
     with pytest.raises(ValueError, match="of one thread"):
-        decoder_of(config, 16).find(requests[0] * 50)
+        decoder.find(requests[0] * 50)
     assert len(calls) < 50
     assert not any(thread.is_alive() for thread in calls)
 
@@ -141,8 +141,8 @@ def test_an_error_in_one_thread_ends_the_others_and_reaches_the_caller(requests,
     ("asked", "places", "threads"), [(None, 1, 1), (None, 31, 1), (1, 64, 1), (3, 64, 3), (9, 4, 4)]
 )
 def test_the_number_of_threads(asked, places, threads):
-    config = dataclasses.replace(CONFIG, threads=asked)
-    assert decoder_of(config, places).threads() == threads
+    decoder = dataclasses.replace(decoder_of(CONFIG, places), max_threads=asked)
+    assert decoder.threads() == threads
 
 
 def test_without_a_number_there_is_a_thread_for_each_core(monkeypatch):
@@ -158,9 +158,9 @@ from tests.decoding.test_pool import CONFIG, decoder_of, make
 model, params = make()
 mesh = jax.make_mesh((2,), ("data",))
 everywhere = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-config = dataclasses.replace(CONFIG, threads=3)
-print(decoder_of(config, 64, (model, params)).threads())
-print(decoder_of(config, 64, (model, everywhere)).threads())
+for placed in (params, everywhere):
+    decoder = decoder_of(CONFIG, 64, (model, placed))
+    print(dataclasses.replace(decoder, max_threads=3).threads())
 """
 
 
@@ -180,14 +180,18 @@ def test_the_order_of_the_requests_plays_no_part(requests):
 
 @pytest.mark.slow
 def test_samples_do_not_depend_on_the_pool():
-    config = DecodeConfig(search="sampling", n_best=5, max_extra_length=30, seed=7)
+    config = DecodeConfig(search="sampling(seed=7)", n_best=5, max_extra_length=30)
     requests = some_requests(40, 15)
     by_16, by_64 = (found_by(decoder_of(config, places), requests) for places in (16, 64))
     assert_found(by_16, by_64)
     assert len({tuple(one.tokens) for every in by_16 for one in every}) > 100
 
 
-ENCODINGS = [f"{norm}-{positions}" for norm in ("post", "pre") for positions in POSITIONS]
+ENCODINGS = [
+    f"{norm}-{positions}"
+    for norm in ("post", "pre")
+    for positions in components.BUILT_IN["positions"]
+]
 
 
 @pytest.mark.slow  # in the fast tier test_variants.py has the steps of each encoding
@@ -250,16 +254,19 @@ def test_what_is_drawn_for_a_request_depends_on_its_seed():
     assert samples[0] != samples[1] != samples[2] != samples[0]
 
 
+SAMPLING = DecodeConfig(search="sampling", max_extra_length=30)
+
+
 @pytest.mark.parametrize(
     ("config", "key", "value"),
     [
         (CONFIG, "length_penalty", 2.5),
         (CONFIG, "length_penalty_beta", 0.0),
-        (CONFIG, "diversity", 0.7),
+        (CONFIG, "search", "beam(diversity=0.7)"),
         (CONFIG, "min_length", 4),
         (CONFIG, "max_length", 9),
-        (DecodeConfig(search="sampling", max_extra_length=30), "seed", 2**32 - 1),
-        (DecodeConfig(search="sampling", max_extra_length=30), "temperature", 0.3),
+        (SAMPLING, "search", f"sampling(seed={2**32 - 1})"),
+        (SAMPLING, "search", "sampling(temperature=0.3)"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
-from jformer.decoding.sampling import filter_logits
+from jformer.decoding.sampling import Sampling, filter_logits
 from tests.decoding.machines import (
     B,
     chain,
@@ -31,8 +31,13 @@ FALSE_ALARM = 1e-6
 CLOSE = 1e-4  # float32 sums of a few log-probabilities
 
 
-def config_of(n_best, **changes):
-    return DecodeConfig(search="sampling", n_best=n_best, **changes)
+def config_of(n_best, search="sampling", **changes):
+    return DecodeConfig(search=search, n_best=n_best, **changes)
+
+
+def sampling(**options):
+    """The value of `search` with options."""
+    return f"sampling({', '.join(f'{name}={value}' for name, value in options.items())})"
 
 
 def samples_of(machine, limit, config, seed=0, **more):
@@ -44,24 +49,24 @@ def softmax(logits_V):
     return weights_V / weights_V.sum()
 
 
-def kept_by(logits_V, config):
-    """`likely` by its definition: what stays, in the order of probability."""
+def kept_by(logits_V, sampling):
+    """The tokens that the filters leave, by their definition, in the order of probability."""
     order = sorted(range(len(logits_V)), key=lambda token: -logits_V[token])
-    if config.top_k:
-        order = order[: config.top_k]
-    shares = softmax(logits_V[order] / config.temperature)
+    if sampling.top_k:
+        order = order[: sampling.top_k]
+    shares = softmax(logits_V[order] / sampling.temperature)
     number = 1
-    while number < len(order) and shares[:number].sum() < config.top_p:
+    while number < len(order) and shares[:number].sum() < sampling.top_p:
         number += 1
     return order[:number]
 
 
-def distribution(machine, tokens, config):
+def distribution(machine, tokens, **options):
     """Probability of each token that may come after `tokens`."""
     logits_V = machine.logits_SV[state_after(machine, tokens)].astype(np.float64)
     logits_V[[PAD, BOS]] = -np.inf
-    kept = kept_by(logits_V, config)
-    shares = softmax(logits_V[kept] / config.temperature)
+    kept = kept_by(logits_V, Sampling(**options))
+    shares = softmax(logits_V[kept] / Sampling(**options).temperature)
     return {token: share for token, share in zip(kept, shares, strict=True) if share > 0}
 
 
@@ -69,12 +74,12 @@ WAYS = [{}, {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2}, {"top_p": 
 WAYS += [{"temperature": 2.0, "top_k": 3, "top_p": 0.9}]
 
 
-@pytest.mark.parametrize("changes", WAYS, ids=str)
-def test_pairs_of_tokens_are_drawn_as_often_as_they_are_likely(changes):
-    machine, config = random_machine(29, 3, scale=0.4), config_of(MANY, **changes)
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_pairs_of_tokens_are_drawn_as_often_as_they_are_likely(options):
+    machine, config = random_machine(29, 3, scale=0.4), config_of(MANY, sampling(**options))
     expected = {}
-    for first, p in distribution(machine, [], config).items():
-        rest = {None: 1.0} if first == EOS else distribution(machine, [first], config)
+    for first, p in distribution(machine, [], **options).items():
+        rest = {None: 1.0} if first == EOS else distribution(machine, [first], **options)
         for second, q in rest.items():
             expected[first, second] = p * q * MANY
     drawn = dict.fromkeys(expected, 0)
@@ -96,24 +101,24 @@ def test_pairs_of_tokens_are_drawn_as_often_as_they_are_likely(changes):
 def test_only_the_likeliest_tokens_stay_and_keep_their_logits(seed, top_k, top_p, temperature):
     logits_WV = np.random.default_rng(seed).normal(size=(2, 11)).astype(np.float32) * 2
     logits_WV[:, 4] = -np.inf
-    config = config_of(2, top_k=top_k, top_p=top_p, temperature=temperature)
+    sampling = Sampling(top_k=top_k, top_p=top_p, temperature=temperature)
     # Rounding may decide of a token, if those before it hold top_p within a millionth.
-    less, more = (dataclasses.replace(config, top_p=top_p + d) for d in (-1e-6, 1e-6))
-    result_WV = np.asarray(filter_logits(logits_WV, config))
+    less, more = (dataclasses.replace(sampling, top_p=top_p + d) for d in (-1e-6, 1e-6))
+    result_WV = np.asarray(filter_logits(logits_WV, sampling))
     for logits_V, result_V in zip(logits_WV.astype(np.float64), result_WV, strict=True):
-        least, most = ({*kept_by(logits_V, c)} - {4} for c in (less, more))
+        least, most = ({*kept_by(logits_V, s)} - {4} for s in (less, more))
         kept = np.flatnonzero(result_V > -np.inf)
         assert least <= {*kept.tolist()} <= most
         np.testing.assert_allclose(result_V[kept], logits_V[kept] / temperature, rtol=1e-6)
 
 
 def test_the_likeliest_token_stays_however_small_top_p_is():
-    result_1V = np.asarray(filter_logits(np.array([[1.0, 3.0, 2.0]]), config_of(1, top_p=1e-6)))
+    result_1V = np.asarray(filter_logits(np.array([[1.0, 3.0, 2.0]]), Sampling(top_p=1e-6)))
     assert np.isfinite(result_1V).tolist() == [[False, True, False]]
 
 
 def test_no_token_stays_behind_those_that_hold_top_p_to_the_bit():
-    result_1V = np.asarray(filter_logits(np.zeros((1, 4)), config_of(1, top_p=0.5)))
+    result_1V = np.asarray(filter_logits(np.zeros((1, 4)), Sampling(top_p=0.5)))
     assert np.isfinite(result_1V).tolist() == [[True, True, False, False]]
 
 
@@ -121,15 +126,15 @@ def test_a_low_temperature_is_greedy():
     machine = random_machine(31, 3)
     tokens = []
     while len(tokens) < 6 and tokens[-1:] != [EOS]:
-        tokens.append(max(distribution(machine, tokens, config_of(1, top_k=1))))
-    for one in samples_of(machine, 6, config_of(13, temperature=1e-3)):
+        tokens.append(max(distribution(machine, tokens, top_k=1)))
+    for one in samples_of(machine, 6, config_of(13, "sampling(temperature=0.001)")):
         assert one.tokens == tokens
 
 
 def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
     machine = random_machine(37, 3)
-    for changes in ({}, {"temperature": 2.5, "top_k": 2}):
-        config = config_of(13, length_penalty=0.6, **changes)
+    for search in ("sampling", "sampling(temperature=2.5, top_k=2)"):
+        config = config_of(13, search, length_penalty=0.6)
         for one in samples_of(machine, 6, config):
             assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
             expected = one.log_prob / penalty(len(one.tokens), config)
@@ -157,7 +162,9 @@ def test_each_sample_ends_for_itself_and_the_search_with_the_last_of_them():
 
 def test_samples_follow_the_prefix_and_min_length():
     machine = random_machine(41, 3)
-    samples = samples_of(machine, 7, config_of(13, min_length=4, top_k=2), prefixes=[[D, A]])
+    samples = samples_of(
+        machine, 7, config_of(13, "sampling(top_k=2)", min_length=4), prefixes=[[D, A]]
+    )
     assert len({tuple(one.tokens) for one in samples}) > 1
     for one in samples:
         assert one.tokens[:2] == [D, A]
@@ -167,14 +174,14 @@ def test_samples_follow_the_prefix_and_min_length():
 
 def test_neither_pad_nor_bos_is_ever_drawn():
     likes_them = chain({BOS: {PAD: 0.6, BOS: 0.3, A: 0.1}, A: {PAD: 0.5, BOS: 0.3, EOS: 0.2}})
-    for config in (config_of(13), config_of(13, top_k=2)):
+    for config in (config_of(13), config_of(13, "sampling(top_k=2)")):
         assert {tuple(one.tokens) for one in samples_of(likes_them, 5, config)} == {(A, EOS)}
 
 
 def test_what_is_drawn_depends_on_both_seeds():
     machine = random_machine(43, 3)
     drawn = {
-        (seed, of_config): samples_of(machine, 7, config_of(13, seed=of_config), seed)
+        (seed, of_config): samples_of(machine, 7, config_of(13, sampling(seed=of_config)), seed)
         for seed, of_config in itertools.product((0, 1, 2**32 - 1), (0, 1))
     }
     for a, b in itertools.combinations(drawn, 2):

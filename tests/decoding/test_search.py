@@ -25,6 +25,7 @@ from tests.decoding.machines import (
     in_two,
     log_prob_of,
     log_probs_after,
+    options,
     penalty,
     random_machine,
     raw,
@@ -184,6 +185,10 @@ def test_what_a_beam_finds_is_what_it_says_and_no_better_than_the_best(seed, W, 
     assert len({tuple(one.tokens) for one in hypotheses}) == len(hypotheses)
 
 
+def beam(diversity, early_stopping):
+    return f"beam(diversity={diversity}, early_stopping={early_stopping})"
+
+
 @st.composite
 def asked(draw):
     """A beam and what is asked of it: `(config, limit, prefix)`."""
@@ -191,7 +196,7 @@ def asked(draw):
     config = config_of(
         W, draw(ALPHAS), length_penalty_beta=draw(BETAS), n_best=draw(st.integers(1, W)),
         min_length=draw(st.integers(0, limit - 1)),
-        diversity=draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])), early_stopping=draw(st.booleans()),
+        search=beam(draw(st.sampled_from([0.0, 0.0, 0.3, 1.0])), draw(st.booleans())),
     )  # fmt: skip
     return config, limit, draw(st.lists(st.sampled_from([A, C, D]), max_size=limit - 1))
 
@@ -218,7 +223,8 @@ def test_any_beam_takes_the_steps_and_finds_the_hypotheses_of_a_search_over_list
 @given(SEEDS, asked())
 def test_the_early_end_of_a_search_takes_nothing_from_its_n_best(seed, question):
     config, limit, prefix = question
-    config = dataclasses.replace(config, early_stopping=False)
+    diversity = options(config)["diversity"]
+    config = dataclasses.replace(config, search=beam(diversity, early_stopping=False))
     machine = random_machine(seed, 3)
     log_probs = functools.partial(log_probs_after, machine)
     twin = beam_over_lists(log_probs, limit, config, prefix, early_end=False)

@@ -338,9 +338,9 @@ def test_terms_without_room_are_counted_in_a_warning(translator, caplog):
 @pytest.mark.parametrize("utility", ["chrf", "bleu"])
 def test_of_the_n_best_the_one_is_given_that_is_most_like_the_others(translator, utility):
     metric = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}[utility]
-    drawn = {"search": "sampling", "n_best": 7, "temperature": 1.0, "utility": utility}
+    drawn, by_risk = {"search": "sampling", "n_best": 7}, f"mbr(utility='{utility}')"
     candidates = translator.find(SENTENCES, **drawn)
-    chosen = translator(SENTENCES, choose="mbr", **drawn)
+    chosen = translator(SENTENCES, choose=by_risk, **drawn)
 
     def likeness(one, ones):
         others = [other for other in ones if other is not one]
@@ -351,7 +351,7 @@ def test_of_the_n_best_the_one_is_given_that_is_most_like_the_others(translator,
         # Sums of a few float64 in another order; equally good ones are equally right.
         assert likeness(one, ones) >= max(likeness(each, ones) for each in ones) - 1e-9
     assert chosen != [ones[0].text for ones in candidates]
-    assert [len(ones) for ones in translator.find(SENTENCES, choose="mbr", **drawn)] == [1] * 7
+    assert [len(ones) for ones in translator.find(SENTENCES, choose=by_risk, **drawn)] == [1] * 7
 
 
 @pytest.mark.parametrize("search", ["beam", "sampling"])

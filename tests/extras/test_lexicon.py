@@ -1,11 +1,12 @@
 """Which terms an output must contain, and how a vocabulary spells them."""
 
+import re
+
 import pytest
 
-from jformer.config import DecodeConfig
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
-from jformer.extras.lexicon import edges, missing, read_terms, spellings, spellings_in
+from jformer.extras.lexicon import edges, kept_pattern, missing, read_terms, spellings, spellings_in
 
 TEXTS = ["a cat sat on the mat", "der Kater saß auf der Matte", "see https://a.org/b?c=3.5 (7)"]
 
@@ -15,8 +16,8 @@ def vocabulary():
     return Vocabulary.train(TEXTS, 400)
 
 
-def wanted(text, vocabulary, terms=(), search="beam(keep='')"):
-    kept = DecodeConfig(keep=keep).kept
+def wanted(text, vocabulary, terms=(), keep=""):
+    kept = kept_pattern(keep)
     return [vocabulary.decode(later) for _, later in spellings_in(text, terms, kept, vocabulary)]
 
 
@@ -63,6 +64,12 @@ def test_what_is_kept_by_a_name_or_a_pattern(vocabulary, keep, text, kept):
     found = wanted(text, vocabulary, keep=keep)
     # At the beginning of a text the space is that of an output in which it stands elsewhere.
     assert found == kept
+
+
+@pytest.mark.parametrize("keep", ["number", "numbers,", "(", "[A-"])
+def test_a_name_or_a_pattern_that_is_wrong_is_shown(keep):
+    with pytest.raises(UserError, match=rf"config\.decode\.search\b.*{re.escape(repr(keep))}"):
+        kept_pattern(keep)
 
 
 def test_terms_that_do_not_stand_in_an_output_are_counted(vocabulary):

@@ -17,7 +17,7 @@ from jformer.decoding.scoring import score_pairs
 from jformer.extras.cost import step_bytes
 from jformer.model.transformer import Transformer
 from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches, small_config
-from tests.model.test_parts import ADDITIVE, own_parts  # noqa: F401  a fixture
+from tests.model.test_parts import ADDITIVE, register_own_parts
 
 pytestmark = pytest.mark.process
 
@@ -298,8 +298,9 @@ def test_the_compiled_train_step_takes_less_memory_with_remat():
     ids=["post-relative", "pre-own-parts"],
 )
 def test_without_dropout_a_scan_over_the_layers_gives_the_same_gradients(
-    changes, source_BS, target_BT, own_parts
+    changes, source_BS, target_BT, monkeypatch
 ):
+    register_own_parts(monkeypatch)
     components.allow(components.parse(ADDITIVE).file)
     unrolled, scanned = (make(**changes, scan_layers=s) for s in (False, True))
     params = random_params(unrolled, source_BS, target_BT)

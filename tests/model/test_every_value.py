@@ -3,15 +3,17 @@
 import dataclasses
 
 import jax
+import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 
 import jformer
+from jformer import components
 from jformer.config import ModelConfig
 from jformer.extras.cost import abstract_step
 from jformer.main import main
+from jformer.training.checks import decode_both
 from jformer.training.restore import make_model, parameter_shapes
-from jformer.training.trial import decode_once
 from tests.conftest import small_flags
 
 # A value other than the default of each key that is neither a choice nor a switch.
@@ -26,17 +28,19 @@ OTHER = {
     "dropout": 0.2,
     "attention_dropout": 0.2,
     "activation_dropout": 0.2,
-    "norm_epsilon": 1e-3,
-    "max_positions": 256,
-    "max_distance": 3,
+}
+# Components with options, in addition to all names without.
+WITH_OPTIONS = {
+    "norm": ["layer_norm(epsilon=0.001)", "sample_layer_norm(epsilon=0.001)"],
+    "attention": ["dot_product(scaled=False)"],
+    "positions": [
+        "learned(max_positions=256)",
+        "relative(max_distance=3)",
+        "rotary(cross_attention=True)",
+    ],
 }
 # What a value needs from other keys.
-NEEDS = {
-    ("rotary_cross_attention", True): {"positions": "rotary"},
-    ("out_projection", False): {"d_v": 16},
-    ("max_positions", 256): {"positions": "learned"},
-    ("max_distance", 3): {"positions": "relative"},
-}
+NEEDS = {("out_projection", False): {"d_v": 16}}
 SMALL = {
     "model.num_layers": 1,
     "model.d_model": 32,
@@ -53,6 +57,9 @@ def every_value():
     for field in dataclasses.fields(ModelConfig):
         if isinstance(field.default, bool):
             values = [not field.default]
+        elif kind := field.metadata.get("component"):
+            names = [name for name in components.BUILT_IN[kind] if name != field.default]
+            values = names + WITH_OPTIONS.get(field.name, [])
         elif isinstance(field.default, str):
             values = [word for word in field.metadata["bounds"] if word != field.default]
         else:
@@ -71,7 +78,7 @@ def test_every_value_of_every_model_key_trains_opens_and_decodes(key, value):
     opened = parameter_shapes(model)
     trained = {name: leaf.shape for name, leaf in flatten_dict(state.params).items()}
     assert trained == {name: leaf.shape for name, leaf in flatten_dict(opened).items()}
-    jax.eval_shape(lambda params: decode_once(model, params), opened)
+    jax.eval_shape(lambda params: decode_both(model, params, np.full((1, 5), 7)), opened)
 
 
 @pytest.mark.process
@@ -81,7 +88,7 @@ def test_every_value_of_every_model_key_trains_opens_and_decodes(key, value):
         {"attention_kernel": "cudnn"},
         {"dtype": "bfloat16"},
         {"positions": "learned"},
-        {"positions": "relative", "scaled_attention": False},
+        {"positions": "relative", "attention": "dot_product(scaled=False)"},
         {"norm": "sample_layer_norm", "norm_position": "pre"},
         {"scan_layers": True, "remat": "dots"},
         {"tying": "none", "output_bias": True, "num_decoder_layers": 2},

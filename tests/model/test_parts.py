@@ -147,6 +147,10 @@ def test_wavelengths_run_from_2_pi_to_10000_times_2_pi():
 
 @pytest.fixture
 def own_parts(monkeypatch):
+    register_own_parts(monkeypatch)
+
+
+def register_own_parts(monkeypatch):
     own = "tests.model.test_parts"
     monkeypatch.setitem(components.BUILT_IN["attention"], "once", f"{own}:attend_once")
     monkeypatch.setitem(components.BUILT_IN["norm"], "sample", f"{own}:SampleNorm")

@@ -21,9 +21,7 @@ from tests import reference
 from tests.conftest import decode_step_of, init_caches, random_params
 
 # One layer, so that the loops of the twin stay short; test_transformer.py has two.
-MODEL = ModelConfig(
-    num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, dropout=0.3
-)  # fmt: skip
+MODEL = ModelConfig(num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5, dropout=0.3)
 B, S, T, V, V_SOURCE = 2, 5, 7, 19, 23
 # Tables that the sentences reach the end of.
 SHORT = {"learned": "learned(max_positions=9)", "relative": "relative(max_distance=2)"}

@@ -2,12 +2,8 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import io
 import re
-import signal
-import subprocess
-import sys
 import types
 from typing import NamedTuple
 
@@ -18,81 +14,11 @@ from jformer.config import read_config, write_config
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.main import main
-from jformer.rundir import locked
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.setup import check_same_config, describe, is_trained
 from tests.conftest import small_config, small_flags
 
 pytestmark = pytest.mark.process
-
-HOLDER = (
-    "import sys, time, filelock\n"
-    "lock = filelock.FileLock(sys.argv[1])\n"
-    "lock.acquire()\n"
-    "print('held', flush=True)\n"
-    "time.sleep(600)\n"
-)
-
-
-@contextlib.contextmanager
-def holder(workdir):
-    """Another process that trains in the directory, as far as a third can tell."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(workdir / "lock")], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout.readline() == "held\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
-    trained_workdir, corpus_directory, capsys
-):
-    command = ["jformer", *small_flags(corpus_directory, trained_workdir)]
-    with holder(trained_workdir) as first:
-        assert main(command) == 2
-        error = capsys.readouterr().err.splitlines()[-1]
-        assert error.startswith(f"jformer: {trained_workdir}: ")
-        first.send_signal(signal.SIGKILL)
-        assert first.wait() == -signal.SIGKILL
-    assert (trained_workdir / "lock").exists()  # nobody was left to remove it
-    assert main(command) == 0
-    assert not (trained_workdir / "lock").exists()
-
-
-def test_a_lock_that_somebody_removed_does_not_make_a_clean_end_a_failure(tmp_path):
-    with locked(tmp_path / "run"):
-        (tmp_path / "run" / "lock").unlink()
-        (tmp_path / "run" / "metrics.jsonl").touch()
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
-
-
-def test_a_lock_that_another_process_made_in_place_of_a_removed_one_stays(tmp_path):
-    (tmp_path / "run").mkdir()
-    with locked(tmp_path / "run"):
-        (tmp_path / "run" / "lock").unlink()
-        with holder(tmp_path / "run"):
-            other = (tmp_path / "run" / "lock").stat().st_ino
-    assert (tmp_path / "run" / "lock").stat().st_ino == other
-
-
-def test_a_lock_taken_of_a_file_that_its_holder_has_just_removed_is_none(tmp_path, monkeypatch):
-    """Between opening and locking it, the holder removes it and a third process makes a new one."""
-    path, own = tmp_path / "lock", fcntl.flock
-    with contextlib.ExitStack() as third:
-
-        def flock(descriptor, operation):
-            monkeypatch.setattr(fcntl, "flock", own)
-            path.unlink()
-            third.enter_context(holder(tmp_path))
-            own(descriptor, operation)
-
-        monkeypatch.setattr(fcntl, "flock", flock)
-        with pytest.raises(UserError, match=str(tmp_path)), locked(tmp_path):
-            pass
 
 
 def test_a_batch_beyond_the_memory_is_one_line(corpus_directory, tmp_path, capsys):

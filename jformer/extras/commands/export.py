@@ -1,4 +1,7 @@
-"""Write a run in the format of another program, with its vocabulary."""
+"""Write a run in the format of another program, with its vocabulary.
+
+The folder is removed if the export fails or is stopped.
+"""
 
 from typing import Any
 
@@ -20,7 +23,7 @@ def main(args: Any) -> int:
     from jformer.output import stopping
     from jformer.run import load
 
-    with stopping(""), new_folder("output", args.output) as folder:
+    with stopping(f"{args.output} is removed"), new_folder("output", args.output) as folder:
         run = load(args.workdir, args.checkpoint, plugins=cli.files_in(args.plugins))
         exporter(args.format).export(run, folder, args.format)
     return 0

@@ -2,12 +2,11 @@
 
 import importlib.util
 
-import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from jformer.config import EOS
 from jformer.errors import UserError
-from jformer.extras.interop import engine
 from jformer.extras.interop.ctranslate2 import export, token_names
 from jformer.main import main
 from tests.extras.interop.small import TEXTS, random_run
@@ -18,24 +17,33 @@ if importlib.util.find_spec("ctranslate2") is None:
     )
 
 
-def assert_engine_agrees(run, **decode):
-    """The same outputs, and their log-probabilities: float32 in another order of sums."""
-    ours = run.hypotheses(TEXTS, **decode)
-    theirs = engine.with_engine(run.with_decode(**decode), "ctranslate2").hypotheses(TEXTS)
-    for one, other in zip(ours, theirs, strict=True):
-        assert [x.text for x in other] == [x.text for x in one]
-        assert [x.complete for x in other] == [x.complete for x in one]
-        np.testing.assert_allclose(
-            [x.log_prob for x in other], [x.log_prob for x in one], rtol=1e-3, atol=1e-3
+def assert_export_agrees(run, folder):
+    """The same outputs and log-probabilities; it leaves the shares of PAD and BOS to the others."""
+    import ctranslate2
+
+    export(run, folder, "ctranslate2")
+    translator = ctranslate2.Translator(str(folder), device="cpu")
+    source, target = run.vocabularies.source, run.vocabularies.target
+    source_names, target_names = token_names(source), token_names(target)
+    for text, [ours] in zip(TEXTS, run.hypotheses(TEXTS), strict=True):
+        ids = source.encode([text])[0]
+        [result] = translator.translate_batch(
+            [[source_names[token] for token in ids if token != EOS]],
+            beam_size=1,
+            max_decoding_length=len(ids) + run.config.decode.max_extra_length,
+            suppress_sequences=[[name] for name in target_names[:EOS]],  # PAD and BOS
+            return_scores=True,
+            return_end_token=True,
         )
-        np.testing.assert_allclose(
-            [x.score for x in other], [x.score for x in one], rtol=1e-3, atol=1e-3
-        )
-    assert len({one[0].text for one in ours}) > 5  # not the same for every source
+        tokens = [target_names.index(name) for name in result.hypotheses[0]]
+        assert target.decode([token for token in tokens if token != EOS]) == ours.text
+        assert result.scores[0] * len(tokens) == pytest.approx(ours.log_prob, rel=2e-3, abs=2e-3)
+    # Not the same for every source.
+    assert len({outputs[0].text for outputs in run.hypotheses(TEXTS)}) > 5
 
 
-def test_greedy_outputs_and_log_probabilities_of_the_papers_model_are_ours():
-    assert_engine_agrees(random_run())
+def test_greedy_outputs_and_log_probabilities_of_the_papers_model_are_ours(tmp_path):
+    assert_export_agrees(random_run(), tmp_path)
 
 
 @pytest.mark.process
@@ -49,33 +57,12 @@ def test_greedy_outputs_and_log_probabilities_of_the_papers_model_are_ours():
     ],
     ids=lambda model: " ".join(map(str, model.values())),
 )
-def test_greedy_outputs_and_log_probabilities_of_variants_are_ours(model):
-    assert_engine_agrees(random_run(**model))
+def test_greedy_outputs_and_log_probabilities_of_variants_are_ours(tmp_path, model):
+    assert_export_agrees(random_run(**model), tmp_path)
 
 
-def test_a_greedy_search_has_our_scores_under_our_length_penalty():
-    assert_engine_agrees(random_run(), length_penalty=0.6, length_penalty_beta=5.0)
-
-
-def test_a_beam_finds_the_same_lists_where_both_end_and_penalize_alike():
-    assert_engine_agrees(random_run(), beam_size=3, n_best=2, length_penalty=0.7)
-
-
-def test_vocabularies_of_their_own_stay_apart():
-    assert_engine_agrees(random_run(joint=False, tying="output"))
-
-
-@pytest.mark.process
-def test_details_and_texts_in_parts_are_those_of_a_run():
-    run = random_run(decode={"long_texts": "split"})
-    long = " ".join(TEXTS[:3]) + ". " + " ".join(TEXTS[3:6]) + "."
-    texts = ["", long, TEXTS[4]]
-    found = engine.with_engine(run, "ctranslate2").hypotheses(texts, details=True)
-    expected = run.hypotheses(texts, details=True)
-    assert [[x.tokens for x in one] for one in found] == [
-        [x.tokens for x in one] for one in expected
-    ]
-    assert found[1][0].alignment == expected[1][0].alignment
+def test_vocabularies_of_their_own_stay_apart(tmp_path):
+    assert_export_agrees(random_run(joint=False, tying="output"), tmp_path)
 
 
 @pytest.mark.process
@@ -132,34 +119,13 @@ def test_what_the_format_cannot_hold_is_named(tmp_path, model, key):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("decode", "key"),
-    [
-        ({"search": "sampling"}, "search=beam"),
-        ({"beam_size": 2, "diversity": 0.5}, "diversity=0"),
-        ({"beam_size": 2, "early_stopping": False}, "early_stopping=true"),
-        ({"beam_size": 2, "length_penalty_beta": 5.0}, "length_penalty_beta=0"),
-    ],
-)
-def test_what_the_engine_cannot_follow_is_named(decode, key):
-    with pytest.raises(UserError, match=f"--engine=ctranslate2: needs --config.decode.{key}$"):
-        engine.with_engine(random_run(decode=decode), "ctranslate2")
-
-
 @pytest.mark.process
-def test_the_commands_translate_and_export(trained_workdir, tmp_path, capsys):
-    source, folder = tmp_path / "in", tmp_path / "out"
-    source.write_text("1 2 3\n\n4 5 6 7 8\n")
-    translate = ["jformer", "translate", f"--workdir={trained_workdir}", f"--input={source}"]
-    translate.append("--config.decode.beam_size=1")
-    assert main([*translate, f"--output={tmp_path / 'ours'}"]) == 0
-    assert main([*translate, "--engine=ctranslate2", f"--output={tmp_path / 'theirs'}"]) == 0
-    assert (tmp_path / "theirs").read_text() == (tmp_path / "ours").read_text()
-    assert main([*translate, "--engine=ctranslate2", f"--prefix={source}"]) == 2
-    assert "--prefix: is not for --engine=ctranslate2" in capsys.readouterr().err
+def test_the_command_exports_into_a_new_folder_alone(trained_workdir, tmp_path, capsys):
+    folder = tmp_path / "out"
     export = ["jformer", "export", f"--workdir={trained_workdir}", f"--output={folder}"]
     assert main([*export, "--format=ctranslate2:int8"]) == 0
-    assert (folder / "model.bin").exists()
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert folder / "model.bin" in before
     assert main([*export, "--format=ctranslate2"]) == 2
-    assert "a new or an empty folder" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out"]
+    assert f"--output={folder}: " in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
