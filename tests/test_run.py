@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -53,12 +54,10 @@ def test_threads_that_share_a_run_get_the_outputs_that_each_gets_alone(
 def test_decode_overrides_take_effect_and_are_checked(run):
     sentences = [" ".join(str(n)) for n in range(100, 120)]
     assert run.translate(sentences, max_extra_length=0) != run.translate(sentences)
-    with pytest.raises(UserError, match="did you mean beam_size"):
+    with pytest.raises(UserError, match=r"beam_sise.*\bbeam_size"):
         run.translate(sentences, beam_sise=2)
     with pytest.raises(UserError, match=r"config\.decode\.beam_size=0"):
         run.translate(sentences, beam_size=0)
-    with pytest.raises(TypeError, match="sentences must be a list of strings, not str"):
-        run.translate("1 2 3")
 
 
 def test_parameters_are_the_mean_of_the_last_checkpoints(trained_workdir):
@@ -73,7 +72,7 @@ def test_parameters_are_the_mean_of_the_last_checkpoints(trained_workdir):
 
 def test_a_run_can_be_opened_at_an_earlier_step(trained_workdir):
     assert jformer.load(trained_workdir, 9).step == 9
-    with pytest.raises(UserError, match=r"no checkpoint of step 10; there are \[9, 12\]"):
+    with pytest.raises(UserError, match=r"step 10\b.*9, 12"):
         jformer.load(trained_workdir, 10)
 
 
@@ -83,13 +82,11 @@ def test_a_copied_run_directory_is_all_that_is_needed(run, trained_workdir, tmp_
 
 
 def test_what_is_no_run_directory_is_named(tmp_path, trained_workdir):
-    with pytest.raises(
-        UserError, match=r"config\.json: no such file; is .* the directory of a run"
-    ):
+    with pytest.raises(UserError, match=rf"{tmp_path}/config\.json: "):
         jformer.load(tmp_path)
     shutil.copy(trained_workdir / "config.json", tmp_path)
     shutil.copy(trained_workdir / "vocabulary.json", tmp_path)
-    with pytest.raises(UserError, match="no checkpoint yet"):
+    with pytest.raises(UserError, match=str(tmp_path)):
         jformer.load(tmp_path)
 
 
@@ -152,18 +149,10 @@ def test_outputs_begin_with_their_prefixes(run):
     assert outputs[1] == run.translate(["4 5"])[0]
 
 
-def test_one_string_is_no_list(run, trained_workdir):
-    for sentences, prefixes in (("1 2", None), (["1 2"], "one")):
-        with pytest.raises(TypeError, match="must be a list of strings, not str"):
-            run.translate(sentences, prefixes)
-    with pytest.raises(TypeError, match="ensemble must be a list of strings, not str"):
-        jformer.load(trained_workdir, ensemble=str(trained_workdir))
-
-
 def test_lists_of_different_lengths_are_refused(run):
-    with pytest.raises(UserError, match="1 prefixes for 2 sentences"):
+    with pytest.raises(UserError, match=r"\b1 prefix.*\b2 sentences"):
         run.translate(["1", "2"], ["one"])
-    with pytest.raises(UserError, match="2 sources and 1 targets"):
+    with pytest.raises(UserError, match=r"\b2 sources.*\b1 target"):
         run.score(["1", "2"], ["one"])
 
 
@@ -186,7 +175,7 @@ def test_an_ensemble_needs_one_vocabulary(trained_workdir, corpus_directory, tmp
     flags = small_flags(corpus_directory, tmp_path / "other")
     flags += ["--config.data.normalization=nfkc", "--config.train.steps=1", "--config.data.test="]
     assert main(["jformer", *flags]) == 0
-    with pytest.raises(UserError, match=r"other: has another vocabulary than"):
+    with pytest.raises(UserError, match=r"/other: .*vocabulary"):
         jformer.load(trained_workdir, ensemble=[str(tmp_path / "other")])
 
 
@@ -196,7 +185,7 @@ def test_a_member_of_an_ensemble_whose_table_of_positions_is_too_short_is_named(
     short = dataclasses.replace(run, config=config, workdir=tmp_path)
     both = dataclasses.replace(run, others=(short,))
     assert both.decoder.places == run.decoder.places  # 48 + 5 positions suffice
-    message = rf"{tmp_path}: has config\.model\.max_positions=53, and an output may take 54 in"
+    message = rf"{tmp_path}: .*config\.model\.max_positions=53\b.*\b54\b"
     with pytest.raises(UserError, match=message):
         both.translate(["1 2 3"], max_extra_length=6)
 
@@ -227,7 +216,7 @@ def test_what_is_no_checkpoint_of_ours_is_passed_over(trained_workdir, tmp_path,
     assert jformer.load(workdir, "last").step == 9
     capfd.readouterr()
     assert main(["jformer", "evaluate", f"--workdir={workdir}", "--checkpoint=012"]) == 2
-    assert "no checkpoint of step 12" in capfd.readouterr().err
+    assert "step 12" in capfd.readouterr().err
 
 
 def test_results_hold_the_scores_of_the_test_split(trained_workdir):
@@ -260,12 +249,13 @@ def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, c
     run = jformer.load(tmp_path / "run")
     source, target = run.vocabularies.source, run.vocabularies.target
     assert source.size < target.size  # digits are few, words are many
-    assert f"vocabulary of {source.size:,} and {target.size:,}" in capsys.readouterr().err
+    sizes = rf"vocabulary.*\b{source.size:,}\b.*\b{target.size:,}\b"
+    assert re.search(sizes, capsys.readouterr().err)
     assert run.params["source_embedding"].shape == (source.size, 16)
     assert run.params["embedding"].shape == (target.size, 16)
     assert len(run.translate(["1 2 3"])) == 1
     (tmp_path / "run" / "source_vocabulary.json").unlink()
-    with pytest.raises(UserError, match=r"source_vocabulary\.json: no such file"):
+    with pytest.raises(UserError, match=r"source_vocabulary\.json: "):
         jformer.load(tmp_path / "run")
 
 
