@@ -127,7 +127,7 @@ def test_entries_that_are_named_like_a_special_token_keep_their_names():
     ],
 )
 def test_what_the_format_cannot_hold_is_named(tmp_path, model, key):
-    with pytest.raises(UserError, match=f"config.model.{key}: --format=ctranslate2 can hold"):
+    with pytest.raises(UserError, match=f"config.model.{key}: .*--format=ctranslate2"):
         export(random_run(**model), tmp_path, "ctranslate2")
     assert not list(tmp_path.iterdir())
 
@@ -142,7 +142,7 @@ def test_what_the_format_cannot_hold_is_named(tmp_path, model, key):
     ],
 )
 def test_what_the_engine_cannot_follow_is_named(decode, key):
-    with pytest.raises(UserError, match=f"--engine=ctranslate2: needs --config.decode.{key}$"):
+    with pytest.raises(UserError, match=f"--engine=ctranslate2: .*--config.decode.{key}$"):
         engine.with_engine(random_run(decode=decode), "ctranslate2")
 
 
@@ -156,10 +156,12 @@ def test_the_commands_translate_and_export(trained_workdir, tmp_path, capsys):
     assert main([*translate, "--engine=ctranslate2", f"--output={tmp_path / 'theirs'}"]) == 0
     assert (tmp_path / "theirs").read_text() == (tmp_path / "ours").read_text()
     assert main([*translate, "--engine=ctranslate2", f"--prefix={source}"]) == 2
-    assert "--prefix: is not for --engine=ctranslate2" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "--prefix" in message
+    assert "--engine=ctranslate2" in message
     export = ["jformer", "export", f"--workdir={trained_workdir}", f"--output={folder}"]
     assert main([*export, "--format=ctranslate2:int8"]) == 0
     assert (folder / "model.bin").exists()
     assert main([*export, "--format=ctranslate2"]) == 2
-    assert "a new or an empty folder" in capsys.readouterr().err
+    assert f"--output={folder}" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("out")] == ["out"]
