@@ -60,26 +60,25 @@ def test_the_functions_are_offered_by_name():
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
-        ("tinny", {}, "did you mean tiny?"),
-        ("tiny", {"model.droput": 0.1}, "config.model.droput is unknown; did you mean"),
-        ("tiny", {"model.dropout": 2.0}, "config.model.dropout=2.0: must be < 1"),
-        ("tiny", {"model.dropout": "0.1"}, "must be float, not str"),
-        ("tiny", {"seed.x": 1}, "config.seed"),
+        ("tinny", {}, r"tinny.*\btiny\b"),
+        ("tiny", {"model.droput": 0.1}, r"config\.model\.droput\b.*\bmodel\.dropout\b"),
+        ("tiny", {"model.dropout": 2.0}, r"config\.model\.dropout=2\.0: .*1"),
+        ("tiny", {"model.dropout": "0.1"}, r"config\.model\.dropout\b.*float\b.*str"),
+        ("tiny", {"seed.x": 1}, r"config\.seed"),
     ],
 )
 def test_a_mistake_in_a_config_is_named(name, keys, message):
-    with pytest.raises(jformer.UserError) as caught:
+    with pytest.raises(jformer.UserError, match=message):
         jformer.get_config(name, **keys)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("pairs", "error", "message"),
     [
-        (["a b"], TypeError, r"pairs\[0\] must be \(source, target\), not 'a b'"),
-        ([("a", "b"), ("a", 1)], TypeError, r"pairs\[1\] must be"),
-        ([], jformer.UserError, "pairs: is empty"),
-        ([("a", "b\ud800")], jformer.UserError, r"pairs\[0\]: holds half a character"),
+        (["a b"], TypeError, r"pairs\[0\].*\(source, target\).*'a b'"),
+        ([("a", "b"), ("a", 1)], TypeError, r"pairs\[1\]"),
+        ([], jformer.UserError, "pairs: "),
+        ([("a", "b\ud800")], jformer.UserError, r"pairs\[0\]: "),
     ],
 )
 def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
@@ -91,19 +90,16 @@ def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda _: jformer.get_config(3), "name must be a string or a path, not int"),
-        (lambda _: jformer.train("tiny"), "config must be one of jformer.get_config, not str"),
-        (lambda tiny: jformer.train(tiny, 3, []), "pairs must be an iterable of"),
-        (lambda tiny: jformer.train(tiny, [], 3), "validation must be an iterable of"),
-        (
-            lambda tiny: jformer.train(tiny, workdir=3),
-            "workdir must be a string or a path, not int",
-        ),
-        (lambda tiny: jformer.train(tiny, on_metrics=3), "on_metrics must be a function, not int"),
-        (lambda _: jformer.load(3), "workdir must be a string or a path, not int"),
-        (lambda _: jformer.load("x", 1.5), "checkpoint must be a name, a step or a list of steps,"),
-        (lambda _: jformer.load("x", ensemble="y"), "ensemble must be a list of strings, not str"),
-        (lambda _: jformer.load("x", ensemble=[3]), r"ensemble\[0\] must be a string, not int"),
+        (lambda _: jformer.get_config(3), r"\bname\b.*\bint$"),
+        (lambda _: jformer.train("tiny"), r"\bconfig\b.*get_config.*\bstr$"),
+        (lambda tiny: jformer.train(tiny, 3, []), "pairs "),
+        (lambda tiny: jformer.train(tiny, [], 3), "validation "),
+        (lambda tiny: jformer.train(tiny, workdir=3), r"\bworkdir\b.*\bint$"),
+        (lambda tiny: jformer.train(tiny, on_metrics=3), r"\bon_metrics\b.*\bint$"),
+        (lambda _: jformer.load(3), r"\bworkdir\b.*\bint$"),
+        (lambda _: jformer.load("x", 1.5), r"\bcheckpoint\b.*\bfloat$"),
+        (lambda _: jformer.load("x", ensemble="y"), r"\bensemble\b.*\bstr$"),
+        (lambda _: jformer.load("x", ensemble=[3]), r"ensemble\[0\].*\bint$"),
     ],
 )
 def test_an_argument_of_another_type_is_named(call, message):
@@ -114,15 +110,15 @@ def test_an_argument_of_another_type_is_named(call, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda run: run.translate("a b"), "sentences must be a list of strings, not str"),
-        (lambda run: run.translate(["a", 3]), r"sentences\[1\] must be a string, not int"),
-        (lambda run: run.translate(["a"], "b"), "prefixes must be a list of strings, not str"),
-        (lambda run: run.translate(x for x in "ab"), "sentences must be .*, not generator"),
-        (lambda run: run.score("a", "b"), "sources must be a list of strings, not str"),
-        (lambda run: run.score(["a"], "b"), "targets must be a list of strings, not str"),
-        (lambda run: run.can_score(["a"], [None]), r"targets\[0\] must be a string, not NoneType"),
-        (lambda run: run.attention(["a"], "b"), "source must be a string, not list"),
-        (lambda run: run.attention("a", None), "target must be a string, not NoneType"),
+        (lambda run: run.translate("a b"), r"\bsentences\b.*\bstr$"),
+        (lambda run: run.translate(["a", 3]), r"sentences\[1\].*\bint$"),
+        (lambda run: run.translate(["a"], "b"), r"\bprefixes\b.*\bstr$"),
+        (lambda run: run.translate(x for x in "ab"), r"\bsentences\b.*\bgenerator$"),
+        (lambda run: run.score("a", "b"), r"\bsources\b.*\bstr$"),
+        (lambda run: run.score(["a"], "b"), r"\btargets\b.*\bstr$"),
+        (lambda run: run.can_score(["a"], [None]), r"targets\[0\].*\bNoneType$"),
+        (lambda run: run.attention(["a"], "b"), r"\bsource\b.*\blist$"),
+        (lambda run: run.attention("a", None), r"\btarget\b.*\bNoneType$"),
     ],
 )
 def test_an_argument_of_a_run_of_another_type_is_named(call, message, stored_run):
@@ -143,15 +139,15 @@ def test_another_thread_cannot_train():
 
 
 def test_pairs_need_others_to_validate_on(tmp_path):
-    with pytest.raises(jformer.UserError, match="both pairs and validation"):
+    with pytest.raises(jformer.UserError, match=r"\bpairs\b.*\bvalidation\b"):
         jformer.train(jformer.get_config("tiny"), [("a", "b")], workdir=tmp_path)
 
 
 def test_given_pairs_are_not_to_be_had_on_the_command_line(capsys):
     assert main(["jformer", "data", "--config=tiny:given"]) == 2
-    assert "its pairs are those given to jformer.train" in capsys.readouterr().err
+    assert "jformer.train" in capsys.readouterr().err
     assert main(["jformer", "data", "--config=tiny:given", "--config.data.train=x"]) == 2
-    assert "config.data.train=x: all pairs are those given" in capsys.readouterr().err
+    assert "config.data.train=x: " in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +212,8 @@ def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on
 
     with pytest.raises(error, match="mine") as caught:
         jformer.train(config, *data, on_metrics=fail)
-    assert caught.value.__notes__ == ["all is saved at step 8; the same call goes on"]
+    (note,) = caught.value.__notes__
+    assert "step 8" in note
     assert seen[-2:] == [6, 8]
     assert jformer.load(tmp_path / "run", "last").step == 8  # beside those at multiples of 3
     assert equal(jformer.train(config, *data, on_metrics=lambda *_: None), undisturbed)
@@ -233,7 +230,7 @@ def test_ctrl_c_saves_and_the_same_call_goes_on(trained, tmp_path):
         if step == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt, match="all is saved; the same call goes on"):
+    with pytest.raises(KeyboardInterrupt):
         jformer.train(config, *data, on_metrics=interrupt)
     assert 4 <= jformer.load(tmp_path / "run", "last").step < undisturbed.step
     assert equal(jformer.train(config, *data), undisturbed)
@@ -244,9 +241,9 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
     run, folder, _, config, _ = trained
     pairs, validation = pairs_of(TRAIN), pairs_of(VALIDATION)
     assert equal(jformer.train(config, pairs, validation, folder / "run"), run)
-    told = f"the run is complete at step {run.step}; config.train.steps=MORE goes on"
-    assert told in capsys.readouterr().err
-    with pytest.raises(jformer.UserError, match="pairs: has changed since the run in"):
+    message = capsys.readouterr().err
+    assert re.search(rf"complete\b.*step {run.step}\b.*config\.train\.steps=", message)
+    with pytest.raises(jformer.UserError, match=rf"pairs: .*{folder / 'run'}"):
         jformer.train(config, pairs[1:], validation, folder / "run")
 
 
@@ -282,5 +279,5 @@ def test_a_run_on_pairs_is_evaluated_on_others_that_are_named(trained, capsys):
     _, folder, *_ = trained
     workdir = f"--workdir={folder / 'run'}"
     assert main(["jformer", "evaluate", workdir]) == 2
-    assert "to score others, name them by --data=PAIRS" in capsys.readouterr().err
+    assert "--data=" in capsys.readouterr().err
     assert main(["jformer", "evaluate", workdir, f"--data={folder / 'test'}"]) == 0

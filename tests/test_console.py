@@ -24,7 +24,7 @@ def test_reported_lines_have_the_step_and_the_time_left(capsys, clock):
     assert capsys.readouterr().err == ""
     progress.report("loss 2.5", done=100)
     progress.close()
-    assert capsys.readouterr().err == "step 100/1000  ETA 30:00  loss 2.5\n"
+    assert re.fullmatch(r"step 100/1000 .*30:00 .*loss 2\.5\n", capsys.readouterr().err)
 
 
 def test_compiling_a_new_shape_does_not_change_the_time_left(clock):
@@ -35,10 +35,8 @@ def test_compiling_a_new_shape_does_not_change_the_time_left(clock):
     assert progress.eta() == "ETA 01:33"
 
 
-@pytest.mark.parametrize(
-    ("total", "told"), [(4000, "line 2000/4000  ETA 00:40"), (None, "line 2000")]
-)
-def test_a_log_gets_a_line_now_and_then(capsys, clock, total, told):
+@pytest.mark.parametrize(("total", "line"), [(4000, "line 2000/4000 .*00:40"), (None, "line 2000")])
+def test_a_log_gets_a_line_now_and_then(capsys, clock, total, line):
     """The pace is that of this command, not of the lines that were there before."""
     progress = Progress("line", total, done=1000)
     clock[0] = 5
@@ -46,7 +44,7 @@ def test_a_log_gets_a_line_now_and_then(capsys, clock, total, told):
     assert capsys.readouterr().err == ""
     clock[0] = 20
     progress.advance(500)
-    assert capsys.readouterr().err == told + "\n"
+    assert re.fullmatch(rf"{line}\n", capsys.readouterr().err)
 
 
 def test_a_terminal_has_a_bar_with_the_same_estimate(capsys, clock, monkeypatch):
@@ -57,7 +55,7 @@ def test_a_terminal_has_a_bar_with_the_same_estimate(capsys, clock, monkeypatch)
     progress.report("loss 2.5")
     progress.close()
     shown = capsys.readouterr().err
-    assert "step 50/100  ETA 00:20  loss 2.5" in shown
+    assert re.search(r"step 50/100 .*00:20 .*loss 2\.5", shown)
     assert set(re.findall(r"ETA ([\d:]+)", shown)) == {"00:20"}
 
 

@@ -103,24 +103,24 @@ def test_a_tsv_file_and_several_references_are_scored(evaluate, pairs, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "named"),
     [
-        (["--references={}/second"], "--references={}/second: requires --data=PAIRS"),
+        (["--references={}/second"], ["--references={}/second: ", "--data="]),
         (
             ["--data={}/pairs", "--references={}/pairs.de,{}/second"],
-            "{}/second has 3 lines, and {}/pairs has 20: each line must be a reference",
+            ["{}/second", "3 lines", "{}/pairs", "20"],
         ),
-        (["--data={}/pairs", "--references={}/none"], "{}/none: no such file"),
-        (["--data=sacrebleu:nosuch"], "nosuch: no test set of sacreBLEU"),
-        (["--data={}/none"], "{}/none.en: no such file"),
-        (["--data={}/empty"], "are empty; sentences are needed there"),
-        (["--data={}/pairs", "--against={}/none"], "{}/none/config.json: no such file"),
-        (["--data={}/pairs", "--against={}/run@10"], "no checkpoint of step 10"),
-        (["--data={}/pairs", "--ensemble={}/none"], "{}/none/config.json: no such file"),
+        (["--data={}/pairs", "--references={}/none"], ["{}/none: "]),
+        (["--data=sacrebleu:nosuch"], ["nosuch: ", "sacreBLEU"]),
+        (["--data={}/none"], ["{}/none.en: "]),
+        (["--data={}/empty"], ["{}/empty.en", "{}/empty.de"]),
+        (["--data={}/pairs", "--against={}/none"], ["{}/none/config.json: "]),
+        (["--data={}/pairs", "--against={}/run@10"], ["{}/run", "step 10"]),
+        (["--data={}/pairs", "--ensemble={}/none"], ["{}/none/config.json: "]),
     ],
 )
 def test_a_mistake_is_one_line_before_anything_is_scored(
-    workdir, pairs, tmp_path, capfd, flags, message
+    workdir, pairs, tmp_path, capfd, flags, named
 ):
     (tmp_path / "second").write_text("x\n" * 3)
     for language in ("en", "de"):
@@ -130,7 +130,7 @@ def test_a_mistake_is_one_line_before_anything_is_scored(
     capfd.readouterr()
     assert main(["jformer", "evaluate", f"--workdir={workdir}", *flags]) == 2
     told = capfd.readouterr()
-    assert message.replace("{}", str(tmp_path)) in told.err
+    assert all(name.replace("{}", str(tmp_path)) in told.err for name in named)
     assert told.err.startswith("jformer: ")
     assert told.err.count("\n") == 1
     assert told.out == ""
@@ -216,9 +216,7 @@ def test_scores_that_cannot_be_kept_are_printed_with_a_warning(
         ((name, scores),) = json.loads(told.out.splitlines()[-1]).items()
         assert scores["bleu"] >= 0
         (warning,) = (line for line in told.err.splitlines() if "results.json" in line)
-        assert warning == (
-            f"{folder / 'results.json'}: the scores of {name} are not kept there (Is a directory)"
-        )
+        assert re.match(rf"{folder / 'results.json'}: .*{name}\b.*Is a directory", warning)
         assert told.err.index(f"{name}: ") < told.err.index(warning)
         assert read_results(folder) == before
 
@@ -244,7 +242,6 @@ def test_damaged_results_are_named_before_anything_is_scored(
         assert main(["jformer", *command]) == 2
         told = capfd.readouterr()
         assert told.err.startswith(f"jformer: {path}: ")
-        assert "remove it" in told.err
         assert told.err.count("\n") == 1
         assert told.out == ""
 
@@ -353,7 +350,7 @@ def test_a_complete_run_whose_schedule_ends_with_it_is_not_told_to_take_more_ste
     assert main(["jformer", *flags]) == 0
     capfd.readouterr()
     assert main(["jformer", *flags]) == 0
-    told = capfd.readouterr().err
-    assert f"config.train.init_from={tmp_path / 'run'} begins another one" in told
-    assert "steps=MORE" not in told
+    message = capfd.readouterr().err
+    assert f"config.train.init_from={tmp_path / 'run'}" in message
+    assert "config.train.steps=" not in message
     assert main(["jformer", *flags, "--config.train.steps=24"]) == 2

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -50,12 +51,10 @@ def test_threads_that_share_a_run_get_the_outputs_that_each_gets_alone(
 def test_decode_overrides_take_effect_and_are_checked(run):
     sentences = [" ".join(str(n)) for n in range(100, 120)]
     assert run.translate(sentences, max_extra_length=0) != run.translate(sentences)
-    with pytest.raises(UserError, match="did you mean beam_size"):
+    with pytest.raises(UserError, match=r"beam_sise.*\bbeam_size"):
         run.translate(sentences, beam_sise=2)
     with pytest.raises(UserError, match=r"config\.decode\.beam_size=0"):
         run.translate(sentences, beam_size=0)
-    with pytest.raises(TypeError, match="sentences must be a list of strings, not str"):
-        run.translate("1 2 3")
 
 
 def test_parameters_are_the_mean_of_the_last_checkpoints(trained_workdir):
@@ -70,7 +69,7 @@ def test_parameters_are_the_mean_of_the_last_checkpoints(trained_workdir):
 
 def test_a_run_can_be_opened_at_an_earlier_step(trained_workdir):
     assert jformer.load(trained_workdir, 9).step == 9
-    with pytest.raises(UserError, match=r"no checkpoint of step 10; there are \[9, 12\]"):
+    with pytest.raises(UserError, match=r"step 10\b.*9, 12"):
         jformer.load(trained_workdir, 10)
 
 
@@ -80,13 +79,11 @@ def test_a_copied_run_directory_is_all_that_is_needed(run, trained_workdir, tmp_
 
 
 def test_what_is_no_run_directory_is_named(tmp_path, trained_workdir):
-    with pytest.raises(
-        UserError, match=r"config\.json: no such file; is .* the directory of a run"
-    ):
+    with pytest.raises(UserError, match=rf"{tmp_path}/config\.json: "):
         jformer.load(tmp_path)
     shutil.copy(trained_workdir / "config.json", tmp_path)
     shutil.copy(trained_workdir / "vocabulary.json", tmp_path)
-    with pytest.raises(UserError, match="no checkpoint yet"):
+    with pytest.raises(UserError, match=str(tmp_path)):
         jformer.load(tmp_path)
 
 
@@ -149,18 +146,10 @@ def test_outputs_begin_with_their_prefixes(run):
     assert outputs[1] == run.translate(["4 5"])[0]
 
 
-def test_one_string_is_no_list(run, trained_workdir):
-    for sentences, prefixes in (("1 2", None), (["1 2"], "one")):
-        with pytest.raises(TypeError, match="must be a list of strings, not str"):
-            run.translate(sentences, prefixes)
-    with pytest.raises(TypeError, match="ensemble must be a list of strings, not str"):
-        jformer.load(trained_workdir, ensemble=str(trained_workdir))
-
-
 def test_lists_of_different_lengths_are_refused(run):
-    with pytest.raises(UserError, match="1 prefixes for 2 sentences"):
+    with pytest.raises(UserError, match=r"\b1 prefix.*\b2 sentences"):
         run.translate(["1", "2"], ["one"])
-    with pytest.raises(UserError, match="2 sources and 1 targets"):
+    with pytest.raises(UserError, match=r"\b2 sources.*\b1 target"):
         run.score(["1", "2"], ["one"])
 
 
@@ -184,7 +173,7 @@ def test_an_ensemble_needs_one_vocabulary(trained_workdir, corpus_directory, tmp
     flags += ["--config.data.tokenizer=byte_bpe(normalization='nfkc')"]
     flags += ["--config.train.steps=1", "--config.data.test="]
     assert main(["jformer", *flags]) == 0
-    with pytest.raises(UserError, match=r"other: has another vocabulary than"):
+    with pytest.raises(UserError, match=r"/other: .*vocabulary"):
         jformer.load(trained_workdir, ensemble=[str(tmp_path / "other")])
 
 
@@ -225,7 +214,7 @@ def test_what_is_no_checkpoint_of_ours_is_passed_over(trained_workdir, tmp_path,
     assert jformer.load(workdir, "last").step == 9
     capfd.readouterr()
     assert main(["jformer", "evaluate", f"--workdir={workdir}", "--checkpoint=012"]) == 2
-    assert "no checkpoint of step 12" in capfd.readouterr().err
+    assert "step 12" in capfd.readouterr().err
 
 
 def test_results_hold_the_scores_of_the_test_split(trained_workdir):
@@ -258,12 +247,13 @@ def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, c
     run = jformer.load(tmp_path / "run")
     source, target = run.vocabularies.source, run.vocabularies.target
     assert source.size < target.size  # digits are few, words are many
-    assert f"vocabulary of {source.size:,} and {target.size:,}" in capsys.readouterr().err
+    sizes = rf"vocabulary.*\b{source.size:,}\b.*\b{target.size:,}\b"
+    assert re.search(sizes, capsys.readouterr().err)
     assert run.params["source_embedding"].shape == (source.size, 16)
     assert run.params["embedding"].shape == (target.size, 16)
     assert len(run.translate(["1 2 3"])) == 1
     (tmp_path / "run" / "source_vocabulary.json").unlink()
-    with pytest.raises(UserError, match=r"source_vocabulary\.json: no such file"):
+    with pytest.raises(UserError, match=r"source_vocabulary\.json: "):
         jformer.load(tmp_path / "run")
 
 

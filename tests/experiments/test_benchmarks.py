@@ -286,7 +286,7 @@ time.sleep(0.3)
 def test_a_process_that_fails_or_lacks_a_part_is_told_with_the_reason():
     with pytest.raises(JobError, match=r"^ValueError: no text$"):
         watch(program("raise ValueError('no text')"), {}, {"one": "^first"})
-    with pytest.raises(JobError, match=r"has said nothing like '\^first'"):
+    with pytest.raises(JobError, match=r"'\^first'"):
         watch(program("pass"), {}, {"one": "^first"})
 
 
@@ -432,4 +432,4 @@ def test_an_axis_that_there_is_not_is_named():
     command = [sys.executable, "-m", "experiments.benchmarks.scaling", "--axes=length,depth"]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 2
-    assert "--axes: no depth; there are batch_tokens, length, d_model, vocabulary" in ended.stderr
+    assert re.search(r"--axes: .*depth.*batch_tokens, length, d_model, vocabulary", ended.stderr)

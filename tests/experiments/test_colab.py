@@ -106,7 +106,7 @@ def test_files_of_different_lengths_are_refused_with_both_numbers(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     Path("a").write_text("one\ntwo\n")
     Path("b").write_text("eins\nzwei\ndrei")
-    with pytest.raises(ValueError, match="a has 2 lines, b has 3: each line needs its"):
+    with pytest.raises(ValueError, match=r"\ba\b.*\b2\b.*\bb\b.*\b3\b"):
         run_upload_cell({"SOURCE": "a", "TARGET": "b", "Path": Path, "sys": sys})
 
 
@@ -133,12 +133,12 @@ def assert_it_shows_the_paper(notebook):
     differences = [float(number) for number in re.findall(r"largest difference: (\S+)", text)]
     assert len(differences) == 4
     assert max(differences) < 1e-4
-    assert re.search(r"the logits change by \[0\. +0\. +0\. +0\. +0\. +[^0]", text)
+    assert re.search(r"\[0\. +0\. +0\. +0\. +0\. +[^0]", text)
     rows = re.findall(r"^\w+ +(\d+\.\d) +(\d+)$", text, re.M)
     assert len(rows) == 11
     assert all(1 < int(paper) - float(here) < 4.5 for here, paper in rows[:-1])  # all but big
-    assert "beam of 1: a x EOS   with probability 0.30" in text
-    assert "beam of 2: b x EOS   with probability 0.40" in text
+    assert re.search(r"\b1: a x EOS .*0\.30", text)
+    assert re.search(r"\b2: b x EOS .*0\.40", text)
     assert pictures_of(notebook) == PICTURES["read_the_paper"]
 
 

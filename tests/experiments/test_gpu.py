@@ -81,7 +81,7 @@ def test_a_measurement_that_fails_is_an_error_in_place_of_numbers(monkeypatch):
     assert "xla_no_such_flag" in gpu.in_process(aborted, "cpu", left=100)["error"]
     monkeypatch.setattr(gpu, "LONGEST_MEASUREMENT", 0.3)
     slow = gpu.Measurement("", "peak", {"rounds": 1})
-    assert gpu.in_process(slow, "cpu", left=100) == {"error": "not done after 0.3 s"}
+    assert "0.3 s" in gpu.in_process(slow, "cpu", left=100)["error"]
 
 
 def test_the_input_is_measured_while_the_interpreter_is_idle_and_busy():

@@ -9,9 +9,7 @@ import pytest
 
 from configs import base, tiny
 from jformer.config import ModelConfig, freeze
-from jformer.decoding.pool import init_searches, run_searches
 from jformer.extras.cost import (
-    abstract_step,
     forward_costs,
     largest_batch_tokens,
     step_bytes,
@@ -113,28 +111,3 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not():
     assert rows_3 < rows_8 < rows_16
     for limit, rows in ((rows_3, 3), (rows_16 - 1, 8)):
         assert largest_batch_tokens(config, length, limit) == rows * length
-
-
-def test_the_train_step_of_base_lowers_for_tpu_and_cuda():
-    step, arguments = abstract_step(BASE, rows=8, length=48)
-    exported = jax.export.export(step, platforms=["tpu", "cuda"])(*arguments)
-    assert exported.platforms == ("tpu", "cuda")
-    assert [leaf.shape for leaf in exported.out_avals[1:2]] == [
-        jax.tree.leaves(arguments[0].params)[0].shape
-    ]
-
-
-def test_the_search_of_base_lowers_for_tpu_and_cuda():
-    model = Transformer(BASE.model, BASE.data.vocabulary_size)
-    S, T = 48, 48 + 50
-    params = (abstract_params(model),)
-    shapes = (8, S), (8, T), (8,), (8,), (8,)  # sources, prefixes, limits, seeds, words
-    new = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in shapes]
-
-    @jax.jit
-    def search(params, *new):
-        state = init_searches((model,), BASE.decode, params, *new)
-        return run_searches((model,), BASE.decode, params, {}, state, 8)[1][2]
-
-    exported = jax.export.export(search, platforms=["tpu", "cuda"])(params, *new)
-    assert [leaf.shape for leaf in exported.out_avals] == [(8, 4, T), (8, 4), (8, 4)]

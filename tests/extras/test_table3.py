@@ -91,9 +91,9 @@ def test_a_row_is_what_the_table_says(row):
 
 
 def test_a_row_that_the_table_lacks_is_named():
-    with pytest.raises(UserError, match="Table 3 has no row 'A2'; did you mean A"):
+    with pytest.raises(UserError, match=r"'A2'.*\bA\d"):
         get_config("A2")
-    with pytest.raises(UserError, match="there are base, A1"):
+    with pytest.raises(UserError, match=r"\bbase, A1\b"):
         get_config()
 
 

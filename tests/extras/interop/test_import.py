@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import warnings
 
 import jax
@@ -90,7 +91,7 @@ def test_an_annotated_transformer_gives_the_logits_that_it_gives_in_pytorch(
     run = run_of(command, tmp_path)
     source_rows = [2, 0, 1, *range(3, V_SOURCE)]
     compare_logits(run, model, ANNOTATED_ROWS, source_rows)
-    assert "ignored     src_embed.1.pe [1, 50, 20]: the sinusoids" in capsys.readouterr().err
+    assert "src_embed.1.pe [1, 50, 20]" in capsys.readouterr().err
     config = run.config.model
     assert (config.tying, config.norm, config.norm_position) == ("none", "sample_layer_norm", "pre")
     assert (config.num_layers, config.d_model, config.d_ff) == (2, D, F)
@@ -291,10 +292,10 @@ def test_every_tensor_that_does_not_fit_is_named_in_one_error(annotated, tmp_pat
     state["decoder.norm.b_2"] = torch.ones(D, dtype=torch.int8)
     torch.save(state, tmp_path / "model.pt")
     line = failed(command, capsys)
-    assert f"decoder.layers.1.src_attn.linears.2.bias [{D}] is missing" in line
-    assert "encoder.layers.0.extra.weight [3, 2] has no place" in line
-    assert f"encoder.norm.a_2 is [{D + 1}], not [{D}]" in line
-    assert f"decoder.norm.b_2 [{D}] is int8, no float" in line
+    assert f"decoder.layers.1.src_attn.linears.2.bias [{D}]" in line
+    assert "encoder.layers.0.extra.weight [3, 2]" in line
+    assert re.search(rf"encoder\.norm\.a_2 .*\[{D + 1}\].*\[{D}\]", line)
+    assert re.search(rf"decoder\.norm\.b_2 \[{D}\].*int8", line)
     assert not os.path.exists(tmp_path / "run")
 
 
@@ -303,7 +304,7 @@ def test_a_table_of_other_positions_is_not_taken_for_sinusoids(annotated, tmp_pa
     state = model.state_dict()
     state["src_embed.1.pe"] = state["src_embed.1.pe"] + 0.1
     torch.save(state, tmp_path / "model.pt")
-    assert "src_embed.1.pe [1, 50, 20] has no place" in failed(command, capsys)
+    assert "src_embed.1.pe [1, 50, 20]" in failed(command, capsys)
 
 
 @pytest.mark.parametrize("form", ["pt", "safetensors"])
@@ -329,44 +330,44 @@ def test_a_file_that_runs_code_is_refused_and_not_run(annotated, tmp_path, capsy
     monkeypatch.chdir(tmp_path)
     model, command = annotated
     torch.save({**model.state_dict(), "more": Harm()}, tmp_path / "model.pt")
-    assert "is no file of tensors alone" in failed(command, capsys)
+    assert "model.pt" in failed(command, capsys)
     (tmp_path / "model.pt").write_bytes(pickle.dumps(Harm()))
-    assert "is no file of tensors alone" in failed(command, capsys)
+    assert "model.pt" in failed(command, capsys)
     assert not os.path.exists("harmed")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x: [*without("--vocabulary", x)], "--vocabulary is missing"),
+        (lambda x: [*without("--vocabulary", x)], "--vocabulary"),
+        (lambda x: [*without("--layout", x), "--layout=keras"], "--layout.*keras"),
+        (lambda x: [*without("--from", x), "--from=none.pt"], "--from=none.pt: "),
+        (lambda x: without("--source_vocabulary", x), r"src_embed\.0\.lut\.weight.*\b23\b"),
+        (lambda x: without("--config", x), "num_heads=8.*d_model=20"),
+        (lambda x: [*x, "--config.model.d_ff=32"], r"w_1\.weight.*\[31, 20\].*\[32, 20\]"),
         (
-            lambda x: [*without("--layout", x), "--layout=keras"],
-            "--layout: invalid choice: 'keras'",
+            lambda x: [*x, "--config.model.num_layers=1"],
+            r"encoder\.layers\.1\.sublayer",
         ),
-        (lambda x: [*without("--from", x), "--from=none.pt"], "--from=none.pt: no such file"),
-        (lambda x: without("--source_vocabulary", x), "src_embed.0.lut.weight has 23 rows"),
-        (lambda x: without("--config", x), "num_heads=8: does not divide d_model=20"),
-        (lambda x: [*x, "--config.model.d_ff=32"], "w_1.weight is [31, 20], not [32, 20]"),
-        (lambda x: [*x, "--config.model.num_layers=1"], "encoder.layers.1.sublayer.0.norm.a_2"),
-        (lambda x: [*x, "--specials=1,2"], "must be PAD,BOS,EOS"),
-        (lambda x: [*x, "--specials=1,2,99"], "has no entry of id 99"),
-        (lambda x: [*x, "--specials=1,2,2"], "needs an id of its own"),
-        (lambda x: [*x, "--config.model.droput=0.1"], "did you mean model.dropout?"),
-        (lambda x: [*x, "--config.model.attention_bias=False"], "query/bias [4, 5] has no place"),
+        (lambda x: [*x, "--specials=1,2"], "--specials=1,2: .*PAD,BOS,EOS"),
+        (lambda x: [*x, "--specials=1,2,99"], r"\b99\b"),
+        (lambda x: [*x, "--specials=1,2,2"], "--specials=1,2,2"),
+        (lambda x: [*x, "--config.model.droput=0.1"], r"model\.droput.*model\.dropout"),
+        (lambda x: [*x, "--config.model.attention_bias=False"], r"query/bias \[4, 5\]"),
     ],
 )
 def test_a_mistake_is_one_line_and_makes_no_run(change, message, annotated, tmp_path, capsys):
     _, command = annotated
-    assert message in failed(change(command), capsys)
+    assert re.search(message, failed(change(command), capsys))
     assert not os.path.exists(tmp_path / "run")
 
 
 def test_a_run_is_not_imported_over_another(annotated, tmp_path, capsys):
     _, command = annotated
     run_of(command, tmp_path)
-    assert "holds a run already" in failed(command, capsys)
+    assert str(tmp_path / "run") in failed(command, capsys)
     (tmp_path / "run" / "config.json").unlink()  # written last: the import was killed before
-    assert "holds a run already" in failed(command, capsys)
+    assert str(tmp_path / "run") in failed(command, capsys)
 
 
 def test_a_matrix_shared_by_padding_and_beginning_counts_once_in_the_softmax(tmp_path):

@@ -71,8 +71,6 @@ def test_the_programs_translate_alone_as_the_run_does(tmp_path, positions):
 
 
 def test_learned_positions_are_named_as_what_it_cannot_hold(tmp_path):
-    with pytest.raises(
-        UserError, match=r"config\.model\.positions=learned: --format=stablehlo can"
-    ):
+    with pytest.raises(UserError, match=r"config\.model\.positions=learned: .*--format=stablehlo"):
         export(random_run(positions="learned"), tmp_path, "stablehlo")
     assert not list(tmp_path.iterdir())

@@ -67,6 +67,6 @@ def test_the_tokenizer_has_the_ids_of_the_model_and_an_end(tmp_path, kind):
     ],
 )
 def test_what_marian_cannot_hold_is_named(tmp_path, model, key):
-    with pytest.raises(UserError, match=f"config.{key}: --format=transformers can hold"):
+    with pytest.raises(UserError, match=f"config.{key}: .*--format=transformers"):
         export(random_run(**model), tmp_path, "transformers")
     assert not list(tmp_path.iterdir())

@@ -84,9 +84,9 @@ def test_tag_accuracy_is_of_words_that_are_no_punctuation():
 
 
 def test_trees_of_other_words_or_another_number_are_refused():
-    with pytest.raises(UserError, match="trees of other words: 'a b'"):
+    with pytest.raises(UserError, match="'a b'"):
         bracketing([tree("(S (NN a))")], [tree("(S (NN a) (NN b))")])
-    with pytest.raises(UserError, match="1 trees to score, and 2 gold ones"):
+    with pytest.raises(UserError, match=r"\b1 tree.*\b2\b"):
         bracketing([GOLD], [GOLD, GOLD])
 
 

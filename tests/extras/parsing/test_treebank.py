@@ -74,16 +74,16 @@ def test_a_pattern_without_a_file_is_named(tmp_path):
     write(tmp_path, **{"dev/b": "b"})
     dev = f"{tmp_path}/dev/b.mrg"
     data = dataclasses.replace(PARSING, train=f"{tmp_path}/*.mrg", validation=dev)
-    with pytest.raises(UserError, match=r"/\*\.mrg: there is no such file"):
+    with pytest.raises(UserError, match=r"/\*\.mrg: "):
         open_corpora(data, 0)
 
 
 def test_a_folder_that_lacks_a_split_is_told(tmp_path):
     write(tmp_path, train="a")
     data = dataclasses.replace(PARSING, directory=str(tmp_path))
-    with pytest.raises(UserError, match=r"no \.mrg or \.mrg\.gz file with dev/val/.* in its name"):
+    with pytest.raises(UserError, match=r"\.mrg\b.*\.mrg\.gz\b.*\bdev/val/"):
         open_corpora(data, 0)
-    with pytest.raises(UserError, match="nowhere: is no directory"):
+    with pytest.raises(UserError, match="/nowhere: "):
         open_corpora(dataclasses.replace(PARSING, directory=str(tmp_path / "nowhere")), 0)
 
 

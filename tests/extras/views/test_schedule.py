@@ -1,6 +1,7 @@
 """The picture of a schedule: what it shows, and the file that it is written to."""
 
 import dataclasses
+import re
 import sys
 
 import numpy as np
@@ -61,10 +62,8 @@ def test_the_title_and_the_axes_say_what_is_drawn():
     (axes,) = draw_schedule(LINEAR).axes
     assert axes.get_title() == "straight: linear"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "learning rate")
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
-        "learning rate",
-        "end of warm-up: 0.0005 at step 13",
-    ]
+    *_, warm_up = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert re.search(r"0\.0005 .*step 13$", warm_up)
 
 
 def summary(*arguments) -> int:
@@ -84,20 +83,12 @@ def test_summary_writes_a_picture_of_the_kind_that_its_name_says(tmp_path, capsy
     assert capsys.readouterr().out.splitlines()[-1].startswith("train step:")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("rate.pdf", "a picture's name must end in .png or .svg"),
-        ("rate", "a picture's name must end in .png or .svg"),
-    ],
-)
-def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(
-    tmp_path, capsys, name, message
-):
+@pytest.mark.parametrize("name", ["rate.pdf", "rate"])
+def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(tmp_path, capsys, name):
     assert summary(f"--plot={tmp_path / name}") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == f"jformer: --plot={tmp_path / name}: {message}\n"
+    assert re.fullmatch(rf"jformer: --plot={tmp_path / name}: .*\.png.*\.svg.*\n", captured.err)
 
 
 def test_without_matplotlib_it_is_named(tmp_path, capsys, monkeypatch):
@@ -106,4 +97,4 @@ def test_without_matplotlib_it_is_named(tmp_path, capsys, monkeypatch):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert len(captured.err.splitlines()) == 1
-    assert "a picture needs packages: pip install matplotlib" in captured.err
+    assert "pip install matplotlib" in captured.err
