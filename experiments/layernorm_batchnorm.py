@@ -4,8 +4,8 @@
                                               [--workdir=runs/layernorm_batchnorm]
 
 The same small model is trained on the same data for the same number of updates, once with the
-paper's LayerNorm, once with a BatchNorm in place of each (`components/batch_norm.py`). LayerNorm takes
-mean and variance over the D components of one token, BatchNorm for each component over all
+paper's LayerNorm, once with a BatchNorm in place of each (`components/batch_norm.py`). LayerNorm
+takes mean and variance over the D components of one token, BatchNorm for each component over all
 positions of a batch, which include other sentences and their padding. Printed for each batch size,
 in nats per token:
 
