@@ -21,7 +21,10 @@ FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]*)\")?\n(.*?)^```$", re.MULTILIN
 PROGRAMS = (
     r"(?:srun )?(?:python -m (?:jformer\.main|experiments(?:\.\w+)+|docs\.\w+\.\w+)|jformer)(?= |$)"
 )
-OTHER_PROGRAMS = {".ci/slow", "cd", "diff", "echo", "git", "mypy", "pip", "pytest", "ruff", "zcat"}
+OTHER_PROGRAMS = {
+    ".ci/slow", "cd", "diff", "echo", "git", "lint-imports", "mypy", "pip", "pytest", "ruff",
+    "zcat",
+}  # fmt: skip
 # Names in capitals in a command line, and their values in the folder of `lay_out`.
 NAMED = {
     "DIR": "runs/tiny-phrases-en-de",

@@ -19,7 +19,7 @@ from jformer.main import main
 from jformer.schema import replaced
 from tests.documented import NAMED, PAGES, PROGRAMS, as_pasted, blocks, commands, lay_out, words
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.docs
 
 NOT_RUN = {
     ".ci/slow": "takes half an hour",
@@ -27,8 +27,9 @@ NOT_RUN = {
     "git": "needs a network",
     "cd": "follows git",
     "pytest": "would run these tests",
-    "ruff": "test_project.py runs it",
-    "mypy": "test_project.py runs it",
+    "ruff": ".ci/run runs it",
+    "mypy": ".ci/run runs it",
+    "lint-imports": ".ci/run runs it",
 }
 COMMANDS_NOT_RUN = {"import": "needs weights of other programs; tests/extras/interop imports such"}
 PYTHON_NOT_RUN = {

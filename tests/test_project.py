@@ -1,9 +1,8 @@
-"""The house itself: its layers, its style, what must not be in it."""
+"""The source: every key has a use, functions are short, only one module reads flags."""
 
 import ast
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,67 +12,15 @@ import pytest
 from jformer.config import Config
 from jformer.schema import flatten
 
-
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def tracked():
-    """The files of the project, without what else lies in the checkout, as a virtual environment.
-
-    Without git, as in an archive of the project, all that lies in its folders.
-    """
-    try:
-        result = run("git", "ls-files", "-z")
-    except FileNotFoundError:
-        listed = ""
-    else:
-        listed = result.stdout if result.returncode == 0 else ""
-    if "pyproject.toml" in (names := listed.split("\0")):
-        return [path for name in names if name and (path := Path(name)).is_file()]
-    folders = [Path(name) for name in (".ci", "configs", "experiments", "jformer", "tests")]
-    return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+PACKAGE = sorted(Path("jformer").rglob("*.py"))
+EXPERIMENTS = sorted(Path("experiments").rglob("*.py"))
+OTHERS = [path for folder in ("configs", "tests") for path in Path(folder).rglob("*.py")]
 
 
-TRACKED = tracked()
-FILES = [path for path in TRACKED if path.suffix == ".py"]
-NOTEBOOKS = [path for path in TRACKED if path.suffix == ".ipynb"]
-PACKAGE = [path for path in FILES if path.parts[0] == "jformer"]
-EXPERIMENTS = [path for path in FILES if path.parts[0] == "experiments"]
-
-
-def test_the_files_of_every_folder_are_looked_at():
-    assert {path.parts[0] for path in FILES} >= {"configs", "experiments", "jformer", "tests"}
-    assert len(PACKAGE) > 50
-
-
-@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
-def test_a_virtual_environment_in_the_checkout_is_not_checked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("pyproject.toml", "jformer/a.py", "v/lib/b.py"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).touch()
-    assert tracked() == [Path("jformer/a.py")]  # no checkout, as an archive is none
-    assert run("git", "init").returncode == 0
-    assert run("git", "add", "pyproject.toml", "jformer").returncode == 0
-    assert tracked() == [Path("jformer/a.py"), Path("pyproject.toml")]
-
-
-def test_imports_point_only_the_way_of_the_layer_contract():
-    result = run(Path(sys.executable).with_name("lint-imports"), "--no-cache")
-    assert result.returncode == 0, result.stdout
-
-
-@pytest.mark.parametrize("command", [["check"], ["format", "--check"]])
-def test_ruff_has_nothing_to_say(command):
-    result = run(sys.executable, "-m", "ruff", *command, "--no-cache", *FILES, *NOTEBOOKS)
-    assert result.returncode == 0, result.stdout
-
-
-@pytest.fixture(scope="module")
-def typed(tmp_path_factory):
-    """What mypy says, and what its plugin `key_reads` notes meanwhile."""
-    folder = tmp_path_factory.mktemp("mypy")
+@pytest.fixture
+def key_reads(tmp_path):
+    """The lines that the plugin `key_reads` writes while mypy reads the package."""
+    folder = tmp_path
     settings = Path("pyproject.toml").read_text()
     plugin = Path("tests/key_reads.py").absolute()
     (folder / "pyproject.toml").write_text(
@@ -83,26 +30,21 @@ def typed(tmp_path_factory):
     result = subprocess.run(
         [
             *(sys.executable, "-m", "mypy", "--config-file", folder / "pyproject.toml"),
-            *("--cache-dir", folder / "cache"),  # what it remembers, it does not show the plugin
+            *("--cache-dir", folder / "cache"),  # mypy shows the plugin nothing that is cached
         ],
         capture_output=True, text=True, env={**os.environ, "KEY_READS": str(folder / "reads")},
     )  # fmt: skip
-    return result, (folder / "reads").read_text().splitlines()
-
-
-@pytest.mark.process  # mypy, ten seconds without its cache
-def test_types_hold(typed):
-    result, _ = typed
     assert result.returncode == 0, result.stdout
+    return (folder / "reads").read_text().splitlines()
 
 
-# What only checks a key, shows it or estimates by it does not make it change anything.
+# Code that only checks a key, shows it or estimates with it does not make it change anything.
 NO_USE = ["schema.py", "training/cost.py", "training/flops.py", "training/plan.py", "views/"]
 CHECKS = ("check", "_parameters_of_layers")
 
 
 def methods_of_config():
-    """`(section, method, its places)` of the sections' own methods and properties."""
+    """`(section, method, its lines)` of the sections' own methods and properties."""
     for path in Path("jformer/config").glob("*.py"):
         for section in ast.parse(path.read_text()).body:
             for node in section.body if isinstance(section, ast.ClassDef) else ():
@@ -111,11 +53,11 @@ def methods_of_config():
                     yield section.name, node.name, {(f"config/{path.name}", n) for n in lines}
 
 
-@pytest.mark.process
-def test_every_key_is_read_by_the_package(typed):
-    """And not only checked or shown. A method of a section counts where something calls it."""
+@pytest.mark.process  # mypy, ten seconds without its cache
+def test_every_key_is_read_by_the_package(key_reads):
+    """Checking or showing a key is not enough. A section's method counts if something calls it."""
     used, own = set(), []
-    for line in typed[1]:
+    for line in key_reads:
         path, number, section, name = line.split("\t")
         path = Path(path).absolute().relative_to(Path("jformer").absolute()).as_posix()
         if path.startswith("config/"):
@@ -129,7 +71,7 @@ def test_every_key_is_read_by_the_package(typed):
     for name in flatten(Config()):
         section, _, key = name.rpartition(".")
         read = (type(sections[section]).__name__, key)
-        assert read in used, f"{name} changes nothing: no code of a known type reads it"
+        assert read in used, f"{name} changes nothing: no typed code reads it"
 
 
 def test_only_the_command_line_reads_flags():
@@ -151,6 +93,6 @@ def test_every_module_says_what_it_is():
 
 
 def test_nothing_is_left_for_later():
-    marks = ["TO" + "DO", "FIX" + "ME", "XX" + "X"]  # in two parts: this file is read as well
-    for path in FILES:
+    marks = ["TO" + "DO", "FIX" + "ME", "XX" + "X"]  # in parts, because this file is searched too
+    for path in (*PACKAGE, *EXPERIMENTS, *OTHERS):
         assert not re.search(rf"\b({'|'.join(marks)})\b", path.read_text()), path

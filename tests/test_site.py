@@ -17,7 +17,7 @@ from jformer.config import Config
 from jformer.main import COMMANDS
 from jformer.schema import flatten
 
-pytestmark = pytest.mark.process
+pytestmark = pytest.mark.docs
 pytest.importorskip("zensical", reason="needs the extra docs")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
@@ -171,5 +171,5 @@ def test_a_folder_with_other_files_is_not_built_into(tmp_path):
     command = [sys.executable, "-m", "docs.site.build", tmp_path]
     built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 2
-    assert "holds other files than those of a site; name another folder" in built.stderr
+    assert str(tmp_path) in built.stderr
     assert (tmp_path / "pages" / "own.txt").read_text() == "kept"

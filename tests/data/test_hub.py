@@ -1,5 +1,6 @@
 """Data sets by the package `datasets`: the real loader, on folders that the tests write."""
 
+import re
 import socket
 import sys
 
@@ -162,7 +163,7 @@ def test_the_validation_pairs_of_tatoeba_are_in_dev(folder):
 
 def test_a_folder_with_other_pairs_alone_is_told_in_one_line(folder):
     write_configurations(folder, ("fr-en", "ro-en"), ("train", "validation", "test"))
-    assert "available configs: ['fr-en', 'ro-en']" in message(config(hub=folder))
+    assert "['fr-en', 'ro-en']" in message(config(hub=folder))
 
 
 def test_a_folder_with_the_name_of_a_format_is_a_folder(folder, monkeypatch):
@@ -194,9 +195,8 @@ def test_a_corpus_has_the_files_that_its_text_is_in(folder):
 
 def test_a_split_that_is_not_there_is_told_with_those_that_are(folder):
     write_splits(folder, "train", "validation")
-    assert message(config(hub=folder)) == (
-        f"{folder}: has the splits ['train', 'validation']; test is needed"
-    )
+    names = r"\['train', 'validation'\].*\btest\b"
+    assert re.match(rf"{folder}: .*{names}", message(config(hub=folder)))
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,8 @@ def test_a_split_that_is_not_there_is_told_with_those_that_are(folder):
 )
 def test_a_language_that_is_not_there_is_told_with_the_columns(folder, columns, has):
     write_splits(folder, columns=columns)
-    assert message(config(hub=folder, pair="de-fr")) == (
-        f"{folder}/train: has the columns {has}; de and fr are needed"
-    )
+    text = message(config(hub=folder, pair="de-fr"))
+    assert re.match(rf"{folder}/train: .*{re.escape(has)}.*\bde\b.*\bfr\b", text)
 
 
 @pytest.mark.parametrize(
@@ -223,48 +222,44 @@ def test_a_folder_that_cannot_be_loaded_is_told_with_the_reason(folder, content,
     for name, octets in content.items():
         (folder / name).write_bytes(octets)
     text = message(config(hub=folder))
-    assert text.startswith(f"config.data.hub={folder}: cannot be loaded (")
+    assert text.startswith(f"config.data.hub={folder}: ")
     assert reason in text
-    assert text.endswith(
-        "; or put train.parquet, validation.parquet, test.parquet with columns en and de "
-        "into a folder, and set config.data.hub=FOLDER"
-    )
+    files = r"train\.parquet.*validation\.parquet.*test\.parquet"
+    assert re.search(rf"{files}.*\ben\b.*\bde\b.*config\.data\.hub=FOLDER$", text)
 
 
 @pytest.mark.parametrize("hub", ["/nowhere/at/all", "./nowhere"])
 def test_a_folder_that_is_none_is_named(datasets, hub):
-    assert message(config(hub=hub)).startswith(f"config.data.hub={hub}: cannot be loaded (")
+    assert message(config(hub=hub)).startswith(f"config.data.hub={hub}: ")
 
 
 def test_without_a_network_one_line_names_repository_reason_and_files(datasets, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    assert message(config("multi30k")) == (
-        "bentrevett/multi30k of the hub: cannot be loaded (Couldn't reach 'bentrevett/multi30k' "
-        "on the Hub (OfflineModeIsEnabled)); or put train.en and train.de, val.en and val.de, "
-        "test_2016_flickr.en and test_2016_flickr.de into a folder, each also with .gz, .sgm or "
-        ".xml at its end, and set config.data.directory=FOLDER"
-    )
+    text = message(config("multi30k"))
+    assert re.match(r"bentrevett/multi30k\b.*OfflineModeIsEnabled.*config\.data\.directory=", text)
+    stems = ("train", "val", "test_2016_flickr")
+    names = [f"{stem}.{side}" for stem in stems for side in ("en", "de")]
+    assert all(name in text for name in (*names, ".gz", ".sgm", ".xml"))
 
 
 def test_without_a_network_a_repository_of_ones_own_is_named(datasets, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     text = message(config(hub="somebody/something@v2"))
-    assert "config.data.hub=somebody/something@v2: cannot be loaded (Couldn't reach" in text
+    assert "config.data.hub=somebody/something@v2: " in text
     assert "config.data.hub=FOLDER" in text
 
 
 def test_without_the_package_one_line_names_it_and_the_files(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     text = message(config("tatoeba"))
-    assert text.startswith("config.data.name=tatoeba: loading sentence-transformers/")
-    assert "needs packages: pip install datasets; or put train.en and train.de, val.en" in text
+    assert re.match(r"config\.data\.name=tatoeba: .*\bsentence-transformers/", text)
+    assert re.search(r"pip install datasets\b.*train\.en\b.*train\.de\b.*val\.en\b", text)
 
 
 def test_without_the_package_there_is_no_other_way_to_a_repository(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert message(config(hub="somebody/something")) == (
-        "config.data.name=hub: loading somebody/something needs packages: pip install datasets"
-    )
+    text = message(config(hub="somebody/something"))
+    assert re.match(r"config\.data\.name=hub: .*somebody/something\b.*pip install datasets$", text)
 
 
 @pytest.mark.parametrize(

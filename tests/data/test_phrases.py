@@ -150,5 +150,5 @@ def test_a_corpus_that_depends_on_babel_has_babels_version_in_its_name():
 
 
 def test_a_locale_that_cldr_lacks_is_named():
-    with pytest.raises(UserError, match="CLDR has no locale 'xx'"):
+    with pytest.raises(UserError, match=r"CLDR.*'xx'"):
         make_splits("en", "xx", 1000, seed=0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -186,10 +187,10 @@ def test_cutting_leaves_what_is_short_enough():
 
 def test_a_corpus_of_which_nothing_is_left_is_refused(data):
     write(data.train, [""], ["a"])
-    with pytest.raises(UserError, match=r"train\.en: no pair to train on; 1 pairs skipped: a side"):
+    with pytest.raises(UserError, match=r"train\.en: .*\b1 pairs? skipped.*\bempty\b"):
         prepared(data)
     write(data.train, ["1" * 99], ["a"])
-    with pytest.raises(UserError, match="no pair to train on; 1 pairs skipped: more tokens than"):
+    with pytest.raises(UserError, match=r"\b1 pairs? skipped.*config\.data\.max_length\b"):
         trainable(prepared(data)[0], data)
 
 
@@ -202,7 +203,7 @@ def test_mixed_corpora_count_by_their_weights(data, tmp_path):
     assert [tokenized.place(pair) for pair in (59, 60, 61)] == [
         f"{data.train}.en:60", f"{tmp_path / 'more'}.en:1", f"{tmp_path / 'more'}.en:2"
     ]  # fmt: skip
-    with pytest.raises(UserError, match=r"weights=1,3,5: has 3 numbers, and the training corpora"):
+    with pytest.raises(UserError, match=r"config\.data\.weights=1,3,5: .*\b3\b.*\b2\b"):
         trainable(tokenized, dataclasses.replace(mixed, weights="1,3,5"))
 
 
@@ -210,7 +211,7 @@ def test_a_vocabulary_is_learned_from_a_sample_of_a_large_corpus(data, caplog):
     write(data.train, ["a", "b"] * 50, ["c", "d"] * 50)
     with caplog.at_level("INFO"):
         prepared(dataclasses.replace(data, vocabulary_sample=50))
-    assert "learning from every 2th of 100 pairs" in caplog.text
+    assert re.search(r"\b2.*\b100 pairs", caplog.text)
 
 
 def test_of_a_corpus_a_little_larger_than_the_sample_every_second_pair_is_learned_from(data):
@@ -254,13 +255,13 @@ def test_a_vocabulary_to_bring_along_that_is_not_there_is_refused_whatever_the_c
     prepared(data)
     for name, joint in (("vocabulary", True), ("source_vocabulary", False)):
         missing = dataclasses.replace(data, joint_vocabulary=joint, **{name: "nowhere.json"})
-        with pytest.raises(UserError, match=r"nowhere\.json: no such file; a tokenizer\.json or"):
+        with pytest.raises(UserError, match=r"nowhere\.json: .*tokenizer\.json"):
             prepared(missing)
 
 
 def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"config\.data\.cache=.*file/x: cannot be written"):
+    with pytest.raises(UserError, match=r"config\.data\.cache=.*file/x: "):
         prepared(dataclasses.replace(data, cache=str(tmp_path / "file" / "x")))
 
 
@@ -268,7 +269,7 @@ def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):
 def test_training_text_that_cannot_be_read_is_named(data, tmp_path):
     for language in ("en", "de"):
         (tmp_path / f"mem.{language}").symlink_to("/proc/self/mem")
-    with pytest.raises(UserError, match=r"/mem\.en: cannot be read \(Input/output error\)"):
+    with pytest.raises(UserError, match=r"/mem\.en: .*Input/output error"):
         prepared(dataclasses.replace(data, train=str(tmp_path / "mem")))
 
 

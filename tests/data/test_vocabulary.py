@@ -146,10 +146,10 @@ def test_a_size_below_the_alphabet_names_the_least_that_works(kind):
     texts = [*TEXTS, "½ 😀."]
     alphabet = len(set(unicodedata.normalize("NFKC", "".join(texts))))
     least = 3 + {"byte_bpe": 256, "wordpiece": 512, "bpe": 256 + alphabet}.get(kind, 257 + alphabet)
-    message = rf"config\.data\.vocabulary_size={least - 1}: must be >= {least}, for the alphabet"
+    message = rf"config\.data\.vocabulary_size={least - 1}: .*\b{least}\b"
     with pytest.raises(UserError, match=message):
         Vocabulary.train(iter(texts), least - 1, kind, "nfkc")
-    with pytest.raises(UserError, match=rf"vocabulary_size=2: must be >= {least}"):
+    with pytest.raises(UserError, match=rf"vocabulary_size=2: .*\b{least}\b"):
         Vocabulary.train(iter(texts), 2, kind, "nfkc")
     vocabulary = Vocabulary.train(iter(texts), least, kind, "nfkc")
     assert vocabulary.size == least
@@ -160,7 +160,7 @@ def test_a_size_below_the_alphabet_names_the_least_that_works(kind):
 def test_an_alphabet_far_beyond_the_size_is_refused_without_training_on_it(kind):
     """Unigram's trainer would never end: it cannot prune single characters."""
     texts = ["".join(map(chr, range(start, start + 40))) for start in range(0x4E00, 0x5800, 40)]
-    with pytest.raises(UserError, match=r"config\.data\.vocabulary_size=258: must be >= \d+"):
+    with pytest.raises(UserError, match=r"config\.data\.vocabulary_size=258: .*\b\d{3,}\b"):
         Vocabulary.train(iter(texts), 258, kind)
 
 
@@ -280,12 +280,12 @@ def test_what_is_no_bpe_has_no_merges(kind):
 
 
 def test_a_missing_vocabulary_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"vocabulary\.json: no such file"):
+    with pytest.raises(UserError, match=r"vocabulary\.json: "):
         Vocabulary.load(tmp_path / "vocabulary.json")
 
 
 def test_one_string_is_not_taken_for_a_list_of_letters():
-    with pytest.raises(TypeError, match="a list of texts, got one string"):
+    with pytest.raises(TypeError):
         trained().encode("ab")
 
 
@@ -344,7 +344,7 @@ def test_a_tokenizer_that_cuts_as_ours_but_adds_tokens_sees_whole_texts(tmp_path
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "spm.model"])
 def test_a_missing_file_to_bring_along_is_named(name, tmp_path):
-    with pytest.raises(UserError, match=rf"{name}: no such file; a tokenizer.json or a Sentence"):
+    with pytest.raises(UserError, match=rf"{name}: .*tokenizer\.json\b.*SentencePiece"):
         Vocabulary.bring(tmp_path / name)
 
 
@@ -354,7 +354,7 @@ def test_a_file_that_is_no_tokenizer_says_what_is_needed(name, content, tmp_path
     if name.endswith(".model"):
         sentencepiece_or_skip()
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"{name}: a tokenizer.json or a SentencePiece .model, "):
+    with pytest.raises(UserError, match=rf"{name}: .*tokenizer\.json\b.*SentencePiece"):
         Vocabulary.bring(tmp_path / name)
 
 
@@ -428,16 +428,15 @@ def test_a_run_needs_no_sentencepiece(tmp_path, monkeypatch):
 def test_a_sentencepiece_model_that_cannot_be_rebuilt_is_refused(options, tmp_path):
     content = sentencepiece_model(hard_vocab_limit=False, vocab_size=100, **options)
     (tmp_path / "spm.model").write_bytes(content)
-    with pytest.raises(UserError, match=r"Unigram or BPE, is needed, not this"):
+    with pytest.raises(UserError, match=r"spm\.model: .*Unigram\b.*BPE\b"):
         Vocabulary.bring(tmp_path / "spm.model")
 
 
 def test_without_sentencepiece_its_packages_are_named(tmp_path, monkeypatch):
     (tmp_path / "spm.model").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    needs = "needs packages: pip install sentencepiece protobuf"
-    message = f"{tmp_path}/spm.model: a SentencePiece model {needs}"
-    with pytest.raises(UserError, match=f"^{re.escape(message)}"):
+    message = rf"^{tmp_path}/spm\.model: .*pip install sentencepiece protobuf"
+    with pytest.raises(UserError, match=message):
         Vocabulary.bring(tmp_path / "spm.model")
 
 

@@ -362,5 +362,5 @@ def test_out_of_memory_means_fewer_sentences_at_a_time_or_an_error_that_says_wha
     assert done.returncode == 0, done.stderr
     little, error, enough = done.stdout.splitlines()
     assert little == enough.replace("64 ", "2 ", 1)
-    assert "out of memory: config.decode.batch_size=2 from here on" in done.stderr
-    assert error.startswith("out of memory with one sentence: lower config.decode.beam_size")
+    assert "config.decode.batch_size=2" in done.stderr
+    assert "config.decode.beam_size" in error

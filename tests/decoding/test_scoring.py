@@ -104,5 +104,5 @@ def test_a_table_of_positions_is_used_to_its_end_and_not_beyond():
     (forced,) = score_pairs((model,), (params,), [PAIRS[1]], 4)  # 20 tokens and EOS
     expected_T = alone(model, params, PAIRS[1])
     np.testing.assert_allclose(forced.log_probs_T, expected_T, atol=1e-4)
-    with pytest.raises(UserError, match="max_positions=21: pair 1 has 41 tokens; shorten it"):
+    with pytest.raises(UserError, match=r"max_positions=21\b.*pair 1\b.*41"):
         score_pairs((model,), (params,), [([], [7] * 40)], 4)

@@ -84,7 +84,7 @@ def test_the_result_is_plain_json_and_nothing_is_printed(capfd):
 
 
 def test_streams_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match="67 translations, and 66 lines"):
+    with pytest.raises(UserError, match=r"67\b.*66\b"):
         compare(GOOD, BAD[1:], [REFERENCE])
 
 

@@ -60,5 +60,5 @@ def test_the_length_ratio_is_of_words_put_out_to_words_of_the_reference():
 
 
 def test_sources_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match="83 translations, and 82 lines"):
+    with pytest.raises(UserError, match=r"83\b.*82\b"):
         by_length(SOURCE[1:], OUTPUT, [REFERENCE])

@@ -99,8 +99,8 @@ def test_a_folder_brought_by_hand_is_found_by_a_variable_of_the_environment(tmp_
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("wmt14/ful", "wmt14/ful: no test set of sacreBLEU; did you mean wmt14/full or "),
-        ("qqqq", r"qqqq: no test set of sacreBLEU \(`sacrebleu --list` has them all\)"),
+        ("wmt14/ful", "wmt14/ful: .*wmt14/full"),
+        ("qqqq", "qqqq: .*sacrebleu --list"),
     ],
 )
 def test_an_unknown_name_is_refused_with_those_near_it(name, message):
@@ -109,7 +109,7 @@ def test_an_unknown_name_is_refused_with_those_near_it(name, message):
 
 
 def test_a_pair_that_a_set_lacks_is_refused_with_those_it_has():
-    with pytest.raises(UserError, match=r"not from and to de-en; it has en-cs, en-de, en-fr$"):
+    with pytest.raises(UserError, match=r"de-en.*en-cs.*en-de.*en-fr"):
         open_test_set("multi30k/2016", "de", "en")
 
 
@@ -125,7 +125,7 @@ def test_no_network_is_told_in_one_line_with_the_way_out(monkeypatch, tmp_path, 
         url = f"http://127.0.0.1:{server.getsockname()[1]}/x.tgz"
     kept = offer(monkeypatch, tmp_path, "wmt14/full", {}, url)  # nobody listens there any more
     command = "run `sacrebleu -t wmt14/full -l en-de --echo src`"
-    assert_refused(caplog, rf"^wmt14/full: cannot be fetched .*refused.*{command}.* to {kept};")
+    assert_refused(caplog, rf"^wmt14/full: .*refused.*{command}.* {kept}")
 
 
 def test_a_network_that_does_not_answer_is_given_up(monkeypatch, tmp_path, caplog):
@@ -140,13 +140,11 @@ def test_a_network_that_does_not_answer_is_given_up(monkeypatch, tmp_path, caplo
 def test_a_damaged_download_is_told_in_one_line(monkeypatch, tmp_path, caplog):
     offer(monkeypatch, tmp_path, "wmt14/full", wmt14(SOURCES, TARGETS))
     monkeypatch.setattr(DATASETS["wmt14/full"], "md5", ["0" * 32])
-    assert_refused(caplog, "MD5 sum of downloaded file was incorrect .* manually delete")
-    assert_refused(
-        caplog, "No such file .*delete that first if it is damaged"
-    )  # and of the next call
+    assert_refused(caplog, "^wmt14/full: .*MD5")  # sacreBLEU's own word
+    assert_refused(caplog, "^wmt14/full: .*No such file")  # the system's, at the next call
 
 
 def test_sides_of_different_length_are_refused(monkeypatch, tmp_path):
     kept = offer(monkeypatch, tmp_path, "wmt14/full", wmt14(SOURCES, TARGETS[1:]))
-    with pytest.raises(UserError, match=f"3 sources and 2 references; .* delete {kept}"):
+    with pytest.raises(UserError, match=rf"3\b.*2\b.*{kept}"):
         open_test_set("wmt14/full", "en", "de")

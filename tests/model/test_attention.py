@@ -66,16 +66,14 @@ def test_softmax_is_in_float32_when_the_rest_is_bfloat16():
 
 
 def test_a_wrong_shape_is_named_with_the_shape_it_has():
-    with pytest.raises(
-        ValueError, match=r"k_BHMK: axis K is 5 elsewhere, got the shape \(1, 2, 3, 6\)"
-    ):
+    with pytest.raises(ValueError, match=r"k_BHMK\b.*\bK\b.*5.*\(1, 2, 3, 6\)"):
         attend(random(1, 2, 4, 5), random(1, 2, 3, 6), random(1, 2, 3, 7), jnp.ones((1, 1, 1, 3)))
 
 
 def test_heads_and_positions_that_changed_places_are_named():
     """Most code of the field has positions before heads."""
     q, k, v = random(1, 5, 2, 7), random(1, 3, 2, 7), random(1, 3, 2, 7)
-    with pytest.raises(ValueError, match=r"k_BHMK: axis H is 5 elsewhere"):
+    with pytest.raises(ValueError, match=r"k_BHMK\b.*\bH\b.*5"):
         attend(q, k, v, jnp.ones((1, 1, 1, 3)))
 
 
@@ -108,18 +106,18 @@ def test_the_fused_attention_is_equation_1_with_the_same_gradients(masked, scale
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "named"),
     [
-        ({"attention_dropout": 0.1}, "is not for config.model.attention_dropout=0.1"),
-        ({"positions": "relative"}, "is not for config.model.positions=relative"),
-        ({"attention": "Own"}, "is not for config.model.attention=Own"),
-        ({"dtype": "float32"}, "is not for config.model.dtype=float32"),
-        ({"d_k": 12, "d_v": 12}, "a multiple of 8 up to 128, not d_k=12 and d_v=12"),
-        ({"d_k": 16, "d_v": 32}, "needs equal d_k and d_v"),
-        ({"num_heads": 2}, "up to 128, not d_k=256"),
+        ({"attention_dropout": 0.1}, ["config.model.attention_dropout=0.1"]),
+        ({"positions": "relative"}, ["config.model.positions=relative"]),
+        ({"attention": "Own"}, ["config.model.attention=Own"]),
+        ({"dtype": "float32"}, ["config.model.dtype=float32"]),
+        ({"d_k": 12, "d_v": 12}, ["8", "128", "d_k=12", "d_v=12"]),
+        ({"d_k": 16, "d_v": 32}, ["d_k", "d_v"]),
+        ({"num_heads": 2}, ["128", "d_k=256"]),
     ],
 )
-def test_what_the_kernel_of_cudnn_cannot_compute_is_an_error(changes, told):
+def test_what_the_kernel_of_cudnn_cannot_compute_is_an_error(changes, named):
     with pytest.raises(UserError, match=r"config\.model\.attention_kernel=cudnn: ") as raised:
         ModelConfig(**{"attention_kernel": "cudnn", **changes}).check()
-    assert told in str(raised.value)
+    assert all(name in str(raised.value) for name in named)

@@ -69,9 +69,9 @@ def test_the_report_has_shares_by_size_and_other_last(wait):
         with clock(name):
             wait(seconds)
     wait(32)
-    assert clock.report() == (
-        "time        03:20 in all: step 71 %, compilation 12 %, input 1 %, other 16 %"
-    )
+    assert "03:20" in clock.report()
+    shares = re.findall(r"(\w+) (\d+) %", clock.report())
+    assert shares == [("step", "71"), ("compilation", "12"), ("input", "1"), ("other", "16")]
 
 
 def test_shares_sum_to_100_where_rounding_each_would_not():
@@ -83,4 +83,4 @@ def test_shares_sum_to_100_where_rounding_each_would_not():
 
 
 def test_a_report_at_once_is_a_line_too():
-    assert re.fullmatch(r"time        00:00 in all: other 100 %", Clock().report())
+    assert re.search(r"00:00.*other 100 %$", Clock().report())

@@ -79,10 +79,10 @@ HARMS = {
         add_line(f"{ZEROS}  params{'/..' * 40}/dev/zero\n"),
         r"SHA256SUMS, line \d+: '0+  params/\.\./\.\.",
     ),
-    "no sum": (add_line("hello\n"), r"SHA256SUMS, line \d+: 'hello' is no"),
+    "no sum": (add_line("hello\n"), r"SHA256SUMS, line \d+.*hello"),
     "a file that is not there": (
         add_line(f"{ZEROS}  params/x\n"),
-        "'params/x', which SHA256SUMS names, is missing",
+        "params/x.*SHA256SUMS",
     ),
     "a pipe in place of a file": (replace("params/_METADATA", os.mkfifo), "'params/_METADATA'"),
     "a pipe in place of the sums": (replace(SUMS, os.mkfifo), SUMS),
@@ -101,7 +101,7 @@ HARMS = {
 def test_a_file_that_is_none_of_the_checkpoints_is_not_read(run, capsys, name):
     harm, message = HARMS[name]
     harm(run / "checkpoints" / "12")
-    assert re.search(rf"checkpoints/12: damaged: {message}", refusal(run, capsys))
+    assert re.search(rf"checkpoints/12: .*{message}", refusal(run, capsys))
 
 
 def claim(step, **changes):
@@ -118,14 +118,14 @@ def claim(step, **changes):
 def test_an_array_that_claims_to_be_huge_is_refused_by_its_shape(run, capsys, command):
     huge = [10**9, 10**6]
     claim(run / "checkpoints" / "12", shape=huge, chunks=huge)
-    message = r"params.embedding is \(1000000000, 1000000\), not \(\d+, 16\)"
+    message = r"params\.embedding\b.*\(1000000000, 1000000\).*\(\d+, 16\)"
     assert re.search(message, refusal(run, capsys, *command))
 
 
 def test_an_array_in_pieces_larger_than_itself_is_refused(run, capsys):
     """A piece is unpacked whole: 20 GB of zeros are small as a file."""
     claim(run / "checkpoints" / "12", chunks=[50_000, 100_000])
-    message = r"12: .* params.embedding, \(\d+, 16\), is in pieces of \(50000, 100000\)"
+    message = r"12: .*params\.embedding\b.*\(\d+, 16\).*\(50000, 100000\)"
     assert re.search(message, refusal(run, capsys))
 
 

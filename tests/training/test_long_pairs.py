@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import re
 
 import pytest
 
@@ -53,11 +54,9 @@ def test_long_lines_are_told_before_training_and_again_with_the_scores(directory
     _, _, error = trained
     begins = error.index("training    6 steps")
     for split, place in (("validation", "validation.en:1"), ("test", "test.en:3")):
-        assert (
-            f"{split}: 1 of 6 pairs beyond the {LIMIT} tokens of config.model.max_positions, left "
-            f"out of its perplexity: {directory / place} (61 tokens)\n"
-        ) in error[:begins]
-    assert "1 of 6 pairs beyond the tokens of config.model.max_positions" in error[begins:]
+        names = rf"{LIMIT}\b.*config\.model\.max_positions.*{directory / place}\b.*61"
+        assert re.search(rf"^{split}: 1 of 6 .*{names}", error[:begins], re.MULTILINE)
+    assert re.search(r"1 of 6 .*config\.model\.max_positions", error[begins:])
 
 
 def test_a_long_line_costs_its_own_perplexity_and_not_the_bleu(trained):
@@ -87,9 +86,8 @@ def test_a_pair_that_is_to_be_scored_alone_is_named(directory, trained, capfd):
     """`score` has a line for each pair, so there it is an error."""
     command = ["jformer", "score", f"--workdir={trained[0]}", f"--data={directory / 'test'}"]
     assert main(command) == 2
-    assert capfd.readouterr().err.splitlines()[-1] == (
-        f"jformer: config.model.max_positions={LIMIT}: pair 3 has 61 tokens; shorten it"
-    )
+    message = capfd.readouterr().err.splitlines()[-1]
+    assert re.match(rf"jformer: config\.model\.max_positions={LIMIT}: .*pair 3\b.*61", message)
 
 
 def test_a_validation_split_of_which_no_pair_can_be_scored_is_refused(directory, capsys):
@@ -98,8 +96,6 @@ def test_a_validation_split_of_which_no_pair_can_be_scored_is_refused(directory,
     write_split(directory / "all_long", split)
     flags = [f"--config.data.validation={directory / 'all_long'}"]
     assert main([*learned_flags(directory, "none"), *flags]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"jformer: config.model.max_positions={LIMIT}: all pairs of the validation split have more "
-        f"tokens; raise it, or shorten the lines"
-    )
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(rf"jformer: config\.model\.max_positions={LIMIT}: .*validation", message)
     assert not (directory / "none").exists()

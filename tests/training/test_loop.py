@@ -103,7 +103,7 @@ def test_a_run_killed_and_resumed_ends_bit_equal_to_one_that_was_not(corpus_dire
     reference = subprocess.Popen(command(corpus_directory, undisturbed, more), **quiet)
     again = subprocess.run(command(corpus_directory, killed, more), capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    assert re.search(r"resuming from step \d+", again.stderr)
+    assert re.search(r"resum.*step \d+", again.stderr)
     assert reference.wait() == 0
     assert_same_run(killed, undisturbed)
     assert_served_alike(killed, undisturbed)
@@ -120,7 +120,7 @@ def test_a_run_stopped_by_sigterm_under_pmap_in_parts_goes_on_bit_equal(corpus_d
     process.send_signal(signal.SIGTERM)
     errors = process.communicate()[1]
     assert process.returncode == 128 + signal.SIGTERM
-    assert errors.splitlines()[-1].startswith("jformer: stopped by SIGTERM; all is saved")
+    assert "SIGTERM" in errors.splitlines()[-1]
     saved = max(int(path.name) for path in (stopped / "checkpoints").glob("[0-9]*"))
     reference = subprocess.Popen(
         command(corpus_directory, undisturbed, IN_PARTS), env=devices, stderr=subprocess.DEVNULL
@@ -129,7 +129,7 @@ def test_a_run_stopped_by_sigterm_under_pmap_in_parts_goes_on_bit_equal(corpus_d
         command(corpus_directory, stopped, IN_PARTS), env=devices, capture_output=True, text=True
     )
     assert again.returncode == 0, again.stderr
-    assert f"resuming from step {saved}" in again.stderr
+    assert re.search(rf"resum.*step {saved}\b", again.stderr)
     assert reference.wait() == 0
     assert_same_run(stopped, undisturbed)
 
@@ -166,12 +166,12 @@ def test_after_each_step_the_loop_looks_for_a_save_that_has_failed(
     """In the background, long before the next save."""
 
     def failed(checkpoints):
-        raise SaveError("this checkpoint could not be written")
+        raise SaveError("a failed save")
 
     monkeypatch.setattr(Checkpoints, "check_errors", failed)
     flags = [*small_flags(corpus_directory, tmp_path / "run"), "--config.train.log_every=1"]
     assert main(["jformer", *flags]) == 1
-    assert capsys.readouterr().err.endswith("jformer: this checkpoint could not be written\n")
+    assert capsys.readouterr().err.endswith("jformer: a failed save\n")
     assert [line["step"] for line in metrics_of(tmp_path / "run")] == [1]
 
 
@@ -197,7 +197,7 @@ def test_a_complete_run_prints_its_scores_again_and_trains_no_more(
     }
     assert main(["jformer", *small_flags(corpus_directory, trained_workdir)]) == 0
     captured = capsys.readouterr()
-    assert "complete at step 12" in captured.err
+    assert re.search(r"complete.*step 12\b", captured.err)
     assert json.loads(captured.out.splitlines()[-1])["test"]["step"] == 12
     after = {path: path.stat().st_mtime_ns for path in trained_workdir.rglob("*") if path.is_file()}
     assert after.keys() == before.keys()
@@ -230,8 +230,8 @@ def test_another_config_in_the_same_directory_is_refused_with_what_differs(
     ]
     assert main(["jformer", *flags]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "config.model.dropout was 0.1, now 0.3" in error
-    assert "config.seed was 0, now 4" in error
+    assert re.search(r"config\.model\.dropout\b.*0\.1\b.*0\.3\b", error)
+    assert re.search(r"config\.seed\b.*0\b.*4\b", error)
 
 
 def test_more_steps_and_other_decoding_are_the_same_run(trained_workdir):
@@ -243,7 +243,7 @@ def test_more_steps_and_other_decoding_are_the_same_run(trained_workdir):
     other_beam = dataclasses.replace(config, decode=dataclasses.replace(config.decode, beam_size=9))
     for same in (config, longer, other_beam):
         check_same_config(same, trained_workdir)
-    with pytest.raises(UserError, match=r"config\.seed was 0, now 7"):
+    with pytest.raises(UserError, match=r"config\.seed\b.*0\b.*7\b"):
         check_same_config(dataclasses.replace(config, seed=7), trained_workdir)
 
 
@@ -259,10 +259,7 @@ def test_a_vocabulary_that_is_not_the_runs_own_is_refused(
     flags = [*small_flags(corpus_directory, copy), "--config.train.steps=15"]
     Vocabulary.train(["other text"], 300).save(copy / "vocabulary.json")
     assert main(["jformer", *flags]) == 2
-    assert (
-        "not the vocabulary that the checkpoints beside it were trained with"
-        in capsys.readouterr().err
-    )
+    assert str(copy / "vocabulary.json") in capsys.readouterr().err.splitlines()[-1]
     os.remove(copy / "vocabulary.json")
     assert main(["jformer", *flags]) == 2
-    assert "vocabulary.json: no such file" in capsys.readouterr().err
+    assert str(copy / "vocabulary.json") in capsys.readouterr().err.splitlines()[-1]

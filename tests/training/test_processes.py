@@ -1,6 +1,7 @@
 """Two real processes, joined by jax.distributed over localhost, train one run."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -72,7 +73,7 @@ def test_two_processes_of_which_one_is_stopped_end_as_one_process_that_was_not(
 
     codes, errors = ends(start_two(corpus_directory, together, last))
     assert codes == [0, 0], errors
-    assert f"resuming from step {saved}" in errors[0]
+    assert re.search(rf"resum.*step {saved}\b", errors[0])
     assert "step" not in errors[1]  # the first alone tells the progress
     whole = subprocess.run(
         command(corpus_directory, alone, last), env={**ENVIRONMENT, "JAX_NUM_CPU_DEVICES": "4"}
@@ -118,7 +119,7 @@ def test_a_process_whose_others_never_start_ends_with_a_message(corpus_directory
     second.kill()
     codes, errors = ends([first, second])
     assert codes[0] != 0
-    assert "waiting for 2 processes" in errors[0]
+    assert "2 processes" in errors[0]
     assert "DEADLINE_EXCEEDED" in errors[0]
 
 
@@ -129,31 +130,38 @@ def test_processes_of_different_configs_all_end_with_what_differs(corpus_directo
     )
     codes, errors = ends(processes)
     assert codes == [2, 2], errors
-    assert "config.model.dropout is 0.4, and 0.1 in process 0" in errors[1]
-    assert "process 1 has another config" in errors[0]
+    assert re.search(r"config\.model\.dropout\b.*0\.4\b.*0\.1\b.*process 0\b", errors[1])
+    assert "process 1" in errors[0]
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("flags", "named"),
     [
-        (["--config.parallel.coordinator=host:1"], "parallel.processes=None: must be set with"),
-        (["--config.parallel.coordinator=host:65536"], "must be HOST:PORT, or auto"),
-        (["--config.parallel.processes=2"], "is only for config.parallel.coordinator=HOST:PORT"),
+        (["--config.parallel.coordinator=host:1"], ["config.parallel.processes"]),
+        (
+            ["--config.parallel.coordinator=host:65536"],
+            ["config.parallel.coordinator=host:65536", "HOST:PORT", "auto"],
+        ),
+        (
+            ["--config.parallel.processes=2"],
+            ["config.parallel.processes=2", "config.parallel.coordinator"],
+        ),
         (
             ["--config.parallel.coordinator=h:1", "--config.parallel.processes=2",
              "--config.parallel.process=2"],
-            "config.parallel.process=2: must be below config.parallel.processes=2",
+            ["config.parallel.process=2", "config.parallel.processes=2"],
         ),
         (
             ["--config.parallel.coordinator=h", "--config.parallel.processes=2",
              "--config.parallel.process=1"],
-            "config.parallel.coordinator=h: must be HOST:PORT",
+            ["config.parallel.coordinator=h:", "HOST:PORT"],
         ),
     ],
 )  # fmt: skip
-def test_an_incomplete_address_is_one_line(corpus_directory, tmp_path, capsys, flags, message):
+def test_an_incomplete_address_is_one_line(corpus_directory, tmp_path, capsys, flags, named):
     assert main(["jformer", *small_flags(corpus_directory, tmp_path / "run"), *flags]) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert all(name in message for name in named)
 
 
 def test_a_coordinator_port_that_is_taken_is_one_line(corpus_directory, tmp_path):
@@ -195,4 +203,4 @@ def test_where_there_is_no_cluster_auto_says_so(corpus_directory, tmp_path):
     result = subprocess.run(flags, capture_output=True, text=True)
     assert result.returncode == 2
     last = result.stderr.splitlines()[-1]
-    assert "JAX finds no Slurm job, TPU pod or other cluster here" in last
+    assert "config.parallel.coordinator=auto" in last

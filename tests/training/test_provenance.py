@@ -53,7 +53,7 @@ def test_a_run_does_not_go_on_with_other_text(
     error = last_line(capsys.readouterr().err)
     prefix = changed.with_suffix("")
     name = str(changed) if split == "train" else f"the validation split {prefix}"
-    assert error.startswith(f"jformer: {name}: has changed since the run in {workdir} was trained")
+    assert error.startswith(f"jformer: {name}: ")
     assert f"config.train.init_from={workdir}" in error
     assert Checkpoints(workdir).steps() == [9, 12]
 
@@ -67,9 +67,9 @@ def test_a_run_resumes_with_text_that_has_moved_and_under_another_name(
     moved = [f"--config.data.test={corpus / 'new_test'}", "--config.name=renamed"]
     flags = [*small_flags(corpus, workdir), *moved, "--config.train.steps=15"]
     assert main(["jformer", *flags]) == 0
-    told = capsys.readouterr()
-    assert "resuming from step 12" in told.err
-    assert "scoring test: 5 pairs" in told.err
+    message = capsys.readouterr().err
+    assert re.search(r"resum.*step 12\b", message)
+    assert re.search(r"test.*5 pairs", message)
     config = json.loads((workdir / "config.json").read_text())
     assert config["data"]["train"] == str(corpus / "train")
     assert jformer.load(workdir).step == 15
@@ -119,7 +119,7 @@ def test_a_resume_under_another_version_says_which(
     flags = [*small_flags(corpus_directory, workdir), "--config.train.steps=13"]
     assert main(["jformer", *flags, "--config.train.scored=validation"]) == 0
     (line,) = (x for x in capsys.readouterr().err.splitlines() if x.startswith("versions"))
-    assert f"optax {own('optax')}, now 9.9.9" in line
+    assert re.search(rf"optax {re.escape(own('optax'))}\b.*9\.9\.9", line)
     assert "jax " not in line  # which has not changed
 
 
@@ -178,7 +178,7 @@ def test_a_config_that_is_not_the_checkpoints_own_is_refused(
     (config if section is None else config[section])[key] = value
     (workdir / "config.json").write_text(json.dumps(config))
     for checkpoint in ("average", "last", "9", "best"):
-        with pytest.raises(UserError, match=rf"config\.json: not the config .*{key} was"):
+        with pytest.raises(UserError, match=rf"config\.json: .*\b{key}\b"):
             jformer.load(workdir, checkpoint)
 
 
@@ -212,9 +212,8 @@ def test_a_best_checkpoint_keeps_its_directory_from_a_run_of_another_config(
 ):
     workdir, flags, _ = without_checkpoint
     assert main([*flags, "--config.seed=5"]) == 2
-    assert f"{workdir} holds a run of another config: config.seed was 0, now 5" in (
-        capsys.readouterr().err
-    )
+    message = capsys.readouterr().err
+    assert re.search(rf"{workdir}\b.*config\.seed\b.*0\b.*5\b", message)
     assert jformer.load(workdir, "best").step == 6
 
 
@@ -225,7 +224,7 @@ def test_a_run_that_begins_anew_does_not_serve_the_best_of_the_start_before(
     write_split(corpus / "train", number_words(500, 800))
     kill_at(3)
     assert main(flags) == 130
-    with pytest.raises(UserError, match="best: no checkpoint yet"):
+    with pytest.raises(UserError, match="run/best"):
         jformer.load(workdir, "best")
 
 
@@ -248,10 +247,10 @@ def test_a_last_checkpoint_that_cannot_be_written_is_no_result(
         stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, before)
         assert main(flags) == 1
     gc.collect()  # asyncio tells of errors that nobody asked for when they are collected
-    told = capfd.readouterr()
-    assert "Traceback" not in told.err
-    assert re.search(rf"^jformer: {workdir}/\w+/12: .*could not be written", last_line(told.err))
-    assert told.out == ""
+    out, err = capfd.readouterr()
+    assert "Traceback" not in err
+    assert re.search(rf"^jformer: {workdir}/\w+/12: ", last_line(err))
+    assert out == ""
     assert not (workdir / "results.json").exists()
     assert main(flags) == 0  # with room, it goes on from what it has
     assert jformer.load(workdir).step == 12
@@ -265,13 +264,12 @@ def test_a_complete_run_whose_last_checkpoint_is_damaged_is_trained_on_from_the_
     scores = json.loads(last_line(capfd.readouterr().out))
     damaged = tmp_path / "run" / "checkpoints" / "12" / "params" / "_sharding"
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"_sharding.*; checkpoint=average needs it, .* of 9, 12$"):
+    with pytest.raises(UserError, match=r"_sharding.*checkpoint=average.*9, 12$"):
         jformer.load(tmp_path / "run", "average")
     assert main(flags) == 0
-    told = capfd.readouterr()
-    assert "moved to" in told.err
-    assert "going on from step 9" in told.err
-    again = json.loads(last_line(told.out))
+    out, err = capfd.readouterr()
+    assert re.search(r"checkpoints/12: .*damaged/12.*step 9\b", err)
+    again = json.loads(last_line(out))
     assert again["validation"]["params_sha256"] == scores["validation"]["params_sha256"]
 
 
@@ -293,8 +291,7 @@ def test_a_complete_run_that_cannot_be_written_prints_its_scores(
         more = [*command, "--config.train.steps=15"]
         told = subprocess.run(more, capture_output=True, text=True)
         assert told.returncode == 2
-        expected = f"jformer: workdir={workdir}: cannot be written (Permission denied)"
-        assert last_line(told.stderr) == expected
+        assert re.match(rf"jformer: workdir={workdir}: .*Permission denied", last_line(told.stderr))
     finally:
         for path in (workdir, *workdir.rglob("*")):
             path.chmod(0o755)

