@@ -10,7 +10,8 @@ the 4 layers of d_model 1024, beam 21 and alpha 0.3 of Section 6.3, and the 16,0
 runs on the Wall Street Journal alone.
 """
 
-from jformer.config import UserError, default_config, nearest
+from jformer.config import UserError, default_config
+from jformer.schema import nearest
 
 SIZES = ("small", "paper")
 
