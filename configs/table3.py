@@ -6,8 +6,9 @@ it is trained on WMT14 and scored on the development set, newstest2013, and no c
 averaged. `experiments/table3.py` runs them all.
 """
 
-from jformer.config import UserError, default_config, nearest
+from jformer.config import UserError, default_config
 from jformer.extras.paper import TABLE_3
+from jformer.schema import nearest
 
 ROWS = {row.name: row.changes for row in TABLE_3}
 

@@ -12,9 +12,9 @@ CONFIG = "configs/tiny.py"
 
 def sweep():
     for num_heads in (1, 4, 16):  # of width 128, 32, 8
-        for scaled_attention in (True, False):
+        for scaled in (True, False):
             yield {
                 "model.num_heads": num_heads,
-                "model.scaled_attention": scaled_attention,
+                "model.attention": f"dot_product(scaled={scaled})",
                 "train.scored": "validation",
             }

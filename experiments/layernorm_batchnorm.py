@@ -4,8 +4,8 @@
                                               [--workdir=runs/layernorm_batchnorm]
 
 The same small model is trained on the same data for the same number of updates, once with the
-paper's LayerNorm, once with a BatchNorm in place of each (`plugins/batch_norm.py`). LayerNorm takes
-mean and variance over the D components of one token, BatchNorm for each component over all
+paper's LayerNorm, once with a BatchNorm in place of each (`components/batch_norm.py`). LayerNorm
+takes mean and variance over the D components of one token, BatchNorm for each component over all
 positions of a batch, which include other sentences and their padding. Printed for each batch size,
 in nats per token:
 
@@ -38,17 +38,17 @@ from jformer.data.pipeline import open_data
 from jformer.data.tokenize import tokenize
 from jformer.run import Run
 from jformer.rundir import read_metrics
-from jformer.training.loss import token_losses
+from jformer.training.loss import cross_entropy
 
-PLUGIN = Path(__file__).with_name("plugins") / "batch_norm.py"
+FILE = Path(__file__).with_name("components") / "batch_norm.py"
+NORMS = {"layer_norm": "layer_norm", "BatchNorm": f"{FILE}:BatchNorm"}
 SENTENCES = 64  # whose NLL is also computed alone
 TRAINING_PAIRS = 2000  # of which the means of BatchNorm's statistics are taken
 
 
 def make_config(norm: str, batch_tokens: int, steps: int) -> Config:
     keys = {
-        "plugins": str(PLUGIN),
-        "model.norm": norm,
+        "model.norm": NORMS[norm],
         "model.d_model": 64,
         "data.max_length": 64,
         "train.steps": steps,
@@ -87,7 +87,7 @@ def nll_of(run: Run, statistics: Any = None) -> Callable[[Batch], np.ndarray]:
     @jax.jit
     def rows(variables, batch):
         logits_BTV = run.model.apply(variables, batch["source_BS"], batch["target_BT"])
-        nll_BT = token_losses(logits_BTV, batch["labels_BT"], 0.0, "all")[1]
+        nll_BT = cross_entropy(logits_BTV, batch["labels_BT"], label_smoothing=0.0)[1]
         return jnp.sum(nll_BT * (batch["labels_BT"] != PAD), axis=1)
 
     return lambda batch: np.asarray(rows(variables, dict(batch)))
@@ -123,7 +123,7 @@ def table_row(norm: str, batch_tokens: int, steps: int, folder: Path) -> list[st
     config = make_config(norm, batch_tokens, steps)
     workdir = folder / f"{norm}-{batch_tokens}"
     jformer.train(config, workdir=workdir)
-    run = jformer.load(workdir, "last", plugins=[PLUGIN])
+    run = jformer.load(workdir, "last", plugins=[FILE])
     training = [line["nll"] for line in read_metrics(workdir) if line["split"] == "train"]
     some, validation = (batches_of(run, split) for split in splits_of(config))
     stored, own = nll_of(run, mean_statistics(run, some)), nll_of(run)
@@ -144,7 +144,7 @@ def main() -> int:
         ["tokens a batch", "norm", "training", "validation", "own statistics", "alone, beside"]
     ]
     for batch_tokens in map(int, options.batch_tokens.split(",")):
-        for norm in ("layer_norm", "BatchNorm"):
+        for norm in NORMS:
             lines.append(table_row(norm, batch_tokens, options.steps, options.workdir))
     print(aligned(lines))
     return 0

@@ -12,7 +12,7 @@ CHANGES = [
     {},
     {"train.r_drop_alpha": 0.0},
     {"train.r_drop_alpha": 0.0, "train.steps": 44_000},  # about the same time
-    {"optimizer.weight_decay": 0.0},
+    {"optimizer.name": "adamw"},
     {"model.dropout": 0.1},
     {"optimizer.schedule": "inverse_sqrt"},
     {  # as many epochs, warm-up and averaging included

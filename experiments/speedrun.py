@@ -1,8 +1,8 @@
 """A search around `configs/speedrun.py` by successive halving, scored on validation.
 
     jformer sweep experiments/speedrun.py --rounds=3 --seeds=2 --jobs=2 \\
-        --config.data.directory=MULTI30K --config.data.normalization=lower \\
-        --config.decode.beam_size=2 --config.train.scored=validation
+        --config.data.directory=MULTI30K --config.decode.beam_size=2 \\
+        "--config.data.tokenizer=byte_bpe(normalization='lower')" --config.train.scored=validation
 
 Where a step takes longer or shorter than that of the config, there are fewer or more of them, so
 that all points take as long. Three rounds with two seeds take 45 minutes of two cores.
@@ -10,11 +10,17 @@ that all points take as long. Three rounds with two seeds take 45 minutes of two
 
 CONFIG = "configs/speedrun.py:multi30k"
 
+
+def muon(weight_decay: float = 0.3, adam_factor: float = 2.0) -> str:
+    """Return the optimizer of the config, by default with its options."""
+    return f"muon(weight_decay={weight_decay}, adam_factor={adam_factor})"
+
+
 CHANGES = [
     {},
-    {"optimizer.weight_decay": 0.2},
-    {"optimizer.learning_rate": 0.008, "optimizer.adam_factor": 3.0},
-    {"optimizer.learning_rate": 0.013, "optimizer.adam_factor": 1.5},
+    {"optimizer.name": muon(weight_decay=0.2)},
+    {"optimizer.learning_rate": 0.008, "optimizer.name": muon(adam_factor=3.0)},
+    {"optimizer.learning_rate": 0.013, "optimizer.name": muon(adam_factor=1.5)},
     {"model.activation": "gelu", "train.steps": 805},
     {"model.d_ff": 384, "train.steps": 780},
     {"model.out_projection": False, "train.steps": 930},

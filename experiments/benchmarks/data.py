@@ -169,6 +169,7 @@ def measure(contender: str, folder: str, languages: list[str], pairs: int, **way
 
 def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str) -> dict:
     from jformer.config import Config, DataConfig, TrainConfig
+    from jformer.data import tokenize
     from jformer.data.cache import content_hash
     from jformer.data.pipeline import make_batches, open_corpora
     from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
@@ -180,14 +181,14 @@ def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str
         train=prefix,
         validation=prefix,
         vocabulary_size=VOCABULARY_SIZE,
-        vocabulary_sample=VOCABULARY_SAMPLE,
         batching=batching,
         max_length=MAX_LENGTH,
         cache=cache,
     )
     config = dataclasses.replace(Config(), data=data, train=TrainConfig(batch_tokens=BATCH_TOKENS))
+    tokenize.VOCABULARY_SAMPLE = VOCABULARY_SAMPLE  # as many pairs as the peers learn from
     lap("import")
-    corpora = open_corpora(data, config.seed)["train"]
+    corpora = open_corpora(config)["train"]
     content = content_hash(corpora)
     lap("hash")
     vocabularies = make_vocabularies(corpora, content, data)

@@ -244,7 +244,7 @@ def trained_tokens(config: Config, cache: Path) -> int:
     from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 
     data = dataclasses.replace(config.data, cache=str(cache))
-    corpora = open_corpora(data, config.seed)["train"]
+    corpora = open_corpora(dataclasses.replace(config, data=data))["train"]
     content = content_hash(corpora)
     vocabularies = make_vocabularies(corpora, content, data)
     tokenized = tokenize_corpora(corpora, content, vocabularies, data)

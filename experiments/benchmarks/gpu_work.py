@@ -27,7 +27,7 @@ from jformer.results import read_results
 
 RUN = [
     "--config=configs/tiny.py",
-    "--config.data.phrases=1000",
+    "--config.data.name=phrases(pairs=1000)",
     "--config.data.num_buckets=1",
     "--config.train.scored=validation",
     "--config.train.average_checkpoints=1",

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from transformers import MarianMTModel
 
 from experiments.benchmarks import bpe, peers, pytorch_data
+from jformer.components import arguments, name_of
 from jformer.config import PAD, Config, read_config
 
 
@@ -79,12 +80,12 @@ def train(config: Config, folder: Path, device: str, dtype: str) -> None:
 
 def optimizer_of(config: Config, model: Any) -> torch.optim.Optimizer:
     """Return AdamW, which decays matrices alone, with a learning rate of 1."""
-    adam = config.optimizer
+    adam = {"weight_decay": 0.0, **arguments("optimizer", config.optimizer.name)}
     vectors = {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}
     matrices = {"params": [p for p in model.parameters() if p.ndim >= 2]}
     return torch.optim.AdamW(
-        [matrices, vectors], lr=1.0, betas=(adam.beta1, adam.beta2), eps=adam.epsilon,
-        weight_decay=adam.weight_decay, fused=True,
+        [matrices, vectors], lr=1.0, betas=(adam["beta1"], adam["beta2"]),
+        eps=adam["epsilon"], weight_decay=adam["weight_decay"], fused=True,
     )  # fmt: skip
 
 
@@ -121,18 +122,17 @@ def read_lines(name: str) -> list[str]:
 def rate(config: Config, step: int) -> float:
     """Return the learning rate of Equation 3, Section 5.3, or of a fall to 0 after a warm-up."""
     optimizer = config.optimizer
-    warmup = optimizer.warmup_steps
-    if optimizer.schedule == "equation_3":
-        peak = optimizer.learning_rate_factor * config.model.d_model**-0.5
-        return peak * min(step**-0.5, step * warmup**-1.5)
-    falls = optimizer.schedule in ("linear", "cosine")
-    if not falls or optimizer.decay_steps or optimizer.end_learning_rate:
+    warmup, peak = optimizer.warmup_steps, optimizer.learning_rate
+    schedule, options = name_of(optimizer.schedule), arguments("schedule", optimizer.schedule)
+    if schedule == "equation_3":
+        factor = options["factor"] * config.model.d_model**-0.5
+        return factor * min(step**-0.5, step * warmup**-1.5)
+    if schedule not in ("linear", "cosine") or any(options.values()):
         raise SystemExit(f"marian: has no schedule like {optimizer.schedule} of this config")
-    peak = optimizer.learning_rate_factor * optimizer.learning_rate
     if step < warmup:
         return peak * step / warmup
     done = (step - warmup) / (config.train.steps - warmup)
-    if optimizer.schedule == "linear":
+    if schedule == "linear":
         return peak * (1 - done)
     return peak * (1 + math.cos(math.pi * done)) / 2
 
@@ -188,7 +188,7 @@ def translate(
             decode.beam_size,
             decode.length_penalty,
             decode.max_extra_length,
-            decode.early_stopping,
+            arguments("search", decode.search)["early_stopping"],
         )
     texts = tokenizer.decode_batch(outputs)
     output.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")

@@ -11,6 +11,7 @@ from typing import Any
 from experiments.benchmarks import turns
 from experiments.benchmarks.end_to_end import config_flags, our_environment, source_of
 from jformer.cli import config_of_flags
+from jformer.components import arguments, name_of, split_list
 from jformer.config import Config, TrainConfig, write_config
 from jformer.training.retention import averaged
 
@@ -43,7 +44,7 @@ def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
 
 def config_of(folder: Path, options: argparse.Namespace, keys: str = "") -> Config:
     """Return the config with other keys as given, KEY=VALUE with commas between."""
-    more = [f"--config.{each}" for each in filter(None, keys.split(","))]
+    more = [f"--config.{each}" for each in split_list(keys)]
     return config_of_flags([*flags_of(folder, options), *more])
 
 
@@ -79,7 +80,8 @@ def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:
 
 def joeynmt(folder: Path, options: argparse.Namespace) -> Contender:
     config = config_of(folder, options, options.peers)
-    model, train, optimizer = config.model, config.train, config.optimizer
+    model, train = config.model, config.train
+    optimizer = {"weight_decay": 0.0, **arguments("optimizer", config.optimizer.name)}
     settings = {
         "languages": options.languages.split(","),
         "train": str(folder.parent / "train"),
@@ -91,7 +93,8 @@ def joeynmt(folder: Path, options: argparse.Namespace) -> Contender:
         **values(config.data, "vocabulary_size", "max_length"),
         **values(model, "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm_position"),
         **values(train, "steps", "batch_tokens", "checkpoint_every", "label_smoothing"),
-        **values(optimizer, "warmup_steps", "beta1", "beta2", "weight_decay"),
+        **values(config.optimizer, "warmup_steps"),
+        **{name: optimizer[name] for name in ("beta1", "beta2", "weight_decay")},
         **values(config.decode, "batch_size", "beam_size", "length_penalty"),
     }
     (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -115,8 +118,7 @@ def values(section: Any, *names: str) -> dict[str, Any]:
 
 def peak_rate(config: Config) -> float:
     optimizer = config.optimizer
-    if optimizer.schedule == "equation_3":
-        peak = (config.model.d_model * optimizer.warmup_steps) ** -0.5
-    else:
-        peak = optimizer.learning_rate
-    return optimizer.learning_rate_factor * peak
+    if name_of(optimizer.schedule) != "equation_3":
+        return optimizer.learning_rate
+    factor = arguments("schedule", optimizer.schedule)["factor"]
+    return factor * (config.model.d_model * optimizer.warmup_steps) ** -0.5

@@ -75,23 +75,23 @@ class Batches(pool.Pool):
         super().__init__(*of_decoder, parts=1, long=True)
 
 
-GROW, POOL, SEARCH = beam.beam_step, pool.Pool, pool.run_searches
+EXTEND, POOL, SEARCH = beam.Beam.extend, pool.Pool, pool.run_searches
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=4)
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=5)
 def search_to_limits(*arguments):
     return SEARCH.__wrapped__(*arguments)
 
 
 def as_way(way: str) -> None:
     decoder.Pool = POOL if way == "refill" else Batches
-    beam.beam_step = to_limits if way == "to limits" else GROW
+    beam.Beam.extend = to_limits if way == "to limits" else EXTEND
     pool.run_searches = search_to_limits if way == "to limits" else SEARCH
 
 
-def to_limits(step, config, sentence, search, **edges):
-    grown = GROW(step, config, sentence, search, **edges)
-    return dataclasses.replace(grown, busy=grown.t < sentence.limit)
+def to_limits(self, step, config, sentence, search, **rules):
+    extended = EXTEND(self, step, config, sentence, search, **rules)
+    return dataclasses.replace(extended, busy=extended.t < sentence.limit)
 
 
 if __name__ == "__main__":

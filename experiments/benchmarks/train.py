@@ -21,6 +21,7 @@ import numpy as np
 
 import jformer
 from experiments.benchmarks import turns
+from jformer.components import arguments
 from jformer.config import BOS, EOS, PAD, Config
 
 BATCHES = 4
@@ -177,10 +178,9 @@ def peer(
     torch.manual_seed(0)
     make = {"torch": peers.TorchTransformer, "marian": peers.Marian}[kind]
     model = make(config, length).to(device).train()
-    adam = config.optimizer
-    optimizer = torch.optim.Adam(
-        model.parameters(), lr=1e-4, betas=(adam.beta1, adam.beta2), eps=adam.epsilon, fused=True
-    )
+    adam = arguments("optimizer", config.optimizer.name)
+    betas, epsilon = (adam["beta1"], adam["beta2"]), adam["epsilon"]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=betas, eps=epsilon, fused=True)
 
     def loss_of(source, target, labels):
         with torch.autocast(device, torch.bfloat16, enabled="bf16" in variant):

@@ -326,7 +326,8 @@ from jformer.training.optimizer import equation_3
 show(equation_3)
 steps = np.arange(1, 20_001, 50)
 for d_model, warmup_steps in ((512, 4000), (512, 8000), (1024, 4000)):
-    rates = equation_3(d_model**-0.5, warmup_steps)(steps)
+    keys = {"model.d_model": d_model, "optimizer.warmup_steps": warmup_steps}
+    rates = equation_3(jformer.get_config("base", **keys))(steps)
     plt.plot(steps, rates, label=f"d_model {d_model}, warm-up {warmup_steps:,}")
 plt.xlabel("step")
 plt.title("learning rate")
@@ -343,11 +344,11 @@ plt.show()
 # it being too sure costs.
 
 # %%
-from jformer.training.loss import token_losses
+from jformer.training.loss import cross_entropy
 
 
 def loss_of(logits_V, epsilon):
-    return token_losses(logits_V[None, None], jnp.array([[3]]), epsilon, "all")[0][0, 0]
+    return cross_entropy(logits_V[None, None], jnp.array([[3]]), epsilon)[0][0, 0]
 
 
 logits_V = normal(12, 10)
@@ -391,10 +392,10 @@ print(
 
 # %%
 from jformer.config import BOS, EOS, DecodeConfig
-from jformer.decoding.beam import beam_step
+from jformer.decoding.beam import Beam
 from jformer.decoding.search import Sentence, init_search, length_penalty, result_of
 
-show(beam_step)
+show(Beam.extend)
 WORDS = ["PAD", "BOS", "EOS", "a", "b", "x", "y"]
 table_VV = np.full((7, 7), 1e-9)
 table_VV[BOS, 3:5] = 0.6, 0.4
@@ -413,7 +414,7 @@ def search(beam_size, length=6):
     sentence = Sentence((), jnp.zeros(length, jnp.int32), jnp.int32(length - 1), jnp.int32(0))
     state = init_search(sentence, (), beam_size)
     while state.busy:
-        state = beam_step(step, config, sentence, state)
+        state = Beam().extend(step, config, sentence, state)
     return result_of(state, config)
 
 

@@ -138,7 +138,7 @@ print(f"{len(training):,} pairs to train on, {len(validation):,} to validate on"
 
 # %%
 STEPS = 400
-own = jformer.get_config("tiny", **LANGUAGES, **{"train.steps": STEPS, "train.bleu_every": 200})
+own = jformer.get_config("tiny", **LANGUAGES, **{"train.steps": STEPS, "train.metrics_every": 200})
 run = jformer.train(own, training, validation, workdir="runs/mine")
 
 # %%

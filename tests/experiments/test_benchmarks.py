@@ -226,8 +226,7 @@ def test_checkpoints_of_marian_are_averaged_and_only_its_matrices_decay(tmp_path
     from experiments.benchmarks.marian_job import mean_of, optimizer_of
     from experiments.benchmarks.peers import marian_model
 
-    keys = {"optimizer.name": "adamw", "optimizer.weight_decay": 0.5}
-    config = jformer.get_config("tiny", **keys)
+    config = jformer.get_config("tiny", **{"optimizer.name": "adamw(weight_decay=0.5)"})
     models = [marian_model(config, vocabulary_size=9, longest=8) for _ in range(3)]
     for number, model in enumerate(models):
         model.save_pretrained(tmp_path / str(number))
@@ -250,8 +249,9 @@ def test_checkpoints_of_marian_are_averaged_and_only_its_matrices_decay(tmp_path
     "schedule",
     [
         {},
-        {"schedule": "cosine", "learning_rate": 0.002, "learning_rate_factor": 0.5},
-        {"schedule": "linear", "learning_rate": 0.002, "learning_rate_factor": 0.5},
+        {"schedule": "equation_3(factor=0.5)"},
+        {"schedule": "cosine", "learning_rate": 0.002},
+        {"schedule": "linear", "learning_rate": 0.002},
     ],
 )
 def test_marian_has_the_learning_rate_of_the_config(schedule):

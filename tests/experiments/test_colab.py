@@ -78,8 +78,9 @@ def test_restore_runs_on_one_device_with_what_eight_have_written(eight_devices, 
 @pytest.mark.slow
 def test_train_saves_what_it_restores(tmp_path):
     keys = {
-        "train.steps": 6, "train.evaluate_every": 3, "model.d_model": 16, "data.phrases": 1500,
-        "data.num_buckets": 1, "decode.beam_size": 1, "decode.max_extra_length": 0,
+        "train.steps": 6, "train.evaluate_every": 3, "model.d_model": 16,
+        "data.name": "phrases(pairs=1500)", "data.num_buckets": 1,
+        "decode.beam_size": 1, "decode.max_extra_length": 0,
     }  # fmt: skip
     notebook = build.read("train")
     for name in ("config", "own"):

@@ -1,7 +1,6 @@
 """BatchNorm (Ioffe and Szegedy 2015) in place of LayerNorm.
 
-    jformer --config=tiny --config.plugins=experiments/plugins/batch_norm.py \\
-            --config.model.norm=BatchNorm
+    jformer --config=tiny --config.model.norm=experiments/components/batch_norm.py:BatchNorm
 
 Mean and variance are taken for each component over all positions of a batch, which include other
 sentences and their padding: a translation depends on what else is translated at the same time.

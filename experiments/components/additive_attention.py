@@ -1,7 +1,7 @@
 """Additive attention (Bahdanau et al. 2015) in place of the scaled product of Equation 1.
 
-    jformer --config=tiny --config.plugins=experiments/plugins/additive_attention.py \\
-            --config.model.attention=AdditiveAttention
+    jformer --config=tiny \\
+        --config.model.attention=experiments/components/additive_attention.py:AdditiveAttention
 
 Section 3.2.1 compares the two: similar in theoretical complexity, the product is faster and takes
 less memory, as it is one matrix product. Here the sums of all queries and keys are (B, H, Q, M, K).
@@ -16,8 +16,7 @@ class AdditiveAttention(nn.Module):
     """The logits are v . tanh(q + k), with a vector v for all heads of an attention."""
 
     @nn.compact
-    def __call__(self, q_BHQK, k_BHMK, v_BHMU, mask_B1QM, bias_BHQM, scaled, drop):
-        # The scale of Equation 1 is that of a product: `scaled` means nothing here.
+    def __call__(self, q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, kind, bias_BHQM, drop):
         v_K = self.param("v", nn.initializers.normal(1.0), (q_BHQK.shape[-1],))
         sums_BHQMK = jnp.tanh(q_BHQK[:, :, :, None] + k_BHMK[:, :, None])
         logits_BHQM = jnp.einsum("BHQMK,K->BHQM", sums_BHQMK.astype(jnp.float32), v_K)
