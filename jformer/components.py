@@ -186,19 +186,35 @@ def find(key: str, kind: str, text: str) -> Any:
         raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
     part = attribute(key, kind, component)
-    known = options_of(part)
-    for option in component.options:
-        if option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
-            raise UserError(f"{key}={text}: unknown option {option}; {hint}")
+    if reason := error_in_options(component.options, options_of(part)):
+        raise UserError(f"{key}={text}: {reason}")
     if isinstance(part, type):
         with naming_failures_in(component.file):
             part = part(**component.options)
         if component.options and hasattr(part, "check"):
             part.check()
         return part
+    if component.file:
+        part = naming_failures_of(part, component.file)
     return functools.partial(part, **component.options) if component.options else part
+
+
+def error_in_options(options: dict[str, Any], known: dict[str, Any]) -> str:
+    """Return what is wrong with some options, given all with their defaults; empty if nothing."""
+    for option, value in options.items():
+        if option not in known:
+            near = difflib.get_close_matches(option, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
+            return f"unknown option {option}; {hint}"
+        kind = type(known[option])
+        accepted = (int, float) if kind is float else (kind,)
+        if kind in (bool, int, float, str) and type(value) not in accepted:
+            return f"{option}={value!r}: must be {kind.__name__}"
+    missing = [name for name, default in known.items() if default in NO_DEFAULT]
+    for option in missing:
+        if option not in options:
+            return f"needs the option {option}"
+    return ""
 
 
 def arguments(kind: str, text: str) -> dict[str, Any]:
@@ -220,6 +236,9 @@ def attribute(key: str, kind: str, component: Component) -> Any:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"{key}: {component.file} has no function or class {component.name}{hint}")
     return part
+
+
+NO_DEFAULT = (inspect.Parameter.empty, dataclasses.MISSING)
 
 
 def options_of(part: Any) -> dict[str, Any]:
@@ -317,6 +336,17 @@ def without_folders(text: str) -> str:
 class _BaseNames(dict):
     def get(self, name: str, default: Any = None) -> str:
         return name
+
+
+def naming_failures_of(part: Any, file: str) -> Any:
+    """Return a user's function, whose exceptions become a `UserError` with the line number."""
+
+    @functools.wraps(part)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with naming_failures_in(file):
+            return part(*arguments, **options)
+
+    return call
 
 
 @contextlib.contextmanager

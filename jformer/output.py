@@ -28,21 +28,6 @@ def standard_input() -> Iterator[bytes]:
     return without_ends(sys.stdin.buffer if sys.stdin else ())
 
 
-def open_standard_error() -> None:
-    """Replace a closed standard error, or the next file that is opened would get its number."""
-    if sys.stderr is None:
-        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-
-
-def drop_output() -> None:
-    """Discard what standard output does not accept: Python would fail again at exit."""
-    try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 @dataclasses.dataclass(frozen=True)
 class Output:
     """An open file, pipe or terminal that already has the outputs of `done` input lines."""

@@ -154,6 +154,7 @@ def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
 def made_by(run: Run) -> dict[str, Any]:
     """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
+    del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
         del decode["batch_size"]  # only bfloat16 rounds by the shapes
     hashes = component_hashes(run.config)

@@ -1,7 +1,7 @@
 """Translation and scoring of a stream of lines, in order and in bounded memory.
 
 Lines are processed in windows: read, decoded in the order of their lengths, and written. A window
-takes about half a minute, but has at least `MIN_LINES` lines and at most `READ_AHEAD`.
+takes about half a minute, but has at least `MIN_LINES` lines, at most `config.decode.read_ahead`.
 So a kill loses little work, and the long outputs that a search ends with are few among many.
 """
 
@@ -24,7 +24,6 @@ from jformer.run import Run, Scored, Translation
 
 SECONDS_AT_RISK = 30
 MIN_LINES = 1000
-READ_AHEAD = 10_000
 TAB_OR_END = str.maketrans("\t\n", "  ")
 VISIBLE = str.maketrans(" \t\n", "\u2581" * 3)
 
@@ -56,18 +55,17 @@ def translate_stream(
     format: str,
     total: int | None,
     terms: Sequence[tuple[str, str]] = (),
-    interactive: bool = False,
 ) -> None:
     """Write the translations of all `lines` but the first `output.done`.
 
-    An `interactive` user gets each translation before the next line is read. Errors name a line by `place` and its number. `prefixes` must have one line for each.
+    Errors name a line by `place` and its number. `prefixes` must have one line for each.
     """
     sides = [(place, lines)] if prefixes is None else [(place, lines), ("prefix", prefixes)]
     rows = parallel(sides, run.config.data.bad_lines)
     numbered = enumerate(itertools.islice(rows, output.done, None), start=output.done + 1)
     progress, cut = Progress("line", total, output.done), Report()
     try:
-        for window in windows(numbered, interactive):
+        for window in windows(numbered, run):
             numbers, columns = zip(*window, strict=True)
             sources, *starts = zip(*columns, strict=True)
             start = starts[0] if starts else None
@@ -99,7 +97,7 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
     """
     total, tokens = 0.0, 0
     pairs = read(corpus, run.config.data.bad_lines, Report(), whole=True)
-    for window in windows(itertools.islice(pairs, output.done, None)):
+    for window in windows(itertools.islice(pairs, output.done, None), run):
         numbers, sources, targets = zip(*window, strict=True)
         scored = run.score(sources, targets, numbers[0])
         output.write("".join(map(SCORES[format], numbers, sources, targets, scored)))
@@ -108,15 +106,14 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
     return total, tokens
 
 
-def windows(items: Iterator[Any], interactive: bool = False) -> Iterator[list[Any]]:
-    """Yield the items in windows, or one by one to answer a user who types them."""
-    size = 1 if interactive else MIN_LINES
+def windows(items: Iterator[Any], run: Run) -> Iterator[list[Any]]:
+    max_size = run.config.decode.read_ahead
+    size = min(MIN_LINES, max_size)
     while window := list(itertools.islice(items, size)):
         began = time.monotonic()
         yield window
         pace = len(window) / (time.monotonic() - began)
-        if not interactive:
-            size = min(max(MIN_LINES, int(pace * SECONDS_AT_RISK)), READ_AHEAD)
+        size = min(max(MIN_LINES, int(pace * SECONDS_AT_RISK)), max_size)
 
 
 def text_row(number: int, source: str, found: Sequence[Translation]) -> str:

@@ -14,7 +14,7 @@ from jformer import components, results
 from jformer.components import arguments, find, parse, split_list, with_file, without_folders
 from jformer.config import Config, freeze
 from jformer.errors import UserError
-from jformer.evaluation.scorer import TestSet
+from jformer.evaluation import scorer
 from jformer.main import main
 from jformer.schema import flatten, walk_components
 from tests.conftest import small_flags
@@ -69,7 +69,7 @@ def run_main(*arguments):
 
 
 def config_with(**keys):
-    return jformer.get_config("tiny:given", **SMALL, **keys)
+    return jformer.get_config("tiny:given", **{**SMALL, **keys})
 
 
 def trained(folder, **keys):
@@ -168,7 +168,7 @@ def test_two_files_of_one_name_are_refused(folder):
 def test_search_and_score_agree_for_an_attention_in_a_file(attention, folder):
     """The cached decode step of the search, and the whole pass of forced decoding."""
     keys = {"model.attention": f"{folder}/{attention}", "model.num_layers": 2, "train.steps": 30}
-    run = trained(folder, **{**SMALL, **keys}, **{"optimizer.warmup_steps": 10})
+    run = trained(folder, **keys, **{"optimizer.warmup_steps": 10})
     sources = [source for source, _ in PAIRS[:7]]
     for details in run.hypotheses(sources, details=True, beam_size=3, n_best=3):
         for one in details:
@@ -281,7 +281,7 @@ def test_a_component_file_may_move_between_two_starts_of_a_run(folder):
     (folder / "moved").mkdir()
     shutil.move(folder / "one.py", folder / "moved")
     keys = {"model.norm": f"{folder}/moved/one.py:Same", "train.steps": 7}
-    assert trained(folder, **{**SMALL, **keys}).step == 7
+    assert trained(folder, **keys).step == 7
 
 
 @pytest.mark.process
@@ -353,7 +353,7 @@ def test_a_run_whose_optimizer_and_data_alone_are_own_opens_without_them(folder,
 @pytest.mark.process
 def test_a_changed_component_is_reported_and_its_scores_are_not_known(folder, capsys):
     run = trained(folder, **{"model.norm": f"{folder}/one.py:Same"})
-    tests = {"test": TestSet(["120 120"], [["021"]])}
+    tests = {"test": scorer.TestSet(["120 120"], [["021"]])}
     results.score_all(run, tests)
     assert results.known_scores(run, tests)
     (folder / "one.py").write_text(ONE.replace("return x_BLD *", "return 2 * x_BLD *"))
@@ -389,7 +389,7 @@ MISTAKES = {
     ),
     "not finite": (
         {"model.norm": "layer_norm", "train.loss": "own.py:nan"},
-        "def nan(logits, labels, smoothing, mean):\n    return logits.sum(-1) / 0 * 0, logits[..., 0]",
+        "def nan(logits, labels, smoothing, mean):\n    return logits.sum(-1) / 0, logits[..., 0]",
         ["config.train.loss=own.py:nan", "finite"],
     ),
     "positions of its own": (

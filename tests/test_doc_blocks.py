@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import jformer.api
-from jformer.command_line import config_from
+from jformer.cli import config_from
 from jformer.main import main
 from jformer.schema import replaced
 from tests.documented import NAMED, PAGES, PROGRAMS, as_pasted, blocks, commands, lay_out, words

@@ -77,13 +77,13 @@ def run_main(*arguments, **options):
             "--device_kind=TFLOPS",
         ),
         (
-            ["summary", "--config=configs/tiny.py", "--devices=8", "--config.parallel.data=3"],
+            ["summary", "--config=configs/tiny.py", "--devices=8", "--config.parallel.model=3"],
             "do not make up the 8 devices",
         ),
         (
             [
                 *("summary", "--config=configs/tiny.py", "--devices=3"),
-                *("--config.parallel.data=1", "--config.parallel.fsdp=3"),
+                "--config.parallel.fsdp=3",
             ],
             "config.parallel.fsdp=3: does not divide config.model.d_model=128",
         ),

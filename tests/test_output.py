@@ -80,17 +80,6 @@ def test_a_closed_input_has_no_lines_and_a_closed_output_is_a_mistake(learnt):
     assert result.stderr.count(b"\n") == 1
 
 
-def test_with_standard_error_closed_what_is_said_is_said_to_nobody(
-    job, run, tmp_path, monkeypatch, capfd
-):
-    monkeypatch.setattr("sys.stderr", None)
-    capfd.readouterr()
-    assert job(lines=["1 3 7 " * 30]) == 0  # a warning otherwise
-    sys.stderr.close()
-    assert capfd.readouterr() == ("", "")
-    assert (tmp_path / "out").read_bytes().count(b"\n") == 1
-
-
 def test_a_device_or_a_pipe_is_written_to_as_it_is(job, run, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

@@ -53,7 +53,5 @@ def main(args: Any) -> int:
         place = args.input or "standard input"
         if sys.stderr.isatty():  # a pipeline stays silent
             say(f"translating {place}; the first lines take longer ...")
-        interactive = not args.input and sys.stdin is not None and sys.stdin.isatty()
-        facts = (args.format, total, terms, interactive)
-        translate_stream(run, lines, place, prefixes, output, *facts)
+        translate_stream(run, lines, place, prefixes, output, args.format, total, terms)
     return 0

@@ -125,7 +125,7 @@ def check_components(config: Config) -> None:
         component = components.parse(text)
         if component.file:
             components.allow(component.file)
-        if component.file or component.options:
+        if component.file or component.options or kind == "augmentation":
             components.find(path, kind, text)
 
 

@@ -81,8 +81,9 @@ class DataConfig(Section):
 
     @property
     def is_lowercase(self) -> bool:
-        """Whether the tokenizer turns all text into lower case."""
-        return parse(self.tokenizer).options.get("normalization") == "lower"
+        """Whether the tokenizer of the target turns all text into lower case."""
+        target = self.target_tokenizer or self.tokenizer
+        return parse(target).options.get("normalization") == "lower"
 
     @property
     def languages(self) -> str:

@@ -50,6 +50,11 @@ class DecodeConfig(Section):
     batch_size: int = key(
         64, "sentences searched at a time; in float32 it does not change the output", ">= 1"
     )
+    read_ahead: int = key(
+        10_000,
+        "lines read, sorted by length and translated before they are written; 1 answers each line",
+        ">= 1",
+    )
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""

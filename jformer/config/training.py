@@ -100,7 +100,6 @@ class ParallelConfig(Section):
     path = "config.parallel"
 
     backend: str = choice("jit over a mesh of devices, or pmap", "jit", "pmap", resumable=True)
-    data: int = key(-1, "devices for data parallelism; -1: the rest", ">= -1", resumable=True)
     fsdp: int = key(
         1,
         "devices that split a batch, the parameters and the optimizer state; -1: the rest",
@@ -123,14 +122,11 @@ class ParallelConfig(Section):
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
-        sizes = {name: getattr(self, name) for name in ("data", "fsdp", "model")}
-        for name, size in sizes.items():
-            if size == 0:
+        for name in ("fsdp", "model"):
+            if getattr(self, name) == 0:
                 raise self.wrong(name, "must be a number of devices, or -1")
-        if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
-            other = f"config.parallel.{rest[0]}"
-            reason = f"only one axis can be the rest, and {other} is -1, too; set {other}=1"
-            raise self.wrong(rest[1], reason)
+        if self.fsdp == self.model == -1:
+            raise self.wrong("model", "only one of fsdp and model can be the rest of the devices")
         if self.backend == "pmap" and (self.fsdp, self.model) != (1, 1):
             name = "fsdp" if self.fsdp != 1 else "model"
             reason = "pmap has the whole state on each device; set config.parallel.backend=jit"

@@ -98,6 +98,8 @@ def choose(data: DataConfig, repository: str) -> Hub:
         return pattern.format(source=source, target=target, other=other)
 
     if data.directory:
+        if not Path(data.directory).is_dir():
+            raise UserError(f"config.data.directory={data.directory}: is not a directory")
         folder = Path(data.directory).absolute()  # a relative "json" would be read as a file format
         pairs = (hub.folder or "{source}-{target}", *ANY.configurations)
         within = next(path for pair in pairs if (path := folder / fill(pair)).is_dir())

@@ -37,12 +37,18 @@ def open_corpora(config: Config, with_train: bool = True) -> dict[str, list[Corp
     with components.naming_failures_in(own):
         found = dataset(config, with_train)
     try:
-        splits = {name: as_corpora(name, pairs, own) for name, pairs in checked_splits(found)}
+        splits = {
+            name: as_corpora(name, pairs, own)
+            for name, pairs in checked_splits(found)
+            if with_train or name != "train"
+        }
     except (TypeError, UserError) as error:
         raise data.wrong("name", str(error)) from error
     scorer = find("config.data.scorer", "scorer", data.scorer)
     added = [scorer.open_pairs(name, config) for name in filter(None, data.train.split(","))]
     training = splits.pop("train", []) + added
+    if with_train and not training:
+        raise data.wrong("name", "has no pairs to train on; set config.data.train=PATH")
     return {"train": training, **splits} if with_train else splits
 
 
@@ -92,7 +98,7 @@ def checked_splits(found: Any) -> Iterable[tuple[str, Any]]:
 
 def as_corpora(name: str, pairs: Any, file: str) -> list[Corpus]:
     """Return a split as a list of corpora, which built-in data sets return, from pairs of text."""
-    if isinstance(pairs, list) and all(isinstance(each, Corpus) for each in pairs):
+    if isinstance(pairs, list) and pairs and all(isinstance(each, Corpus) for each in pairs):
         return pairs
     with components.naming_failures_in(file):
         split = [*pairs]  # may be a generator of the user's

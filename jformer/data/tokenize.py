@@ -120,7 +120,7 @@ def how_read(corpora: list[Corpus], data: DataConfig) -> list:
     """
     languages = [data.source_language, data.target_language]
     options = components.parse(data.name).options
-    return [languages, [corpus.places for corpus in corpora], options]
+    return [languages, [corpus.places for corpus in corpora], options, data.scorer]
 
 
 def count_rows(corpora: list[Corpus]) -> int:

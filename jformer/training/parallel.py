@@ -105,16 +105,16 @@ def checked_mesh_sizes(config: Config, devices: int) -> dict[str, int]:
 
 
 def mesh_sizes(parallel: ParallelConfig, devices: int) -> dict[str, int]:
-    sizes = {"data": parallel.data, "fsdp": parallel.fsdp, "model": parallel.model}
+    """Return the sizes of the axes; `data` takes the devices that fsdp and model leave."""
+    sizes = {"fsdp": parallel.fsdp, "model": parallel.model}
     fixed = math.prod(size for size in sizes.values() if size != -1)
-    sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
-    if math.prod(sizes.values()) != devices:
-        asked = ", ".join(f"{name}={getattr(parallel, name)}" for name in sizes)
+    if devices % fixed:
         raise UserError(
-            f"config.parallel: {asked} do not make up the {devices} devices there are; "
-            f"set one of them to -1 for the rest"
+            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} do not divide the "
+            f"{devices} devices"
         )
-    return sizes
+    sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
+    return {"data": devices // math.prod(sizes.values()), **sizes}
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -17,7 +17,7 @@ from jformer.console import say
 from jformer.data.batches import Batch, Batches
 from jformer.data.cache import content_hashes
 from jformer.data.corpora import Corpus, Report, Split, in_memory
-from jformer.data.pipeline import make_batches
+from jformer.data.pipeline import make_augment, make_batches
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
@@ -89,6 +89,7 @@ def prepare(
         vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
         check_same_vocabulary(config, corpora, content, vocabularies, workdir)
     check_tokenizer(tokenizer := bleu_tokenizer(config, Checkpoints(workdir)))
+    make_augment(config.data, vocabularies)  # raises before the text is tokenized
     facts = {"vocabulary": vocabularies.hash, "bleu_tokenizer": tokenizer}
     check_same(config, text=[each for _, each in text], **facts)
     check_same_text(text, workdir)

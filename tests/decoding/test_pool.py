@@ -146,7 +146,7 @@ def test_the_number_of_threads(asked, places, threads):
 
 
 def test_without_a_number_there_is_a_thread_for_each_core(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr("jformer.decoding.decoder.usable_cores", lambda: 3)
     assert [decoder_of(CONFIG, places).threads() for places in (32, 64)] == [2, 3]
 
 

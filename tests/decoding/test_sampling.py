@@ -133,8 +133,8 @@ def test_a_low_temperature_is_greedy():
 
 def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
     machine = random_machine(37, 3)
-    for search in ("sampling", "sampling(temperature=2.5, top_k=2)"):
-        config = config_of(13, search, length_penalty=0.6)
+    for way in ("sampling", "sampling(temperature=2.5, top_k=2)"):
+        config = config_of(13, way, length_penalty=0.6)
         for one in samples_of(machine, 6, config):
             assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
             expected = one.log_prob / penalty(len(one.tokens), config)

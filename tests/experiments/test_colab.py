@@ -47,7 +47,7 @@ def with_line(notebook, begins, line):
 def eight_devices(corpus_directory, tmp_path):
     """A run directory that eight devices wrote together, each with a part of the parameters."""
     workdir = tmp_path / "run"
-    split = ["--config.parallel.data=1", "--config.parallel.fsdp=8"]
+    split = ["--config.parallel.fsdp=8"]
     subprocess.run(
         [sys.executable, "-m", "jformer.main", *small_flags(corpus_directory, workdir), *split],
         env={**os.environ, "JAX_NUM_CPU_DEVICES": "8"}, check=True, capture_output=True,

@@ -41,21 +41,21 @@ MUON = dataclasses.replace(PLAIN, optimizer=OptimizerConfig(name="muon"))
 WAYS = {
     "one": (1, PLAIN),
     "data=8": (8, PLAIN),
-    "fsdp=8, ema": (8, with_(of_train={"ema_decay": 0.5}, data=1, fsdp=8)),
-    "data=2, fsdp=2, model=2": (8, with_(data=2, fsdp=2, model=2)),
+    "fsdp=8, ema": (8, with_(of_train={"ema_decay": 0.5}, fsdp=8)),
+    "data=2, fsdp=2, model=2": (8, with_(fsdp=2, model=2)),
     "accumulate=4, ema": (1, with_(of_train={"accumulate": 4, "ema_decay": 0.5})),
     "pmap, accumulate=2": (8, with_(of_train={"accumulate": 2}, backend="pmap")),
     "dropout": (1, DROPOUT),
-    "dropout, fsdp=4, model=2": (8, with_(DROPOUT, data=1, fsdp=4, model=2)),
+    "dropout, fsdp=4, model=2": (8, with_(DROPOUT, fsdp=4, model=2)),
     "dropout, r_drop": (1, TWICE),
-    "dropout, r_drop, data=8": (8, with_(TWICE, data=8)),
+    "dropout, r_drop, data=8": (8, TWICE),
     "muon": (1, MUON),
-    "muon, fsdp=4, model=2": (8, with_(MUON, data=1, fsdp=4, model=2)),
+    "muon, fsdp=4, model=2": (8, with_(MUON, fsdp=4, model=2)),
 }  # fmt: skip
 MORE_WAYS = {
     "one": (1, PLAIN),
     "data=2": (2, PLAIN),
-    "model=4": (4, with_(data=1, model=4)),
+    "model=4": (4, with_(model=4)),
     "pmap": (8, with_(backend="pmap")),
     "pmap on one": (1, with_(backend="pmap")),
     "data=8, accumulate=2": (8, with_(of_train={"accumulate": 2})),
@@ -64,7 +64,7 @@ MORE_WAYS = {
     "two layers, remat=dots": (1, with_(DEEP, {"remat": "dots"})),
     "two layers, scan_layers": (1, with_(DEEP, {"scan_layers": True})),
     "two layers, fsdp=8, scan_layers, remat=layer": (
-        8, with_(DEEP, {"remat": "layer", "scan_layers": True}, data=1, fsdp=8)
+        8, with_(DEEP, {"remat": "layer", "scan_layers": True}, fsdp=8)
     ),
     "dropout": (1, DROPOUT),
     "dropout, data=8": (8, DROPOUT),

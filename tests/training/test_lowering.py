@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jformer.components import find
 from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig
 from jformer.decoding import pool
 from jformer.extras.cost import abstract_step
@@ -49,7 +50,8 @@ def test_the_search_is_lowered_for_other_devices(platform, search):
     state = jax.eval_shape(
         lambda params: pool.empty_state(models, compiled, params, B, S, T), params
     )
-    arguments = (models, compiled, params, keys, state, jnp.int32(B))
+    strategy = jax.tree.map(np.asarray, find("config.decode.search", "search", search))
+    arguments = (models, compiled, params, keys, strategy, state, jnp.int32(B))
     program = pool.run_searches.trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
     assert "stablehlo.while" in program
 

@@ -36,7 +36,7 @@ def test_a_batch_beyond_the_memory_is_one_line(corpus_directory, tmp_path, capsy
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--config.parallel.data=3"], "data=3"),
+        (["--config.parallel.fsdp=3"], "fsdp=3"),
         (["--profile=2"], "--profile=2: "),
         (["--profile=0:2"], "--profile=0:2: "),
         (["--profile=a:b"], "--profile=a:b: "),

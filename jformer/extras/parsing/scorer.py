@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jformer.components import arguments
+from jformer.components import arguments, name_of
 from jformer.config import Config
 from jformer.data.corpora import Corpus
 from jformer.evaluation.metrics import Validation
@@ -67,6 +67,8 @@ def f1(validation: Validation) -> float:
 
 
 def tags_of(config: Config) -> str:
+    if name_of(config.data.name) != "parsing":
+        raise config.data.wrong("scorer", "requires config.data.name=parsing")
     return arguments("dataset", config.data.name)["tags"]
 
 

@@ -30,6 +30,8 @@ def open_treebank(config: Config, with_train: bool, *, tags: str = "XX") -> dict
     data = config.data
     if tags not in TAGS:
         raise data.wrong("name", f"tags must be {', '.join(TAGS)}")
+    if data.is_lowercase:
+        raise data.wrong("target_tokenizer", "lower case would change the labels of trees")
     files = in_folder(Path(data.directory)) if data.directory else of_patterns(data)
     splits: dict[str, list[Corpus]] = {}
     for split, of_split in files.items():
