@@ -22,7 +22,7 @@ from absl import flags
 from ml_collections import config_dict, config_flags
 
 from jformer.components import naming_failures_in
-from jformer.config import Config, freeze
+from jformer.config import Config, check_components, freeze
 from jformer.errors import RunError, Stopped, UserError
 from jformer.rundir import config_to_open
 from jformer.schema import LARGEST, flatten, local_paths, nearest, thaw, walk
@@ -252,8 +252,10 @@ def config_of(args: argparse.Namespace) -> Config:
     """Return the checked config of `--config`, or of the run in `--workdir`, with overrides."""
     if "config" in args:
         return freeze(with_overrides(config_from(args.config), args.overrides))
-    stored = thaw(config_to_open(Path(args.workdir), args.plugins))
-    return freeze(with_overrides(stored, args.overrides), of_run=True)
+    stored = config_to_open(Path(args.workdir), args.plugins)
+    config = freeze(with_overrides(thaw(stored), args.overrides), of_run=True)
+    check_components(config, stored)
+    return config
 
 
 def config_of_flags(arguments: list[str]) -> Config:

@@ -25,6 +25,7 @@ import os
 import re
 import sys
 import traceback
+import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -130,10 +131,12 @@ def parse(text: str) -> Component:
     if call:
         try:
             node = ast.parse(f"f{call}", mode="eval").body
-            if not isinstance(node, ast.Call) or node.args or not all(k.arg for k in node.keywords):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                raise ValueError
+            if node.args or not all(k.arg for k in node.keywords):
                 raise ValueError
             options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        except (SyntaxError, ValueError):
+        except (SyntaxError, TypeError, ValueError):
             raise ValueError("options must be keywords with literals, as in width=64") from None
     return Component(file or "", name, options)
 
@@ -148,11 +151,16 @@ def name_of(text: str) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """Split a list of components at the commas outside brackets."""
-    items, depth = [""], 0
+    """Split a list of components at the commas outside brackets and quotes."""
+    items, depth, quote = [""], 0, ""
     for character in text:
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and not depth:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        else:
+            depth += (character in "([{") - (character in ")]}")
+        if character == "," and not depth and not quote:
             items.append("")
         else:
             items[-1] += character
@@ -172,7 +180,7 @@ def error_in(kind: str, text: str) -> str:
     if component.file or component.name in names:
         return ""
     near = difflib.get_close_matches(component.name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
     return f"is unknown; {hint} Your own must be FILE.py:NAME"
 
 
@@ -186,7 +194,7 @@ def find(key: str, kind: str, text: str) -> Any:
         raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
     part = attribute(key, kind, component)
-    if reason := error_in_options(component.options, options_of(part)):
+    if reason := error_in_options(component.options, part):
         raise UserError(f"{key}={text}: {reason}")
     if isinstance(part, type):
         with naming_failures_in(component.file):
@@ -199,8 +207,9 @@ def find(key: str, kind: str, text: str) -> Any:
     return functools.partial(part, **component.options) if component.options else part
 
 
-def error_in_options(options: dict[str, Any], known: dict[str, Any]) -> str:
-    """Return what is wrong with some options, given all with their defaults; empty if nothing."""
+def error_in_options(options: dict[str, Any], part: Any) -> str:
+    """Return what is wrong with the options that a part is given; empty if nothing."""
+    known, choices = options_of(part), choices_of(part)
     for option, value in options.items():
         if option not in known:
             near = difflib.get_close_matches(option, known, n=1)
@@ -210,6 +219,8 @@ def error_in_options(options: dict[str, Any], known: dict[str, Any]) -> str:
         accepted = (int, float) if kind is float else (kind,)
         if kind in (bool, int, float, str) and type(value) not in accepted:
             return f"{option}={value!r}: must be {kind.__name__}"
+        if option in choices and value not in choices[option]:
+            return f"{option}={value!r}: must be one of {', '.join(map(str, choices[option]))}"
     missing = [name for name, default in known.items() if default in NO_DEFAULT]
     for option in missing:
         if option not in options:
@@ -220,8 +231,10 @@ def error_in_options(options: dict[str, Any], known: dict[str, Any]) -> str:
 def arguments(kind: str, text: str) -> dict[str, Any]:
     """Return all options of a built-in component, those not given with their defaults."""
     component = parse(text)
-    known = options_of(attribute("", kind, component))
-    return {**known, **component.options}
+    part = attribute("", kind, component)
+    if reason := error_in_options(component.options, part):
+        raise UserError(f"{text}: {reason}")
+    return {**options_of(part), **component.options}
 
 
 def attribute(key: str, kind: str, component: Component) -> Any:
@@ -252,6 +265,16 @@ def options_of(part: Any) -> dict[str, Any]:
     if isinstance(part, type):
         kinds.append(inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {each.name: each.default for each in parameters if each.kind in kinds}
+
+
+def choices_of(part: Any) -> dict[str, tuple]:
+    """Return the values of each option that is annotated as a `Literal`."""
+    try:
+        hints = typing.get_type_hints(part)
+    except (NameError, TypeError):  # of a user's annotations
+        return {}
+    literals = {n: hint for n, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
+    return {name: typing.get_args(hint) for name, hint in literals.items()}
 
 
 _allowed: dict[str, str] = {}  # absolute path: name in messages

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from jformer.components import find, name_of
+from jformer.config import check_components
 from jformer.data.corpora import Report
 from jformer.data.sentences import join_texts
 from jformer.data.vocabulary import Vocabularies, Vocabulary
@@ -207,6 +208,7 @@ class Run(Restored):
         decode = replaced(self.config.decode, changes, "decode.")
         config = dataclasses.replace(self.config, decode=decode)
         config.check()
+        check_components(config, self.config)
         return dataclasses.replace(self, config=config)
 
     def _converted(

@@ -437,6 +437,21 @@ def test_a_mistake_is_one_line_before_any_work(keys, code, named, folder, capsys
     assert not Path("run").exists()
 
 
+def test_a_component_that_the_user_names_for_a_search_needs_no_plugins(folder, capsys):
+    run = trained(folder)
+    shortest = f"{folder}/parts.py:shortest"
+    n_best = run.hypotheses(["117"], n_best=2)[0]
+    expected = min((hypothesis.text for hypothesis in n_best), key=len)
+    assert run.translate(["117"], choose=shortest, n_best=2) == [expected]
+    (folder / "in").write_text("117\n")
+    flags = [f"--config.decode.choose={shortest}", "--config.decode.n_best=2"]
+    command = ["translate", f"--workdir={run.workdir}", f"--input={folder / 'in'}", *flags]
+    assert run_main(*command) == 0
+    assert capsys.readouterr().out == f"{expected}\n"
+    assert run_main(*command, "--config.decode.search=beam(diversty=1)") == 2
+    assert "diversity?" in capsys.readouterr().err
+
+
 def test_every_component_key_declares_a_kind_of_the_table():
     keys = {key for key, _, _ in walk_components(Config())}
     assert {"config.model.attention", "config.optimizer.name", "config.train.metrics"} <= keys

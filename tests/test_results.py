@@ -253,7 +253,7 @@ def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
     run = load(workdir)
     tests = own_test_sets(run.config)
     assert known_scores(run, tests) == own
-    assert known_scores(run.with_decode(batch_size=7), tests) == own
+    assert known_scores(run.with_decode(batch_size=7, read_ahead=3), tests) == own
     assert known_scores(run.with_decode(beam_size=1), tests) == {}
     assert known_scores(load(workdir, 9), tests) == {}
     assert known_scores(dataclasses.replace(run, bleu_tokenizer="char"), tests) == {}

@@ -113,7 +113,7 @@ def test_alignments_of_a_text_that_is_split_count_its_own_words(run):
 
 
 @pytest.mark.parametrize(
-    "decode", [{"beam_size": 20}, {"search": "sampling", "seed": 3}], ids=["beam", "sampling"]
+    "decode", [{"beam_size": 20}, {"search": "sampling(seed=3)"}], ids=["beam", "sampling"]
 )
 def test_the_score_of_an_output_is_what_the_search_reported(run, decode):
     """Where the vocabulary cuts the output into the tokens that the search wrote.

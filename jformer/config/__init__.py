@@ -119,9 +119,15 @@ def freeze(config: config_dict.ConfigDict | dict, of_run: bool = False) -> Confi
     return frozen
 
 
-def check_components(config: Config) -> None:
-    """Allow the files that the user's config names; raise `UserError` for an unknown option."""
+def check_components(config: Config, stored: Config | None = None) -> None:
+    """Allow the files that the user's config names; raise `UserError` for an unknown option.
+
+    Components that the config `stored` of a run names were not named by the user.
+    """
+    known = [*walk_components(stored)] if stored else []
     for path, kind, text in walk_components(config):
+        if (path, kind, text) in known:
+            continue
         component = components.parse(text)
         if component.file:
             components.allow(component.file)

@@ -16,7 +16,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -32,6 +32,7 @@ UNKNOWN = "<unk>"
 BASES |= {"bpe": FALLBACK, "unigram": FALLBACK, "words": [UNKNOWN], "word_classes": [UNKNOWN]}
 CLASS_AT_LEAST = 4  # words of which a class has an entry
 
+Normalization = Literal["none", "nfc", "nfkc", "lower"]
 NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
     "none": None,
     "nfc": normalizers.NFC(),
@@ -56,41 +57,38 @@ CUTS = {
 }
 
 
-def byte_bpe(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+def byte_bpe(
+    texts: Iterable[str], size: int, *, normalization: Normalization = "none"
+) -> Tokenizer:
     return trained("byte_bpe", texts, size, normalization)
 
 
-def bpe(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+def bpe(texts: Iterable[str], size: int, *, normalization: Normalization = "none") -> Tokenizer:
     return trained("bpe", texts, size, normalization)
 
 
-def wordpiece(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+def wordpiece(
+    texts: Iterable[str], size: int, *, normalization: Normalization = "none"
+) -> Tokenizer:
     return trained("wordpiece", texts, size, normalization)
 
 
-def unigram(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+def unigram(texts: Iterable[str], size: int, *, normalization: Normalization = "none") -> Tokenizer:
     return trained("unigram", texts, size, normalization)
 
 
-def words(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
+def words(texts: Iterable[str], size: int, *, normalization: Normalization = "none") -> Tokenizer:
     return trained("words", texts, size, normalization)
 
 
-def word_classes(texts: Iterable[str], size: int, *, normalization: str = "none") -> Tokenizer:
-    normalizer = normalizer_of(normalization)
+def word_classes(
+    texts: Iterable[str], size: int, *, normalization: Normalization = "none"
+) -> Tokenizer:
+    normalizer = NORMALIZERS[normalization]
     normal = (normalizer.normalize_str(text) if normalizer else text for text in texts)
     tokenizer = with_classes(normal, size)
     tokenizer.normalizer = normalizer
     return tokenizer
-
-
-def normalizer_of(normalization: str) -> normalizers.Normalizer | None:
-    if normalization not in NORMALIZERS:
-        raise UserError(
-            f"config.data.tokenizer: normalization={normalization} must be one of "
-            f"{', '.join(NORMALIZERS)}"
-        )
-    return NORMALIZERS[normalization]
 
 
 def trained(kind: str, texts: Iterable[str], size: int, normalization: str) -> Tokenizer:
@@ -98,7 +96,7 @@ def trained(kind: str, texts: Iterable[str], size: int, normalization: str) -> T
     needed = set(BASES[kind])
     first = int(kind == "unigram")  # its trainer learns at least one entry
     tokenizer, trainer = untrained(kind, max(size, first + len(needed)))
-    tokenizer.normalizer = normalizer = normalizer_of(normalization)
+    tokenizer.normalizer = normalizer = NORMALIZERS[normalization]
 
     def fitting() -> Iterator[str]:
         for text in texts:

@@ -25,6 +25,7 @@ from jformer.decoding.search import (
     next_logits,
 )
 from jformer.errors import UserError
+from jformer.extras.lexicon import kept_pattern
 from jformer.extras.terms import Progress, deal, follow, next_tokens, tokens_met
 
 BLOCK = 8  # tokens of which `top_tokens` looks at the largest first
@@ -48,6 +49,7 @@ class Beam:
         """Raise `UserError` for an option that cannot work."""
         if not self.diversity >= 0:
             raise UserError(f"config.decode.search: diversity={self.diversity} must be >= 0")
+        kept_pattern(self.keep)
 
     def width(self, config: DecodeConfig) -> int:
         """Return W, the number of hypotheses of a sentence."""

@@ -95,6 +95,10 @@ class Pool:
         self._static = (models, DecodeConfig(**compiled))
         self._keys = {key: np.asarray(getattr(config, key)) for key in ARGUMENTS}
         strategy = find("config.decode.search", "search", config.search)
+        if jax.tree.leaves(strategy) == [strategy]:
+            raise config.wrong("search", "must be a flax.struct.dataclass")
+        if hasattr(strategy, "keep"):
+            strategy = strategy.replace(keep="")  # is in the requests, and must not compile again
         self._strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
         self.part = max(1, rows // parts)
         self._shape = (0, 0)

@@ -203,8 +203,15 @@ def chosen(
     result = [ones[:1] for ones in found]
     new: dict[int, str] = {}
     for number, choice in enumerate(choices):
-        if isinstance(choice, str):
+        if isinstance(choice, str) and len(found[number][0].parts) > 1:
+            raise UserError(
+                f"config.decode.choose={decoder.config.choose}: returns a new text, which requires "
+                f"config.decode.long_texts=cut"
+            )
+        if isinstance(choice, str) and found[number][0].parts:
             new[number] = choice
+        elif isinstance(choice, str):
+            continue  # a blank line
         else:
             result[number] = [found[number][choice]]
     sources = [found[number][0].parts[0].source for number in new]

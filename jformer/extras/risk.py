@@ -6,23 +6,17 @@ reference, by the chrF or the BLEU of single sentences that sacreBLEU has (Eikem
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from jformer.decoding.translate import Candidates
-from jformer.errors import UserError
 from jformer.evaluation.scores import check_tokenizer
 
-UTILITIES = ("chrf", "bleu")
 
-
-def mbr(candidates: Candidates, *, utility: str = "chrf") -> int:
+def mbr(candidates: Candidates, *, utility: Literal["chrf", "bleu"] = "chrf") -> int:
     """Return the index of the candidate that is most like all others, the first of equal ones."""
-    if utility not in UTILITIES:
-        raise UserError(
-            f"config.decode.choose: utility={utility!r} must be {' or '.join(UTILITIES)}"
-        )
     texts = [one.text for one in candidates.hypotheses]
     if utility == "bleu":
         check_tokenizer(candidates.bleu_tokenizer)

@@ -189,15 +189,15 @@ class MultiHeadAttention(nn.Module):
         train: bool = False,
     ) -> Array:
         """Attend from `x_BQD` to keys and values of `project_kv`: (B, Q, D)."""
-        # In a row of one text or of several, self-attention has the same distances: B is 1.
+        # Self-attention has the same distances in all rows, packed or not: B is 1.
         distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
         q_BHQK = self.project_q(x_BQD, positions_BQ)
-        bias_BHQM = self.positions.bias(self, q_BHQK, distances_BQM[0])
+        bias_BHQM = self.positions.bias(self, q_BHQK, distances_BQM)
         drop = functools.partial(self.weights_dropout, train=train)
         mixed_BHQU, weights_BHQM = self.attend(
             q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, self.kind, bias_BHQM, drop
         )
-        mixed_BHQU = self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM[0])
+        mixed_BHQU = self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM)
         # Kept only where a caller asks for it: apply(..., mutable="intermediates").
         self.sow("intermediates", "weights_BHQM", weights_BHQM)
         return self.join_heads(mixed_BHQU)

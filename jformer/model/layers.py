@@ -10,6 +10,7 @@ from jax import Array
 
 from jformer.components import find
 from jformer.config import ModelConfig
+from jformer.errors import UserError
 from jformer.model.attention import MultiHeadAttention
 from jformer.model.dropout import Dropout
 from jformer.model.initializers import kernel_init
@@ -130,6 +131,10 @@ class LayerNorm(nn.Module):
     epsilon: float = 1e-6  # added to the variance
 
     normalize = staticmethod(layer_norm)
+
+    def check(self) -> None:
+        if self.epsilon <= 0:
+            raise UserError(f"config.model.norm: epsilon={self.epsilon} must be > 0")
 
     @nn.compact
     @checked

@@ -119,12 +119,15 @@ class Positions:
         """Return changed queries or keys."""
         return x_BHLK
 
-    def bias(self, attention: nn.Module, q_BHQK: Array, distances_QM: Array) -> Array | float:
-        """Return what is added to the logits of Equation 1: (B or 1, H, Q, M)."""
+    def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array | float:
+        """Return what is added to the logits of Equation 1: (B, H, Q, M).
+
+        In self-attention B is 1: the distances are the same in all rows.
+        """
         return 0.0
 
     def add_values(
-        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_QM: Array
+        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_BQM: Array
     ) -> Array:
         """Return changed outputs of the heads."""
         return mixed_BHQU
@@ -152,6 +155,10 @@ class Learned(Positions):
 
     max_positions: int = 512
 
+    def check(self) -> None:
+        if self.max_positions < 1:
+            raise UserError("config.model.positions: max_positions must be >= 1")
+
     def table(self, matrix: Callable[[str, int], Array]) -> Array:
         return matrix("position_embedding", self.max_positions)
 
@@ -172,20 +179,24 @@ class Relative(Positions):
 
     max_distance: int = 16
 
+    def check(self) -> None:
+        if self.max_distance < 1:
+            raise UserError("config.model.positions: max_distance must be >= 1")
+
     def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
         return {
             "relative_key": RelativeVectors(self.max_distance, config.key_width),
             "relative_value": RelativeVectors(self.max_distance, config.value_width),
         }
 
-    def bias(self, attention: nn.Module, q_BHQK: Array, distances_QM: Array) -> Array:
-        relative_QMK = attention.relative_key(distances_QM).astype(q_BHQK.dtype)
+    def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array:
+        relative_QMK = attention.relative_key(distances_BQM[0]).astype(q_BHQK.dtype)
         return einsum_f32("BHQK,QMK->BHQM", q_BHQK, relative_QMK) / q_BHQK.shape[-1] ** 0.5
 
     def add_values(
-        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_QM: Array
+        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_BQM: Array
     ) -> Array:
-        relative_QMU = attention.relative_value(distances_QM).astype(weights_BHQM.dtype)
+        relative_QMU = attention.relative_value(distances_BQM[0]).astype(weights_BHQM.dtype)
         return mixed_BHQU + jnp.einsum("BHQM,QMU->BHQU", weights_BHQM, relative_QMU)
 
 
@@ -203,5 +214,5 @@ class Rotary(Positions):
 class Alibi(Positions):
     """A penalty by distance (Press et al. 2021, arXiv 2108.12409)."""
 
-    def bias(self, attention: nn.Module, q_BHQK: Array, distances_QM: Array) -> Array:
-        return alibi_bias(distances_QM, q_BHQK.shape[1])
+    def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array:
+        return alibi_bias(distances_BQM[0], q_BHQK.shape[1])

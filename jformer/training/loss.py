@@ -7,7 +7,7 @@ batches and onto devices.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from jax import Array
 
 from jformer.backend import target_platform
 from jformer.config import PAD
-from jformer.errors import UserError
 from jformer.model.shapes import checked
 
 SUMS = ("loss", "nll", "tokens")
@@ -29,7 +28,7 @@ def cross_entropy(
     label_smoothing: float,
     mean_logits_BT: Array | None = None,
     *,
-    smoothing_over: str = "all",
+    smoothing_over: Literal["all", "others", "others_but_padding"] = "all",
 ) -> tuple[Array, Array]:
     """Return the smoothed loss and the negative log-likelihood of each label, in nats: (B, T) each.
 
@@ -40,10 +39,6 @@ def cross_entropy(
     Logits can have any dtype, and their gradient has the same. All sums are in float32. A caller
     that knows the means of the logits saves a pass over them.
     """
-    if smoothing_over not in SHARING:
-        raise UserError(
-            f"config.train.loss: smoothing_over={smoothing_over} must be {' or '.join(SHARING)}"
-        )
     if mean_logits_BT is None:
         mean_logits_BT = jnp.mean(logits_BTV, axis=-1, dtype=jnp.float32)
     return losses_of_logits(logits_BTV, mean_logits_BT, labels_BT, label_smoothing, smoothing_over)

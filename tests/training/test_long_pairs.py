@@ -87,7 +87,7 @@ def test_a_pair_that_is_to_be_scored_alone_is_named(directory, trained, capfd):
     command = ["jformer", "score", f"--workdir={trained[0]}", f"--data={directory / 'test'}"]
     assert main(command) == 2
     message = capfd.readouterr().err.splitlines()[-1]
-    assert re.match(rf"jformer: config\.model\.positions=.*{LIMIT}\b.*pair 3\b.*61", message)
+    assert re.match(rf"jformer: config\.model\.positions\b.*{LIMIT}\b.*pair 3\b.*61", message)
 
 
 def test_a_validation_split_of_which_no_pair_can_be_scored_is_refused(directory, capsys):

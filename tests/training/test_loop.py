@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+from jformer.components import arguments
 from jformer.config import read_config
 from jformer.errors import UserError
 from jformer.main import main
@@ -215,7 +216,8 @@ def test_metrics_hold_every_line_that_was_asked_for(trained_workdir):
     }  # fmt: skip
     assert train[2]["flops"] > train[1]["flops"] > train[0]["flops"] > 0
     config = read_config(trained_workdir / "config.json")
-    rate = 16**-0.5 * 8 * config.optimizer.warmup_steps**-1.5
+    factor = arguments("schedule", config.optimizer.schedule)["factor"]
+    rate = factor * 16**-0.5 * 8 * config.optimizer.warmup_steps**-1.5
     assert train[1]["learning_rate"] == pytest.approx(rate, rel=1e-5)
 
 

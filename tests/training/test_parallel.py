@@ -132,20 +132,20 @@ def test_under_fsdp_devices_put_together_parameters_and_no_activations(results):
     ("axes", "devices", "sizes"),
     [
         ({}, 8, (8, 1, 1)),
-        ({"data": 1, "fsdp": -1}, 8, (1, 8, 1)),
+        ({"fsdp": -1}, 8, (1, 8, 1)),
         ({"fsdp": 2, "model": 2}, 8, (2, 2, 2)),
-        ({"data": 2, "model": -1}, 6, (2, 1, 3)),
+        ({"fsdp": 2, "model": -1}, 6, (1, 2, 3)),
     ],
 )
-def test_one_axis_takes_the_devices_that_the_others_leave(axes, devices, sizes):
+def test_data_parallelism_takes_the_devices_that_the_other_axes_leave(axes, devices, sizes):
     assert tuple(parallel.mesh_sizes(ParallelConfig(**axes), devices).values()) == sizes
 
 
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"data": 3}, r"config\.parallel.*data=3.*fsdp=1.*model=1.*\b1 device"),
-        ({"fsdp": 2}, r"config\.parallel.*fsdp=2.*\b1 device.*-1"),
+        ({"model": 3}, r"config\.parallel.*fsdp=1.*model=3.*\b1 device"),
+        ({"fsdp": 2}, r"config\.parallel.*fsdp=2.*model=1.*\b1 device"),
     ],
 )
 def test_devices_that_do_not_make_a_mesh_are_an_error(axes, message):
@@ -156,9 +156,9 @@ def test_devices_that_do_not_make_a_mesh_are_an_error(axes, message):
 @pytest.mark.parametrize(
     ("model", "axes", "message"),
     [
-        ({"num_heads": 3, "d_k": 5, "d_v": 5}, {"data": 1, "model": 2}, "num_heads=3"),
-        ({"d_ff": 23}, {"data": 1, "model": 2}, "d_ff=23"),
-        ({"d_model": 18, "num_heads": 2}, {"data": 1, "fsdp": 4}, "d_model=18"),
+        ({"num_heads": 3, "d_k": 5, "d_v": 5}, {"model": 2}, "num_heads=3"),
+        ({"d_ff": 23}, {"model": 2}, "d_ff=23"),
+        ({"d_model": 18, "num_heads": 2}, {"fsdp": 4}, "d_model=18"),
     ],
 )
 def test_widths_that_the_devices_do_not_divide_are_an_error(model, axes, message):

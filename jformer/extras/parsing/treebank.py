@@ -2,11 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Literal
 
 from jformer.config import Config, DataConfig
 from jformer.data.corpora import Corpus
 from jformer.errors import UserError
-from jformer.extras.parsing.trees import TAGS, open_trees
+from jformer.extras.parsing.trees import open_trees
 
 SPLITS = {
     "train": ("train",),
@@ -18,7 +19,9 @@ SECTIONS = {f"{n:02}": "train" for n in range(2, 22)} | {"22": "validation", "23
 ENDINGS = (".mrg", ".mrg.gz")
 
 
-def open_treebank(config: Config, with_train: bool, *, tags: str = "XX") -> dict[str, list[Corpus]]:
+def open_treebank(
+    config: Config, with_train: bool, *, tags: Literal["XX", "keep", "number"] = "XX"
+) -> dict[str, list[Corpus]]:
     """Return the corpora of train, validation and each test set, by the name of a split.
 
     In a folder a file's split is in its name or in that of a folder: "train", "dev" or "test"
@@ -28,8 +31,6 @@ def open_treebank(config: Config, with_train: bool, *, tags: str = "XX") -> dict
     word in a linearised tree: XX, its tag (keep), or its number (number).
     """
     data = config.data
-    if tags not in TAGS:
-        raise data.wrong("name", f"tags must be {', '.join(TAGS)}")
     if data.is_lowercase:
         raise data.wrong("target_tokenizer", "lower case would change the labels of trees")
     files = in_folder(Path(data.directory)) if data.directory else of_patterns(data)

@@ -17,7 +17,6 @@ from jformer.data.corpora import Corpus, Row, texts
 from jformer.data.subwords import UNKNOWN
 from jformer.errors import UserError
 
-TAGS = ("XX", "keep", "number")
 ANY_TAG = "XX"
 ROOTS = ("", "TOP", "ROOT", "S1")
 TOP = "TOP"  # the label of a root with several children
