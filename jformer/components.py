@@ -209,18 +209,21 @@ def find(key: str, kind: str, text: str) -> Any:
 
 def error_in_options(options: dict[str, Any], part: Any) -> str:
     """Return what is wrong with the options that a part is given; empty if nothing."""
-    known, choices = options_of(part), choices_of(part)
+    known, types = options_of(part), types_of(part)
     for option, value in options.items():
         if option not in known:
             near = difflib.get_close_matches(option, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
             return f"unknown option {option}; {hint}"
-        kind = type(known[option])
-        accepted = (int, float) if kind is float else (kind,)
-        if kind in (bool, int, float, str) and type(value) not in accepted:
-            return f"{option}={value!r}: must be {kind.__name__}"
-        if option in choices and value not in choices[option]:
-            return f"{option}={value!r}: must be one of {', '.join(map(str, choices[option]))}"
+        kind = types.get(option, type(known[option]))
+        if typing.get_origin(kind) is typing.Literal and value not in typing.get_args(kind):
+            return f"{option}={value!r}: must be one of {', '.join(typing.get_args(kind))}"
+        accepted = [kind, *typing.get_args(kind)]  # of int | None both
+        simple = {bool, int, float, str} & {*accepted}
+        if float in accepted:
+            accepted.append(int)
+        if simple and type(value) not in accepted:
+            return f"{option}={value!r}: must be {getattr(kind, '__name__', kind)}"
     missing = [name for name, default in known.items() if default in NO_DEFAULT]
     for option in missing:
         if option not in options:
@@ -259,7 +262,12 @@ def options_of(part: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(part):
         fields = [field for field in dataclasses.fields(part) if field.init]
         # Every flax module has the fields parent and name.
-        return {f.name: f.default for f in fields if f.name not in ("parent", "name")}
+        options = {f.name: f for f in fields if f.name not in ("parent", "name")}
+        made = dataclasses.MISSING
+        return {
+            name: f.default if f.default_factory is made else f.default_factory()
+            for name, f in options.items()
+        }
     parameters = inspect.signature(part).parameters.values()
     kinds: list[Any] = [inspect.Parameter.KEYWORD_ONLY]
     if isinstance(part, type):
@@ -267,14 +275,12 @@ def options_of(part: Any) -> dict[str, Any]:
     return {each.name: each.default for each in parameters if each.kind in kinds}
 
 
-def choices_of(part: Any) -> dict[str, tuple]:
-    """Return the values of each option that is annotated as a `Literal`."""
+def types_of(part: Any) -> dict[str, Any]:
+    """Return the annotated types of a part's options."""
     try:
-        hints = typing.get_type_hints(part)
+        return typing.get_type_hints(part)
     except (NameError, TypeError):  # of a user's annotations
         return {}
-    literals = {n: hint for n, hint in hints.items() if typing.get_origin(hint) is typing.Literal}
-    return {name: typing.get_args(hint) for name, hint in literals.items()}
 
 
 _allowed: dict[str, str] = {}  # absolute path: name in messages

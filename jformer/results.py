@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find
+from jformer.components import find, without_folders
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, existing, read_text, texts
@@ -154,6 +154,8 @@ def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
 def made_by(run: Run) -> dict[str, Any]:
     """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
+    for name in ("search", "constraint", "choose"):
+        decode[name] = without_folders(decode[name])
     del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
         del decode["batch_size"]  # only bfloat16 rounds by the shapes

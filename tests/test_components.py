@@ -224,7 +224,7 @@ def test_an_augmentation_of_a_file_draws_other_tokens_in_each_epoch(folder):
 
 def test_a_metric_of_a_file_selects_the_best_checkpoint(folder):
     keys = {
-        "train.metrics": f"{folder}/numbers.py:number_accuracy, chrf", "train.metrics_every": 2,
+        "train.metrics": f"{folder}/digits.py:number_accuracy, chrf", "train.metrics_every": 2,
         "train.best_by": "number_accuracy",
     }  # fmt: skip
     run = trained(folder, **keys)
@@ -233,7 +233,7 @@ def test_a_metric_of_a_file_selects_the_best_checkpoint(folder):
     assert [line["step"] for line in scored] == [2, 4, 6]
     assert all({"chrf", "number_accuracy"} <= line.keys() for line in scored)
     best = max(scored, key=lambda line: line["number_accuracy"])
-    assert jformer.load(run.workdir, "best", plugins=[folder / "numbers.py"]).step == best["step"]
+    assert jformer.load(run.workdir, "best", plugins=[folder / "digits.py"]).step == best["step"]
 
 
 @pytest.mark.process

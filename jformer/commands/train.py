@@ -37,9 +37,9 @@ def main(args: Any) -> int:
     from jformer.training.train import train
 
     workdir = Path(args.workdir or default_workdir(config))
+    join(config.parallel)
     check_same_config(config, workdir)
     read_results(workdir)  # raises for damaged ones before any work
-    join(config.parallel)
     splits = train(config, workdir, args.profile)
     if not is_first():
         return 0

@@ -22,6 +22,7 @@ from jformer.console import say
 from jformer.errors import UserError
 from jformer.rundir import CONFIG, VOCABULARY
 from jformer.schema import flatten, walk, walk_components
+from jformer.training.optimizer import depends_on_train_steps
 from jformer.version import __version__
 
 PACKAGES = (
@@ -156,7 +157,10 @@ def check_vocabulary(metadata: dict[str, Any], vocabulary_hash: str, workdir: Pa
 
 def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: int) -> None:
     """Raise `UserError` if a checkpoint was trained with another config than its run has."""
-    if changed := changed_keys(metadata["config"], config):
+    # A schedule in a file of the user's is not run here.
+    built_in = bool(components.name_of(config.optimizer.schedule))
+    fixed = "train.steps" if built_in and depends_on_train_steps(config) else ""
+    if changed := changed_keys(metadata["config"], config, fixed):
         raise UserError(
             f"{workdir}/{CONFIG}: not the config that the checkpoint of step {step} was trained "
             f"with: {'; '.join(changed)}. Put that one back"
