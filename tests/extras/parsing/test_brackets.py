@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jformer.components import find
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding import beam, sampling
 from jformer.decoding.search import Rules, Sentence, advance, init_search, result_of
 from jformer.extras.parsing.brackets import well_formed
 from jformer.extras.parsing.trees import DEEPEST_OUTPUT, tree_of, trees_in
@@ -121,20 +121,19 @@ def step(logits_TV, cache, tokens_W, t, beam_indices_WT):
 
 def make_search(config):
     """Return a compiled search for the outputs of a model as texts, with their scores."""
-    extend = beam.beam_step if config.search == "beam" else sampling.sample_step
-    W = config.beam_size if config.search == "beam" else config.n_best
+    strategy = find("config.decode.search", "search", config.search)
 
     @jax.jit
     def search(logits_TV, words, limit):
         def grow(sentence, search):
-            return extend(step, config, sentence, search, RULES)
+            return strategy.extend(step, config, sentence, search, RULES)
 
         sentence = Sentence(logits_TV, jnp.full(T, PAD), limit, jnp.int32(0), words=words)
-        begun = sentence, init_search(sentence, jnp.zeros(()), W)
+        begun = sentence, init_search(sentence, jnp.zeros(()), strategy.width(config))
         ended = advance(grow, *jax.tree.map(lambda x: jnp.asarray(x)[None], begun), 1)
         return result_of(jax.tree.map(lambda x: x[0], ended), config)
 
-    def find(logits_TV, words, limit):
+    def results(logits_TV, words, limit):
         found = jax.device_get(search(logits_TV, words, limit))
         return [
             (VOCABULARY.decode(tokens_T[tokens_T != PAD]), score)
@@ -142,7 +141,7 @@ def make_search(config):
             if score > -np.inf
         ]
 
-    return find
+    return results
 
 
 @pytest.mark.parametrize("search", ["beam", "sampling"])

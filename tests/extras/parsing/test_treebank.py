@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from jformer.config import DataConfig
+from jformer.config import Config, DataConfig
 from jformer.data.pipeline import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.extras.parsing.treebank import split_of
 
-PARSING = DataConfig(name="parsing")
+PARSING = DataConfig(name="parsing", scorer="trees")
 
 
 def write(folder, **trees):
@@ -22,7 +22,7 @@ def write(folder, **trees):
 
 
 def sources(data, with_train=True):
-    corpora = open_corpora(data, 0, with_train)
+    corpora = open_corpora(Config(data=data), with_train)
     return {
         split: [read_split([one], data).sources for one in of_split]
         for split, of_split in corpora.items()
@@ -75,16 +75,16 @@ def test_a_pattern_without_a_file_is_named(tmp_path):
     dev = f"{tmp_path}/dev/b.mrg"
     data = dataclasses.replace(PARSING, train=f"{tmp_path}/*.mrg", validation=dev)
     with pytest.raises(UserError, match=r"/\*\.mrg: "):
-        open_corpora(data, 0)
+        open_corpora(Config(data=data))
 
 
 def test_a_folder_that_lacks_a_split_is_told(tmp_path):
     write(tmp_path, train="a")
     data = dataclasses.replace(PARSING, directory=str(tmp_path))
     with pytest.raises(UserError, match=r"\.mrg\b.*\.mrg\.gz\b.*\bdev/val/"):
-        open_corpora(data, 0)
+        open_corpora(Config(data=data))
     with pytest.raises(UserError, match="/nowhere: "):
-        open_corpora(dataclasses.replace(PARSING, directory=str(tmp_path / "nowhere")), 0)
+        sources(dataclasses.replace(PARSING, directory=str(tmp_path / "nowhere")))
 
 
 @pytest.mark.parametrize(
