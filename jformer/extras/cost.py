@@ -5,6 +5,7 @@ number of FLOPs is twice as large.
 """
 
 import collections
+import contextlib
 import functools
 import logging
 import math
@@ -76,12 +77,17 @@ def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, t
 
 
 @functools.cache
-def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
-    """Return the bytes of memory of the compiled train step on this backend, as XLA reports."""
+def step_bytes(config: Config, batch_tokens: int, length: int, alone: bool = True) -> int:
+    """Return the bytes of memory of the compiled train step on this backend, as XLA reports.
+
+    A device that is not `alone` computes the loss at once, and not in chunks.
+    """
     rows = rows_that_fit(batch_tokens, length)
     say(f"compiling the train step for {rows:,} rows of {length:,} tokens a side ...")
     step, arguments = abstract_step(config, rows, length)
-    memory = step.lower(*arguments).compile().memory_analysis()
+    others = AbstractMesh((1,), ("others",))
+    with contextlib.nullcontext() if alone else jax.sharding.use_abstract_mesh(others):
+        memory = step.lower(*arguments).compile().memory_analysis()
     sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     return sizes - memory.alias_size_in_bytes  # the donated state counts once
 
@@ -125,7 +131,7 @@ def run_sizes(config: Config, mesh: Mapping[str, int]) -> Sizes:
         parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
         state=whole,
         device_state=held,
-        device_step=step_bytes(config, share, longest) - whole + held,
+        device_step=step_bytes(config, share, longest, alone=shares == 1) - whole + held,
     )
 
 

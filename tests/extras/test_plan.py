@@ -172,14 +172,14 @@ def test_the_best_checkpoint_is_parameters_and_their_moving_average():
     assert checkpoint_bytes(small_config(ema_decay=0.9), 12, sizes) == 80
 
 
-@pytest.mark.parametrize("keys", [{}, {"bpe_dropout": 0.1}])
+@pytest.mark.parametrize("keys", [{}, {"augment": "bpe_dropout(p=0.1)"}])
 def test_token_ids_take_the_planned_bytes(tmp_path, keys):
     write_split(tmp_path / "train", number_words(100, 900))
     data = dataclasses.replace(
         small_config().data, train=str(tmp_path / "train"), validation=str(tmp_path / "train"),
         cache=str(tmp_path / "cache"), **keys,
     )  # fmt: skip
-    corpora = open_corpora(dataclasses.replace(data, test=""), 0)["train"]
+    corpora = open_corpora(Config(data=dataclasses.replace(data, test="")))["train"]
     content = content_hash(corpora)
     pairs = tokenize_corpora(corpora, content, make_vocabularies(corpora, content, data), data)
     S, T = (side.lengths.mean() for side in pairs.pairs)
@@ -214,9 +214,8 @@ def test_fsdp_splits_the_state_and_a_device_compiles_its_share_of_the_batch():
     assert one.state / 8 < eight.device_state < one.state / 5
     assert one.device_step == step_bytes(config, 8 * 2048, 48)
     # On several devices the loss of a share, of more than a chunk, is computed at once.
-    share = dataclasses.replace(config, train=dataclasses.replace(config.train, loss_chunk=0))
     saved = eight.state - eight.device_state
-    assert eight.device_step == step_bytes(share, 2048, 48) - saved
+    assert eight.device_step == step_bytes(config, 2048, 48, alone=False) - saved
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,11 @@ def random_run(
     config = dataclasses.replace(
         small_config(),
         data=dataclasses.replace(small_config().data, joint_vocabulary=joint),
-        model=ModelConfig(**{**SMALL, "dtype": "float32", "max_positions": 67, **model}),
+        model=ModelConfig(**{**SMALL, "dtype": "float32", **model}),
         decode=DecodeConfig(
             **{
                 "beam_size": 1, "max_extra_length": 7, "length_penalty_beta": 0.0,
-                "early_stopping": True, **(decode or {}),
+                "search": "beam(early_stopping=True)", **(decode or {}),
             }
         ),
     )  # fmt: skip

@@ -51,9 +51,14 @@ def test_greedy_outputs_and_log_probabilities_of_the_papers_model_are_ours(tmp_p
     "model",
     [
         {"norm_position": "pre", "activation": "gelu", "positions": "halves"},
-        {"positions": "learned", "tying": "output"},
+        {"positions": "learned(max_positions=67)", "tying": "output"},
         {"positions": "none", "tying": "none", "num_decoder_layers": 1},
-        {"attention_bias": True, "output_bias": True, "activation": "silu", "norm_epsilon": 0.1},
+        {
+            "attention_bias": True,
+            "output_bias": True,
+            "activation": "silu",
+            "norm": "layer_norm(epsilon=0.1)",
+        },
     ],
     ids=lambda model: " ".join(map(str, model.values())),
 )
@@ -106,7 +111,7 @@ def test_entries_that_are_named_like_a_special_token_keep_their_names():
     ("model", "key"),
     [
         ({"positions": "rotary"}, "positions=rotary"),
-        ({"scaled_attention": False}, "attention="dot_product(scaled=False)""),
+        ({"attention": "dot_product(scaled=False)"}, r"attention=dot_product\(scaled=False\)"),
         ({"d_k": 6}, "d_k=6"),
         ({"out_projection": False}, "out_projection=False"),
         ({"zero_padding": True}, "zero_padding=True"),

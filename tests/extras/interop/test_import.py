@@ -193,7 +193,7 @@ def test_a_transformer_of_torch_gives_the_logits_that_it_gives_there(norm_positi
     config = run.config.model
     # nn.Transformer ends its stacks in a norm with post-norm, too.
     assert (config.ends_in_norm, config.attention_bias, config.decoder_layers) == (True, True, 1)
-    assert config.norm_epsilon == 1e-5
+    assert config.norm == "layer_norm(epsilon=1e-5)"
 
 
 def test_without_biases_and_with_one_matrix_it_is_a_model_without_them(tmp_path):

@@ -49,7 +49,7 @@ def folder_with(tmp_path, model="", weights=None, metadata=None):
     export(run, tmp_path, "safetensors")
     if model:
         config = dataclasses.replace(run.config.model, norm=model)
-        config = dataclasses.replace(run.config, model=config, plugins="mine.py")
+        config = dataclasses.replace(run.config, model=config)
         write_config(config, tmp_path / "config.json")
     if weights:
         arrays = {name: np.asarray(x) for name, x in flatten_dict(run.params, sep="/").items()}
@@ -58,9 +58,9 @@ def folder_with(tmp_path, model="", weights=None, metadata=None):
 
 
 def test_a_run_with_own_parts_opens_with_the_plugin_that_the_caller_names(tmp_path):
-    folder = folder_with(tmp_path, model="Mine")
+    folder = folder_with(tmp_path, model="mine.py:Mine")
     (tmp_path / "mine.py").write_text("from flax.linen import LayerNorm as Mine\n")
-    with pytest.raises(UserError, match=r"config\.model\.norm=Mine.*plugins="):
+    with pytest.raises(UserError, match=r"config\.model\.norm=mine\.py:Mine.*plugins="):
         read(folder)
     assert read(folder, plugins=[tmp_path / "mine.py"]).step == 7
 

@@ -192,7 +192,7 @@ def test_runs_on_different_texts_from_python_are_different_rows(tmp_path):
 
 def test_a_text_from_python_is_not_known_before_the_first_checkpoint(write_run, tmp_path):
     for name in ("a", "b"):
-        write_run(name, {"data.name": "given", "data.directory": "", "data.hub": ""}, steps=0)
+        write_run(name, {"data.name": "given", "data.directory": ""}, steps=0)
     assert [len(row.runs) for row in read_rows(find_runs([tmp_path / "runs"]))] == [1, 1]
 
 

@@ -16,7 +16,7 @@ from jformer.training.optimizer import learning_rate
 LINEAR = Config(
     name="straight",
     train=TrainConfig(steps=70),
-    optimizer=OptimizerConfig(schedule="linear", warmup_steps=13, end_learning_rate=1e-4),
+    optimizer=OptimizerConfig(schedule="linear(end=1e-4)", warmup_steps=13),
 )
 
 
