@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs import base, big
-from jformer.config import TrainConfig, freeze
+from jformer.config import Config, TrainConfig, freeze
 from jformer.data.batches import Batches
 from jformer.data.cache import content_hash
 from jformer.data.layout import Buckets
