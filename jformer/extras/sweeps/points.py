@@ -7,6 +7,7 @@ A sweep is a Python file with a config, `CONFIG = "tiny:multi30k"`, and a genera
 import dataclasses
 import fnmatch
 import functools
+import hashlib
 import importlib.util
 import shlex
 import sys
@@ -24,7 +25,7 @@ from jformer.errors import UserError
 from jformer.rundir import config_of, has_run, last_metrics
 from jformer.training.setup import check_same_config
 
-LONGEST_NAME = 200  # characters of a folder's name; file systems allow 255
+MAX_NAME = 100  # characters of a folder's name; file systems allow 255
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +149,7 @@ def load_sweep(path: str) -> ModuleType:
 def make_point(config: str, folder: Path, flags: list[str], overrides: dict[str, Any]) -> Point:
     all_flags = (f"--config={config}", *flags, *as_flags(overrides))
     checked = config_of_flags([*all_flags])
-    name = name_of(overrides)
-    if len(name) > LONGEST_NAME:
-        raise UserError(f"{name}: is too long for the name of a folder")
-    return Point(folder / name, checked, all_flags)
+    return Point(folder / name_of(overrides), checked, all_flags)
 
 
 def as_flags(overrides: dict[str, Any]) -> Iterator[str]:
@@ -159,6 +157,12 @@ def as_flags(overrides: dict[str, Any]) -> Iterator[str]:
 
 
 def name_of(overrides: dict[str, Any]) -> str:
-    """Return `model.num_heads=4+seed=1`; comma and @, which separate runs, are escaped."""
-    parts = (f"{key}={urllib.parse.quote(str(value), safe='')}" for key, value in overrides.items())
-    return "+".join(parts) or "base"
+    """Return `model.num_heads=4+seed=1`; comma and @, which separate runs, are escaped.
+
+    A long name, as of components with options, ends in a hash.
+    """
+    values = {key: urllib.parse.quote(str(value), safe="()=") for key, value in overrides.items()}
+    name = "+".join(f"{key}={value}" for key, value in values.items()) or "base"
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
