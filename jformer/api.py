@@ -90,7 +90,6 @@ def train(
         data = given_data([*pairs], [*validation])
         config = replaced(config, {"data": {"name": "given"}})
     config.check()
-    check_components(config)
     workdir = Path(local_paths("workdir", str(workdir or default_workdir(config))))
     check_same_config(config, workdir)
     if is_complete(config, workdir):

@@ -208,7 +208,8 @@ def own_configs() -> dict[str, str]:
 
 def config_from(text: str) -> config_dict.ConfigDict:
     """Return what `get_config(DATASET)` returns in the file of `--config=CONFIG[:DATASET]`."""
-    name, *dataset = local_paths("config", text).split(":", 1)
+    name, *dataset = text.split(":", 1) if "://" not in text else [text]
+    name = local_paths("config", name)
     path = own_configs().get(name, name)
     if not os.path.isfile(path):
         reason = "is a folder" if os.path.isdir(path) else "no such file"
@@ -219,7 +220,7 @@ def config_from(text: str) -> config_dict.ConfigDict:
             if get_config is None:
                 raise UserError(f"{path}: must define get_config(), which returns a config")
             config = get_config(*dataset)
-    except TypeError as error:  # of the call: those of the file are named with their lines
+    except TypeError as error:  # raised by the call itself
         raise UserError(f"{path}: get_config() cannot be called ({error})") from error
     if not isinstance(config, dict | config_dict.ConfigDict):
         fix = "it must return a config, such as default_config()"

@@ -26,11 +26,12 @@ import re
 import sys
 import traceback
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from jformer.console import say
 from jformer.errors import UserError
 
 NAMED_DATASETS = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
@@ -224,7 +225,7 @@ def error_in_options(options: dict[str, Any], part: Any) -> str:
             accepted.append(int)
         if simple and type(value) not in accepted:
             return f"{option}={value!r}: must be {getattr(kind, '__name__', kind)}"
-    missing = [name for name, default in known.items() if default in NO_DEFAULT]
+    missing = [name for name, d in known.items() if any(d is none for none in NO_DEFAULT)]
     for option in missing:
         if option not in options:
             return f"needs the option {option}"
@@ -236,7 +237,7 @@ def arguments(kind: str, text: str) -> dict[str, Any]:
     component = parse(text)
     part = attribute("", kind, component)
     if reason := error_in_options(component.options, part):
-        raise UserError(f"{text}: {reason}")
+        raise UserError(f"the {kind} {text}: {reason}")
     return {**options_of(part), **component.options}
 
 
@@ -245,13 +246,24 @@ def attribute(key: str, kind: str, component: Component) -> Any:
     if not component.file:
         module, _, name = BUILT_IN[kind][component.name].partition(":")
         return getattr(importlib.import_module(module), name)
-    part = getattr(load(component.file), component.name, None)
-    if not callable(part):
-        names = [name for name, value in vars(load(component.file)).items() if callable(value)]
+    own = load(component.file)
+    # Only what the file defines, or a flax module that it imports: a stored run that names another
+    # function of a library would call it with options of its own.
+    usable = {name: x for name, x in vars(own).items() if is_usable(x, own)}
+    part = usable.get(component.name)
+    if part is None:
+        names = [*usable]
         near = difflib.get_close_matches(component.name, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"{key}: {component.file} has no function or class {component.name}{hint}")
     return part
+
+
+def is_usable(part: Any, module: ModuleType) -> bool:
+    """Return whether a file's attribute can be a component."""
+    if getattr(part, "__module__", "") == module.__name__:
+        return callable(part)
+    return isinstance(part, type) and part.__module__.partition(".")[0] == "flax"
 
 
 NO_DEFAULT = (inspect.Parameter.empty, dataclasses.MISSING)
@@ -279,16 +291,17 @@ def types_of(part: Any) -> dict[str, Any]:
     """Return the annotated types of a part's options."""
     try:
         return typing.get_type_hints(part)
-    except (NameError, TypeError):  # of a user's annotations
+    except (AttributeError, NameError, SyntaxError, TypeError):  # of a user's annotations
         return {}
 
 
-_allowed: dict[str, str] = {}  # absolute path: name in messages
+_allowed: set[str] = set()  # absolute paths
+_reported: set[str] = set()  # of files that have changed since they were run
 
 
 def allow(file: str) -> None:
     """Let `find` run a file: the user has named it."""
-    _allowed[os.path.abspath(os.path.expanduser(file))] = file
+    _allowed.add(os.path.abspath(os.path.expanduser(file)))
 
 
 def load(file: str) -> ModuleType:
@@ -299,7 +312,11 @@ def load(file: str) -> ModuleType:
             f"{file}: is Python code that the config names. If you trust it, name it with "
             f"--plugins={file}, or in Python plugins=[{file!r}]"
         )
-    return run_file(file, path).module
+    loaded = run_file(path)
+    if Path(path).exists() and Path(path).read_bytes() != loaded.content and path not in _reported:
+        _reported.add(path)
+        say(f"{file}: has changed since this process ran it; restart to use the new version")
+    return loaded.module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,12 +330,12 @@ class File:
 
 
 @functools.cache
-def run_file(file: str, path: str) -> File:
-    """Run a Python file as an import does."""
+def run_file(path: str) -> File:
+    """Run a Python file as an import does, once per process."""
     try:
         content = Path(path).read_bytes()
     except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     module = ModuleType(f"jformer_component_{hashlib.sha256(path.encode()).hexdigest()[:8]}")
     module.__file__ = path
     sys.modules[module.__name__] = module  # dataclasses, such as flax modules, look it up there
@@ -343,28 +360,22 @@ def files_of(texts: Iterable[str]) -> dict[str, File]:
             name = Path(file).name
             if paths.setdefault(name, path) != path:
                 raise UserError(f"{path} and {paths[name]} have the same name; rename one of them")
-            files[name] = run_file(file, path)
+            files[name] = run_file(path)
     return files
 
 
-def with_file(text: str, files: dict[str, str]) -> str:
-    """Return a component string or a list of them with `files[NAME]` in place of each file NAME."""
+def with_file(text: str, rename: Callable[[str], str]) -> str:
+    """Return a component string, or a list of them, with another path of each file."""
     items = []
     for item in split_list(text):
         file = parse(item).file
-        path = files.get(Path(file).name) if file else None
-        items.append(path + item.strip()[len(file) :] if path else item)
+        items.append(rename(file) + item[len(file) :] if file else item)
     return ", ".join(items)
 
 
 def without_folders(text: str) -> str:
     """Return a component string with the base names of its files, to compare two configs."""
-    return with_file(text, _BaseNames())
-
-
-class _BaseNames(dict):
-    def get(self, name: str, default: Any = None) -> str:
-        return name
+    return with_file(text, lambda file: Path(file).name)
 
 
 def naming_failures_of(part: Any, file: str) -> Any:

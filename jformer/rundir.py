@@ -44,8 +44,11 @@ def config_to_open(workdir: Path, plugins: str) -> Config:
     `UserError` if the model or the search needs a file that is not in `plugins`.
     """
     config = read_config(workdir / CONFIG)
-    files = {Path(file).name: file for file in filter(None, plugins.split(","))}
-    for file in files.values():
+    files: dict[str, str] = {}
+    for file in filter(None, plugins.split(",")):
+        if Path(file).name in files:
+            raise UserError(f"plugins: {file} and {files[Path(file).name]} have the same name")
+        files[Path(file).name] = file
         components.allow(file)
     for key, _, text in walk_components(config):
         file = Path(components.parse(text).file).name
@@ -65,7 +68,8 @@ def with_component_files(config: Config, files: dict[str, str]) -> Config:
     for key, field, value in walk(config):
         if field.metadata.get("component"):
             section, _, name = key.partition(".")
-            changed.setdefault(section, {})[name] = components.with_file(value, files)
+            new = components.with_file(value, lambda file: files.get(Path(file).name, file))
+            changed.setdefault(section, {})[name] = new
     return replaced(config, changed)
 
 

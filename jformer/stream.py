@@ -2,7 +2,7 @@
 
 Lines are processed in windows: read, decoded in the order of their lengths, and written. A window
 takes about half a minute, but has at least `MIN_LINES` lines, at most `config.decode.read_ahead`.
-So a kill loses little work, and the long outputs that a search ends with are few among many.
+A kill loses little work. Long outputs, which end last in a search, are few in a large window.
 """
 
 import dataclasses

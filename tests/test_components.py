@@ -110,7 +110,7 @@ def test_a_list_is_split_at_commas_outside_brackets():
 
 def test_files_are_replaced_and_compared_by_their_names():
     text = "x/a.py:f(p=1), chrf"
-    assert with_file(text, {"a.py": "y/a.py"}) == "y/a.py:f(p=1), chrf"
+    assert with_file(text, lambda file: file.upper()) == "X/A.PY:f(p=1), chrf"
     assert without_folders("x/a.py:f") == without_folders("/y/a.py:f") != without_folders("b.py:f")
 
 
@@ -122,7 +122,7 @@ def test_every_built_in_component_is_found_with_its_options():
             assert callable(find("key", kind, name + needed)) or kind in (
                 "norm", "positions", "search", "scorer",
             )  # fmt: skip
-            assert isinstance(arguments(kind, name), dict)
+            assert isinstance(arguments(kind, name + needed), dict)
             found += 1
     assert found > 50
     assert arguments("optimizer", "adamw(weight_decay=0.1)") == {
@@ -374,6 +374,16 @@ MISTAKES = {
     "exit": ({}, "raise SystemExit(3)", ["own.py:1", "SystemExit"]),
     "misspelled": ({}, "def Sane(): pass", ["Same", "Sane?"]),
     "a number": ({}, "Same = 3", ["Same"]),
+    "a function of a library": (
+        {"model.norm": "own.py:Popen(args='ls')"},
+        "from subprocess import Popen",
+        ["Popen"],
+    ),
+    "a rate out of range": (
+        {"model.norm": "layer_norm", "optimizer.schedule": "linear(end=1.0)"},
+        "",
+        ["config.optimizer.schedule", "end=1.0"],
+    ),
     "wrong arguments": ({}, "def Same(): pass", ["config.model.norm=own.py:Same", "TypeError"]),
     "raises": ({}, "\ndef Same(x_BLD):\n    return x_BLD.shap", ["own.py:3", "AttributeError"]),
     "another shape": ({}, "def Same(x_BLD):\n    return x_BLD[:, :1]", ["own.py:Same"]),

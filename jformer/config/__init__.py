@@ -65,7 +65,7 @@ class Config(Section):
 
     @property
     def longest(self) -> int:
-        """The most positions that a text, in a row of rounded length, or an output takes."""
+        """The maximum number of positions of a text, in a rounded row, or of an output."""
         rounding = self.data.length_multiple - 1
         longest = self.data.max_length + max(rounding, self.decode.max_extra_length)
         return max(longest, self.decode.min_length + 1)

@@ -21,7 +21,7 @@ class ModelConfig(Section):
 
     num_layers: int = key(6, "layers of the encoder and of the decoder, N; Section 3.1", ">= 1")
     num_decoder_layers: int | None = key(
-        None, "layers of the decoder, where it has its own depth; unset: num_layers", ">= 1"
+        None, "layers of the decoder, if it differs; unset: num_layers", ">= 1"
     )
     d_model: int = key(
         512, "width of the embeddings and of every sub-layer's output; Section 3.1", ">= 2"
@@ -61,7 +61,8 @@ class ModelConfig(Section):
     )
     output_bias: bool = key(False, "a bias for each logit; the paper has none, Section 3.4")
     zero_padding: bool = key(
-        False, "keep the embedding of padding at zero, so that its logit is 0 where they share one"
+        False,
+        "keep the embedding of padding at zero, so that its logit is 0 if they share a matrix",
     )
     initializer: str = choice("initial values of the kernels", *INITIALIZERS)
     dtype: str = choice(

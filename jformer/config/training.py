@@ -73,8 +73,9 @@ class TrainConfig(Section):
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work."""
         names = [parse(metric).name for metric in split_list(self.metrics)]
-        if len({*names, "nll"}) <= len(names):
-            raise self.wrong("metrics", "must be different names, and not nll")
+        reserved = {"nll", "perplexity", "step", "split"}
+        if len({*names}) < len(names) or reserved & {*names}:
+            raise self.wrong("metrics", f"must be different names, and not {', '.join(reserved)}")
         if self.best_by not in ("nll", *names):
             raise self.wrong("best_by", f"must be nll, or a name in {self.assignment('metrics')}")
         if self.best_by != "nll" and not self.metrics_every:

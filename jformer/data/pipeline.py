@@ -34,8 +34,7 @@ def open_corpora(config: Config, with_train: bool = True) -> dict[str, list[Corp
     data, key = config.data, "config.data.name"
     dataset = find(key, "dataset", data.name)
     own = components.parse(data.name).file
-    with components.naming_failures_in(own):
-        found = dataset(config, with_train)
+    found = dataset(config, with_train)
     try:
         splits = {
             name: as_corpora(name, pairs, own)
@@ -45,7 +44,8 @@ def open_corpora(config: Config, with_train: bool = True) -> dict[str, list[Corp
     except (TypeError, UserError) as error:
         raise data.wrong("name", str(error)) from error
     scorer = find("config.data.scorer", "scorer", data.scorer)
-    added = [scorer.open_pairs(name, config) for name in filter(None, data.train.split(","))]
+    named = filter(None, data.train.split(",")) if with_train else ()
+    added = [scorer.open_pairs(name, config) for name in named]
     training = splits.pop("train", []) + added
     if with_train and not training:
         raise data.wrong("name", "has no pairs to train on; set config.data.train=PATH")

@@ -116,11 +116,13 @@ def tokenize_corpora(
 def how_read(corpora: list[Corpus], data: DataConfig) -> list:
     """Return what else decides the text of a file: languages select columns, file names markup.
 
-    The data set's options decide the text of trees.
+    The options of the data set decide the text of trees, and a user's files may do anything.
     """
     languages = [data.source_language, data.target_language]
-    options = components.parse(data.name).options
-    return [languages, [corpus.places for corpus in corpora], options, data.scorer]
+    texts = [data.name, data.scorer]
+    files = {name: file.hash for name, file in components.files_of(texts).items()}
+    names = [*map(components.without_folders, texts), files]
+    return [languages, [corpus.places for corpus in corpora], *names]
 
 
 def count_rows(corpora: list[Corpus]) -> int:

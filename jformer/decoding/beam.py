@@ -41,8 +41,8 @@ class Beam:
     that its output must contain: a regular expression, or some of urls, tags and numbers.
     """
 
-    diversity: Any = 0.0
-    early_stopping: Any = False
+    diversity: float = 0.0
+    early_stopping: bool = False
     keep: str = struct.field(pytree_node=False, default="")
 
     def check(self) -> None:

@@ -5,7 +5,6 @@ A draw depends on the sentence, the seed and the hypothesis' number, and not on 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -32,18 +31,18 @@ class Sampling:
     `top_p` the fewest that hold this probability.
     """
 
-    temperature: Any = 1.0
+    temperature: float = 1.0
     top_k: int = struct.field(pytree_node=False, default=0)
     top_p: float = struct.field(pytree_node=False, default=1.0)
-    seed: Any = 0
+    seed: int = 0
 
     def check(self) -> None:
         """Raise `UserError` for an option that cannot work."""
         valid = {
             "temperature": self.temperature > 0,
-            "top_k": isinstance(self.top_k, int) and self.top_k >= 0,
+            "top_k": self.top_k >= 0,
             "top_p": 0 < self.top_p <= 1,
-            "seed": isinstance(self.seed, int) and 0 <= self.seed < 2**32,
+            "seed": 0 <= self.seed < 2**32,
         }
         for name, is_valid in valid.items():
             if not is_valid:

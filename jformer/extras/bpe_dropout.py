@@ -107,7 +107,11 @@ class BpeDropout:
         self, texts: Ragged, offsets: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return all ids and the lengths of the new segmentations of the texts at `offsets`."""
-        assert texts.word_starts is not None, "tokenized without data.augment"
+        if texts.word_starts is None:
+            raise UserError(
+                "config.data.augment: bpe_dropout must come first: the words of changed texts are "
+                "not known"
+            )
         flat = texts.flat[offsets[0] : offsets[-1]]
         word_starts = texts.word_starts[offsets[0] : offsets[-1]]
         ids = flat.astype(np.int64)

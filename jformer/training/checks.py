@@ -35,7 +35,7 @@ def check_own_components(config: Config) -> None:
         if kind in KINDS and parse(text).file
     ]
     if not own:
-        learning_rate(config)(0)  # raises for a decay that ends before the warm-up
+        make_optimizer(config.optimizer, learning_rate(config))  # raises for a wrong option
         return
     try:
         with contextlib.ExitStack() as stack:

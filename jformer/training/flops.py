@@ -13,6 +13,7 @@ import time
 import jax
 import numpy as np
 
+from jformer.components import name_of
 from jformer.config import Config
 
 # 10^12 operations per second of dense bfloat16 matrix products, by NVIDIA's data sheets and Google
@@ -99,7 +100,7 @@ def multiply_adds(config: Config, S: int, T: int) -> dict[str, int]:
         projections = D * H * (K * (Q + M) + U * M) + out
         return projections + (1 + by_distance) * Q * M * H * (K + U)
 
-    relative = model.positions == "relative"
+    relative = name_of(model.positions) == "relative"
     return {
         "encoder/self_attention": model.num_layers * attention(S, S, relative),
         "encoder/feed_forward": model.num_layers * 2 * D * F * S,

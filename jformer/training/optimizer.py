@@ -14,6 +14,7 @@ import optax
 
 from jformer.components import find
 from jformer.config import Config, OptimizerConfig
+from jformer.errors import UserError
 
 
 def learning_rate(config: Config) -> optax.Schedule:
@@ -45,6 +46,7 @@ def linear(
     config: Config, *, start: float = 0.0, end: float = 0.0, decay_steps: int | None = None
 ) -> optax.Schedule:
     """Decay linearly to the rate `end` at step `decay_steps`, by default the last."""
+    check_rates(config, end=end)
     steps = steps_of_decay(config, decay_steps)
     peak = config.optimizer.learning_rate
     return warm_up(config, start, optax.schedules.linear_schedule(peak, end, steps))
@@ -54,6 +56,7 @@ def cosine(
     config: Config, *, start: float = 0.0, end: float = 0.0, decay_steps: int | None = None
 ) -> optax.Schedule:
     """Decay by half a cosine to the rate `end` at step `decay_steps`, by default the last."""
+    check_rates(config, end=end)
     steps = steps_of_decay(config, decay_steps)
     peak = config.optimizer.learning_rate
     decay = optax.schedules.cosine_decay_schedule(peak, steps, alpha=end / peak)
@@ -66,16 +69,26 @@ def constant(config: Config, *, start: float = 0.0) -> optax.Schedule:
     return warm_up(config, start, optax.schedules.constant_schedule(peak))
 
 
+def check_rates(config: Config, **rates: float) -> None:
+    """Raise `UserError` unless the rates are between 0 and the peak."""
+    for name, rate in rates.items():
+        if not 0 <= rate <= config.optimizer.learning_rate:
+            peak = config.optimizer.assignment("learning_rate")
+            raise config.optimizer.wrong("schedule", f"{name}={rate} must be from 0 to {peak}")
+
+
 def warm_up(config: Config, start: float, decay: optax.Schedule) -> optax.Schedule:
     """Return a linear warm-up from `start` to the peak, then `decay` of the steps after it."""
     optimizer = config.optimizer
+    check_rates(config, start=start)
     rise = optax.schedules.linear_schedule(start, optimizer.learning_rate, optimizer.warmup_steps)
     return optax.schedules.join_schedules([rise, decay], [optimizer.warmup_steps])
 
 
 def steps_of_decay(config: Config, decay_steps: int | None) -> int:
     """Return the number of steps from the warm-up to the end of the decay."""
-    end, warmup_steps = decay_steps or config.train.steps, config.optimizer.warmup_steps
+    end = config.train.steps if decay_steps is None else decay_steps
+    warmup_steps = config.optimizer.warmup_steps
     if end <= warmup_steps:
         raise config.optimizer.wrong(
             "warmup_steps", f"must be below {end}, the step at which the decay ends"
@@ -109,6 +122,7 @@ def adam(
     *, beta1: float = 0.9, beta2: float = 0.98, epsilon: float = 1e-9
 ) -> optax.GradientTransformation:
     """Adam with the constants of Section 5.3."""
+    check_constants(beta1, beta2, epsilon)
     return optax.scale_by_adam(beta1, beta2, epsilon)
 
 
@@ -116,8 +130,22 @@ def adamw(
     *, weight_decay: float = 0.0, beta1: float = 0.9, beta2: float = 0.98, epsilon: float = 1e-9
 ) -> optax.GradientTransformation:
     """Adam whose matrices decay by `weight_decay` times the learning rate."""
+    check_constants(beta1, beta2, epsilon, weight_decay)
     adam = optax.scale_by_adam(beta1, beta2, epsilon)
     return optax.chain(adam, optax.add_decayed_weights(weight_decay, decay_mask))
+
+
+def check_constants(beta1: float, beta2: float, epsilon: float, weight_decay: float = 0.0) -> None:
+    """Raise `UserError` for constants of Adam that are out of range."""
+    valid = {
+        f"beta1={beta1} must be from 0 to below 1": 0 <= beta1 < 1,
+        f"beta2={beta2} must be from 0 to below 1": 0 <= beta2 < 1,
+        f"epsilon={epsilon} must be > 0": epsilon > 0,
+        f"weight_decay={weight_decay} must be >= 0": weight_decay >= 0,
+    }
+    for message, is_valid in valid.items():
+        if not is_valid:
+            raise UserError(f"config.optimizer.name: {message}")
 
 
 def decay_mask(params: Any) -> Any:

@@ -90,7 +90,7 @@ def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored
     `which` is `average` (of the last `train.average_checkpoints` regular ones, Section 6.1, or the
     moving average if the run has one), `last`, `served` (of these two, the one with the better
     validation NLL at the end of training; `last` before the end), `best`, or steps as in
-    `1000,2000`. `plugins` are files that define its author's own parts. Raises `UserError` that
+    `1000,2000`. `plugins` are the Python files that its config names. Raises `UserError` that
     says what is missing.
 
     A training that is still running deletes old checkpoints. If one is deleted while it is read

@@ -30,7 +30,13 @@ from jformer.training.checkpoint import Checkpoints
 from jformer.training.likelihood import likelihood
 from jformer.training.optimizer import depends_on_train_steps, learning_rate, make_optimizer
 from jformer.training.processes import check_same
-from jformer.training.provenance import Hashes, changed_keys, changed_versions, check_config
+from jformer.training.provenance import (
+    Hashes,
+    changed_keys,
+    changed_versions,
+    check_config,
+    component_hashes,
+)
 from jformer.training.restore import (
     bleu_tokenizer,
     initial_params,
@@ -91,7 +97,8 @@ def prepare(
     check_tokenizer(tokenizer := bleu_tokenizer(config, Checkpoints(workdir)))
     make_augment(config.data, vocabularies)  # raises before the text is tokenized
     facts = {"vocabulary": vocabularies.hash, "bleu_tokenizer": tokenizer}
-    check_same(config, text=[each for _, each in text], **facts)
+    own = component_hashes(config)
+    check_same(config, text=[each for _, each in text], components=own, **facts)
     check_same_text(text, workdir)
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
     batches = make_batches(config, tokenized.pairs, trainable(tokenized, config.data), vocabularies)

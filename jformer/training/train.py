@@ -58,7 +58,6 @@ def train(
     check_shared(workdir)
     clock, profiler = Clock(), Profile(profile, workdir)
     mesh = parallel.make_mesh(config)
-    check_own_components(config)
     corpora, splits = data or open_data(config)
     validation = splits["validation"]
     wanted = config.train.scored
@@ -74,6 +73,7 @@ def train(
         if is_complete(config, workdir):
             return scored
         with clock("preparation"):
+            check_own_components(config)
             setup = prepare(config, corpora, validation, workdir, mesh)
             for name, split in {"validation": validation, **scored}.items():
                 if warning := pairs_beyond(name, split, setup.vocabularies, config.model):

@@ -1,4 +1,4 @@
-"""A constraint on a search: outputs are linearised trees, as data/trees.py has them.
+"""A constraint on a search: outputs are linearised trees, see trees.py.
 
 Which tokens may come next follows from those before. They are balanced but for the brackets that
 are still open, so the innermost open one is the last opening bracket at the present depth.

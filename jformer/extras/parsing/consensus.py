@@ -5,7 +5,7 @@ The tree whose constituents have the highest sum of probabilities is found by dy
 (Goodman 1996). Each constituent costs `THRESHOLD`: the best expected F1 is that of the constituents
 whose probability exceeds half of it (Lipton et al. 2014), and for parsers it is some 80 %.
 
-Punctuation is no part of a constituent here, nearly as in F1 (evaluation/bracketing.py): trees that
+Punctuation is no part of a constituent here, nearly as in F1 (bracketing.py): trees that
 differ in where a comma hangs agree. In the consensus it hangs as high as it can.
 """
 
