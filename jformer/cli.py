@@ -99,7 +99,8 @@ class Parser(argparse.ArgumentParser):
         return self.parse_args(arguments)
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(message.removeprefix("argument "))
+        hint = "; quote a value with spaces" if message.startswith("unrecognized") else ""
+        raise UserError(message.removeprefix("argument ") + hint)
 
     def _unknown(self, name: str) -> str:
         """Return why there is no such flag, and what to write instead."""

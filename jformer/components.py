@@ -246,7 +246,10 @@ def attribute(key: str, kind: str, component: Component) -> Any:
     if not component.file:
         module, _, name = BUILT_IN[kind][component.name].partition(":")
         return getattr(importlib.import_module(module), name)
-    own = load(component.file)
+    try:
+        own = load(component.file)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from error
     # Only what the file defines, or a flax module that it imports: a stored run that names another
     # function of a library would call it with options of its own.
     usable = {name: x for name, x in vars(own).items() if is_usable(x, own)}
@@ -381,8 +384,16 @@ def without_folders(text: str) -> str:
 def naming_failures_of(part: Any, file: str) -> Any:
     """Return a user's function, whose exceptions become a `UserError` with the line number."""
 
+    signature = inspect.signature(part)
+
     @functools.wraps(part)
     def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            signature.bind(*arguments, **options)
+        except TypeError as error:
+            raise UserError(
+                f"{file}: {part.__name__}{signature}: {error}; docs/components.md has the arguments"
+            ) from error
         with naming_failures_in(file):
             return part(*arguments, **options)
 

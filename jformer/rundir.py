@@ -48,6 +48,8 @@ def config_to_open(workdir: Path, plugins: str) -> Config:
     for file in filter(None, plugins.split(",")):
         if Path(file).name in files:
             raise UserError(f"plugins: {file} and {files[Path(file).name]} have the same name")
+        if not Path(file).is_file():
+            raise UserError(f"plugins={file}: no such file")
         files[Path(file).name] = file
         components.allow(file)
     for key, _, text in walk_components(config):

@@ -384,7 +384,7 @@ MISTAKES = {
         "",
         ["config.optimizer.schedule", "end=1.0"],
     ),
-    "wrong arguments": ({}, "def Same(): pass", ["config.model.norm=own.py:Same", "TypeError"]),
+    "wrong arguments": ({}, "def Same(): pass", ["config.model.norm=own.py:Same", "Same()"]),
     "raises": ({}, "\ndef Same(x_BLD):\n    return x_BLD.shap", ["own.py:3", "AttributeError"]),
     "another shape": ({}, "def Same(x_BLD):\n    return x_BLD[:, :1]", ["own.py:Same"]),
     "unknown option": (
@@ -409,6 +409,29 @@ MISTAKES = {
         "    near = jnp.arange(k.shape[2])[None] > jnp.arange(q.shape[2])[:, None] - 2\n"
         "    return attend(q, k, v, mask & near[None, None], *rest)",
         ["config.model.attention=own.py:recent", "cached"],
+    ),
+    "padding": (
+        {"model.norm": "layer_norm", "model.attention": "own.py:blind"},
+        "import jax.numpy as jnp\nfrom jformer.model.attention import attend\n"
+        "def blind(q, k, v, mask, distances, kind, *rest):\n"
+        "    mask = mask if kind == 'decoder' else jnp.ones_like(mask)\n"
+        "    return attend(q, k, v, mask, distances, kind, *rest)",
+        ["config.model.attention=own.py:blind", "padding"],
+    ),
+    "a metric that is not a number": (
+        {"model.norm": "layer_norm", "train.metrics": "own.py:high", "train.metrics_every": 2},
+        "def high(validation):\n    return 'high'",
+        ["config.train.metrics=own.py:high", "high"],
+    ),
+    "a metric with other arguments": (
+        {"model.norm": "layer_norm", "train.metrics": "own.py:high", "train.metrics_every": 2},
+        "def high(outputs, references):\n    return 1",
+        ["config.train.metrics=own.py:high", "references"],
+    ),
+    "an augmentation with other arguments": (
+        {"model.norm": "layer_norm", "data.augment": "own.py:noise"},
+        "def noise(pairs, rng):\n    return pairs",
+        ["own.py", "noise", "rng"],
     ),
     "no dict": (
         {"model.norm": "layer_norm", "data.name": "own.py:mine"},

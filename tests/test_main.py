@@ -615,7 +615,11 @@ def test_a_training_alone_restarts_for_huge_pages_and_before_it_imports_packages
 
 @pytest.mark.parametrize("name", ["tiny", "tiny:phrases", "configs/tiny.py", "./configs/tiny.py"])
 def test_a_config_is_named_by_its_path_or_as_one_of_the_packages_own(name, capsys):
-    flags = [f"--config={name}", "--config.data.name=phrases(pairs=1000)", "--config.data.vocabulary_size=300"]
+    flags = [
+        f"--config={name}",
+        "--config.data.name=phrases(pairs=1000)",
+        "--config.data.vocabulary_size=300",
+    ]
     assert main(["jformer", "data", *flags, "--format=json"]) == 0
     assert json.loads(capsys.readouterr().out)["pairs"] > 600
 
@@ -632,7 +636,7 @@ def test_none_unsets_an_optional_key_of_a_config_file_and_no_other(tmp_path, cap
     assert jformer.get_config(own).train.keep_checkpoints is None
     assert jformer.get_config(own, **{"model.d_k": None}).model.d_k is None
     small = ["--config.data.name=phrases(pairs=1000)", "--config.data.vocabulary_size=300"]
-    for key in ("model.d_k", "decode.threads", "optimizer.decay_steps"):
+    for key in ("model.d_k", "decode.max_length", "train.keep_checkpoints"):
         assert main(["jformer", "data", f"--config={own}", f"--config.{key}=None", *small]) == 0
     capsys.readouterr()
     assert main(["jformer", "data", f"--config={own}", "--config.model.d_model=None"]) == 2

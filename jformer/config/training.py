@@ -14,7 +14,12 @@ ADDRESS = re.compile(r"(.+):(\d{1,5})/(\d{1,6})/(\d{1,6})")
 class TrainConfig(Section):
     path = "config.train"
 
-    steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1", resumable=True)
+    steps: int = key(
+        100_000,
+        "optimizer updates; Section 5.2; fixed if the schedule depends on it",
+        ">= 1",
+        resumable=True,
+    )
     batch_tokens: int = key(
         25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
     )

@@ -9,7 +9,9 @@ from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF
 
+from jformer.components import find
 from jformer.config import Config
+from jformer.errors import UserError
 from jformer.evaluation.scores import check_streams
 
 
@@ -24,6 +26,16 @@ class Validation:
     config: Config
     bleu_tokenizer: str = "13a"
     gold: Sequence[Any] = ()  # see Split
+
+
+def score_by(text: str, validation: Validation) -> float:
+    """Return the score by the metric of a component string."""
+    value = find("config.train.metrics", "metric", text)(validation)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        reason = f"must return a number, not {value!r:.100}"
+        raise UserError(f"config.train.metrics={text}: {reason}") from None
 
 
 def bleu(validation: Validation) -> float:

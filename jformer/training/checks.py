@@ -1,7 +1,8 @@
 """A check of the user's own components before a run, on a model of one layer.
 
-A short batch goes through the train step. A few tokens go through the cached decode step, whose
-logits must be those of the whole pass: a part that is wrong in decoding would spoil every output.
+A short batch goes through the train step. A few tokens go through the cached decode step, and
+through a pass with padding: the logits must be those of the whole pass. A part that is wrong in
+decoding would spoil every output.
 """
 
 import contextlib
@@ -13,16 +14,27 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from jformer.components import naming_failures_in, parse
-from jformer.config import BOS, EOS, Config, component_files
+from jformer.components import naming_failures_in, parse, split_list
+from jformer.config import BOS, EOS, PAD, Config, component_files
 from jformer.decoding.ensemble import encode_sources, init_cache, make_step
 from jformer.errors import UserError
+from jformer.evaluation.metrics import Validation, score_by
 from jformer.model.transformer import Transformer
 from jformer.schema import walk_components
 from jformer.training.optimizer import learning_rate, make_optimizer
 from jformer.training.step import create_state, make_train_step
 
-KINDS = ("attention", "norm", "activation", "positions", "optimizer", "schedule", "loss")
+KINDS = (
+    "attention",
+    "norm",
+    "activation",
+    "positions",
+    "optimizer",
+    "schedule",
+    "loss",
+    "metric",
+)
+PADDING = 3
 ROWS, LENGTH, VOCABULARY = 2, 7, 32
 TOLERANCE = 1e-3  # of the largest logit, in float32
 
@@ -77,21 +89,32 @@ def try_components(config: Config) -> None:
     state, metrics = step(state, batch, jax.random.key(0))
     if int(metrics["skipped"]):
         raise UserError("the loss or its gradient is not finite in the first train step")
+    for text in split_list(config.train.metrics):
+        if parse(text).file:
+            score_by(text, Validation(["1 2"], ["3"], ["3 4"], state.params, config))
     if parse(config.model.norm).file:
         return  # a norm over the batch, such as BatchNorm, depends on all positions of a pass
-    whole_TV, cached_TV = jax.jit(decode_both, static_argnums=0)(model, state.params, ids_BL[:1])
-    difference = float(jnp.max(jnp.abs(whole_TV - cached_TV)))
-    if not difference <= TOLERANCE * float(jnp.max(jnp.abs(whole_TV))):
-        raise UserError(
-            f"the cached decode step differs from the whole pass by {difference:.2g} in a logit. "
-            f"An attention must use the mask and distances that it gets, not positions of its own"
-        )
+    whole_TV, *others = jax.jit(decode_in_ways, static_argnums=0)(model, state.params, ids_BL[:1])
+    names = ("the cached decode step", "a pass with padding in the source")
+    for name, other_TV in zip(names, others, strict=True):
+        difference = float(jnp.max(jnp.abs(whole_TV - other_TV)))
+        if not difference <= TOLERANCE * float(jnp.max(jnp.abs(whole_TV))):
+            raise UserError(
+                f"{name} differs from the whole pass by {difference:.2g} in a logit. An attention "
+                f"must use the mask and the distances that it gets"
+            )
 
 
-def decode_both(model: Transformer, params: Any, ids_1L: Array) -> tuple[Array, Array]:
-    """Return the logits (T, V) of a target in one pass, and position by position for two beams."""
+def decode_in_ways(model: Transformer, params: Any, ids_1L: Array) -> tuple[Array, Array, Array]:
+    """Return the logits (T, V) of a target in three ways that must agree.
+
+    They come from one pass, from the cached step position by position for two beams, and from one
+    pass with padding in the source.
+    """
     target_1T = jnp.concatenate([jnp.full((1, 1), BOS, jnp.int32), ids_1L[:, :-1]], axis=1)
     whole_1TV = model.apply({"params": params}, ids_1L, target_1T)
+    padded_1S = jnp.pad(ids_1L, ((0, 0), (0, PADDING)), constant_values=PAD)
+    padded_1TV = model.apply({"params": params}, padded_1S, target_1T)
     models, W, T = (model,), 2, target_1T.shape[1]
     memory = jax.tree.map(lambda x: x[0], encode_sources(models, (params,), ids_1L))
     cache, step = init_cache(models, W, T), make_step(models, (params,))
@@ -101,4 +124,4 @@ def decode_both(model: Transformer, params: Any, ids_1L: Array) -> tuple[Array, 
         tokens_W = jnp.full(W, target_1T[0, t])
         cache, logits_WV = step(memory, cache, tokens_W, jnp.int32(t), beam_indices_WT)
         logits.append(logits_WV[0])
-    return whole_1TV[0], jnp.stack(logits)
+    return whole_1TV[0], jnp.stack(logits), padded_1TV[0]

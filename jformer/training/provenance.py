@@ -131,6 +131,7 @@ def changed_keys(before: dict[str, Any], now: Config, fixed: str = "") -> list[s
 
     return [
         f"config.{key} was {stored[key]!r}, now {value!r}"
+        + (", and the learning-rate schedule depends on it" if key == fixed else "")
         for key, field, value in walk(now)
         if comparable(field, stored[key]) != comparable(field, value)
         and (key == fixed or not field.metadata["resumable"])

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from jformer.components import find, parse, split_list
+from jformer.components import parse, split_list
 from jformer.data.tokenize import tokenize
 from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
-from jformer.evaluation.metrics import Validation
+from jformer.evaluation.metrics import Validation, score_by
 from jformer.training.checkpoint import Checkpoints
 from jformer.training.likelihood import has_room
 from jformer.training.monitor import Monitor
@@ -96,6 +96,5 @@ def score_of_first(setup: TrainSetup, params: Any, step: int, monitor: Monitor) 
     texts = (sources, outputs, targets)
     validation = Validation(*texts, params, config, setup.bleu_tokenizer, split.gold[:number])
     return {
-        parse(text).name: float(find("config.train.metrics", "metric", text)(validation))
-        for text in split_list(config.train.metrics)
+        parse(text).name: score_by(text, validation) for text in split_list(config.train.metrics)
     }
