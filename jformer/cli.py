@@ -209,8 +209,9 @@ def own_configs() -> dict[str, str]:
 
 def config_from(text: str) -> config_dict.ConfigDict:
     """Return what `get_config(DATASET)` returns in the file of `--config=CONFIG[:DATASET]`."""
-    name, *dataset = text.split(":", 1) if "://" not in text else [text]
-    name = local_paths("config", name)
+    name, *dataset = text.split(":", 1)
+    if name not in own_configs():
+        name = local_paths("config", text).split(":", 1)[0]  # raises for a URL
     path = own_configs().get(name, name)
     if not os.path.isfile(path):
         reason = "is a folder" if os.path.isdir(path) else "no such file"

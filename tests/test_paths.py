@@ -11,24 +11,20 @@ from tests.conftest import small_flags
 
 STORED = str(Path(__file__).with_name("stored_run").absolute() / "run")
 KEYS = (
-    "plugins",
     "data.directory",
-    "data.hub",
     "data.train",
     "data.validation",
     "data.test",
     "data.vocabulary",
-    "data.source_vocabulary",
     "data.cache",
     "train.init_from",
 )
 # A config under which each of them may be set.
 OTHERS = {
     "data.directory": {"data.name": "multi30k"},
-    "data.hub": {"data.name": "hub"},
     "data.validation": {"data.name": "files", "data.train": "train"},
     "data.test": {"data.name": "files", "data.train": "train", "data.validation": "validation"},
-    "data.source_vocabulary": {"data.joint_vocabulary": False, "model.tying": "output"},
+    "data.vocabulary": {"data.joint_vocabulary": False, "model.tying": "output"},
 }
 
 

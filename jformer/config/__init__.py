@@ -133,6 +133,8 @@ def check_components(config: Config, stored: Config | None = None) -> None:
             components.allow(component.file)
         if component.file or component.options or kind == "augmentation":
             components.find(path, kind, text)
+        if kind == "schedule" and component.name != "equation_3":
+            components.find(path, kind, text)(config)  # raises for a decay without a step
 
 
 def component_files(config: Config) -> list[str]:
