@@ -12,7 +12,7 @@ from jformer import components
 from jformer.config import ModelConfig
 from jformer.extras.cost import abstract_step
 from jformer.main import main
-from jformer.training.checks import decode_both
+from jformer.training.checks import decode_in_ways
 from jformer.training.restore import make_model, parameter_shapes
 from tests.conftest import small_flags
 
@@ -78,7 +78,7 @@ def test_every_value_of_every_model_key_trains_opens_and_decodes(key, value):
     opened = parameter_shapes(model)
     trained = {name: leaf.shape for name, leaf in flatten_dict(state.params).items()}
     assert trained == {name: leaf.shape for name, leaf in flatten_dict(opened).items()}
-    jax.eval_shape(lambda params: decode_both(model, params, np.full((1, 5), 7)), opened)
+    jax.eval_shape(lambda params: decode_in_ways(model, params, np.full((1, 5), 7)), opened)
 
 
 @pytest.mark.process
