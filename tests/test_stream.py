@@ -362,7 +362,7 @@ def test_outputs_have_the_terms_of_their_lines(translate, tmp_path):
 
 
 def test_minimum_bayes_risk_gives_one_line_for_each(translate, learnt):
-    decode = {"beam_size": 5, "n_best": 5, "choose": "mbr", "utility": "bleu"}
+    decode = {"beam_size": 5, "n_best": 5, "choose": "mbr(utility='bleu')"}
     flags = [f"--config.decode.{name}={value}" for name, value in decode.items()]
     expected = jformer.load(learnt).translate(LINES[:7], **decode)
     assert in_lines(translate(as_file(LINES[:7]), *flags)) == expected

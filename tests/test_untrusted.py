@@ -17,10 +17,10 @@ pytestmark = pytest.mark.process
 
 STORED = Path(__file__).with_name("stored_run")
 RUN = STORED / "run"
-PARTS = {  # of configs whose parts are defined in evil.py
-    "norm": {"model": {"norm": "Evil"}},
-    "optimizer": {"optimizer": {"name": "Evil"}},
-    "corpus": {"data": {"name": "Evil", "train": ""}},
+PARTS = {  # of configs whose components are defined in {file}
+    "norm": {"model": {"norm": "{file}:Evil"}},
+    "optimizer": {"optimizer": {"name": "{file}:Evil"}},
+    "corpus": {"data": {"name": "{file}:Evil", "train": ""}},
     "nothing": {},
 }
 
@@ -40,13 +40,13 @@ def evil_files(folder: Path) -> Path:
     pickled = pickle.dumps(Evil(marker))
     for name, changes in PARTS.items():
         run = shutil.copytree(RUN, folder / name)
-        (run / "plugins").mkdir()
-        for file in (run / "evil.py", run / "plugins" / "evil.py"):
+        (run / "components").mkdir()
+        for file in (run / "evil.py", run / "components" / "evil.py"):
             file.write_text(code)
         config = json.loads((run / "config.json").read_text())
         for section, values in changes.items():
-            config[section].update(values)
-        config["plugins"] = str(run / "evil.py")
+            for key, value in values.items():
+                config[section][key] = value.format(file=run / "evil.py")
         (run / "config.json").write_text(json.dumps(config))
     for name, pattern in {"vocabulary": "vocabulary.json", "arrays": "checkpoints/*/**/*"}.items():
         run = shutil.copytree(RUN, folder / name)
@@ -92,7 +92,7 @@ def opened(folder: Path) -> dict[str, int]:
     statuses = {" ".join(command): main(["jformer", *command]) for command in commands}
     for name in PARTS:
         try:
-            assert jformer.load(folder / name).config.plugins == ""
+            jformer.load(folder / name)
             statuses[f"load {name}"] = 0
         except jformer.UserError:
             statuses[f"load {name}"] = 2

@@ -105,9 +105,9 @@ def ours(options: argparse.Namespace, sources: list[str]) -> Callable[[], list[s
     jax.config.update("jax_platforms", turns.PLATFORMS[options.platform])
     run = jformer.load(options.workdir)
     run = run.with_decode(
+        search="beam(early_stopping=True)",
         beam_size=options.beam,
         n_best=1,
-        early_stopping=True,
         length_penalty=options.alpha,
         batch_size=options.batch,
         max_extra_length=LONGER,

@@ -38,6 +38,7 @@ PARSING = {
     "data.joint_vocabulary": False,
     "data.target_tokenizer": "words",
     "data.scorer": "trees",
+    "train.metrics": "f1",
     "model.tying": "output",
     "decode.constraint": "trees",
 }

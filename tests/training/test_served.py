@@ -30,7 +30,7 @@ def served_of(workdir):
 WARM_UP = []
 TOO_FAST = [
     "--config.optimizer.schedule=constant",
-    "--config.optimizer.learning_rate=0.03",
+    "--config.optimizer.learning_rate=0.021",
     "--config.optimizer.warmup_steps=1",
     "--config.train.steps=60",
     "--config.train.average_checkpoints=10",

@@ -7,9 +7,8 @@ import pytest
 
 import jformer
 from jformer.data.corpora import Split
-from jformer.errors import UserError
 from jformer.extras.parsing.bracketing import bracketing
-from jformer.extras.parsing.consensus import consensus
+from jformer.extras.parsing.consensus import consensus_of
 from jformer.extras.parsing.trees import Tree, linearise, read_trees, trees_in
 from jformer.main import main
 from jformer.results import as_test_set
@@ -112,9 +111,9 @@ def test_without_the_constraint_outputs_are_repaired_and_counted(parser, treeban
 
 def test_the_consensus_of_samples_is_one_tree_with_the_score_of_the_model(parser):
     run, sentences = jformer.load(parser), ["the cat sees a dog .", "", "a fox hears the bird ."]
-    drawn = {"search": "sampling", "n_best": 9, "seed": 4, "temperature": 3.0}
+    drawn = {"search": "sampling(seed=4, temperature=3.0)", "n_best": 9}
     samples = run.hypotheses(sentences, **drawn)
-    found = run.hypotheses(sentences, choose="mbr", details=True, **drawn)
+    found = run.hypotheses(sentences, choose="consensus", details=True, **drawn)
     assert [len(ones) for ones in found] == [1, 1, 1]
     assert found[1][0].text == ""
     for sentence, (one,), ones in zip(sentences[::2], found[::2], samples[::2], strict=True):
@@ -122,7 +121,7 @@ def test_the_consensus_of_samples_is_one_tree_with_the_score_of_the_model(parser
         assert len(set(trees)) > 1
         assert all(each.complete for each in ones)
         assert one.well_formed
-        assert linear(one.text) == consensus(trees, sentence.split())
+        assert linear(one.text) == consensus_of(trees, sentence.split())
         assert {target for _, target in one.alignment} <= {*range(len(one.tokens))}
         (scored,) = run.score([sentence], [one.text])
         assert one.log_prob == pytest.approx(scored.log_prob)
@@ -135,7 +134,7 @@ def test_outputs_without_room_for_a_tree_have_no_consensus(parser):
     cut = {"search": "sampling", "n_best": 3, "max_length": 4}
     run = jformer.load(parser)
     (samples,) = run.hypotheses(["the cat sees a dog ."], **cut)
-    ((one,),) = run.hypotheses(["the cat sees a dog ."], choose="mbr", **cut)
+    ((one,),) = run.hypotheses(["the cat sees a dog ."], choose="consensus", **cut)
     assert one == samples[0]
     assert (one.complete, one.well_formed) == (False, False)
 
@@ -143,7 +142,8 @@ def test_outputs_without_room_for_a_tree_have_no_consensus(parser):
 def test_a_consensus_is_written_scored_and_made_by_an_ensemble(parser, treebank, tmp_path, capsys):
     """Also of the n best of a beam, and of the words of a sentence that were read."""
     sampling = ["--config.decode.search=sampling", "--config.decode.n_best=5"]
-    sampling += ["--config.decode.choose=mbr", f"--workdir={parser}", f"--ensemble={parser}@20"]
+    sampling += ["--config.decode.choose=consensus"]
+    sampling += [f"--workdir={parser}", f"--ensemble={parser}@20"]
     test = treebank / "toy.test.mrg"
     assert main(["jformer", "evaluate", f"--data={test}", *sampling]) == 0
     (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
@@ -159,40 +159,22 @@ def test_a_consensus_is_written_scored_and_made_by_an_ensemble(parser, treebank,
     assert bracketing(found, gold, with_tags=False)["f1"] == pytest.approx(scores["f1"])
 
     long = " ".join(["the cat sees a dog ."] * 12)
-    best = {"beam_size": 2, "n_best": 2, "choose": "mbr"}
+    best = {"beam_size": 2, "n_best": 2, "choose": "consensus"}
     ((one,),) = jformer.load(parser).hypotheses([long], **best)
     (tree,) = trees_in([one.text.encode()], "output")
     assert (tree.words(), one.well_formed) == (long.split(), False)
 
 
-def test_a_consensus_of_an_ensemble_is_that_of_samples_of_each_run(parser, monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        jformer.decoding.translate, "consensus", lambda trees, words: seen.append(trees) or trees[0]
-    )
-    drawn = {"search": "sampling", "n_best": 5, "seed": 4, "temperature": 3.0}
-    sentence = "the cat sees a dog ."
-    for ensemble in ([], [str(parser)], [f"{parser}@20"]):
-        run = jformer.load(parser, ensemble=ensemble)
-        run.translate([sentence], choose="mbr", **drawn)
-    alone, twice, other = seen
-    samples = jformer.load(parser).hypotheses([sentence], **drawn)[0]
-    assert alone == [linear(one.text) for one in samples if one.complete]
-    assert twice[: len(alone)] == other[: len(alone)] == alone
-    assert len(twice) == 2 * len(alone)
-    assert len({*twice}) > len({*alone})
-    assert {*other[len(alone) :]} != {*twice[len(alone) :]}
-
-
 def linear(tree):
-    return linearise(*trees_in([tree.encode()], "output"), name="parsing(tags='number')")
+    return linearise(*trees_in([tree.encode()], "output"), tags="number")
 
 
 def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, treebank, capfd):
     assert main(["jformer", "score", f"--workdir={parser}", f"--data={treebank}/toy.dev.mrg"]) == 0
     assert len(capfd.readouterr().out.splitlines()) == 20
     for tags, shown in (("number", "(S|(NP|1|2|)NP|(VP|3|"), ("keep", "(S|(NP|DT|NN|)NP|(VP|VBZ|")):
-        assert main(["jformer", "data", *flags(treebank), f"--config.data.tags={tags}"]) == 0
+        name = f"--config.data.name=parsing(tags={tags!r})"
+        assert main(["jformer", "data", *flags(treebank), name]) == 0
         assert shown in capfd.readouterr().out
 
 
@@ -225,16 +207,9 @@ def test_words_beyond_the_limit_of_a_source_are_attached_and_told(parser):
     assert len(tree.children) == 1 + 70 - 59  # the tree of 59 words, and the others beside it
 
 
-def test_a_parser_takes_no_prefix_and_no_terms(parser):
-    run = jformer.load(parser)
-    for given in ({"prefixes": ["(S"]}, {"terms": [("cat", "Kater")]}):
-        with pytest.raises(UserError, match=next(iter(given))):
-            run.translate(["the cat sees ."], **given)
-
-
 def test_scores_are_of_the_tags_that_tell_punctuation():
     rows = [[Tree("S", (Tree("NN", word="a"), Tree(tag, word="b")))] for tag in ("NN", ",")]
-    one, other = (as_test_set(Split(["a b"], ["(S 1 2 )S"], trees=trees)) for trees in rows)
+    one, other = (as_test_set(Split(["a b"], ["(S 1 2 )S"], gold=trees)) for trees in rows)
     assert one.sha256 != other.sha256
 
 

@@ -100,7 +100,7 @@ def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, 
 
 
 def test_runs_on_text_in_lower_case_have_their_bleu_without_case_too(write_run):
-    run = write_run("lower", {"data.normalization": "lower"}, bleu=30.0)
+    run = write_run("lower", {"data.tokenizer": "byte_bpe(normalization='lower')"}, bleu=30.0)
     row = cells(read_rows([run]))["base"]
     assert (row["validation BLEU"], row["validation lc"]) == ("30.00", "31.00")
 
