@@ -11,8 +11,7 @@ runs on the Wall Street Journal alone.
 """
 
 from jformer.config import default_config
-from jformer.errors import UserError
-from jformer.schema import nearest
+from jformer.errors import UserError, nearest
 
 SIZES = ("small", "paper")
 

@@ -7,8 +7,8 @@ averaged. `experiments/table3.py` runs them all.
 """
 
 from jformer.config import UserError, default_config
+from jformer.errors import nearest
 from jformer.extras.paper import TABLE_3
-from jformer.schema import nearest
 
 ROWS = {row.name: row.changes for row in TABLE_3}
 

@@ -23,9 +23,9 @@ from ml_collections import config_dict, config_flags
 
 from jformer.components import naming_failures_in
 from jformer.config import Config, check_components, freeze
-from jformer.errors import RunError, Stopped, UserError
+from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
-from jformer.schema import LARGEST, flatten, local_paths, nearest, thaw, walk
+from jformer.schema import LARGEST, flatten, local_paths, thaw, walk
 
 OF_RUN = ("decode.", "data.bad_lines")  # the keys of a trained run that can change, by beginnings
 FORMATS = ("text", "jsonl", "tsv")

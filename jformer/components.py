@@ -16,7 +16,6 @@ config or --plugins names, so that opening a stored run never runs code on its o
 import ast
 import contextlib
 import dataclasses
-import difflib
 import functools
 import hashlib
 import importlib
@@ -32,7 +31,7 @@ from types import ModuleType
 from typing import Any
 
 from jformer.console import say
-from jformer.errors import UserError
+from jformer.errors import UserError, nearest
 
 NAMED_DATASETS = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
 BUILT_IN: dict[str, dict[str, str]] = {
@@ -180,9 +179,7 @@ def error_in(kind: str, text: str) -> str:
     names = BUILT_IN[kind]
     if component.file or component.name in names:
         return ""
-    near = difflib.get_close_matches(component.name, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
-    return f"is unknown; {hint} Your own must be FILE.py:NAME"
+    return f"is unknown, and your own must be FILE.py:NAME{nearest(component.name, names)}"
 
 
 def find(key: str, kind: str, text: str) -> Any:
@@ -213,9 +210,7 @@ def error_in_options(options: dict[str, Any], part: Any) -> str:
     known, types = options_of(part), types_of(part)
     for option, value in options.items():
         if option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known) or 'none'}"
-            return f"unknown option {option}; {hint}"
+            return f"unknown option {option}{nearest(option, known) if known else '; it has none'}"
         kind = types.get(option, type(known[option]))
         if typing.get_origin(kind) is typing.Literal and value not in typing.get_args(kind):
             return f"{option}={value!r}: must be one of {', '.join(typing.get_args(kind))}"
@@ -255,9 +250,7 @@ def attribute(key: str, kind: str, component: Component) -> Any:
     usable = {name: x for name, x in vars(own).items() if is_usable(x, own)}
     part = usable.get(component.name)
     if part is None:
-        names = [*usable]
-        near = difflib.get_close_matches(component.name, names, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = nearest(component.name, usable) if usable else ""
         raise UserError(f"{key}: {component.file} has no function or class {component.name}{hint}")
     return part
 

@@ -1,9 +1,10 @@
 """The exceptions that end a command early with one line; `cli.exit_status` prints them."""
 
 import contextlib
+import difflib
 import importlib
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 
@@ -60,3 +61,23 @@ def explaining_out_of_memory(advice: str) -> Iterator[None]:
         if is_out_of_memory(error):
             raise RunError(f"out of memory {advice}") from error
         raise
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return half a sentence that suggests the most similar of `names`, or lists a few of them.
+
+    Names are compared by their last parts. For `decode.beam`, names in `decode` that are similar or
+    begin with `beam_` come first.
+    """
+    section, _, end = name.rpartition(".")
+    by_end: dict[str, str] = {}
+    for full in names:
+        by_end.setdefault(full.rpartition(".")[2], full)
+    beside = {last: full for last, full in by_end.items() if full == f"{section}.{last}"}
+    for known in (beside, by_end):
+        longer = [last for last in known if last.startswith(f"{end}_")]
+        match = difflib.get_close_matches(end, known, n=1) or longer
+        if match:
+            return f"; did you mean {known[match[0]]}?"
+    few = len(by_end) <= 30
+    return f"; there are {', '.join(names)}" if few else "; --help has them all"

@@ -18,7 +18,7 @@ import importlib
 import os
 import sys
 
-from jformer.errors import UserError
+from jformer.errors import UserError, nearest
 from jformer.version import __version__
 
 # The modules of the commands, imported when used. Each has `add_flags(parser)` and `main(args)`.
@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
         return 0
     name, flags = name_and_flags(arguments)
     if name not in COMMANDS:
-        raise UserError(f"{name}: unknown command{cli.nearest(name, COMMANDS)}")
+        raise UserError(f"{name}: unknown command{nearest(name, COMMANDS)}")
     command = importlib.import_module(COMMANDS[name])
     parser = cli.parser_of(name, COMMANDS)
     if AT_ONCE & {*flags}:

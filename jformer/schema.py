@@ -4,18 +4,17 @@ The keys themselves are declared in `jformer.config`.
 """
 
 import dataclasses
-import difflib
 import math
 import operator
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from ml_collections import config_dict
 
 from jformer import components
-from jformer.errors import UserError
+from jformer.errors import UserError, nearest
 
 LARGEST = 2**31 - 1  # that fits JAX's int32
 RATE = (">= 0", "< 1")  # bounds of a probability, as of dropout
@@ -177,26 +176,6 @@ def walk_components(config: Any) -> Iterator[tuple[str, str, str]]:
 def flatten(config: Any) -> dict[str, Any]:
     """Return `{"model.dropout": 0.1, ...}` in the schema's order."""
     return {path: value for path, _, value in walk(config)}
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return half a sentence that suggests the most similar of `names`, or lists a few of them.
-
-    Names are compared by their last parts. For `decode.beam`, names in `decode` that are similar or
-    begin with `beam_` come first.
-    """
-    section, _, end = name.rpartition(".")
-    by_end: dict[str, str] = {}
-    for full in names:
-        by_end.setdefault(full.rpartition(".")[2], full)
-    beside = {last: full for last, full in by_end.items() if full == f"{section}.{last}"}
-    for known in (beside, by_end):
-        longer = [last for last in known if last.startswith(f"{end}_")]
-        match = difflib.get_close_matches(end, known, n=1) or longer
-        if match:
-            return f"; did you mean {known[match[0]]}?"
-    few = len(by_end) <= 30
-    return f"; there are {', '.join(names)}" if few else "; --help has them all"
 
 
 def thaw(config: Any) -> config_dict.ConfigDict:

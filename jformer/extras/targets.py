@@ -20,10 +20,9 @@ import jax.numpy as jnp
 
 from jformer.backend import compiling_for
 from jformer.config import Config
-from jformer.errors import UserError
+from jformer.errors import UserError, nearest
 from jformer.extras import traffic
 from jformer.extras.cost import step_and_shapes
-from jformer.schema import nearest
 from jformer.training import parallel
 from jformer.training.flops import sheet_flops, step_flops
 
