@@ -17,15 +17,10 @@ from jformer.errors import Stopped, UserError, check_type
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
 from jformer.schema import local_paths, replaced
-from jformer.training.monitor import OnMetrics
-from jformer.training.setup import (
-    check_same_config,
-    check_same_text,
-    describe_complete,
-    is_complete,
-    text_hashes,
-)
-from jformer.training.train import train as train_in
+from jformer.training.logging import OnMetrics
+from jformer.training.loop import train as train_in
+from jformer.training.provenance import describe_complete, is_complete
+from jformer.training.restore import Restored
 
 __all__ = ["get_config", "load", "train"]
 
@@ -57,24 +52,25 @@ def train(
     workdir: str | Path = "",
     on_metrics: OnMetrics | None = None,
 ) -> Run:
-    """Train, or go on where an earlier call was stopped, and return the run as `load` does.
+    """Train, or resume where an earlier call was stopped, and return the run as `load` does.
 
         pairs = [("a cat", "eine Katze"), ("a dog", "ein Hund"), ...]
         run = jformer.train(jformer.get_config("tiny:given"), pairs, validation, "runs/mine")
         run.translate(["a cat"])
 
-    `pairs` of source and target are trained on and `validation`, more of them, chooses; without
-    both, the corpus that the config names serves. All is kept in the run directory `workdir`, by
-    default `runs/` and the names of config and corpus. The same call goes on with a run that was
+    `pairs` of source and target are trained on, and `validation` pairs select the parameters that
+    are served. Without both, the corpus that the config names is used. The run directory `workdir`
+    is by default `runs/` and the names of config and corpus. The same call resumes a run that was
     stopped, and returns one that is complete. Progress is printed on standard error.
 
-    `on_metrics(step, split, numbers)` is called with each line of metrics.jsonl. Where it returns a
-    true value or raises an exception, which is raised here, the training ends after this step, with
-    all saved.
+    `on_metrics(step, split, numbers, run)` is called with the numbers of each line of metrics.jsonl
+    and the `Run` as it is at this step. Steps never decrease, and a checkpoint that is due at this
+    step is complete. If it returns a dict of numbers, they are logged under the split `callback`.
+    If it returns another true value, or raises, training ends after this step, with all saved.
 
-    Raises `UserError` or `TypeError` for a mistake, `RunError` where the training cannot go on,
-    after Ctrl-C `KeyboardInterrupt` and after another signal `Stopped`, both with all saved. For
-    the main thread only.
+    Raises `UserError` or `TypeError` for a mistake, and `RunError` if training cannot continue.
+    After Ctrl-C it raises `KeyboardInterrupt`, and after another signal `Stopped`, with all saved.
+    Call it from the main thread, because signal handlers require it.
     """
     check_type("config", config, Config, "one of jformer.get_config")
     check_type("workdir", workdir, str | os.PathLike, "a string or a path")
@@ -82,7 +78,7 @@ def train(
         check_type(name, given, Iterable | None, "an iterable of (source, target)")
     check_type("on_metrics", on_metrics, Callable | None, "a function")
     if threading.current_thread() is not threading.main_thread():
-        raise UserError("jformer.train must be called in the main thread, which hears of Ctrl-C")
+        raise UserError("jformer.train must be called from the main thread (for Ctrl-C)")
     if (pairs is None) != (validation is None):
         raise UserError("jformer.train takes both pairs and validation, or neither")
     data = None
@@ -91,19 +87,21 @@ def train(
         config = replaced(config, {"data": {"name": "given"}})
     config.check()
     workdir = Path(local_paths("workdir", str(workdir or default_workdir(config))))
-    check_same_config(config, workdir)
-    if is_complete(config, workdir):
-        if data:
-            corpora, splits = data
-            check_same_text(text_hashes(config, corpora, splits["validation"]), workdir)
-        run = load(workdir, plugins=component_files(config))
-        say(describe_complete(config, run.step, workdir))
-        return run
+    complete = is_complete(config, workdir)
+    callback = None
+    if on_metrics:
+
+        def callback(step: int, split: str, numbers: dict[str, float], restored: Restored) -> Any:
+            return on_metrics(step, split, numbers, Run(**vars(restored)))
+
     try:
-        train_in(config, workdir, data=data, on_metrics=on_metrics)
+        train_in(config, workdir, data=data, on_metrics=callback)
     except Stopped as stopped:
-        state = "all is saved; the same call goes on"
+        state = "progress saved; the same call resumes"
         if stopped.number == signal.SIGINT:
             raise KeyboardInterrupt(state) from stopped
         raise Stopped(stopped.number, state) from stopped
-    return load(workdir, plugins=component_files(config))
+    run = load(workdir, plugins=component_files(config))
+    if complete:
+        say(describe_complete(config, run.step, workdir))
+    return run

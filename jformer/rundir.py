@@ -12,9 +12,8 @@ from typing import Any
 
 from jformer import components
 from jformer.config import Config, read_config
-from jformer.console import say
 from jformer.errors import UserError
-from jformer.files import read_object, replace_file, write_object
+from jformer.files import read_object, write_object
 from jformer.schema import replaced, walk, walk_components
 
 CONFIG = "config.json"
@@ -28,7 +27,6 @@ BEST = "best"  # the checkpoint with the best validation score
 COMPONENTS = "components"  # copies of the files of components
 TENSORBOARD = "tensorboard"
 PROFILE = "profile"
-NONFINITE = "nonfinite"  # a run directory with the state before the loss was not finite
 LOCK = "lock"
 
 
@@ -138,68 +136,15 @@ def create(workdir: Path) -> None:
         raise UserError(f"workdir={workdir}: cannot be made ({error.strerror})") from error
 
 
-class MetricsFile:
-    """metrics.jsonl, open for a run that begins or resumes."""
-
-    def __init__(self, workdir: Path, resume_step: int):
-        """Drop the lines after `resume_step`, which will be written again.
-
-        Damaged lines are moved to a file beside this one.
-        """
-        self._path = workdir / METRICS
-        kept, damaged = [], {}
-        for number, line in enumerate(read_lines(self._path), start=1):
-            content = parse_line(line)
-            if content is None:
-                damaged[number] = line
-            elif content["step"] <= resume_step:
-                kept.append(line)
-        if damaged:
-            aside = self._path.with_name(METRICS + ".damaged")
-            with aside.open("ab") as file:
-                file.writelines(line + b"\n" for line in damaged.values())
-            numbers = ", ".join(map(str, damaged))
-            say(f"{self._path}: damaged, and put aside into {aside.name}: line {numbers}")
-        replace_file(self._path, b"".join(line + b"\n" for line in kept))
-
-    def write(self, step: int, split: str, **numbers: float) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
-
-
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl; `UserError` names one that is damaged."""
-    path = workdir / METRICS
-    contents: list[Any] = [parse_line(line) for line in read_lines(path)]
-    if None in contents:
-        number = contents.index(None) + 1
-        raise UserError(
-            f"{path}:{number}: is damaged; remove the line, or go on with the training, which puts "
-            f"it aside"
-        )
-    return contents
+    """Return the lines of metrics.jsonl, without one that a kill has cut."""
+    path, lines = workdir / METRICS, []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            lines.append(json.loads(line))
+    return lines
 
 
 def last_metrics(workdir: Path) -> dict[str, Any]:
-    """Return the last undamaged line of metrics.jsonl; empty where there is none."""
-    contents = map(parse_line, reversed(read_lines(workdir / METRICS)))
-    return next(filter(None, contents), {})
-
-
-def read_lines(path: Path) -> list[bytes]:
-    """Return the lines that have their end; none where there is no file."""
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-
-
-def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return the step, the split and the numbers of a line; None where it is damaged."""
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(content, dict) or not isinstance(content.get("step"), int):
-        return None
-    numbers = dict(content)
-    split = numbers.pop("split", None)
-    whole = isinstance(split, str) and all(isinstance(n, int | float) for n in numbers.values())
-    return content if whole else None
+    """Return the last line of metrics.jsonl; {} if there is none."""
+    return next(reversed(read_metrics(workdir)), {})

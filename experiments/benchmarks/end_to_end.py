@@ -34,8 +34,8 @@ from jformer.config import PAD, Config, write_config
 OURS, AGAIN, MARIAN = "jformer", "jformer again", "marian"
 # What each contender's process imports.
 MODULES = {
-    OURS: "jformer.training.train",
-    AGAIN: "jformer.training.train",
+    OURS: "jformer.training.loop",
+    AGAIN: "jformer.training.loop",
     MARIAN: "experiments.benchmarks.marian_job",
 }
 # What ends a part on the standard error of jformer, in order.

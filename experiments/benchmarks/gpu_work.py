@@ -155,7 +155,7 @@ def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[s
     import jax
     import optax
 
-    from jformer.training.restore import make_model
+    from jformer.model.transformer import Transformer
     from jformer.training.step import make_gradients
 
     found, attention = [], "XLA"
@@ -164,7 +164,10 @@ def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[s
         frozen = jformer.get_config(config, **{**fixed, **keys, "model.attention_kernel": kernel})
         attention = "cuDNN" if frozen.model.fused_attention else attention
         V = frozen.data.vocabulary_size
-        model, batch = make_model(frozen, V, V), packed_batch(max(1, tokens // length), length, V)
+        model, batch = (
+            Transformer(frozen.model, V, V),
+            packed_batch(max(1, tokens // length), length, V),
+        )
         tokens_11 = np.ones((1, 1), np.int32)
         params = jax.jit(model.init)(jax.random.key(0), tokens_11, tokens_11)["params"]
         gradients = make_gradients(model, frozen.train, lambda tree: tree)
@@ -300,11 +303,11 @@ def decode(
 
     from jformer.decoding.decoder import Decoder
     from jformer.decoding.pool import Request
-    from jformer.training.restore import make_model
+    from jformer.model.transformer import Transformer
 
     frozen = jformer.get_config(config, **{**keys, "decode.beam_size": beam})
     V, tokens_11 = frozen.data.vocabulary_size, np.ones((1, 1), np.int32)
-    model = make_model(frozen, V, V)
+    model = Transformer(frozen.model, V, V)
     params = jax.jit(model.init)(jax.random.key(0), tokens_11, tokens_11)["params"]
     decoder = Decoder((model,), (params,), frozen.decode, frozen.data.max_length, places)
     rng = np.random.default_rng(0)

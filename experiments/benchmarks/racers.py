@@ -13,7 +13,7 @@ from experiments.benchmarks.end_to_end import config_flags, our_environment, sou
 from jformer.cli import config_of_flags
 from jformer.components import arguments, name_of, split_list
 from jformer.config import Config, TrainConfig, write_config
-from jformer.training.retention import averaged
+from jformer.training.checkpoints import averaged
 
 JOB = str(Path(__file__).with_name("joeynmt_job.py"))
 

@@ -148,11 +148,11 @@ def ready_to_train(
     """Return the jitted train step, a state, and what turns a batch into its other arguments."""
     import jax
 
+    from jformer.model.transformer import Transformer
     from jformer.training import parallel
-    from jformer.training.restore import make_model
-    from jformer.training.setup import from_config
+    from jformer.training.loop import from_config
 
-    model = make_model(config, config.data.vocabulary_size, config.data.vocabulary_size)
+    model = Transformer(config.model, config.data.vocabulary_size, config.data.vocabulary_size)
     _, create, step = from_config(config, model)
     mesh, key = parallel.make_mesh(config, devices), jax.random.key(0)
     shardings = parallel.state_shardings(jax.eval_shape(create, key), mesh)

@@ -31,14 +31,12 @@ def main(args: Any) -> int:
     from jformer.evaluation.table import score_rows
     from jformer.results import as_test_set, known_scores, read_results, score_all
     from jformer.run import load
-    from jformer.training.processes import is_first, join
-    from jformer.training.provenance import changed_versions
-    from jformer.training.setup import check_same_config, describe_complete
-    from jformer.training.train import train
+    from jformer.training.loop import train
+    from jformer.training.provenance import changed_versions, describe_complete
+    from jformer.training.sharding import is_first, join
 
     workdir = Path(args.workdir or default_workdir(config))
     join(config.parallel)
-    check_same_config(config, workdir)
     read_results(workdir)  # raises for damaged ones before any work
     splits = train(config, workdir, args.profile)
     if not is_first():

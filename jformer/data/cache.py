@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import AcquireReturnProxy, FileLock, Timeout
 
-from jformer.checksums import first_damage, write_sums
+from jformer.checksums import SUMS, first_damage, write_sums
 from jformer.config import DataConfig
 from jformer.data.corpora import Corpus
 from jformer.errors import UserError
@@ -78,16 +78,15 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
     key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
     folder = cache_folder(data)
     final, partial = folder / f"{kind}-{key}", folder / f"{kind}-{key}.partial"
-    if not first_damage(final):
+    if is_whole(final):
         return final
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with acquire(folder / f"{kind}-{key}.lock"):
-            damage = first_damage(final)
-            if not damage:  # built by another run in the meantime
+            if is_whole(final):  # built by another run in the meantime
                 return final
             if os.path.lexists(final):
-                log.warning(f"{final}: damaged ({damage}); it is built again")
+                log.warning(f"{final}: damaged ({first_damage(final)}); it is built again")
                 remove(final)
             remove(partial)  # left by a run that was killed
             partial.mkdir()
@@ -101,6 +100,10 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
             f"set config.data.cache=FOLDER"
         ) from error
     return final
+
+
+def is_whole(folder: Path) -> bool:
+    return (folder / SUMS).exists() and not first_damage(folder)
 
 
 def seal(folder: Path) -> None:

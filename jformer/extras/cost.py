@@ -20,11 +20,12 @@ from jformer.config import Config
 from jformer.console import say
 from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
 from jformer.extras.plan import Sizes
+from jformer.model.transformer import Transformer
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.flops import multiply_adds
-from jformer.training.parallel import compiler_options, state_shardings
-from jformer.training.restore import make_model, parameter_shapes
-from jformer.training.setup import from_config
+from jformer.training.loop import from_config
+from jformer.training.restore import parameter_shapes
+from jformer.training.sharding import compiler_options, state_shardings
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 
     The pair has S source and T target positions.
     """
-    counts = parameters(parameter_shapes(make_model(config, config.data.vocabulary_size)))
+    counts = parameters(parameter_shapes(Transformer(config.model, config.data.vocabulary_size)))
     work = multiply_adds(config, S, T)
     order = ("embedding", "encoder", "decoder", "output")
     names = sorted({**counts, **work}, key=lambda name: [name.startswith(o) for o in order[::-1]])
@@ -64,7 +65,7 @@ def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
 
 def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, tuple]:
     """Return the train step and the shapes of its arguments: state, batch and key."""
-    model = make_model(config, config.data.vocabulary_size)
+    model = Transformer(config.model, config.data.vocabulary_size)
     _, create, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(create, key)

@@ -12,7 +12,6 @@ import jax
 
 from jformer.config import DataConfig
 from jformer.data.cache import cache_folder
-from jformer.training.compilation import is_reliable
 from jformer.training.provenance import PACKAGES, source_hash
 from jformer.version import __version__
 
@@ -78,7 +77,9 @@ def cache() -> list[str]:
 
 
 def compiled() -> list[str]:
-    kept = "kept" if is_reliable() else "not kept unless config.compilation_cache=on"
+    kept = "kept"
+    if jax.default_backend() == "cpu":
+        kept = "not kept unless config.compilation_cache=on"
     return [line("compiled", f"{cache_folder(DataConfig()) / 'xla'}, {kept}")]
 
 

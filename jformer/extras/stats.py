@@ -24,7 +24,7 @@ from jformer.data.tokenize import (
     trainable,
 )
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.training.setup import warning_of_epochs
+from jformer.training.logging import warning_of_epochs
 
 EXAMPLES = 10
 RATIO = 9  # of tokens; the limit of Moses' clean-corpus-n

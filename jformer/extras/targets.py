@@ -23,7 +23,7 @@ from jformer.config import Config
 from jformer.errors import UserError, nearest
 from jformer.extras import traffic
 from jformer.extras.cost import step_and_shapes
-from jformer.training import parallel
+from jformer.training import sharding
 from jformer.training.flops import sheet_flops, step_flops
 
 # Fraction of the peak of the data sheet that large products reach.
@@ -157,20 +157,20 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
 
 def lower_step(config: Config, devices: list, tokens: int, length: int, platform: str) -> Any:
     """Return the train step lowered for these devices, which need not be here."""
-    mesh = parallel.make_mesh(config, devices)
+    mesh = sharding.make_mesh(config, devices)
     step, (state, batch, key) = step_and_shapes(config, tokens // length, length)
-    shardings, by_rows = parallel.state_shardings(state, mesh), parallel.by_rows(mesh)
+    shardings, by_rows = sharding.state_shardings(state, mesh), sharding.by_rows(mesh)
 
     def array(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     shares = mesh.shape["data"] * mesh.shape["fsdp"]
     request = jax.ShapeDtypeStruct((shares,), jnp.int32, sharding=by_rows)
-    train_step: Any = parallel.compile_train_step(step, mesh, shardings)
+    train_step: Any = sharding.compile_train_step(step, mesh, shardings)
     traced = train_step.trace(
         jax.tree.map(array, state, shardings),
         {name: array(rows, by_rows) for name, rows in batch.items()},
-        array(key, parallel.replicated(mesh)),
+        array(key, sharding.replicated(mesh)),
         request,
     )
     return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))

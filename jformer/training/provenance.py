@@ -1,7 +1,7 @@
-"""The origin of a checkpoint: its config, the text and the versions of the software.
+"""What a run was made with, and whether it may resume.
 
-Every checkpoint records them, and changes since then are reported. A run resumes only with the
-config and the text that it began with. Other versions, which may round differently, are allowed.
+Each checkpoint records the config and the versions of the software. A run resumes only with the
+config and the text that it began with. Other versions, which may round differently, are reported.
 """
 
 import ast
@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.metadata
 import platform
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ from flax.traverse_util import flatten_dict
 
 from jformer import components
 from jformer.config import Config
-from jformer.console import say
+from jformer.data.corpora import Corpus
+from jformer.data.tokenize import make_vocabularies
+from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.rundir import CONFIG, VOCABULARY
+from jformer.rundir import CONFIG, VOCABULARY, config_of, served_checkpoint
 from jformer.schema import flatten, walk, walk_components
+from jformer.training.checkpoints import Checkpoints
 from jformer.training.optimizer import depends_on_train_steps
 from jformer.version import __version__
 
@@ -37,7 +41,14 @@ PACKAGES = (
     "sacrebleu",
 )
 
-Hashes = list[tuple[str, str]]  # name of a text file, hash of its content
+
+def metadata(config: Config, vocabulary_hash: str) -> dict[str, Any]:
+    """Return the metadata of a checkpoint."""
+    return {
+        "config": dataclasses.asdict(config),
+        "vocabulary_hash": vocabulary_hash,
+        "versions": versions(config),
+    }
 
 
 def versions(config: Config) -> dict[str, str]:
@@ -61,46 +72,21 @@ def component_hashes(config: Config) -> dict[str, str]:
 
 @functools.cache
 def source_hash(package: Path = Path(__file__).parents[1]) -> str:
-    """Return a hash of the package's source code, by which an edited copy is recognized.
-
-    It is a hash of the syntax trees without docstrings: a comment or a line break changes nothing.
-    """
+    """Return a hash of the package's code, which comments and docstrings do not change."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
-        if not name.startswith("configs/"):  # only a wheel has them here; each run has its config
-            digest.update(name.encode())
-            add_syntax(digest, ast.parse(path.read_bytes()))
+        if name.startswith("configs/"):
+            continue  # only a wheel has them here, and each run stores its own config
+        tree = ast.parse(path.read_bytes())
+        for node in ast.walk(tree):
+            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+        digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
     return digest.hexdigest()[:12]
 
 
-def add_syntax(digest: Any, node: Any) -> None:
-    """Add the types and the values of a syntax tree, the same ones under any version of Python.
-
-    `ast.dump` does not serve: versions differ in the empty fields that they print.
-    """
-    if isinstance(node, list):
-        for item in node:
-            add_syntax(digest, item)
-    elif isinstance(node, ast.AST):
-        digest.update(b"(" + type(node).__name__.encode())
-        for name, value in ast.iter_fields(node):
-            if name == "body" and isinstance(value, list) and value and is_docstring(value[0]):
-                value = value[1:]
-            if value not in (None, []):
-                digest.update(name.encode())
-                add_syntax(digest, value)
-        digest.update(b")")
-    else:
-        digest.update(repr(node).encode())
-
-
-def is_docstring(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def changed_versions(before: dict[str, str], config: Config) -> str:
@@ -108,14 +94,6 @@ def changed_versions(before: dict[str, str], config: Config) -> str:
     now = versions(config)
     names = [name for name in now if name in before and before[name] != now[name]]
     return "; ".join(f"{name} {before[name]}, now {now[name]}" for name in names)
-
-
-def warn_of_changed_components(metadata: dict[str, Any], config: Config, workdir: Path) -> None:
-    """Print a line for each component file that differs from the one used for training."""
-    recorded = metadata.get("versions", {})
-    for name, content in component_hashes(config).items():
-        if recorded.get(name, content) != content:
-            say(f"{name}: has changed since {workdir} was trained with it; its outputs may differ")
 
 
 def changed_keys(before: dict[str, Any], now: Config, fixed: str = "") -> list[str]:
@@ -138,31 +116,84 @@ def changed_keys(before: dict[str, Any], now: Config, fixed: str = "") -> list[s
     ]
 
 
-def describe(config: Config, vocabulary_hash: str) -> dict[str, Any]:
-    """Return the metadata of a checkpoint."""
-    return {
-        "config": dataclasses.asdict(config),
-        "vocabulary_hash": vocabulary_hash,
-        "versions": versions(config),
-    }
-
-
-def check_vocabulary(metadata: dict[str, Any], vocabulary_hash: str, workdir: Path) -> None:
-    """Raise `UserError` if a checkpoint was trained with another vocabulary than its run has."""
+def check_metadata(
+    metadata: dict[str, Any], config: Config, vocabulary_hash: str, workdir: Path
+) -> None:
+    """Raise `UserError` if a checkpoint has another config or vocabulary than its run."""
     if metadata["vocabulary_hash"] != vocabulary_hash:
         raise UserError(
-            f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints beside it were "
-            f"trained with; put that one back, or choose another workdir"
+            f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints were trained with; "
+            f"put that one back, or choose another workdir"
         )
-
-
-def check_config(metadata: dict[str, Any], config: Config, workdir: Path, step: int) -> None:
-    """Raise `UserError` if a checkpoint was trained with another config than its run has."""
     # A schedule in a file of the user's is not run here.
     built_in = bool(components.name_of(config.optimizer.schedule))
     fixed = "train.steps" if built_in and depends_on_train_steps(config) else ""
     if changed := changed_keys(metadata["config"], config, fixed):
         raise UserError(
-            f"{workdir}/{CONFIG}: not the config that the checkpoint of step {step} was trained "
-            f"with: {'; '.join(changed)}. Put that one back"
+            f"{workdir}/{CONFIG}: not the config that the checkpoints were trained with: "
+            f"{'; '.join(changed)}. Put that one back"
         )
+
+
+def check_same_config(config: Config, workdir: Path) -> None:
+    """Raise `UserError` if `workdir` holds a run of another config, naming the keys that differ."""
+    checkpoints = Checkpoints(workdir)
+    if not checkpoints.steps() and not checkpoints.steps(best=True):
+        return  # without a checkpoint the run starts from scratch
+    before = dataclasses.asdict(config_of(workdir))
+    fixed = "train.steps" if depends_on_train_steps(config) else ""
+    if differing := changed_keys(before, config, fixed):
+        raise UserError(
+            f"{workdir} holds a run of another config: {'; '.join(differing)}. "
+            f"Choose another workdir, or give the same values"
+        )
+
+
+def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
+    """Raise `UserError` if the run in `workdir` was trained with other text, naming a file.
+
+    `text` has the names and the hashes of the files.
+    """
+    before = Checkpoints(workdir).newest_position().get("text", text)
+    for (old_name, old), (name, content) in zip_longest(before, text, fillvalue=("", "")):
+        if old != content:
+            raise UserError(
+                f"{name or old_name}: has changed since the run in {workdir} was trained with it. "
+                f"Restore the file, or start a new run from these weights: "
+                f"config.train.init_from={workdir} in another workdir"
+            )
+
+
+def check_same_vocabulary(
+    config: Config, corpora: list[Corpus], content: str, own: Vocabularies, workdir: Path
+) -> None:
+    """Raise `UserError` if the config names other vocabulary files, with another content."""
+    changed = config.data.vocabulary != config_of(workdir).data.vocabulary
+    if changed and make_vocabularies(corpora, content, config.data).hash != own.hash:
+        reason = f"is not the vocabulary that the run in {workdir} was trained with"
+        raise config.data.wrong("vocabulary", reason)
+
+
+def is_complete(config: Config, workdir: Path) -> bool:
+    """Return whether a run is trained, and it is decided which parameters it serves."""
+    newest = max(Checkpoints(workdir).steps(), default=0)
+    return bool(served_checkpoint(workdir, newest)) and is_trained(config, workdir)
+
+
+def is_trained(config: Config, workdir: Path) -> bool:
+    """Return whether a run has done all its steps or was ended by early stopping."""
+    checkpoints, patience = Checkpoints(workdir), config.train.patience
+    if max(checkpoints.steps(), default=0) >= config.train.steps:
+        return True
+    position = checkpoints.newest_position()
+    return position.get("ended", False) and 0 < patience <= position["best"]["worse"]
+
+
+def describe_complete(config: Config, step: int, workdir: Path) -> str:
+    """Return the line about a run that is complete at `step`, with the key that trains on."""
+    change = "increase config.train.steps"
+    if step < config.train.steps:
+        change = "set config.train.patience=0"
+    elif depends_on_train_steps(config):
+        change = f"set config.train.init_from={workdir} in another workdir"
+    return f"the run is complete at step {step}; to continue training, {change}"

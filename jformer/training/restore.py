@@ -1,4 +1,4 @@
-"""Trained models restored from run directories, to translate, score or start another run."""
+"""Trained parameters from run directories: to translate and score, or to start another run."""
 
 import dataclasses
 import os
@@ -19,13 +19,13 @@ from jformer.errors import UserError
 from jformer.evaluation.scores import TOKENIZERS, tokenizer_for
 from jformer.model.transformer import Transformer
 from jformer.rundir import config_to_open, served_checkpoint
-from jformer.training.checkpoint import Checkpoints, CorruptCheckpointError
+from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.compilation import use_compilation_cache
-from jformer.training.provenance import check_config, check_vocabulary, warn_of_changed_components
-from jformer.training.retention import averaged
+from jformer.training.provenance import check_metadata, component_hashes
 
 NAMES = "served, average, last, best, a step, or several steps with commas between"
-TRIES = 20  # to read checkpoints before a training deletes them
+RETRIES = 20  # of reading checkpoints that a running training deletes
+EMBEDDINGS = ("embedding", "source_embedding", "output", "output_bias")  # a row per token
 
 
 def parameter_shapes(model: Transformer) -> Any:
@@ -47,22 +47,17 @@ def abstract_params(model: Transformer) -> Any:
     )
 
 
-def make_model(config: Config, target_size: int, source_size: int | None = None) -> Transformer:
-    """Return the model of a config, with vocabularies of these sizes."""
-    return Transformer(config.model, target_size, source_size)
-
-
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """A run directory and `params` of it: those of a checkpoint, or the mean of several."""
+    """A run directory, and its parameters at a checkpoint or the mean of several."""
 
     workdir: Path
-    checkpoint: str  # the name by which they were chosen
+    checkpoint: str  # the name that chose the steps
     config: Config
     vocabularies: Vocabularies
     model: Transformer
     params: Any
-    steps: tuple[int, ...]  # whose mean they are
+    steps: tuple[int, ...]  # whose parameters are averaged
     bleu_tokenizer: str  # sacreBLEU's, see evaluation/scores.py
 
     @property
@@ -94,74 +89,63 @@ def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored
     says what is missing.
 
     A training that is still running deletes old checkpoints. If one is deleted while it is read
-    here, `which` is looked up again among those that are left.
+    here, `which` is looked up again among the remaining ones.
     """
-    for _ in range(TRIES - 1):
-        before = saved(workdir)
+    for _ in range(RETRIES):
+        before = saved_steps(workdir)
         try:
             return restore_once(workdir, which, plugins)
         except (UserError, OSError):
-            if saved(workdir) == before:
+            if saved_steps(workdir) == before:
                 raise
     return restore_once(workdir, which, plugins)
 
 
-def saved(workdir: Path) -> set[str]:
-    """Return the names of the checkpoints that can be read now."""
+def saved_steps(workdir: Path) -> tuple[list[int], list[int]]:
     checkpoints = Checkpoints(workdir)
-    return {*map(str, checkpoints.steps()), f"best {checkpoints.best_step()}"}
+    return checkpoints.steps(), checkpoints.steps(best=True)
 
 
 def restore_once(workdir: Path, which: str, plugins: str) -> Restored:
     config = config_to_open(workdir, plugins)
     use_compilation_cache(config)
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    model = make_model(config, vocabularies.target.size, vocabularies.source.size)
+    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     checkpoints = Checkpoints(workdir)
-    try:
-        if which == "served":
-            which = served_checkpoint(workdir, max(checkpoints.steps(), default=0)) or "last"
-        best = which == "best"
-        steps = steps_named(which, checkpoints, config, workdir)
-        for step in steps:
-            metadata = checkpoints.metadata(step, best)
-            check_vocabulary(metadata, vocabularies.hash, workdir)
-            check_config(metadata, config, workdir, step)
-            warn_of_changed_components(metadata, config, workdir)
-        moving = config.train.ema_decay > 0 and which in ("average", "best")
-        item = "ema" if moving else "params"
-        params = checkpoints.params(steps, abstract_params(model), item, best)
-    except CorruptCheckpointError as error:
-        others = ", ".join(map(str, checkpoints.steps()))
-        raise CorruptCheckpointError(
-            f"{error}; checkpoint={which} needs it, and takes another step, too, of {others}"
-        ) from error
+    if which == "served":
+        which = served_checkpoint(workdir, max(checkpoints.steps(), default=0)) or "last"
+    best = which == "best"
+    steps = steps_named(which, checkpoints, config, workdir)
+    for step in steps:
+        metadata = checkpoints.text(step, "metadata", best)
+        check_metadata(metadata, config, vocabularies.hash, workdir)
+    for name, content in component_hashes(config).items():
+        if metadata["versions"].get(name, content) != content:
+            say(f"{name}: has changed since {workdir} was trained with it; outputs may differ")
+    moving = config.train.ema_decay > 0 and which in ("average", "best")
+    item = "ema" if moving else "params"
+    params = checkpoints.mean(steps, abstract_params(model), item, best)
     tokenizer = bleu_tokenizer(config, checkpoints)
     return Restored(workdir, which, config, vocabularies, model, params, tuple(steps), tokenizer)
 
 
 def bleu_tokenizer(config: Config, checkpoints: Checkpoints) -> str:
-    """Return the tokenizer of a run's BLEU: that in its checkpoints, or one chosen here and now."""
+    """Return the tokenizer of a run's BLEU, stored in its checkpoints or chosen now."""
     stored = checkpoints.newest_position().get("bleu_tokenizer")
     return stored if stored in TOKENIZERS else tokenizer_for(config.data.target_language)
 
 
 def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
     """Return the steps of the checkpoints to average."""
-    if which == "best":
-        step = checkpoints.best_step()
-        if step is None:
-            raise UserError(f"{workdir / 'best'}: no checkpoint yet; evaluate while training")
-        return [step]
-    saved = checkpoints.steps()
+    saved = checkpoints.steps(best=which == "best")
     if not saved:
-        raise UserError(f"{workdir / 'checkpoints'}: no checkpoint yet; train first")
+        raise UserError(f"{workdir}: no checkpoint yet for checkpoint={which}; train first")
     # The last moving average is a mean of many steps already.
-    if which == "last" or (which == "average" and config.train.ema_decay > 0):
+    if which in ("last", "best") or (which == "average" and config.train.ema_decay > 0):
         return saved[-1:]
     if which == "average":
         newest = saved[-1]
-        ended = newest >= config.train.steps or checkpoints.position(newest).get("ended", False)
+        ended = newest >= config.train.steps or checkpoints.text(newest).get("ended", False)
         return averaged(saved, ended, config.train)
     if re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
         steps = sorted(int(number) for number in which.split(","))  # their order rounds the mean
@@ -180,38 +164,36 @@ def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
 
 
 def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> Any:
-    """Return `params` with those of RUN[@CHECKPOINT] wherever name and shape are the same.
+    """Return `params` with those of `train.init_from` that have the same name and shape.
 
-    Of embeddings and the output, whose rows are tokens of a vocabulary, those rows are taken whose
-    tokens have the same entry in the other run's vocabulary. Prints which parameters and how many
-    rows stay new; `UserError` if all parameters do.
+    A row of the embeddings and of the output is taken if the other vocabulary has its token.
+    Prints which parameters and how many rows stay new; `UserError` if all parameters do.
     """
     init_from = config.train.init_from
-    workdir, which = run_and_checkpoint(init_from)
-    other = restore(workdir, which, ",".join(component_files(config)))
-    theirs = flatten_dict(other.params, sep="/")
+    other = restore(*run_and_checkpoint(init_from), ",".join(component_files(config)))
+    other_params = flatten_dict(other.params, sep="/")
     taken, new, rows = flatten_dict(params, sep="/"), [], []
     for name, own in taken.items():
-        words = name in ("embedding", "source_embedding", "output", "output_bias")
-        first = int(words)  # the number of rows may differ
-        if name not in theirs or theirs[name].shape[first:] != own.shape[first:]:
+        is_embedding = name in EMBEDDINGS
+        first = int(is_embedding)  # the number of rows may differ
+        if name not in other_params or other_params[name].shape[first:] != own.shape[first:]:
             new.append(name)
             continue
-        values = jax.device_get(theirs[name])
-        if not words:
+        values = jax.device_get(other_params[name])
+        if not is_embedding:
             taken[name] = jax.device_put(values, own.sharding)
             continue
         side = "source" if name == "source_embedding" else "target"
         ids_V = ids_in(getattr(other.vocabularies, side), getattr(vocabularies, side))
         taken[name] = with_rows(own, values, ids_V)
-        if kept := int(np.sum(ids_V < 0)):
-            rows.append(f"{kept:,} of {len(ids_V):,} rows of {name}")
+        if number := int(np.sum(ids_V < 0)):
+            rows.append(f"{number:,} of {len(ids_V):,} rows of {name}")
     if len(new) == len(taken):
         raise UserError(
             f"config.train.init_from={init_from}: has no parameter that fits this model"
         )
     fit = f"{len(taken) - len(new)} of {len(taken)}"
-    say(f"parameters  {fit} are those of {workdir}, step {other.step}")
+    say(f"parameters  {fit} are those of {other.workdir}, step {other.step}")
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
         say(f"            new, as they have other shapes: {', '.join(new[:5])}{more}")
@@ -221,15 +203,15 @@ def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> A
 
 
 def ids_in(other: Vocabulary, own: Vocabulary) -> np.ndarray:
-    """Return for each id of `own` that of the same entry in `other`, or -1 where it has none."""
-    theirs = {entry: token for token, entry in enumerate(other.entries())}
-    rest = (-1 if entry is None else theirs.get(entry, -1) for entry in own.entries()[FIRST:])
+    """Return for each id of `own` the id of the same entry in `other`, or -1 if it has none."""
+    ids = {entry: token for token, entry in enumerate(other.entries())}
+    rest = (-1 if entry is None else ids.get(entry, -1) for entry in own.entries()[FIRST:])
     return np.array([*range(FIRST), *rest])
 
 
-def with_rows(own_VD: Any, theirs_UD: np.ndarray, ids_V: np.ndarray) -> Any:
-    """Return `own_VD` with the row `ids_V` of the other matrix in each place where that is >= 0."""
-    rows_VD = jax.device_put(theirs_UD[ids_V], own_VD.sharding)
+def with_rows(own_VD: Any, other_UD: np.ndarray, ids_V: np.ndarray) -> Any:
+    """Return `own_VD` with row `ids_V[v]` of the other matrix in row v, if that id is >= 0."""
+    rows_VD = jax.device_put(other_UD[ids_V], own_VD.sharding)
     # Under jit, since a process may hold only a part of the matrix.
     choose = jax.jit(jnp.where, out_shardings=own_VD.sharding)
     found_V = (ids_V >= 0).reshape(-1, *[1] * (own_VD.ndim - 1))  # a bias has no axis D

@@ -19,9 +19,10 @@ from jformer.extras.interop.words import Words, read_words
 from jformer.files import sha256_of
 from jformer.model.transformer import Transformer
 from jformer.rundir import CONFIG, has_run, locked
-from jformer.training.checkpoint import Checkpoints
-from jformer.training.restore import make_model, parameter_shapes
-from jformer.training.setup import NEW
+from jformer.training.checkpoints import Checkpoints
+from jformer.training.loop import NEW
+from jformer.training.provenance import metadata
+from jformer.training.restore import parameter_shapes
 from jformer.training.step import TrainState
 
 STEP = 1  # of the only checkpoint
@@ -71,7 +72,7 @@ def import_run(
     if layout == "marian":
         params = marian_models.paper_columns(params, config.model)
     vocabularies = Vocabularies(words[0].vocabulary, words[1].vocabulary)
-    model = make_model(config, vocabularies.target.size, vocabularies.source.size)
+    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     check_complete(params, model, source)
     write_run(workdir, config, vocabularies, params)
     tell(source, theirs, params, words, workdir)
@@ -169,8 +170,7 @@ def write_run(
         state = TrainState(np.int32(STEP), jax.tree.map(np.asarray, params), None)
         with Checkpoints(workdir, config.train) as checkpoints:
             position = {**NEW, "bleu_tokenizer": tokenizer_for(config.data.target_language)}
-            checkpoints.save(state, position, config, vocabularies.hash)
-            checkpoints.finish(STEP)
+            checkpoints.save(state, position, metadata(config, vocabularies.hash))
         vocabularies.save(workdir)
         write_config(config, workdir / CONFIG)
 

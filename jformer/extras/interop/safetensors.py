@@ -15,11 +15,11 @@ from jformer.config import write_config
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError, import_extra
 from jformer.evaluation.scores import tokenizer_for
+from jformer.model.transformer import Transformer
 from jformer.run import Run
 from jformer.rundir import config_to_open
 from jformer.schema import local_paths
-from jformer.training.checkpoint import check_finite
-from jformer.training.restore import make_model, parameter_shapes
+from jformer.training.restore import parameter_shapes
 
 WEIGHTS, STEP = "model.safetensors", "step"
 
@@ -46,7 +46,7 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     library = import_library("safetensors")
     config = config_to_open(folder, local_paths("plugins", ",".join(map(str, plugins))))
     vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
-    model = make_model(config, vocabularies.target.size, vocabularies.source.size)
+    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     path = folder / WEIGHTS
     if not path.is_file():
         raise UserError(f"{path}: no such file; export --format=safetensors writes it")
@@ -62,7 +62,8 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     if wrong:
         raise UserError(f"{path}: {min(wrong)} is not as config.json asks for; export it again")
     params = unflatten_dict({name: jnp.asarray(x) for name, x in arrays.items()}, sep="/")
-    check_finite(params, f"{path}: params")
+    if not all(jnp.isfinite(leaf).all() for leaf in arrays.values()):
+        raise UserError(f"{path}: has parameters that are not finite; its training had diverged")
     tokenizer = tokenizer_for(config.data.target_language)
     return Run(folder, "safetensors", config, vocabularies, model, params, (step,), tokenizer)
 

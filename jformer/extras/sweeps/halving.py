@@ -12,7 +12,7 @@ from jformer.cli import config_of_flags
 from jformer.config import Config
 from jformer.errors import UserError
 from jformer.extras.sweeps.points import Point
-from jformer.training.setup import check_same_config
+from jformer.training.provenance import check_same_config
 
 
 def make_rounds(points: list[Point], rounds: int) -> list[list[Point]]:

@@ -23,7 +23,7 @@ from jformer.config import Config
 from jformer.data.pipeline import open_corpora
 from jformer.errors import UserError
 from jformer.rundir import config_of, has_run, last_metrics
-from jformer.training.setup import check_same_config
+from jformer.training.provenance import check_same_config
 
 MAX_NAME = 100  # characters of a folder's name; file systems allow 255
 

@@ -7,7 +7,7 @@ from jformer.errors import Stopped
 from jformer.extras.sweeps.cluster import Cluster
 from jformer.extras.sweeps.points import Point
 from jformer.extras.sweeps.pool import Pool
-from jformer.training.stopping import StopHandler
+from jformer.training.signals import Signals
 
 PAUSE = 0.5  # seconds between two polls of the processes
 
@@ -20,7 +20,7 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
     elsewhere: list[Point] = []
     failed = []
     progress = SweepProgress([*waiting])
-    with StopHandler(minutes=0) as stop:
+    with Signals(minutes=0) as stop:
         while waiting or at_work:
             for point in [point for point in waiting if point.is_complete]:
                 waiting.remove(point)
@@ -41,8 +41,8 @@ def run_points(points: list[Point], workers: Pool | Cluster) -> list[str]:
                 progress.report(point, f"failed: {fault}" if fault else "complete")
                 failed += [point.name] if fault else []
             progress.update()
-            if stop.signal:
-                raise Stopped(stop.signal, workers.stop())
+            if stop.caught:
+                raise Stopped(stop.caught, workers.stop())
             time.sleep(PAUSE)
     progress.close()
     return failed

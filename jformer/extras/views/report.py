@@ -22,11 +22,12 @@ from jformer.errors import UserError
 from jformer.evaluation.scores import METRICS, REPORTED
 from jformer.extras.cost import parameters
 from jformer.extras.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
+from jformer.model.transformer import Transformer
 from jformer.results import SACREBLEU, read_results
 from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics
 from jformer.schema import flatten, walk_components
-from jformer.training.checkpoint import Checkpoints
-from jformer.training.restore import make_model, parameter_shapes
+from jformer.training.checkpoints import Checkpoints
+from jformer.training.restore import parameter_shapes
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +130,7 @@ def read_run(workdir: Path) -> RunSummary:
     )
     if (workdir / VOCABULARY).exists() and not needs_files:
         words = Vocabularies.load(workdir, config.data.joint_vocabulary)
-        model = make_model(config, words.target.size, words.source.size)
+        model = Transformer(config.model, words.target.size, words.source.size)
         count = sum(parameters(parameter_shapes(model)).values())
     lines = read_metrics(workdir)
     text = given_text(workdir) if config.data.name == "given" else ""

@@ -6,27 +6,37 @@ three settings of one mechanism. The loss is the sum over all rows divided by th
 tokens, so the number of devices does not change the result.
 
 pmap replicates the state on every device and adds up gradients by an explicit `psum`; it supports
-the `data` axis only.
+the `data` axis only. JAX maintains pmap, and recommends jit.
+
+Several processes form one mesh. They must have the same config and text, and share the workdir.
 """
 
 import contextlib
 import functools
+import hashlib
+import logging
 import math
 import os
+import secrets
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from flax import linen as nn
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from jformer.backend import target_platform
 from jformer.config import PAD, Config, ParallelConfig
+from jformer.console import be_quiet
 from jformer.data.batches import Batch
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.training.step import evaluation_step
+
+log = logging.getLogger(__name__)
 
 # From the letter of an array's axis to the mesh axes that shard it. Any other axis is whole on each
 # device, as is one that the number of devices does not divide.
@@ -270,3 +280,76 @@ def compile_evaluation(model: Transformer, mesh: Mesh) -> Callable:
             return evaluation_step(model, params, batch)
 
     return jax.jit(evaluate, out_shardings=replicated(mesh))
+
+
+TIMEOUT = 300  # seconds to wait for another process
+
+
+def join(parallel: ParallelConfig) -> None:
+    """Connect to the other processes of the run, if any; must precede any other use of JAX."""
+    if not parallel.coordinator or jax.distributed.is_initialized():
+        return
+    address: dict[str, Any] = {}
+    if parallel.address:
+        host, port, index, number = parallel.address
+        address = {
+            "coordinator_address": f"{host}:{port}",
+            "num_processes": number,
+            "process_id": index,
+        }
+    log.info(f"waiting for the other processes, at most {TIMEOUT} s ...")
+    # JAX's own handler would swallow a SIGTERM that comes before `Signals` has set its own.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            **address, initialization_timeout=TIMEOUT, heartbeat_timeout_seconds=TIMEOUT
+        )
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"config.parallel.coordinator={parallel.coordinator}: the processes did not connect "
+            f"({str(error).splitlines()[0]}); set it to HOST:PORT/INDEX/NUMBER in each process, or "
+            f"to auto on Slurm and TPU pods"
+        ) from error
+    if not is_first():
+        logging.getLogger("jformer").setLevel(logging.WARNING)
+        be_quiet()
+
+
+def is_first() -> bool:
+    """Return whether this is the process that writes and prints for all."""
+    return jax.process_index() == 0
+
+
+def check_shared(workdir: Path) -> None:
+    """Raise `UserError` in every process if one of them does not see the first one's `workdir`."""
+    if jax.process_count() == 1:
+        return
+    # A new name: network file systems cache which of the known names exist.
+    number = multihost_utils.broadcast_one_to_all(np.int32(secrets.randbits(31)))
+    mark = workdir / f".shared-{number}"
+    if is_first():
+        workdir.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    multihost_utils.sync_global_devices("the mark in workdir")
+    seen = multihost_utils.process_allgather(np.bool_(mark.exists()))
+    if is_first():
+        mark.unlink()
+    if not seen.all():
+        raise UserError(
+            f"workdir={workdir}: process {np.flatnonzero(~seen)[0]} does not see the folder of "
+            f"process 0; name a folder on a file system that all processes share"
+        )
+
+
+def check_same(facts: str) -> None:
+    """Raise `UserError` in every process unless all of them have the same facts about the run."""
+    if jax.process_count() == 1:
+        return
+    digest = hashlib.sha256(facts.encode()).digest()
+    digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
+    different = np.flatnonzero((digests != digests[0]).any(axis=1))
+    if len(different):
+        raise UserError(
+            f"process {different[0]} has another config, text, vocabulary, component file or "
+            f"version of JAX than process 0"
+        )

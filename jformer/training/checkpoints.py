@@ -1,0 +1,292 @@
+"""Checkpoints in orbax's format: a directory per step in `checkpoints/`, and the best in `best/`.
+
+    params, optimizer_state   arrays
+    ema                       arrays, if the run keeps a moving average of the parameters
+    position                  JSON: the position in the data, hashes of the text, metric sums since
+                              the last log line, the best score, the tokenizer of BLEU, skipped
+                              steps and elapsed seconds
+    metadata                  JSON: the config, the hash of the vocabulary and software versions
+    SHA256SUMS                checksums of all these files, as `sha256sum -c` reads them
+
+orbax writes under a temporary name and renames, so a kill leaves earlier steps intact. It restores
+a flipped bit as another number, hence the checksums. Nothing is pickled.
+
+A checkpoint is regular at a multiple of `train.checkpoint_every` and at the last step. The others,
+saved on a signal or by `train.checkpoint_minutes`, are only for resuming: they are neither averaged
+nor counted among those to keep. So a run that was interrupted serves the same parameters as one
+that was not.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import logging
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+
+from jformer.checksums import SUMS, first_damage, write_sums
+from jformer.config import TrainConfig
+from jformer.errors import RunError, UserError
+from jformer.rundir import BEST, CHECKPOINTS
+from jformer.training.step import TrainState
+
+log = logging.getLogger(__name__)
+
+ARRAYS = ("params", "optimizer_state", "ema")
+
+
+class DamagedCheckpointError(UserError):
+    """A file of a checkpoint differs from its checksum."""
+
+
+@dataclasses.dataclass
+class KeepRegular:
+    """Orbax's policy of preservation: the newest step, and the regular ones that the config keeps.
+
+    These are the last `keep_checkpoints`, and all multiples of `keep_every`.
+    """
+
+    train: TrainConfig
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        steps, train = [each.step for each in checkpoints], self.train
+        regular = [s for s in steps if s % train.checkpoint_every == 0 or s == train.steps]
+        recent = regular[-(train.keep_checkpoints or train.average_checkpoints) :]
+        permanent = [s for s in regular if train.keep_every and s % train.keep_every == 0]
+        kept = {steps[-1], *recent, *permanent}
+        return [step in kept for step in steps]
+
+
+def averaged(steps: list[int], ended: bool, train: TrainConfig) -> list[int]:
+    """Return the steps that are averaged (Section 6.1): the last regular ones.
+
+    The newest step is regular if the run `ended` there. Before any regular step, it is the newest.
+    """
+    newest = steps[-1]
+    regular = [step for step in steps if step % train.checkpoint_every == 0]
+    if not regular or (ended and newest not in regular):
+        regular.append(newest)
+    return regular[-train.average_checkpoints :]
+
+
+class Checkpoints:
+    """The checkpoints of a run directory, to read; with `train`, also to write, as a context.
+
+    Saves happen in the background, and every read waits for them. All processes of a run save and
+    resume together, on a shared file system. One process may read alone.
+    """
+
+    def __init__(self, workdir: Path, train: TrainConfig | None = None):
+        folders = {False: workdir / CHECKPOINTS, True: workdir / BEST}
+        self._folders = {best: folder.absolute() for best, folder in folders.items()}
+        self._managers: dict[bool, ocp.CheckpointManager] = {}
+        self._together = train is not None and jax.process_count() > 1
+        if train is not None:
+            silence_orbax()
+            latest = ocp.checkpoint_managers.LatestN(1)
+            self._managers = {
+                best: make_manager(folder, latest if best else KeepRegular(train))
+                for best, folder in self._folders.items()
+            }
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        try:
+            for manager in self._managers.values():
+                with saving(manager):
+                    manager.close()
+        except RunError as error:
+            if kind is None:
+                raise
+            log.warning("%s", error)  # another exception already ends the run
+
+    def steps(self, best: bool = False) -> list[int]:
+        """Return the complete steps in ascending order."""
+        if manager := self._managers.get(best):
+            with saving(manager):
+                manager.wait_until_finished()
+            return sorted(manager.all_steps())
+        folder = self._folders[best]
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def save(self, state: TrainState, position: dict, metadata: dict) -> None:
+        """Copy a state to the host, and save it in the background."""
+        arrays = {name: getattr(state, name) for name in ARRAYS}
+        self._save(False, int(state.step), arrays, {"position": position, "metadata": metadata})
+
+    def save_best(self, state: TrainState, metadata: dict) -> None:
+        """Replace the best checkpoint, which has no optimizer state and no position."""
+        arrays = {"params": state.params, "ema": state.ema}
+        self._save(True, int(state.step), arrays, {"metadata": metadata})
+
+    def _save(self, best: bool, step: int, arrays: dict, texts: dict) -> None:
+        args = {name: ocp.args.StandardSave(a) for name, a in arrays.items() if a is not None}
+        args |= {name: ocp.args.JsonSave(text) for name, text in texts.items()}
+        manager = self._managers[best]
+        if step not in self.steps(best):
+            with saving(manager):
+                manager.save(step, args=ocp.args.Composite(**args), force=True)
+
+    def check_errors(self) -> None:
+        """Raise `RunError` if a save has failed in the background."""
+        for manager in self._managers.values():
+            with saving(manager):
+                manager.check_for_errors()
+
+    def delete(self, steps: Collection[int], best: bool = False) -> None:
+        for step in steps:
+            self._managers[best].delete(step)
+
+    def restore_newest(
+        self, like: TrainState, check: Callable[[dict[str, Any]], None]
+    ) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
+        """Return the newest undamaged state, placed as `like`, its position and its metadata.
+
+        `check` raises for metadata of another run. Later steps, which are damaged, are deleted:
+        the run will write them again.
+        """
+        trees = {name: getattr(like, name) for name in ARRAYS if getattr(like, name) is not None}
+        damaged: dict[int, UserError] = {}
+        for step in reversed(self.steps()):
+            try:
+                check(self.text(step, "metadata"))
+                items = self.read(step, trees, "position", "metadata")
+            except DamagedCheckpointError as error:
+                damaged[step] = error
+                continue
+            for reason in damaged.values():
+                log.warning("%s; resuming from step %d instead", reason, step)
+            self.delete(damaged)
+            number = jax.device_put(np.int32(step), like.step.sharding)
+            state = TrainState(number, *(items.get(name) for name in ARRAYS))
+            return state, items["position"], items["metadata"]
+        raise UserError("; ".join(str(error) for error in damaged.values()))
+
+    def text(self, step: int, item: str = "position", best: bool = False) -> dict[str, Any]:
+        """Return the position or the metadata of a step."""
+        return self.read(step, {}, item, best=best)[item]
+
+    def newest_position(self) -> dict[str, Any]:
+        """Return the position of the newest step that can be read, or {}."""
+        for step in reversed(self.steps()):
+            with contextlib.suppress(UserError):  # reported when the step itself is restored
+                return self.text(step)
+        return {}
+
+    def mean(self, steps: list[int], like: Any, item: str = "params", best: bool = False) -> Any:
+        """Return the mean of an item at these steps (Section 6.1), shaped and placed as `like`."""
+        total = None
+        for step in steps:
+            tree = self.read(step, {item: like}, best=best)[item]
+            total = tree if total is None else jax.tree.map(jnp.add, total, tree)
+        return jax.tree.map(lambda x: x / len(steps), total)
+
+    def read(self, step: int, trees: dict[str, Any], *texts: str, best: bool = False) -> dict:
+        """Return arrays shaped and placed as in `trees`, and texts, after a check of their files.
+
+        Arrays are restored onto any number of devices of any kind.
+        """
+        directory, steps = self._folders[best] / str(step), self.steps(best)
+        if step not in steps:
+            raise UserError(f"{directory.parent}: no checkpoint of step {step}; there are {steps}")
+        self._check(directory, [*trees, *texts])
+        try:
+            arrays = restore_arrays(directory, trees, self._together)
+            read = {name: (directory / name / "metadata").read_bytes() for name in texts}
+            return arrays | {name: json.loads(content) for name, content in read.items()}
+        except Exception as error:
+            reason = one_line(error)
+            raise UserError(f"{directory}: cannot be restored for this model ({reason})") from error
+
+    def _check(self, directory: Path, items: list[str]) -> None:
+        """Raise `DamagedCheckpointError` in all processes; the first one reads the files."""
+        found = ""
+        if not self._together or jax.process_index() == 0:
+            found = first_damage(directory, lambda name: name.split("/")[0] in items)
+            if not (directory / SUMS).exists():
+                log.warning("%s: has no %s; its files are not checked", directory, SUMS)
+        damaged = bool(found)
+        if self._together:
+            damaged = bool(multihost_utils.broadcast_one_to_all(np.bool_(damaged)))
+        if damaged:
+            raise DamagedCheckpointError(f"{directory}: damaged: {found or 'see process 0'}")
+
+
+def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
+    """Return orbax's manager, which first removes what killed saves have left."""
+
+    def write_checksums() -> None:
+        """Called in the background, by one process, after all writes and before the rename."""
+        (partial,) = folder.glob("*.orbax-checkpoint-tmp*")
+        write_sums(partial, "*/**/*")  # orbax still changes the files beside the items
+
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=policy,
+        cleanup_tmp_directories=True,
+        enable_background_delete=True,
+        async_options=ocp.AsyncOptions(
+            post_finalization_callback=write_checksums, create_directories_asynchronously=False
+        ),
+        multiprocessing_options=ocp.options.MultiprocessingOptions(
+            barrier_sync_key_prefix=folder.name  # two folders may be written at once
+        ),
+    )
+    return ocp.CheckpointManager(folder, options=options)
+
+
+def restore_arrays(directory: Path, trees: dict[str, Any], together: bool) -> dict[str, Any]:
+    options = ocp.options.MultiprocessingOptions()
+    if not together:  # this process reads alone
+        this = jax.process_index()
+        options = ocp.options.MultiprocessingOptions(
+            primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"alone_{this}"
+        )
+    handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
+    return {
+        name: handler.restore(directory / name, args=ocp.args.StandardRestore(tree))
+        for name, tree in trees.items()
+    }
+
+
+@contextlib.contextmanager
+def saving(manager: ocp.CheckpointManager) -> Iterator[None]:
+    """Raise `RunError` of one line if a save fails."""
+    try:
+        yield
+    except Exception as error:
+        raise RunError(
+            f"{manager.directory}: a checkpoint could not be saved ({one_line(error)}). Free disk "
+            f"space or fix permissions, then rerun the same command: earlier checkpoints are intact"
+        ) from error
+
+
+def one_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:300]
+
+
+@functools.cache
+def silence_orbax() -> None:
+    """Keep orbax's threads from printing pages about errors that arrive here as exceptions."""
+    logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    hook = sys.unraisablehook
+
+    def report(unraisable: Any) -> None:
+        code = getattr(unraisable.object, "cr_code", None)
+        of_orbax = code is not None and "/orbax/" in code.co_filename
+        if not of_orbax and str(unraisable.exc_value) != "Event loop is closed":
+            hook(unraisable)
+
+    sys.unraisablehook = report

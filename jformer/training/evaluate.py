@@ -1,0 +1,136 @@
+"""Validation during training: the likelihood of a split, and scores of outputs."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from jformer.components import parse, split_list
+from jformer.config import Config, ModelConfig
+from jformer.console import say
+from jformer.data.batches import Batches
+from jformer.data.corpora import Split
+from jformer.data.layout import Buckets
+from jformer.data.ragged import TokenPairs
+from jformer.data.tokenize import tokenize
+from jformer.data.vocabulary import Vocabularies
+from jformer.decoding.attention import attention_of
+from jformer.decoding.translate import translate
+from jformer.errors import UserError
+from jformer.evaluation.metrics import Validation, score_by
+from jformer.model.transformer import Transformer
+from jformer.training import sharding
+from jformer.training.logging import TensorBoard
+from jformer.training.loss import SUMS, perplexity
+
+ROWS_SHOWN = 20
+
+
+@dataclasses.dataclass
+class Best:
+    """The best validation score so far, its step, and the number of scores since then."""
+
+    score: float | None = None
+    step: int = 0
+    worse: int = 0
+
+    def note(self, step: int, name: str, score: float) -> bool:
+        """Record a score and return whether it is the best: the lowest NLL, the highest other."""
+        sign = 1 if name == "nll" else -1
+        better = self.score is None or sign * score < sign * self.score
+        better = better and not math.isnan(score)  # no later score would beat NaN
+        if better:
+            self.score, self.step, self.worse = score, step, 0
+        else:
+            self.worse += 1
+        return better
+
+
+def likelihood(
+    model: Transformer, vocabularies: Vocabularies, split: Split, config: Config, mesh: Mesh
+) -> Callable[[Any], dict[str, float]]:
+    """Return a function from parameters to the split's NLL per token, in nats, and perplexity.
+
+    Pairs longer than a table of learned positions are left out; `UserError` if all of them are.
+    """
+    pairs = tokenize(split, vocabularies)
+    rows, max_positions = np.flatnonzero(has_room(pairs, config.model)), config.model.max_positions
+    if not len(rows):
+        raise UserError(
+            f"config.model.positions={config.model.positions}: all validation pairs have more "
+            f"tokens; raise max_positions, or shorten the lines"
+        )
+    if left_out := len(split) - len(rows):
+        say(f"validation  {left_out:,} of {len(split):,} pairs exceed max_positions; left out")
+    lengths, data = pairs.lengths(rows), config.data
+    layout = Buckets(*lengths, config.train.batch_tokens, data.num_buckets, data.length_multiple)
+    layout.trim(*lengths)  # one long pair must not cost a whole batch of rows
+    # A length that was rounded up may be beyond a table of learned positions.
+    layout.shapes = [
+        (B, int(min(S, max_positions)), int(min(T, max_positions))) for B, S, T in layout.shapes
+    ]
+    batches = Batches(pairs, rows, layout, config.seed)
+    part, parts = sharding.parts_of(mesh)
+    sums_of = sharding.compile_evaluation(model, mesh)
+
+    def evaluate(params: Any) -> dict[str, float]:
+        total = dict.fromkeys(SUMS, 0.0)
+        for number in range(len(batches.epoch(0))):
+            batch = batches.batch(0, number, part, parts)
+            sums = jax.device_get(sums_of(params, sharding.shard_batch(batch, mesh)))
+            total = {name: total[name] + float(sums[name]) for name in SUMS}
+        nll, tokens = total["nll"], total["tokens"]
+        return {"nll": nll / tokens, "perplexity": perplexity(nll, tokens)}
+
+    return evaluate
+
+
+def has_room(pairs: TokenPairs, model: ModelConfig) -> np.ndarray:
+    """Return a mask of the pairs that fit into a table of learned positions; all without one."""
+    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
+    return longest <= model.max_positions
+
+
+def on_one_device(params: Any) -> Any:
+    """Return a copy of the parameters on one device of this process."""
+    whole = multihost_utils.process_allgather(params, tiled=True)  # several may hold shards
+    return jax.device_put(whole, jax.local_devices()[0])
+
+
+def scores_of_outputs(
+    model: Transformer,
+    params: Any,
+    vocabularies: Vocabularies,
+    split: Split,
+    config: Config,
+    bleu_tokenizer: str,
+    step: int,
+    board: TensorBoard | None,
+) -> dict[str, float]:
+    """Return the scores in `train.metrics` of the first `train.metrics_pairs` pairs, by name.
+
+    Each process translates all of them, on one device. With a `board`, some translations and
+    the attention of one pair are written there.
+    """
+    params, number = on_one_device(params), config.train.metrics_pairs
+    sources, targets = split.sources[:number], split.targets[:number]
+    max_length = config.data.max_length
+    outputs = translate(
+        model, params, vocabularies, sources, config.decode, max_length, bleu_tokenizer
+    )
+    if board:
+        rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
+        board.translations(step, rows)
+        shown = has_room(tokenize(split, vocabularies), config.model).argmax()  # the first
+        pair = split.sources[shown], split.targets[shown]
+        board.attention(step, attention_of(model, params, vocabularies, *pair))
+    validation = Validation(
+        sources, outputs, targets, params, config, bleu_tokenizer, split.gold[:number]
+    )
+    names = split_list(config.train.metrics)
+    return {parse(name).name: score_by(name, validation) for name in names}
