@@ -28,7 +28,7 @@ def get_config(dataset="multi30k"):
     config.model.attention_dropout = 0.1
     config.model.activation_dropout = 0.1
     config.model.initializer = "xavier"
-    config.train.loss = "cross_entropy(smoothing_over='others_but_padding')"
+    config.train.loss = "cross_entropy_over_others"
     config.train.batch_tokens = 320 * 72  # they pad every text to 72 tokens
     config.train.steps = 725  # eight epochs
     config.train.log_every = 25

@@ -38,10 +38,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "attention": {"dot_product": "jformer.model.attention:attend"},
     "norm": {
         "layer_norm": "jformer.model.layers:LayerNorm",
-        "sample_layer_norm": "jformer.model.layers:SampleLayerNorm",
+        "sample_layer_norm": "jformer.extras.annotated:SampleLayerNorm",
     },
     "activation": {
-        "relu": "jformer.model.layers:relu",
+        "relu": "jformer.model.numerics:relu",
         "gelu": "jformer.model.layers:gelu",
         "silu": "jformer.model.layers:silu",
     },
@@ -60,13 +60,16 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "muon": "jformer.extras.muon:muon",
     },
     "schedule": {
-        "equation_3": "jformer.training.optimizer:equation_3",
-        "inverse_sqrt": "jformer.training.optimizer:inverse_sqrt",
-        "linear": "jformer.training.optimizer:linear",
-        "cosine": "jformer.training.optimizer:cosine",
-        "constant": "jformer.training.optimizer:constant",
+        "equation_3": "jformer.training.schedules:equation_3",
+        "inverse_sqrt": "jformer.training.schedules:inverse_sqrt",
+        "linear": "jformer.training.schedules:linear",
+        "cosine": "jformer.training.schedules:cosine",
+        "constant": "jformer.training.schedules:constant",
     },
-    "loss": {"cross_entropy": "jformer.training.loss:cross_entropy"},
+    "loss": {
+        "cross_entropy": "jformer.training.fast_loss:cross_entropy",
+        "cross_entropy_over_others": "jformer.extras.annotated:cross_entropy_over_others",
+    },
     "dataset": {
         "phrases": "jformer.data.pipeline:open_phrases",
         **dict.fromkeys(NAMED_DATASETS, "jformer.data.pipeline:open_named"),

@@ -143,17 +143,16 @@ def trained_workdir(corpus_directory, tmp_path_factory):
 @pytest.fixture
 def during_step(monkeypatch):
     """Call something while a run in this process computes a step: `during_step({7: call})`."""
-    from jformer.training.monitor import Monitor
+    from jformer.training.loop import Loop
 
-    due, own = {}, Monitor.step
+    due, own = {}, Loop.train_step
 
-    def step(self, batch):
-        self.computed = getattr(self, "computed", self._progress._done) + 1
-        if call := due.pop(self.computed, None):
+    def train_step(self, step, batches):
+        if call := due.pop(step, None):
             call()
-        return own(self, batch)
+        return own(self, step, batches)
 
-    monkeypatch.setattr(Monitor, "step", step)
+    monkeypatch.setattr(Loop, "train_step", train_step)
     return due.update
 
 

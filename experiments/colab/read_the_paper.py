@@ -321,7 +321,7 @@ plt.show()
 # peak and leaves what comes after as it is.
 
 # %%
-from jformer.training.optimizer import equation_3
+from jformer.training.schedules import equation_3
 
 show(equation_3)
 steps = np.arange(1, 20_001, 50)
@@ -374,7 +374,7 @@ plt.show()
 # of embeddings and positions, and to the output of each sub-layer before the residual sum.
 
 # %%
-from jformer.model.dropout import Dropout
+from jformer.model.numerics import Dropout
 
 show(Dropout.__call__)
 dropped = Dropout(0.1).apply({}, jnp.ones((200, 200)), True, rngs={"dropout": jax.random.key(0)})

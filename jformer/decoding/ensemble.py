@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jformer.model.transformer import Cache, Memory, Transformer
+from jformer.model import decoding
+from jformer.model.decoding import Cache, Memory, decode_step, precompute_cross_kv
+from jformer.model.transformer import Transformer
 
 Models = tuple[Transformer, ...]
 
@@ -21,14 +23,14 @@ def encode_sources(models: Models, params: tuple[Any, ...], source_BS: Array) ->
 
     def encode(model: Transformer, params: Any) -> Memory:
         memory_BSD = model.apply({"params": params}, source_BS, method="encode")
-        return model.apply({"params": params}, memory_BSD, source_BS, method="precompute_cross_kv")
+        return model.apply({"params": params}, memory_BSD, source_BS, method=precompute_cross_kv)
 
     return tuple(map(encode, models, params))
 
 
 def init_cache(models: Models, W: int, T: int) -> tuple[Cache, ...]:
     """Return empty caches for the W hypotheses of one sentence, of up to T tokens."""
-    return tuple(model.init_cache(W, T) for model in models)
+    return tuple(decoding.init_cache(model.config, W, T) for model in models)
 
 
 def make_step(models: Models, params: tuple[Any, ...]) -> Callable:
@@ -38,7 +40,7 @@ def make_step(models: Models, params: tuple[Any, ...]) -> Callable:
         logits, new_caches = [], []
         for model, tree, memory, cache in zip(models, params, memories, caches, strict=True):
             logits_WV, cache = model.apply(
-                {"params": tree}, tokens_W, t, beam_indices_WT, cache, memory, method="decode_step"
+                {"params": tree}, tokens_W, t, beam_indices_WT, cache, memory, method=decode_step
             )
             logits.append(logits_WV)
             new_caches.append(cache)

@@ -16,10 +16,8 @@ from jax import Array
 
 from jformer.components import arguments, find
 from jformer.config import PAD, ModelConfig
-from jformer.model.dropout import Dropout
-from jformer.model.einsum import einsum_f32
-from jformer.model.initializers import kernel_init
-from jformer.model.linear import Linear
+from jformer.model.linear import Linear, kernel_init
+from jformer.model.numerics import Dropout, einsum_f32
 from jformer.model.positions import Positions
 from jformer.model.shapes import checked
 
@@ -154,16 +152,17 @@ class MultiHeadAttention(nn.Module):
             positions_BQ = jnp.arange(x_BQD.shape[1])[None]
         if positions_BM is None:
             positions_BM = jnp.arange(memory_BMD.shape[1])[None]
+        q_BHQK = self.project_q(x_BQD, positions_BQ)
         k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions_BM)
         # The fused kernel keeps no weights for a caller who asks for them.
         if self.config.fused_attention and not self.is_mutable_collection("intermediates"):
-            q_BHQK = self.project_q(x_BQD, positions_BQ)
             scaled = arguments("attention", self.config.attention)["scaled"]
             mixed_BHQU = attend_fused(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, scaled)
-            return self.join_heads(mixed_BHQU)
-        return self.attend_cached(
-            x_BQD, positions_BQ, k_BHMK, v_BHMU, positions_BM, mask_B1QM, train
-        )
+        else:
+            # Self-attention has the same distances in all rows, packed or not: B is 1.
+            distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
+            mixed_BHQU = self.mix(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, train)
+        return self.join_heads(mixed_BHQU)
 
     @checked
     def project_q(self, x_BQD: Array, positions_BQ: Array) -> Array:
@@ -178,29 +177,24 @@ class MultiHeadAttention(nn.Module):
         return self.positions.rotate(k_BHMK, positions_BM), v_BHMU
 
     @checked
-    def attend_cached(
+    def mix(
         self,
-        x_BQD: Array,
-        positions_BQ: Array,
+        q_BHQK: Array,
         k_BHMK: Array,
         v_BHMU: Array,
-        positions_BM: Array,
         mask_B1QM: Array,
+        distances_BQM: Array,
         train: bool = False,
     ) -> Array:
-        """Attend from `x_BQD` to keys and values of `project_kv`: (B, Q, D)."""
-        # Self-attention has the same distances in all rows, packed or not: B is 1.
-        distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
-        q_BHQK = self.project_q(x_BQD, positions_BQ)
+        """Mix the values by the attention component and the position encoding: (B, H, Q, U)."""
         bias_BHQM = self.positions.bias(self, q_BHQK, distances_BQM)
         drop = functools.partial(self.weights_dropout, train=train)
         mixed_BHQU, weights_BHQM = self.attend(
             q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, self.kind, bias_BHQM, drop
         )
-        mixed_BHQU = self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM)
-        # Kept only where a caller asks for it: apply(..., mutable="intermediates").
+        # Kept only if a caller asks for it: apply(..., mutable="intermediates").
         self.sow("intermediates", "weights_BHQM", weights_BHQM)
-        return self.join_heads(mixed_BHQU)
+        return self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM)
 
     @checked
     def join_heads(self, mixed_BHQU: Array) -> Array:

@@ -14,7 +14,7 @@ from jax import Array
 
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.model.einsum import einsum_f32
+from jformer.model.numerics import einsum_f32
 from jformer.model.shapes import checked
 
 

@@ -1,8 +1,7 @@
 """The encoder-decoder Transformer, Section 3 and Figure 1.
 
 Tokens are int32 ids with padding at the end. `encode` and `decode` are the two halves of Figure 1.
-`precompute_cross_kv`, `init_cache` and `decode_step` decode one position at a time with the same
-parameters and the same result.
+To decode one position at a time, see decoding.py.
 """
 
 import dataclasses
@@ -10,14 +9,11 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 from jax import Array
 
-from jformer.components import find
-from jformer.config import PAD, ModelConfig
+from jformer.config import ModelConfig
 from jformer.model.attention import causal_mask, padding_mask, segment_mask
-from jformer.model.dropout import Dropout
-from jformer.model.einsum import einsum_f32
+from jformer.model.embeddings import create_embeddings, embed
 from jformer.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -26,21 +22,10 @@ from jformer.model.layers import (
     shard_by_batch,
     shard_by_column,
 )
+from jformer.model.numerics import Dropout, einsum_f32
 from jformer.model.positions import positions_in_segments
 from jformer.model.shapes import checked
 from jformer.model.stack import rematerialized, scan_layers
-
-# Keys (H, K, W, T) and values (H, W, T, U) for each layer. Keys of a cache are transposed, because
-# few queries multiply them up to 2.4 times as fast on a CPU.
-Cache = list[tuple[Array, Array]]
-
-
-@struct.dataclass
-class Memory:
-    """The encoded source as keys and values, precomputed once for all positions and hypotheses."""
-
-    cross_kv: Any  # keys (B, H, K, S) and values (B, H, S, U) for each decoder layer
-    mask_B11S: Any
 
 
 class Transformer(nn.Module):
@@ -55,7 +40,9 @@ class Transformer(nn.Module):
 
     def setup(self):
         config = self.config
-        self.create_embeddings()
+        V_target = self.vocabulary_size
+        V_source = self.source_vocabulary_size or V_target
+        self.embeddings = create_embeddings(self.param, config, V_source, V_target)
         self.embedding_dropout = Dropout(config.dropout)
         encoder_layer = rematerialized(EncoderLayer, config, train_argument=3)
         decoder_layer = rematerialized(DecoderLayer, config, train_argument=5)
@@ -66,32 +53,6 @@ class Transformer(nn.Module):
         if config.ends_in_norm:
             self.encoder_norm = make_norm(config)
             self.decoder_norm = make_norm(config)
-
-    def create_embeddings(self) -> None:
-        """Create one matrix for source, target and output (Section 3.4), or as `tying` says."""
-        config, V_target = self.config, self.vocabulary_size
-        V_source = self.source_vocabulary_size or V_target
-        if config.tying == "all" and V_source != V_target:
-            raise ValueError(f"vocabularies of {V_source} and {V_target} entries need tying=output")
-
-        def matrix(name: str, rows: int) -> Array:
-            # With this deviation the scaled embeddings have variance 1.
-            normal = nn.initializers.normal(config.d_model**-0.5)
-            return self.param(name, normal, (rows, config.d_model))
-
-        def words(name: str, rows: int) -> Array:
-            embedding_VD = matrix(name, rows)
-            return embedding_VD.at[PAD].set(0.0) if config.zero_padding else embedding_VD
-
-        self.embedding = self.source_embedding = self.output = words("embedding", V_target)
-        if config.tying != "all":
-            self.source_embedding = words("source_embedding", V_source)
-        if config.tying == "none":
-            self.output = matrix("output", V_target)
-        if config.output_bias:
-            self.output_bias = self.param("output_bias", nn.initializers.zeros_init(), (V_target,))
-        self.positions = find("config.model.positions", "positions", config.positions)
-        self.position_table = self.positions.table(matrix)
 
     def __call__(
         self,
@@ -121,10 +82,11 @@ class Transformer(nn.Module):
         """
         memory_BSD = self.encode(source_BS, train, None if segments is None else segments[0])
         states_BTD = self.run_decoder(target_BT, memory_BSD, source_BS, train, segments)
-        if not self.config.output_bias:
-            return states_BTD, self.output
+        output_VD, bias_V = self.embeddings.output_VD, self.embeddings.output_bias_V
+        if bias_V is None:
+            return states_BTD, output_VD
         ones_BT1 = jnp.ones((*states_BTD.shape[:2], 1), states_BTD.dtype)
-        columns = jnp.concatenate([self.output, self.output_bias[:, None]], axis=1)
+        columns = jnp.concatenate([output_VD, bias_V[:, None]], axis=1)
         return jnp.concatenate([states_BTD, ones_BT1], axis=2), columns
 
     @checked
@@ -133,7 +95,7 @@ class Transformer(nn.Module):
     ) -> Array:
         """Encode the sources: (B, S, D)."""
         positions_S = jnp.arange(source_BS.shape[1])
-        x_BSD = self.embed(self.source_embedding, source_BS, positions_S, train, segments_BS)
+        x_BSD = self.embed(self.embeddings.source_VD, source_BS, positions_S, train, segments_BS)
         mask_B1SS = padding_mask(source_BS)
         if segments_BS is not None:
             mask_B1SS = segment_mask(segments_BS, segments_BS)
@@ -170,57 +132,17 @@ class Transformer(nn.Module):
             mask_B1TT &= segment_mask(segments_BT, segments_BT)
             memory_mask_B1TS = segment_mask(segments_BT, segments_BS)
             positions = positions_in_segments(segments_BT), positions_in_segments(segments_BS)
-        x_BTD = self.embed(self.embedding, target_BT, positions_T, train, segments_BT)
+        x_BTD = self.embed(self.embeddings.target_VD, target_BT, positions_T, train, segments_BT)
         x_BTD = self.run_stack(
             self.decoder, x_BTD, mask_B1TT, memory_BSD, memory_mask_B1TS, train, *positions
         )
         return self.final_norm("decoder_norm", x_BTD)
 
-    @checked
-    def precompute_cross_kv(self, memory_BSD: Array, source_BS: Array) -> Memory:
-        """Project the encoded sources to the keys and values of every decoder layer."""
-        positions_1S = jnp.arange(source_BS.shape[1])[None]
-        cross_kv = []
-        for layer in self.decoder:
-            k_BHSK, v_BHSU = layer.cross_attention.project_kv(memory_BSD, positions_1S)
-            cross_kv.append((k_BHSK.swapaxes(2, 3), v_BHSU))
-        return Memory(cross_kv, padding_mask(source_BS))
-
-    def init_cache(self, W: int, T: int) -> Cache:
-        """Return an empty cache for the W hypotheses of one sentence, of up to T tokens."""
-        config = self.config
-        H, dtype = config.num_heads, config.compute_dtype
-        k_HKWT = jnp.zeros((H, config.key_width, W, T), dtype)
-        v_HWTU = jnp.zeros((H, W, T, config.value_width), dtype)
-        return [(k_HKWT, v_HWTU)] * config.decoder_layers
-
-    @checked
-    def decode_step(
-        self, tokens_W: Array, t: Array, beam_indices_WT: Array, cache: Cache, memory: Memory
-    ) -> tuple[Array, Cache]:
-        """Decode position t of one sentence: logits (W, V), and the cache with position t filled.
-
-        `memory` is that of the sentence, without the axis B. The logits are NaN where t is beyond a
-        table of learned positions.
-
-        Hypothesis w is written into place w of the cache. A search reorders its hypotheses, and
-        `beam_indices_WT` is what it reorders instead of the cache: the place where the history of
-        each hypothesis stands at each position up to t.
-        """
-        x_1WD = self.embed(self.embedding, tokens_W[None], t[None])
-        new_cache = []
-        for layer, layer_cache, cross_kv in zip(self.decoder, cache, memory.cross_kv, strict=True):
-            x_1WD, layer_cache = layer.decode_step(
-                x_1WD, t, layer_cache, beam_indices_WT, cross_kv, memory.mask_B11S
-            )
-            new_cache.append(layer_cache)
-        x_1WD = self.final_norm("decoder_norm", x_1WD)
-        return self.logits(x_1WD)[0], new_cache
-
     def logits(self, x_BLD: Array) -> Array:
         """Return the logits of the decoder's last states: float32 (B, L, V)."""
-        logits_BLV = logits_of(x_BLD, self.output)
-        return logits_BLV + self.output_bias[None, None] if self.config.output_bias else logits_BLV
+        logits_BLV = logits_of(x_BLD, self.embeddings.output_VD)
+        bias_V = self.embeddings.output_bias_V
+        return logits_BLV if bias_V is None else logits_BLV + bias_V[None, None]
 
     def run_stack(self, layers: list, x_BLD: Array, *arguments: Any) -> Array:
         """Run the layers one after the other, each with the same other arguments."""
@@ -248,17 +170,15 @@ class Transformer(nn.Module):
     ) -> Array:
         """Embed the tokens: times sqrt(d_model), plus position (Sections 3.4, 3.5), dropout (5.4).
 
-        One position may serve all the tokens, as in `decode_step`.
+        One position may serve all tokens, as in the cached decode step.
         """
-        added_LD = self.positions.added(positions_L, self.config.d_model, self.position_table)
-        encoded_BLD = added_LD[None]
+        positions, table = self.embeddings.positions, self.embeddings.position_table
+        encoding_BLD = positions.added(positions_L, self.config.d_model, table)[None]
         if segments_BL is not None:
-            encoded_BLD = encoded_BLD[0][positions_in_segments(segments_BL)]
-        # Cast after the look-up: its gradient, a sum over tokens, is then in float32.
-        x_BLD = embedding_VD[tokens_BL] * self.config.d_model**0.5 + encoded_BLD
+            encoding_BLD = encoding_BLD[0][positions_in_segments(segments_BL)]
+        x_BLD = embed(embedding_VD, tokens_BL, encoding_BLD).astype(self.config.compute_dtype)
         # Cast before the devices exchange columns for rows.
-        x_BLD = shard_by_column(x_BLD.astype(self.config.compute_dtype))
-        return self.embedding_dropout(shard_by_batch(x_BLD), train)
+        return self.embedding_dropout(shard_by_batch(shard_by_column(x_BLD)), train)
 
 
 @checked

@@ -21,7 +21,8 @@ from jformer.errors import UserError
 from jformer.evaluation.metrics import Validation, score_by
 from jformer.model.transformer import Transformer
 from jformer.schema import walk_components
-from jformer.training.optimizer import learning_rate, make_optimizer
+from jformer.training.optimizer import make_optimizer
+from jformer.training.schedules import learning_rate
 from jformer.training.step import create_state, make_train_step
 
 KINDS = (

@@ -39,7 +39,7 @@ from jformer.training.compilation import use_compilation_cache
 from jformer.training.evaluate import Best, likelihood, on_one_device, scores_of_outputs
 from jformer.training.flops import peak_flops
 from jformer.training.logging import Log, OnMetrics, Profile, Window, describe
-from jformer.training.optimizer import learning_rate, make_optimizer
+from jformer.training.optimizer import make_optimizer
 from jformer.training.provenance import (
     check_same_config,
     check_same_text,
@@ -54,6 +54,7 @@ from jformer.training.restore import (
     initial_params,
     run_and_checkpoint,
 )
+from jformer.training.schedules import learning_rate
 from jformer.training.signals import SAVE, Signals
 from jformer.training.step import TrainState, create_state, make_train_step
 

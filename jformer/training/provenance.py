@@ -26,7 +26,7 @@ from jformer.errors import UserError
 from jformer.rundir import CONFIG, VOCABULARY, config_of, served_checkpoint
 from jformer.schema import flatten, walk, walk_components
 from jformer.training.checkpoints import Checkpoints
-from jformer.training.optimizer import depends_on_train_steps
+from jformer.training.schedules import depends_on_train_steps
 from jformer.version import __version__
 
 PACKAGES = (

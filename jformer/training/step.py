@@ -17,9 +17,10 @@ from flax import struct
 from jformer.backend import target_platform
 from jformer.components import find
 from jformer.config import PAD, TrainConfig
-from jformer.model.dropout import dropout_key
+from jformer.model.numerics import dropout_key
 from jformer.model.transformer import Transformer
-from jformer.training.loss import SUMS, loss_by_chunks, loss_sums, r_drop_kl
+from jformer.training.fast_loss import loss_by_chunks
+from jformer.training.loss import SUMS, loss_sums, r_drop_kl
 
 
 @struct.dataclass

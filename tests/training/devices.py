@@ -1,6 +1,7 @@
 """Trains five steps in many ways on eight devices, and writes what came out of each.
 
-Run by test_parallel in a process of its own: the number of devices is settled when JAX starts.
+test_sharding runs this in a process of its own, because JAX settles the number of devices when it
+starts. A way is named `KIND: HOW`, and `KIND: one` is one device.
 """
 
 import dataclasses
@@ -12,16 +13,21 @@ import sys
 import jax
 import numpy as np
 
-from jformer.config import Config, ModelConfig, OptimizerConfig
+from jformer.config import Config, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.model.transformer import Transformer
-from jformer.training import parallel
+from jformer.training import sharding
+from jformer.training.loop import from_config
 from jformer.training.optimizer import make_optimizer
-from jformer.training.setup import from_config
 from jformer.training.step import TrainState
 
 V = 32
-MODEL = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=4, dropout=0.0, dtype="float32")
-PLAIN = Config(model=MODEL)
+# One rate for all steps: Equation 3 would hardly move the parameters in five.
+RATE = {"schedule": "constant", "warmup_steps": 1, "learning_rate": 0.01}
+PLAIN = Config(
+    model=ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=4, dropout=0.0, dtype="float32"),
+    optimizer=OptimizerConfig(**RATE),
+    train=TrainConfig(ema_decay=0.5),
+)
 
 
 def with_(config=PLAIN, of_model=None, of_train=None, **axes):
@@ -36,39 +42,27 @@ def with_(config=PLAIN, of_model=None, of_train=None, **axes):
 DEEP = with_(of_model={"num_layers": 2})
 DROPOUT = with_(of_model={"dropout": 0.3})
 TWICE = with_(DROPOUT, of_train={"r_drop_alpha": 5.0})
-MUON = dataclasses.replace(PLAIN, optimizer=OptimizerConfig(name="muon"))
-# Name: the number of devices, and the config. Compiling one takes seconds.
+MUON = dataclasses.replace(PLAIN, optimizer=OptimizerConfig(name="muon", **RATE))
+# The number of devices, and the config. Compiling one takes seconds.
 WAYS = {
-    "one": (1, PLAIN),
-    "data=8": (8, PLAIN),
-    "fsdp=8, ema": (8, with_(of_train={"ema_decay": 0.5}, fsdp=8)),
-    "data=2, fsdp=2, model=2": (8, with_(fsdp=2, model=2)),
-    "accumulate=4, ema": (1, with_(of_train={"accumulate": 4, "ema_decay": 0.5})),
-    "pmap, accumulate=2": (8, with_(of_train={"accumulate": 2}, backend="pmap")),
-    "dropout": (1, DROPOUT),
-    "dropout, fsdp=4, model=2": (8, with_(DROPOUT, fsdp=4, model=2)),
-    "dropout, r_drop": (1, TWICE),
-    "dropout, r_drop, data=8": (8, TWICE),
-    "muon": (1, MUON),
-    "muon, fsdp=4, model=2": (8, with_(MUON, fsdp=4, model=2)),
-}  # fmt: skip
-MORE_WAYS = {
-    "one": (1, PLAIN),
-    "data=2": (2, PLAIN),
-    "model=4": (4, with_(model=4)),
-    "pmap": (8, with_(backend="pmap")),
-    "pmap on one": (1, with_(backend="pmap")),
-    "data=8, accumulate=2": (8, with_(of_train={"accumulate": 2})),
-    "two layers": (1, DEEP),
-    "two layers, remat=layer": (1, with_(DEEP, {"remat": "layer"})),
-    "two layers, remat=dots": (1, with_(DEEP, {"remat": "dots"})),
-    "two layers, scan_layers": (1, with_(DEEP, {"scan_layers": True})),
-    "two layers, fsdp=8, scan_layers, remat=layer": (
+    "plain: one": (1, PLAIN),
+    "plain: accumulate=4": (1, with_(of_train={"accumulate": 4})),
+    "plain: data=8": (8, PLAIN),
+    "plain: fsdp=8": (8, with_(fsdp=8)),
+    "plain: data=2, fsdp=2, model=2, accumulate=2": (
+        8, with_(of_train={"accumulate": 2}, fsdp=2, model=2)
+    ),
+    "plain: pmap, accumulate=2": (8, with_(of_train={"accumulate": 2}, backend="pmap")),
+    "deep: one": (1, DEEP),
+    "deep: fsdp=8, scan_layers, remat": (
         8, with_(DEEP, {"remat": "layer", "scan_layers": True}, fsdp=8)
     ),
-    "dropout": (1, DROPOUT),
-    "dropout, data=8": (8, DROPOUT),
-    "dropout, pmap": (8, with_(DROPOUT, backend="pmap")),
+    "dropout: one": (1, DROPOUT),
+    "dropout: fsdp=4, model=2": (8, with_(DROPOUT, fsdp=4, model=2)),
+    "r_drop: one": (1, TWICE),
+    "r_drop: data=8": (8, TWICE),
+    "muon: one": (1, MUON),
+    "muon: fsdp=4, model=2": (8, with_(MUON, fsdp=4, model=2)),
 }  # fmt: skip
 
 
@@ -85,35 +79,28 @@ def batches():
 
 @functools.cache
 def first_params(config):
-    return jax.device_get(
-        jax.jit(Transformer(config, V).init)(jax.random.key(0), *[np.ones((1, 1), np.int32)] * 2)[
-            "params"
-        ]
-    )
+    """The same for all ways of as many layers."""
+    tokens_11 = np.ones((1, 1), np.int32)
+    init = jax.jit(Transformer(config, V).init)
+    return jax.device_get(init(jax.random.key(0), tokens_11, tokens_11)["params"])
 
 
 def train(devices, config):
     model, backend = Transformer(config.model, V), config.parallel.backend
-    mesh = parallel.make_mesh(config, devices)
-    # One rate for all steps: Equation 3 would hardly move the parameters in five.
-    constant = {"schedule": "constant", "warmup_steps": 1, "learning_rate": 0.01}
-    config = dataclasses.replace(
-        config, optimizer=dataclasses.replace(config.optimizer, **constant)
-    )
-    rate, _, step = from_config(config, model, parallel.sum_devices(backend))
-    optimizer = make_optimizer(config.optimizer, rate)
-    params = first_params(MODEL if config.model.num_layers == 1 else DEEP.model)
-    ema = params if config.train.ema_decay else None
-    state = TrainState(np.int32(0), params, optimizer.init(params), ema)
-    shardings = parallel.state_shardings(state, mesh)
+    mesh = sharding.make_mesh(config, devices)
+    rate, _, step = from_config(config, model, sharding.sum_devices(backend))
+    params = first_params(PLAIN.model if config.model.num_layers == 1 else DEEP.model)
+    optimizer_state = make_optimizer(config.optimizer, rate).init(params)
+    state = TrainState(np.int32(0), params, optimizer_state, params)
+    shardings = sharding.state_shardings(state, mesh)
     # A copy: the step gives up its state, whose memory on a CPU may be that of the arrays here.
     state = jax.device_put(jax.tree.map(np.array, state), shardings)
-    key = jax.jit(lambda: jax.random.key(1), out_shardings=parallel.replicated(mesh))()
-    train_step = parallel.compile_train_step(step, mesh, shardings, backend)
+    key = jax.jit(lambda: jax.random.key(1), out_shardings=sharding.replicated(mesh))()
+    train_step = sharding.compile_train_step(step, mesh, shardings, backend)
     losses, requests, program = [], [], ""
     for number, batch in enumerate(batches()):
-        placed = parallel.shard_batch(batch, mesh, config.train.accumulate, backend)
-        request = parallel.place_request(number, mesh)
+        placed = sharding.shard_batch(batch, mesh, config.train.accumulate, backend)
+        request = sharding.place_request(number, mesh)
         if config.parallel.fsdp > 1 and not number:
             train_step = train_step.lower(state, placed, key, request).compile()
             program = train_step.as_text()
@@ -124,15 +111,28 @@ def train(devices, config):
     split = sum(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state))
     shard = state.params["encoder_0"]["feed_forward"]["ffn_in"]["kernel"].addressable_shards[0]
     return {
-        "losses": losses, "params": jax.device_get(state.params), "ema": jax.device_get(state.ema),
-        "requests": requests, "split": split, "ffn_in": shard.data.shape,
+        "losses": losses, "state": jax.device_get((state.params, state.ema)), "requests": requests,
+        "split": split, "ffn_in": shard.data.shape,
         "sent": re.findall(r"= (.*) (?:all-gather|all-reduce)\(", program),
     }  # fmt: skip
 
 
+def draws_of_pmap():
+    """A number that each device draws in its step."""
+
+    def step(state, batch, key):
+        return state, {"draws": jax.lax.all_gather(jax.random.uniform(key), sharding.DEVICES)}
+
+    mesh = sharding.make_mesh(with_(backend="pmap"))
+    train_step = sharding.compile_train_step(step, mesh, None, "pmap")
+    rows = sharding.shard_batch(next(batches()), mesh, backend="pmap")
+    _, metrics = train_step(np.int32(0), rows, jax.random.key(1), sharding.place_request(0, mesh))
+    return metrics["draws"].tolist()
+
+
 if __name__ == "__main__":
     assert jax.local_device_count() == 8
-    ways = {"WAYS": WAYS, "MORE_WAYS": MORE_WAYS}[sys.argv[1]]
-    results = {name: train(jax.devices()[:n], config) for name, (n, config) in ways.items()}
-    with open(sys.argv[2], "wb") as file:
+    results = {name: train(jax.devices()[:n], config) for name, (n, config) in WAYS.items()}
+    results["draws"] = draws_of_pmap()
+    with open(sys.argv[1], "wb") as file:
         pickle.dump(results, file)

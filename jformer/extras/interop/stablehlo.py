@@ -23,7 +23,8 @@ from jformer.decoding.ensemble import encode_sources
 from jformer.errors import import_extra
 from jformer.extras.interop.limits import check_model
 from jformer.files import replace_file, write_object
-from jformer.model.transformer import Memory, Transformer
+from jformer.model import decoding
+from jformer.model.transformer import Transformer
 from jformer.run import Run
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -92,7 +93,7 @@ def encode_source(model: Transformer, weights: Weights, source_BS: Array) -> dic
 
 def init_cache(model: Transformer, B: Any, T: Any) -> list[list[Array]]:
     """Return an empty cache: keys (B, H, K, 1, T) and values (B, H, 1, T, U) for each layer."""
-    cache = model.init_cache(1, T)
+    cache = decoding.init_cache(model.config, 1, T)
     return [[jnp.zeros((B, *x.shape), x.dtype) for x in layer] for layer in cache]
 
 
@@ -104,9 +105,11 @@ def decode_step(
     places_1T = jnp.zeros((1, cache[0][1].shape[3]), jnp.int32)
 
     def one(token: Array, cache: Any, memory: Any) -> Any:
-        own = Memory([tuple(pair) for pair in memory["keys_values"]], memory["mask"])
+        own = decoding.Memory([tuple(pair) for pair in memory["keys_values"]], memory["mask"])
         layers = [tuple(layer) for layer in cache]
-        return model.apply(variables, token[None], t, places_1T, layers, own, method="decode_step")
+        return model.apply(
+            variables, token[None], t, places_1T, layers, own, method=decoding.decode_step
+        )
 
     logits_B1V, new_cache = jax.vmap(one)(tokens_B, cache, memory)
     return logits_B1V[:, 0], [list(layer) for layer in new_cache]

@@ -10,7 +10,7 @@ from jformer.config import Config
 from jformer.errors import UserError
 from jformer.extras.views.figure import new_figure
 from jformer.files import check_writable, write_file
-from jformer.training.optimizer import learning_rate
+from jformer.training.schedules import learning_rate
 
 POINTS = 2000  # points of the line; a run of fewer steps has one per step
 

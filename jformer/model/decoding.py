@@ -1,0 +1,173 @@
+"""The cached decode step: one position at a time, with the logits of the whole pass.
+
+The paper does not describe it. Keys and values of earlier positions are cached, and those of the
+source are computed once. The functions get a bound `Transformer`:
+
+    model.apply({"params": params}, tokens_W, t, beam_indices_WT, cache, memory, method=decode_step)
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax import Array
+
+from jformer.config import ModelConfig
+from jformer.model.attention import MultiHeadAttention, padding_mask
+from jformer.model.layers import DecoderLayer
+from jformer.model.shapes import checked
+from jformer.model.transformer import Transformer
+
+# Keys (H, K, W, T) and values (H, W, T, U) for each layer. Keys of a cache are transposed, because
+# few queries multiply them up to 2.4 times as fast on a CPU.
+Cache = list[tuple[Array, Array]]
+
+# A mask over all hypotheses' positions costs W squared; with more of them a copy costs less.
+MAX_MASKED_BEAMS = 16
+
+
+@struct.dataclass
+class Memory:
+    """The encoded source as keys and values, precomputed once for all positions and hypotheses."""
+
+    cross_kv: Any  # keys (B, H, K, S) and values (B, H, S, U) for each decoder layer
+    mask_B11S: Any
+
+
+@checked
+def precompute_cross_kv(model: Transformer, memory_BSD: Array, source_BS: Array) -> Memory:
+    """Project the encoded sources to the keys and values of every decoder layer."""
+    positions_1S = jnp.arange(source_BS.shape[1])[None]
+    cross_kv = []
+    for layer in model.decoder:
+        k_BHSK, v_BHSU = layer.cross_attention.project_kv(memory_BSD, positions_1S)
+        cross_kv.append((k_BHSK.swapaxes(2, 3), v_BHSU))
+    return Memory(cross_kv, padding_mask(source_BS))
+
+
+def init_cache(config: ModelConfig, W: int, T: int) -> Cache:
+    """Return an empty cache for the W hypotheses of one sentence, of up to T tokens."""
+    H, dtype = config.num_heads, config.compute_dtype
+    k_HKWT = jnp.zeros((H, config.key_width, W, T), dtype)
+    v_HWTU = jnp.zeros((H, W, T, config.value_width), dtype)
+    return [(k_HKWT, v_HWTU)] * config.decoder_layers
+
+
+@checked
+def decode_step(
+    model: Transformer,
+    tokens_W: Array,
+    t: Array,
+    beam_indices_WT: Array,
+    cache: Cache,
+    memory: Memory,
+) -> tuple[Array, Cache]:
+    """Decode position t of one sentence: logits (W, V), and the cache with position t filled.
+
+    `memory` is that of the sentence, without the axis B. The logits are NaN if t is beyond a table
+    of learned positions.
+
+    Hypothesis w is written into slot w of the cache. A search reorders its hypotheses, and
+    `beam_indices_WT` is what it reorders instead of the cache: the slot that holds the history of
+    each hypothesis at each position up to t.
+    """
+    x_1WD = model.embed(model.embeddings.target_VD, tokens_W[None], t[None])
+    new_cache = []
+    for layer, layer_cache, cross_kv in zip(model.decoder, cache, memory.cross_kv, strict=True):
+        x_1WD, layer_cache = layer_step(
+            layer, x_1WD, t, layer_cache, beam_indices_WT, cross_kv, memory.mask_B11S
+        )
+        new_cache.append(layer_cache)
+    return model.logits(model.final_norm("decoder_norm", x_1WD))[0], new_cache
+
+
+def layer_step(
+    layer: DecoderLayer,
+    x_1WD: Array,
+    t: Array,
+    cache: tuple[Array, Array],
+    beam_indices_WT: Array,
+    cross_kv: tuple[Array, Array],
+    cross_mask_11S: Array,
+) -> tuple[Array, tuple[Array, Array]]:
+    """Run a decoder layer on position t of W hypotheses: (1, W, D) and the new cache.
+
+    `cache` is a pair of keys (H, K, W, T) and values (H, W, T, U), `cross_kv` one of (H, K, S) and
+    (H, S, U). The hypotheses are the queries of one attention to the sentence, which is not copied
+    for each of them.
+    """
+    positions_1W = jnp.full((1, len(beam_indices_WT)), t)
+
+    def write(old, new, axis):
+        return jax.lax.dynamic_update_slice_in_dim(old, jnp.expand_dims(new, axis), t, axis)
+
+    def self_attention(x_1WD):
+        nonlocal cache
+        k_1HWK, v_1HWU = layer.self_attention.project_kv(x_1WD, positions_1W)
+        k_HKWT, v_HWTU = cache
+        cache = write(k_HKWT, k_1HWK[0].swapaxes(1, 2), 3), write(v_HWTU, v_1HWU[0], 2)
+        return attend_histories(layer.self_attention, x_1WD, t, cache, beam_indices_WT)
+
+    def cross_attention(x_1WD):
+        k_HKS, v_HSU = cross_kv
+        k_1HSK, v_1HSU = k_HKS.swapaxes(1, 2)[None], v_HSU[None]
+        positions_1S, mask_111S = jnp.arange(k_1HSK.shape[2])[None], cross_mask_11S[None]
+        return attend_to(
+            layer.cross_attention, x_1WD, positions_1W, k_1HSK, v_1HSU, positions_1S, mask_111S
+        )
+
+    x_1WD = layer.residual_branches(x_1WD, self_attention, cross_attention, train=False)
+    return x_1WD, cache
+
+
+def attend_histories(
+    attention: MultiHeadAttention,
+    x_1WD: Array,
+    t: Array,
+    cache: tuple[Array, Array],
+    beam_indices_WT: Array,
+) -> Array:
+    """Let each hypothesis attend to its own history in the cache: (1, W, D)."""
+    W, T = beam_indices_WT.shape
+    positions_T = jnp.arange(T)
+    reached_T = positions_T <= t
+    k_HKWT, v_HWTU = cache
+    if W > MAX_MASKED_BEAMS:
+        k_WHTK = k_HKWT[:, :, beam_indices_WT, positions_T].transpose(2, 0, 3, 1)
+        v_WHTU = v_HWTU[:, beam_indices_WT, positions_T].swapaxes(0, 1)
+        x_W1D = attend_to(
+            attention,
+            x_1WD.swapaxes(0, 1),
+            t[None, None],
+            k_WHTK,
+            v_WHTU,
+            positions_T[None],
+            reached_T[None, None, None],
+        )
+        return x_W1D.swapaxes(0, 1)
+    # One attention to all X = W T positions, of which a mask shows each hypothesis its own, copies
+    # nothing.
+    own_WWT = beam_indices_WT[:, None] == jnp.arange(W)[None, :, None]
+    mask_11WX = (own_WWT & reached_T[None, None]).reshape(1, 1, W, W * T)
+    H, K = k_HKWT.shape[:2]
+    k_1HXK = k_HKWT.reshape(H, K, W * T).swapaxes(1, 2)[None]
+    v_1HXU = v_HWTU.reshape(1, H, W * T, -1)
+    positions_1X = jnp.tile(positions_T, W)[None]
+    return attend_to(attention, x_1WD, jnp.full((1, W), t), k_1HXK, v_1HXU, positions_1X, mask_11WX)
+
+
+@checked
+def attend_to(
+    attention: MultiHeadAttention,
+    x_BQD: Array,
+    positions_BQ: Array,
+    k_BHMK: Array,
+    v_BHMU: Array,
+    positions_BM: Array,
+    mask_B1QM: Array,
+) -> Array:
+    """Attend to keys and values that `project_kv` gave earlier: (B, Q, D)."""
+    distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
+    q_BHQK = attention.project_q(x_BQD, positions_BQ)
+    return attention.join_heads(attention.mix(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM))

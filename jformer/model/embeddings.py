@@ -1,0 +1,65 @@
+"""Token embeddings: their scale and the sharing of one matrix (Section 3.4)."""
+
+import dataclasses
+from collections.abc import Callable
+
+from flax import linen as nn
+from jax import Array
+
+from jformer.components import find
+from jformer.config import PAD, ModelConfig
+from jformer.model.positions import Positions
+from jformer.model.shapes import checked
+
+
+@dataclasses.dataclass(frozen=True)
+class Embeddings:
+    """The matrices of a model, a row for each token. The paper has one matrix for all three."""
+
+    source_VD: Array
+    target_VD: Array
+    output_VD: Array
+    output_bias_V: Array | None
+    positions: Positions
+    position_table: Array | None  # of learned positions
+
+
+def create_embeddings(
+    param: Callable, config: ModelConfig, V_source: int, V_target: int
+) -> Embeddings:
+    """Create one matrix for source, target and output (Section 3.4), or as `tying` says.
+
+    `param` is the method of the module that gets the parameters.
+    """
+    if config.tying == "all" and V_source != V_target:
+        raise ValueError(f"vocabularies of {V_source} and {V_target} entries need tying=output")
+
+    def matrix(name: str, rows: int) -> Array:
+        # With this deviation the scaled embeddings have variance 1.
+        return param(name, nn.initializers.normal(config.d_model**-0.5), (rows, config.d_model))
+
+    def tokens(name: str, rows: int) -> Array:
+        embedding_VD = matrix(name, rows)
+        return embedding_VD.at[PAD].set(0.0) if config.zero_padding else embedding_VD
+
+    source_VD = target_VD = output_VD = tokens("embedding", V_target)
+    if config.tying != "all":
+        source_VD = tokens("source_embedding", V_source)
+    if config.tying == "none":
+        output_VD = matrix("output", V_target)
+    output_bias_V = None
+    if config.output_bias:
+        output_bias_V = param("output_bias", nn.initializers.zeros_init(), (V_target,))
+    positions = find("config.model.positions", "positions", config.positions)
+    return Embeddings(
+        source_VD, target_VD, output_VD, output_bias_V, positions, positions.table(matrix)
+    )
+
+
+@checked
+def embed(embedding_VD: Array, tokens_BL: Array, encoding_BLD: Array) -> Array:
+    """Return the embeddings times sqrt(d_model), plus the position encoding: float32 (B, L, D).
+
+    The gradient of the look-up is a sum over tokens, so it is in float32.
+    """
+    return embedding_VD[tokens_BL] * embedding_VD.shape[1] ** 0.5 + encoding_BLD
