@@ -19,7 +19,7 @@ from jformer.config import PAD, Config
 from jformer.data.batches import Batches, iterate
 from jformer.data.layout import Buckets, Packing
 from jformer.data.ragged import Ragged, TokenPairs
-from jformer.training import parallel
+from jformer.training import sharding
 
 LENGTH, BUCKETS, MULTIPLE = 256, 8, 8
 WARM_UP = 16  # batches: those that were made before the first step
@@ -65,13 +65,13 @@ def random_pairs(number: int) -> TokenPairs:
 
 def measure(batches: Batches, steps: int, seconds: float, busy: bool) -> tuple[float, float]:
     """Return the target tokens per second, and the share of the time spent waiting for input."""
-    mesh, tokens, waits = parallel.make_mesh(Config()), 0, []
+    mesh, tokens, waits = sharding.make_mesh(Config()), 0, []
     began = ended = time.perf_counter()
     for number, (batch, _) in enumerate(iterate(batches, WARM_UP + steps)):
         if number == WARM_UP:
             began, tokens, waits = ended, 0, []
         waits.append(time.perf_counter() - ended)
-        parallel.shard_batch(batch, mesh)
+        sharding.shard_batch(batch, mesh)
         tokens += int((batch["labels_BT"] != PAD).sum())
         step(seconds, busy)
         ended = time.perf_counter()

@@ -149,18 +149,18 @@ def ready_to_train(
     import jax
 
     from jformer.model.transformer import Transformer
-    from jformer.training import parallel
+    from jformer.training import sharding
     from jformer.training.loop import from_config
 
     model = Transformer(config.model, config.data.vocabulary_size, config.data.vocabulary_size)
     _, create, step = from_config(config, model)
-    mesh, key = parallel.make_mesh(config, devices), jax.random.key(0)
-    shardings = parallel.state_shardings(jax.eval_shape(create, key), mesh)
-    train_step = parallel.compile_train_step(step, mesh, shardings)
+    mesh, key = sharding.make_mesh(config, devices), jax.random.key(0)
+    shardings = sharding.state_shardings(jax.eval_shape(create, key), mesh)
+    train_step = sharding.compile_train_step(step, mesh, shardings)
     state = jax.jit(create, out_shardings=shardings)(key)
 
     def place(batch: dict) -> tuple:
-        return parallel.shard_batch(batch, mesh), key, parallel.place_request(0, mesh)
+        return sharding.shard_batch(batch, mesh), key, sharding.place_request(0, mesh)
 
     return train_step, state, place
 

@@ -45,7 +45,7 @@ from jformer.extras.views.report import read_run
 picture = display("The learning curves come with the first validation.", display_id=True)
 
 
-def watch(step, split, numbers):
+def watch(step, split, numbers, run):
     """Draw the learning curves again with each score of the validation split."""
     if split == "validation":
         picture.update(draw_curves(read_run(Path(RUN))))

@@ -131,11 +131,12 @@ class Log:
         self,
         config: Config,
         workdir: Path,
+        clock: Clock,
         step: int,
         seconds: float,
         on_metrics: OnMetrics | None = None,
     ):
-        self.clock = Clock()
+        self.clock = clock
         self._steps, self._seconds_before, self._busy_before = config.train.steps, seconds, 0.0
         self._shapes: set[tuple] = set()
         self._steps_here = 0

@@ -38,7 +38,7 @@ from jformer.training.checks import check_own_components
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.evaluate import Best, likelihood, on_one_device, scores_of_outputs
 from jformer.training.flops import peak_flops
-from jformer.training.logging import Log, OnMetrics, Profile, Window, describe
+from jformer.training.logging import Clock, Log, OnMetrics, Profile, Window, describe
 from jformer.training.optimizer import make_optimizer
 from jformer.training.provenance import (
     check_same_config,
@@ -76,6 +76,7 @@ def train(
     corpora that the config names. Raises `Stopped` if a signal ended the run, `RunError` if it
     cannot continue or save, and what `on_metrics` raises, each after a last checkpoint.
     """
+    clock = Clock()
     check_same_config(config, workdir)
     say(f"workdir     {workdir}")
     steps, corpus = f"{config.train.steps:,} steps", config.data
@@ -109,7 +110,7 @@ def train(
         with Checkpoints(workdir, config.train) as checkpoints:
             state, position = resume(setup, checkpoints)
             write_run_files(setup)  # after everything that can be a mistake of the user
-            log = Log(config, workdir, int(state.step), position["seconds"], on_metrics)
+            log = Log(config, workdir, clock, int(state.step), position["seconds"], on_metrics)
             say(describe(config, setup.vocabularies, setup.batches, mesh, state.params))
             with contextlib.closing(log), contextlib.closing(tracing):
                 if not is_trained(config, workdir):  # else killed after its last checkpoint

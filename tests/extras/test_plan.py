@@ -2,6 +2,8 @@
 
 import dataclasses
 import tracemalloc
+from itertools import compress
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +29,9 @@ from jformer.extras.plan import (
     first_limit,
     make_plan,
 )
-from jformer.training.checkpoint import Checkpoints
-from jformer.training.restore import make_model
-from jformer.training.retention import kept
-from jformer.training.setup import from_config
+from jformer.model.transformer import Transformer
+from jformer.training.checkpoints import Checkpoints, KeepRegular
+from jformer.training.loop import from_config
 from tests.conftest import number_words, small_config, write_split
 
 BASE, BIG = freeze(base.get_config("wmt14")), freeze(big.get_config("wmt14"))
@@ -137,9 +138,10 @@ def test_a_device_is_busy_with_its_share_of_a_part_of_the_batch():
 def test_as_many_checkpoints_are_planned_as_a_run_keeps(steps, keys):
     train = TrainConfig(steps=steps, checkpoint_every=1000, **keys)
     regular = sorted({*range(1000, steps + 1, 1000), steps})
-    left = set()
-    for number, step in enumerate(regular):
-        left = kept(sorted({*left, step}), regular[number], train)
+    left: list[SimpleNamespace] = []
+    for step in regular:
+        left.append(SimpleNamespace(step=step))
+        left = [*compress(left, KeepRegular(train).should_preserve(left, context=None))]
     config = dataclasses.replace(BASE, train=train)
     sizes = dataclasses.replace(SIZES, parameters=10, state=1000)
     assert checkpoint_bytes(config, steps, sizes) == 1000 * len(left) + 4 * 10
@@ -151,7 +153,7 @@ def test_checkpoints_take_the_planned_bytes(tmp_path, ema_decay):
     config = small_config(ema_decay=ema_decay)
     data = dataclasses.replace(config.data, vocabulary_size=30_000)
     config = dataclasses.replace(config, data=data)
-    _, create, _ = from_config(config, make_model(config, 30_000))
+    _, create, _ = from_config(config, Transformer(config.model, 30_000))
     key = jax.random.key(0)
     # Random numbers throughout: the zeros of fresh moments would be compressed to nothing.
     state = jax.tree.map(
@@ -159,17 +161,11 @@ def test_checkpoints_take_the_planned_bytes(tmp_path, ema_decay):
     )
     with Checkpoints(tmp_path, config.train) as checkpoints:
         for step in (3, 6, 9, 12):
-            checkpoints.save(state.replace(step=jnp.int32(step)), {}, config, "")
-        checkpoints.save_best(state, 0.0, config, "")
+            checkpoints.save(state.replace(step=jnp.int32(step)), {}, {})
+        checkpoints.save_best(state, {})
     written = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     sizes = run_sizes(config, {"data": 1, "fsdp": 1, "model": 1})
     assert written == pytest.approx(checkpoint_bytes(config, 12, sizes), rel=0.1)
-
-
-def test_the_best_checkpoint_is_parameters_and_their_moving_average():
-    sizes = Sizes(parameters=10, state=0, device_state=0, device_step=0)
-    assert checkpoint_bytes(small_config(), 12, sizes) == 40
-    assert checkpoint_bytes(small_config(ema_decay=0.9), 12, sizes) == 80
 
 
 @pytest.mark.parametrize("keys", [{}, {"augment": "bpe_dropout(p=0.1)"}])

@@ -11,7 +11,8 @@ import pytest
 import jformer
 from jformer.errors import UserError
 from jformer.extras import targets, traffic
-from jformer.training.restore import make_model, parameter_shapes
+from jformer.model.transformer import Transformer
+from jformer.training.restore import parameter_shapes
 
 KEYS = {
     "data.batching": "packed", "data.vocabulary_size": 1000, "model.num_layers": 1,
@@ -59,7 +60,7 @@ def test_the_train_step_is_lowered_for_each_device(name):
     assert "tensor<1000x512xbf16>" in program  # the compute dtype of an accelerator
     assert "stablehlo.case" not in program  # a GPU would wait until the host has read a condition
     # The state is updated in place, and all keys of dropout come from one of JAX's.
-    parameters = len(jax.tree.leaves(parameter_shapes(make_model(config, 1000))))
+    parameters = len(jax.tree.leaves(parameter_shapes(Transformer(config.model, 1000))))
     assert program.count("tf.aliasing_output") == 2 + 3 * parameters
     assert program.count("call @_threefry_fold_in") == 1
 

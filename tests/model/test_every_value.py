@@ -12,8 +12,9 @@ from jformer import components
 from jformer.config import ModelConfig
 from jformer.extras.cost import abstract_step
 from jformer.main import main
+from jformer.model.transformer import Transformer
 from jformer.training.checks import decode_in_ways
-from jformer.training.restore import make_model, parameter_shapes
+from jformer.training.restore import parameter_shapes
 from tests.conftest import small_flags
 
 # A value other than the default of each key that is neither a choice nor a switch.
@@ -74,7 +75,7 @@ def test_every_value_of_every_model_key_trains_opens_and_decodes(key, value):
     config = jformer.get_config("tiny", **{**SMALL, **model_keys})
     step, arguments = abstract_step(config, rows=2, length=16)
     state, _ = jax.eval_shape(step, *arguments)
-    model = make_model(config, config.data.vocabulary_size)
+    model = Transformer(config.model, config.data.vocabulary_size)
     opened = parameter_shapes(model)
     trained = {name: leaf.shape for name, leaf in flatten_dict(state.params).items()}
     assert trained == {name: leaf.shape for name, leaf in flatten_dict(opened).items()}

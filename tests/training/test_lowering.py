@@ -15,7 +15,8 @@ from jformer.components import find
 from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig
 from jformer.decoding import pool
 from jformer.extras.cost import abstract_step
-from jformer.training.restore import make_model, parameter_shapes
+from jformer.model.transformer import Transformer
+from jformer.training.restore import parameter_shapes
 
 B, S, T, V = 16, 16, 24, 60
 SMALL = ModelConfig(num_layers=2, d_model=32, d_ff=48, num_heads=2, dtype="bfloat16")
@@ -42,7 +43,7 @@ def test_the_train_step_is_lowered_for_other_devices(platform, batching):
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize("search", ["beam", "sampling"])
 def test_the_search_is_lowered_for_other_devices(platform, search):
-    model = make_model(Config(model=SMALL), V)
+    model = Transformer(SMALL, V)
     models, params = (model,), (parameter_shapes(model),)
     config = DecodeConfig(search=search, n_best=2 if search == "sampling" else 1)
     compiled = DecodeConfig(**{key: getattr(config, key) for key in pool.COMPILED})

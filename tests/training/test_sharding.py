@@ -106,8 +106,8 @@ def test_data_parallelism_takes_the_devices_that_the_other_axes_leave(axes, devi
 @pytest.mark.parametrize(
     ("model", "axes", "devices", "message"),
     [
-        ({}, {"model": 3}, 1, r"fsdp=1.*model=3.*\b1 device"),
-        ({}, {"fsdp": 2}, 1, r"fsdp=2.*model=1.*\b1 device"),
+        ({}, {"model": 3}, 1, r"fsdp=1.*model=3.*\b1 devices"),
+        ({}, {"fsdp": 2}, 1, r"fsdp=2.*model=1.*\b1 devices"),
         ({"num_heads": 3, "d_k": 5, "d_v": 5}, {"model": 2}, 2, "model=2.*num_heads=3"),
         ({"d_ff": 23}, {"model": 2}, 2, "model=2.*d_ff=23"),
         ({"d_model": 18, "num_heads": 2}, {"fsdp": 4}, 4, "fsdp=4.*d_model=18"),

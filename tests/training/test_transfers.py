@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jformer
-from jformer.training import train
+from jformer.training import loop
 
 pytestmark = pytest.mark.process
 
@@ -34,13 +34,14 @@ def run_loop(monkeypatch, tmp_path):
     """Run the train loop with its step wrapped, and with no log or checkpoint before the last."""
 
     def run(wrap):
-        own_loop = train.loop
+        own = loop.prepare
 
-        def loop(setup, *rest):
-            changed = {"train_step": wrap(setup.train_step), "likelihood": lambda params: {}}
-            return own_loop(dataclasses.replace(setup, **changed), *rest)
+        def prepare(*arguments):
+            setup, no_likelihood = own(*arguments), lambda params: {}
+            step = wrap(setup.train_step)
+            return dataclasses.replace(setup, train_step=step, likelihood=no_likelihood)
 
-        monkeypatch.setattr(train, "loop", loop)
+        monkeypatch.setattr(loop, "prepare", prepare)
         pairs = [("1 2 3 " * (n % 7 + 1), "one two three " * (n % 7 + 1)) for n in range(200)]
         jformer.train(jformer.get_config("tiny:given", **KEYS), pairs, pairs[:4], tmp_path / "run")
 

@@ -1,0 +1,241 @@
+"""Validation while training: the likelihood, scores of outputs, and the best checkpoint by one."""
+
+import contextlib
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+import jformer
+from jformer.data.corpora import Split
+from jformer.evaluation.scores import score
+from jformer.main import main
+from jformer.rundir import read_metrics
+from jformer.schema import replaced
+from jformer.training import sharding
+from jformer.training.evaluate import Best, likelihood
+from tests.conftest import number_words, small_flags, write_split
+from tests.training.test_logging import text_in, values_in
+
+PAIRS = 8  # of the validation split, translated for BLEU
+VALIDATION = number_words(20300, 20312)
+
+
+@pytest.mark.parametrize(
+    ("name", "scores", "better"),
+    [
+        ("nll", [3.0, 2.0, 2.0, 2.5, 1.0], [True, True, False, False, True]),
+        ("bleu", [3.0, 2.0, 3.0, 3.5, 1.0], [True, False, False, True, False]),
+        ("nll", [np.nan, np.inf, 2.0, np.nan, 3.0], [False, True, True, False, False]),
+    ],
+)
+def test_the_best_score_is_the_lowest_nll_or_the_highest_other_and_never_nan(name, scores, better):
+    best = Best()
+    assert [best.note(step, name, x) for step, x in enumerate(scores)] == better
+    last = max(step for step in range(5) if better[step])
+    assert (best.score, best.step, best.worse) == (scores[last], last, 4 - last)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Sentences of five words, as BLEU counts four in a row; one of validation is shorter."""
+    directory = tmp_path_factory.mktemp("evaluate")
+    write_split(directory / "train", number_words(10000, 10300))
+    write_split(directory / "validation", VALIDATION)
+    return directory
+
+
+def run(directory, name, *more):
+    flags = [f for f in small_flags(directory, directory / name) if "data.test" not in f]
+    warm_up = "--config.optimizer.warmup_steps=20"
+    return main(["jformer", *flags, "--config.train.checkpoint_every=1000", warm_up, *more])
+
+
+def validated(workdir):
+    return [line for line in read_metrics(workdir) if line["split"] == "validation"]
+
+
+def nll_of(run, split):
+    """The NLL a token, by forced decoding of each pair."""
+    scored = run.score(split.sources, split.targets)
+    return -np.mean([x for one in scored for x in one.token_log_probs])
+
+
+def bleu_of(run):
+    outputs = run.translate(VALIDATION.sources[:PAIRS])
+    return score(outputs, [VALIDATION.targets[:PAIRS]], "de")["bleu"]
+
+
+LEARNING = [
+    "--config.train.steps=50", "--config.train.metrics_every=10",
+    f"--config.train.metrics_pairs={PAIRS}",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def by_nll(directory):
+    assert run(directory, "by_nll", *LEARNING, "--config.train.evaluate_every=5") == 0
+    return directory / "by_nll"
+
+
+@pytest.mark.process
+def test_validation_scores_are_lines_at_their_intervals(by_nll):
+    lines = validated(by_nll)
+    assert [line["step"] for line in lines] == [*range(5, 51, 5)]
+    assert [line["step"] for line in lines if "bleu" in line] == [10, 20, 30, 40, 50]
+    assert all(line["perplexity"] == pytest.approx(np.exp(line["nll"])) for line in lines)
+
+
+@pytest.mark.process
+def test_the_best_checkpoint_has_the_lowest_nll_of_the_log(by_nll):
+    lowest = min(validated(by_nll), key=lambda line: line["nll"])
+    assert lowest["step"] < 50  # else the last one would do as well
+    best = jformer.load(by_nll, "best")
+    assert best.step == lowest["step"]
+    # Sums of float32 in another order.
+    assert nll_of(best, VALIDATION) == pytest.approx(lowest["nll"], rel=1e-5)
+
+
+@pytest.mark.process
+def test_the_best_checkpoint_has_the_highest_bleu_where_that_is_asked_for(directory):
+    more = ["--config.train.best_by=bleu", "--config.train.evaluate_every=50"]
+    assert run(directory, "by_bleu", *LEARNING, *more) == 0
+    lines = [line for line in validated(directory / "by_bleu") if "bleu" in line]
+    highest = max(lines, key=lambda line: line["bleu"])
+    assert 10 < highest["step"] < 50  # neither the first nor the last
+    best = jformer.load(directory / "by_bleu", "best")
+    assert best.step == highest["step"]
+    assert bleu_of(best) == highest["bleu"]
+
+
+@pytest.mark.process
+def test_bleu_while_training_is_that_of_translating_with_the_checkpoint(by_nll):
+    assert validated(by_nll)[-1]["bleu"] == bleu_of(jformer.load(by_nll, "last")) > 0
+
+
+@pytest.mark.process
+def test_tensorboard_has_translations_and_attention_wherever_metrics_are_computed(by_nll):
+    outputs = jformer.load(by_nll, "last").translate(VALIDATION.sources[:PAIRS])
+    rows = zip(VALIDATION.sources[:PAIRS], VALIDATION.targets[:PAIRS], outputs, strict=True)
+    lines = text_in(by_nll, "validation/translations").splitlines()
+    assert lines[2:] == [f"| {' | '.join(row)} |" for row in rows]
+    for tag in (
+        "validation/translations/text_summary", "attention/tokens/text_summary",
+        "attention/decoder_0/cross_attention", "validation/bleu",
+    ):  # fmt: skip
+        assert [step for step, _ in values_in(by_nll, tag)] == [10, 20, 30, 40, 50]
+
+
+@pytest.mark.process
+def test_moving_averages_are_validated_where_a_run_has_them(directory):
+    more = ["--config.train.ema_decay=0.9", "--config.train.evaluate_every=12"]
+    assert run(directory, "moving", *more) == 0
+    (line,) = validated(directory / "moving")
+    runs = [jformer.load(directory / "moving", which) for which in ("average", "last")]
+    average, last = (nll_of(run, VALIDATION) for run in runs)
+    assert abs(average - last) > 0.01
+    assert line["nll"] == pytest.approx(average, rel=1e-5)  # sums of float32 in another order
+
+
+def test_the_likelihood_is_that_of_each_pair_once_whatever_the_batches(monkeypatch):
+    """And one long pair costs its own positions, not a batch of them."""
+    run, shapes, shard_batch = (
+        jformer.load("tests/stored_run/run", "last"),
+        [],
+        sharding.shard_batch,
+    )
+    split = Split(
+        [*VALIDATION.sources, "7", " ".join("7" * 60)],
+        [*VALIDATION.targets, "seven", " ".join(["seven"] * 60)],
+    )
+
+    def noting(batch, mesh):
+        shapes.append(batch["source_BS"].shape)
+        return shard_batch(batch, mesh)
+
+    monkeypatch.setattr(sharding, "shard_batch", noting)
+    expected = nll_of(run, split)
+    for batch_tokens, num_buckets in ((8192, 3), (256, 1)):
+        keys = {"train": {"batch_tokens": batch_tokens}, "data": {"num_buckets": num_buckets}}
+        config = replaced(run.config, keys)
+        mesh = sharding.make_mesh(config)
+        shapes.clear()
+        scores = likelihood(run.model, run.vocabularies, split, config, mesh)(run.params)
+        assert len(shapes) > 1
+        # Sums of float32 in another order.
+        assert scores["nll"] == pytest.approx(expected, rel=1e-5)
+        assert scores["perplexity"] == pytest.approx(np.exp(expected), rel=1e-4)
+        if num_buckets > 1:
+            assert min(shapes) == (1, max(S for _, S in shapes))
+            assert sum(rows for rows, _ in shapes) == len(split.sources)
+
+
+LIMIT = 53  # the least that the data and the search of `small_flags` ask for
+LONG = "7" * 60  # as many tokens, whatever the vocabulary: digits stand alone
+FITTING = "7" * (LIMIT - 1)  # and EOS; the length of its row would be rounded up beyond the table
+LEARNED = f"--config.model.positions=learned(max_positions={LIMIT})"
+
+
+@pytest.fixture(scope="module")
+def long_pairs(tmp_path_factory):
+    """Folder, output and errors of a run: test has a long source, validation a long target."""
+    directory = tmp_path_factory.mktemp("long")
+    write_split(directory / "train", number_words(100, 400))
+    validation, test = number_words(400, 406), number_words(420, 426)
+    validation.targets[:2] = test.sources[2:4] = LONG, FITTING
+    write_split(directory / "validation", validation)
+    write_split(directory / "test", test)
+    command = ["jformer", *small_flags(directory, directory / "run"), LEARNED]
+    command += ["--config.train.metrics_every=6"]
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        assert main(command) == 0, errors.getvalue()
+    return directory, test, output.getvalue(), errors.getvalue()
+
+
+@pytest.mark.process
+def test_validation_leaves_out_pairs_beyond_the_learned_positions_and_says_how_many(long_pairs):
+    directory, _, _, errors = long_pairs
+    begins = errors.index("training    12 steps")
+    assert re.search(r"^validation .*\b1 of 6\b.*max_positions", errors[:begins], re.MULTILINE)
+    validation = number_words(401, 406)
+    validation.targets[0] = FITTING
+    line = validated(directory / "run")[-1]
+    expected = nll_of(jformer.load(directory / "run", "last"), validation)
+    assert line["nll"] == pytest.approx(expected, rel=1e-5)  # sums of float32 in another order
+    assert "bleu" in line
+
+
+@pytest.mark.process
+def test_a_pair_beyond_the_positions_costs_its_own_perplexity_and_not_the_bleu(long_pairs):
+    directory, test, output, _ = long_pairs
+    scores, run = json.loads(output)["test"], jformer.load(directory / "run")
+    outputs = run.translate(test.sources)
+    assert scores["bleu"] == score(outputs, [test.targets], "de")["bleu"]
+    others = Split(*([*side[:2], *side[3:]] for side in (test.sources, test.targets)))
+    assert scores["perplexity"] == pytest.approx(math.exp(nll_of(run, others)))
+    assert scores["pairs_without_perplexity"] == 1
+
+
+@pytest.mark.process
+def test_a_pair_that_is_to_be_scored_alone_is_named(long_pairs, capfd):
+    """`score` has a line for each pair, so there it is an error."""
+    directory, *_ = long_pairs
+    data = directory / "test"
+    assert main(["jformer", "score", f"--workdir={directory / 'run'}", f"--data={data}"]) == 2
+    message = capfd.readouterr().err.splitlines()[-1]
+    assert re.match(rf"jformer: config\.model\.positions\b.*{LIMIT}\b.*pair 3\b.*61", message)
+
+
+@pytest.mark.process
+def test_a_validation_split_of_which_no_pair_can_be_scored_is_refused(long_pairs, tmp_path, capsys):
+    directory, *_ = long_pairs
+    write_split(tmp_path / "long", Split(["7", "8"], [LONG, LONG]))
+    more = [LEARNED, f"--config.data.validation={tmp_path / 'long'}"]
+    assert main(["jformer", *small_flags(directory, tmp_path / "run"), *more]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(rf"jformer: config\.model\.positions=.*{LIMIT}\b.*validation", message)
+    assert not (tmp_path / "run").exists()
