@@ -17,7 +17,7 @@ from jax import Array
 from jformer.components import arguments, find
 from jformer.config import PAD, ModelConfig
 from jformer.model.linear import Linear, kernel_init
-from jformer.model.numerics import Dropout, einsum_f32
+from jformer.model.numerics import Dropout, attend_fused, einsum_f32
 from jformer.model.positions import Positions
 from jformer.model.shapes import checked
 
@@ -77,37 +77,6 @@ def attend(
     return jnp.einsum("BHQM,BHMU->BHQU", weights_BHQM, v_BHMU), weights_BHQM
 
 
-@checked
-def attend_fused(
-    q_BHQK: Array,
-    k_BHMK: Array,
-    v_BHMU: Array,
-    mask_B1QM: Array,
-    scaled: bool = True,
-    implementation: str = "cudnn",
-) -> Array:
-    """Equation 1 by one kernel, which never writes the weights to memory: (B, H, Q, U)."""
-    B, _, Q, _ = q_BHQK.shape
-    M = k_BHMK.shape[2]
-    mask_B1QM = jnp.broadcast_to(mask_B1QM, (B, 1, Q, M))
-    # The kernel takes even lengths alone.
-    q_odd, m_odd = (0, Q % 2), (0, M % 2)
-    mask_B1QM = jnp.pad(mask_B1QM, ((0, 0), (0, 0), q_odd, m_odd))
-    q_BQHK, k_BMHK, v_BMHU = (
-        jnp.pad(x.swapaxes(1, 2), ((0, 0), odd, (0, 0), (0, 0)))
-        for x, odd in ((q_BHQK, q_odd), (k_BHMK, m_odd), (v_BHMU, m_odd))
-    )
-    mixed_BQHU = jax.nn.dot_product_attention(
-        q_BQHK,
-        k_BMHK,
-        v_BMHU,
-        mask=mask_B1QM,
-        scale=None if scaled else 1.0,
-        implementation=implementation,
-    )
-    return mixed_BQHU[:, :Q].swapaxes(1, 2)
-
-
 class MultiHeadAttention(nn.Module):
     """Section 3.2.2: h attentions in parallel.
 
@@ -152,8 +121,8 @@ class MultiHeadAttention(nn.Module):
             positions_BQ = jnp.arange(x_BQD.shape[1])[None]
         if positions_BM is None:
             positions_BM = jnp.arange(memory_BMD.shape[1])[None]
-        q_BHQK = self.project_q(x_BQD, positions_BQ)
         k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions_BM)
+        q_BHQK = self.project_q(x_BQD, positions_BQ)
         # The fused kernel keeps no weights for a caller who asks for them.
         if self.config.fused_attention and not self.is_mutable_collection("intermediates"):
             scaled = arguments("attention", self.config.attention)["scaled"]

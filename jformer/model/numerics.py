@@ -1,4 +1,4 @@
-"""What is written by hand so that XLA computes it fast: products, dropout, ReLU and LayerNorm.
+"""What is written for speed: products, fused attention, ReLU, LayerNorm and dropout.
 
 None of it changes the mathematics. Tests compare each with its plain form.
 """
@@ -11,6 +11,8 @@ import jax.extend.random
 import jax.numpy as jnp
 from flax import linen as nn
 from jax import Array
+
+from jformer.model.shapes import checked
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -26,6 +28,37 @@ def einsum_f32_jvp(formula: str, primals: tuple, tangents: tuple) -> tuple:
     # pass and twice as often. This one rounds them to the compute dtype first.
     tangent = jnp.einsum(formula, dx, y) + jnp.einsum(formula, x, dy)
     return einsum_f32(formula, x, y), tangent.astype(jnp.float32)
+
+
+@checked
+def attend_fused(
+    q_BHQK: Array,
+    k_BHMK: Array,
+    v_BHMU: Array,
+    mask_B1QM: Array,
+    scaled: bool = True,
+    implementation: str = "cudnn",
+) -> Array:
+    """Equation 1 by one kernel, which never writes the weights to memory: (B, H, Q, U)."""
+    B, _, Q, _ = q_BHQK.shape
+    M = k_BHMK.shape[2]
+    mask_B1QM = jnp.broadcast_to(mask_B1QM, (B, 1, Q, M))
+    # The kernel takes even lengths alone.
+    q_odd, m_odd = (0, Q % 2), (0, M % 2)
+    mask_B1QM = jnp.pad(mask_B1QM, ((0, 0), (0, 0), q_odd, m_odd))
+    q_BQHK, k_BMHK, v_BMHU = (
+        jnp.pad(x.swapaxes(1, 2), ((0, 0), odd, (0, 0), (0, 0)))
+        for x, odd in ((q_BHQK, q_odd), (k_BHMK, m_odd), (v_BHMU, m_odd))
+    )
+    mixed_BQHU = jax.nn.dot_product_attention(
+        q_BQHK,
+        k_BMHK,
+        v_BMHU,
+        mask=mask_B1QM,
+        scale=None if scaled else 1.0,
+        implementation=implementation,
+    )
+    return mixed_BQHU[:, :Q].swapaxes(1, 2)
 
 
 @jax.custom_vjp

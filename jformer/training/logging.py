@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from jformer.config import Config
 from jformer.console import Progress, as_duration, say
 from jformer.data.batches import Batch, Batches, Position
+from jformer.data.corpora import Report
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.attention import Attention
 from jformer.errors import UserError
@@ -330,9 +331,14 @@ class Profile:
 
 
 def describe(
-    config: Config, vocabularies: Vocabularies, batches: Batches, mesh: Mesh, params: Any
+    config: Config,
+    vocabularies: Vocabularies,
+    report: Report,
+    batches: Batches,
+    mesh: Mesh,
+    params: Any,
 ) -> str:
-    """Return lines that describe the model, batches and devices of a run."""
+    """Return lines that describe the model, the data, the batches and the devices of a run."""
     leaves = jax.tree.leaves(params)
     parameters = sum(leaf.size for leaf in leaves)
     split = sum(leaf.size for leaf in leaves if not leaf.sharding.is_fully_replicated)
@@ -351,9 +357,10 @@ def describe(
     return (
         f"model       {parameters:,} parameters, vocabulary of {sizes}, "
         f"{config.model.compute_dtype}, attention by {kernel}\n"
+        f"data        {len(batches.rows):,} pairs an epoch; {'; '.join(report.lines())}\n"
         f"batches     {shapes} (rows x source + target tokens, each of these "
         f"{len(batches.layout.shapes)} compiled once);\n"
-        f"            {len(batches.rows):,} pairs in {per_epoch:,} batches an epoch; "
+        f"            {per_epoch:,} batches an epoch, "
         f"{batches.token_utilization():.0%} of positions hold a token\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs, "
         f"by {config.parallel.backend} on {devices}{warning}"

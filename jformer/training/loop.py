@@ -21,9 +21,9 @@ from jformer import rundir
 from jformer.components import files_of
 from jformer.config import Config, write_config
 from jformer.console import say
-from jformer.data.batches import Batch, Batches, Position, iterate
+from jformer.data.batches import Batch, Position, iterate
 from jformer.data.cache import content_hashes
-from jformer.data.corpora import Corpus, Report, Split, in_memory
+from jformer.data.corpora import Corpus, Split, in_memory
 from jformer.data.pipeline import make_augment, make_batches, open_data
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.data.vocabulary import Vocabularies
@@ -56,7 +56,7 @@ from jformer.training.restore import (
 )
 from jformer.training.schedules import learning_rate
 from jformer.training.signals import SAVE, Signals
-from jformer.training.step import TrainState, create_state, make_train_step
+from jformer.training.step import create_state, make_train_step
 
 # What checkpoints store beside the state, of a run that has not begun.
 NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
@@ -105,184 +105,139 @@ def train(
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     with lock, explaining_out_of_memory(memory):
         check_own_components(config)
-        setup = prepare(config, corpora, splits["validation"], workdir, mesh)
-        say(f"data        {'; '.join(setup.report.lines())}")
+        training = Training(config, corpora, splits["validation"], workdir, mesh)
         with Checkpoints(workdir, config.train) as checkpoints:
-            state, position = resume(setup, checkpoints)
-            write_run_files(setup)  # after everything that can be a mistake of the user
-            log = Log(config, workdir, clock, int(state.step), position["seconds"], on_metrics)
-            say(describe(config, setup.vocabularies, setup.batches, mesh, state.params))
+            seconds = training.resume(checkpoints)
+            training.write_files()  # after everything that can be a mistake of the user
+            say(training.description())
+            step = int(training.state.step)
+            log = Log(config, workdir, clock, step, seconds, on_metrics)
             with contextlib.closing(log), contextlib.closing(tracing):
                 if not is_trained(config, workdir):  # else killed after its last checkpoint
-                    state = Loop(setup, state, position, checkpoints, log, tracing).run()
+                    training.run(log, tracing)
                 with log.clock("evaluation"):
-                    choose_served(setup, state, checkpoints)
+                    training.choose_served()
     return scored
 
 
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """Everything about a run that does not change from step to step."""
-
-    config: Config
-    workdir: Path
-    mesh: Mesh
-    vocabularies: Vocabularies
-    batches: Batches
-    report: Report
-    text: list[tuple[str, str]]  # names and hashes of the training and validation text
-    validation: Split
-    bleu_tokenizer: str  # sacreBLEU's, chosen when the run began
-    likelihood: Callable[[Any], dict[str, float]]  # of parameters, on `validation`
-    model: Transformer
-    rate: Callable[[int], Any]
-    create: Callable[[jax.Array], TrainState]
-    train_step: Callable
-    params_key: jax.Array
-    dropout_key: jax.Array
-
-
-def prepare(
-    config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
-) -> Setup:
-    """Tokenize the text and build the train step, without writing to the run directory yet."""
-    begins = not Checkpoints(workdir).steps()
-    if begins and config.train.init_from:  # fails early if this is not a run
-        rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
-    text = text_hashes(config, corpora, validation)
-    check_same_text(text, workdir)
-    content = " ".join(digest for _, digest in text[:-1])  # of the training text
-    if begins:
-        vocabularies = make_vocabularies(corpora, content, config.data)
-    else:
-        vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-        check_same_vocabulary(config, corpora, content, vocabularies, workdir)
-    check_tokenizer(tokenizer := bleu_tokenizer(config, Checkpoints(workdir)))
-    make_augment(config.data, vocabularies)  # raises before the text is tokenized
-    own = {f"config.{name}": value for name, value in flatten(config).items()}
-    del own["config.parallel.coordinator"]  # it has the index of the process
-    hashes = [digest for _, digest in text], provenance.component_hashes(config)
-    facts = [jax.__version__, own, *hashes, vocabularies.hash, tokenizer]
-    sharding.check_same(json.dumps(facts))
-
-    tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
-    batches = make_batches(config, tokenized.pairs, trainable(tokenized, config.data), vocabularies)
-    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
-    backend = config.parallel.backend
-    rate, create, step = from_config(config, model, sharding.sum_devices(backend))
-    everywhere = sharding.replicated(mesh)
-    # The two keys of a run. The step folds its number into the dropout key, see step.py.
-    params_key, dropout_key = jax.jit(
-        lambda: jax.random.split(jax.random.key(config.seed)), out_shardings=everywhere
-    )()
-    shardings = sharding.state_shardings(jax.eval_shape(create, params_key), mesh)
-    return Setup(
-        config=config,
-        workdir=workdir,
-        mesh=mesh,
-        vocabularies=vocabularies,
-        batches=batches,
-        report=tokenized.report,
-        text=text,
-        validation=validation,
-        bleu_tokenizer=tokenizer,
-        likelihood=likelihood(model, vocabularies, validation, config, mesh),
-        model=model,
-        rate=rate,
-        create=jax.jit(create, out_shardings=shardings),
-        train_step=sharding.compile_train_step(step, mesh, shardings, backend),
-        params_key=params_key,
-        dropout_key=dropout_key,
-    )
-
-
-def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
-    """Return the names and hashes of the training text, and of the validation text as the last."""
-    name = f"the validation split {config.data.validation}".rstrip()
-    return content_hashes(corpora) + content_hashes([in_memory(name, validation)])
-
-
-def from_config(
-    config: Config, model: Transformer, sum_devices: Callable[[Any], Any] = lambda tree: tree
-) -> tuple[Any, Any, Any]:
-    """Return a config's schedule, a function from a key to initial states, and the train step."""
-    rate = learning_rate(config)
-    optimizer = make_optimizer(config.optimizer, rate)
-    create = functools.partial(create_state, model, optimizer, with_ema=config.train.ema_decay > 0)
-    return rate, create, make_train_step(model, optimizer, config.train, sum_devices)
-
-
-def resume(setup: Setup, checkpoints: Checkpoints) -> tuple[TrainState, dict[str, Any]]:
-    """Return the state and the position of the newest checkpoint, or those of a new run."""
-    config = setup.config
-    if checkpoints.steps():
-        like = jax.eval_shape(setup.create, setup.params_key)  # with the shardings of its results
-
-        def check(metadata: dict[str, Any]) -> None:
-            provenance.check_metadata(metadata, config, setup.vocabularies.hash, setup.workdir)
-
-        state, position, metadata = checkpoints.restore_newest(like, check)
-        say(f"resuming from step {state.step}")
-        if changed := provenance.changed_versions(metadata["versions"], config):
-            say(f"versions    {changed}: results may differ from those of an uninterrupted run")
-        return state, NEW | position
-    checkpoints.delete(checkpoints.steps(best=True), best=True)  # left by a run without others
-    state = setup.create(setup.params_key)
-    if config.train.init_from:
-        params = initial_params(config, state.params, setup.vocabularies)
-        ema = None if state.ema is None else jax.tree.map(jnp.copy, params)
-        state = dataclasses.replace(state, params=params, ema=ema)
-    return state, NEW
-
-
-def write_run_files(setup: Setup) -> None:
-    """Write the config, copies of component files, and the vocabularies."""
-    config, workdir = setup.config, setup.workdir
-    if not sharding.is_first():
-        return
-    write_config(config, workdir / rundir.CONFIG)
-    texts = [text for _, _, text in walk_components(config)]
-    for name, file in files_of(texts).items():
-        (workdir / rundir.COMPONENTS).mkdir(exist_ok=True)
-        replace_file(workdir / rundir.COMPONENTS / name, file.content)
-    setup.vocabularies.save(workdir)
-
-
-class Loop:
-    """The loop over train steps, and all that changes from step to step."""
+class Training:
+    """A run in its directory: everything that it needs, and all that changes from step to step."""
 
     def __init__(
         self,
-        setup: Setup,
-        state: TrainState,
-        position: dict[str, Any],
-        checkpoints: Checkpoints,
-        log: Log,
-        profile: Profile,
+        config: Config,
+        corpora: list[Corpus],
+        validation: Split,
+        workdir: Path,
+        mesh: Mesh,
     ):
-        self.setup, self.state, self.after = setup, state, position["data"]
-        self.checkpoints, self.log, self.profile = checkpoints, log, profile
-        self.best, self.skipped = Best(**position["best"]), [*position["skipped"]]
-        device, dtype = setup.mesh.local_devices[0], setup.config.model.compute_dtype
-        self.window = Window(
-            setup.config, setup.mesh.size * peak_flops(device, dtype), position["window"]
-        )
-        self.metadata = provenance.metadata(setup.config, setup.vocabularies.hash)
+        """Tokenize the text and build the train step, without writing to the run directory yet."""
+        self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
+        content = self._open_vocabularies(corpora)
+        tokenized = tokenize_corpora(corpora, content, self.vocabularies, config.data)
+        rows = trainable(tokenized, config.data)
+        self.report = tokenized.report
+        self.batches = make_batches(config, tokenized.pairs, rows, self.vocabularies)
+        sizes = self.vocabularies.target.size, self.vocabularies.source.size
+        self.model = Transformer(config.model, *sizes)
+        self.likelihood = likelihood(self.model, self.vocabularies, validation, config, mesh)
 
-    def run(self) -> TrainState:
-        """Train to the last step, save it, and return the state.
+        backend = config.parallel.backend
+        self.rate, create, step = from_config(config, self.model, sharding.sum_devices(backend))
+        # The two keys of a run. The step folds its number into the dropout key, see step.py.
+        self.params_key, self.dropout_key = jax.jit(
+            lambda: jax.random.split(jax.random.key(config.seed)),
+            out_shardings=sharding.replicated(mesh),
+        )()
+        shardings = sharding.state_shardings(jax.eval_shape(create, self.params_key), mesh)
+        self.create = jax.jit(create, out_shardings=shardings)
+        self.compiled_step = sharding.compile_train_step(step, mesh, shardings, backend)
+        self.metadata = provenance.metadata(config, self.vocabularies.hash)
 
-        Raises `Stopped` if a signal ends the run before, with the state saved.
+    def _open_vocabularies(self, corpora: list[Corpus]) -> str:
+        """Train the vocabularies, or load those of a run that resumes; return the text's hashes.
+
+        Raises `UserError` if the run was trained with other text or vocabularies, or if another
+        process has others.
         """
-        setup, log, train = self.setup, self.log, self.setup.config.train
-        part, parts = sharding.parts_of(setup.mesh)
-        batches = iterate(setup.batches, train.steps, self.after, part=part, parts=parts)
+        config, workdir = self.config, self.workdir
+        begins = not Checkpoints(workdir).steps()
+        if begins and config.train.init_from:  # fails early if this is not a run
+            rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
+        self.text = text_hashes(config, corpora, self.validation)
+        check_same_text(self.text, workdir)
+        content = " ".join(digest for _, digest in self.text[:-1])  # of the training text
+        if begins:
+            self.vocabularies = make_vocabularies(corpora, content, config.data)
+        else:
+            self.vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+            check_same_vocabulary(config, corpora, content, self.vocabularies, workdir)
+        self.bleu_tokenizer = bleu_tokenizer(config, Checkpoints(workdir))
+        check_tokenizer(self.bleu_tokenizer)
+        make_augment(config.data, self.vocabularies)  # raises before the text is tokenized
+        own = flatten(config)
+        del own["parallel.coordinator"]  # it has the index of the process
+        hashes = [digest for _, digest in self.text], provenance.component_hashes(config)
+        facts = [jax.__version__, own, *hashes, self.vocabularies.hash, self.bleu_tokenizer]
+        sharding.check_same(json.dumps(facts))
+        return content
+
+    def resume(self, checkpoints: Checkpoints) -> float:
+        """Take the newest checkpoint, or begin; return the seconds of training so far."""
+        self.checkpoints, config = checkpoints, self.config
+        position = NEW
+        if checkpoints.steps():
+            like = jax.eval_shape(self.create, self.params_key)  # with the shardings of its results
+
+            def check(metadata: dict[str, Any]) -> None:
+                provenance.check_metadata(metadata, config, self.vocabularies.hash, self.workdir)
+
+            self.state, stored, metadata = checkpoints.restore_newest(like, check)
+            position = NEW | stored
+            say(f"resuming from step {self.state.step}")
+            if changed := provenance.changed_versions(metadata["versions"], config):
+                say(f"versions    {changed}: results may differ from those of an unstopped run")
+        else:
+            checkpoints.delete(checkpoints.steps(best=True), best=True)  # of a run without others
+            self.state = self.create(self.params_key)
+            if config.train.init_from:
+                params = initial_params(config, self.state.params, self.vocabularies)
+                ema = None if self.state.ema is None else jax.tree.map(jnp.copy, params)
+                self.state = dataclasses.replace(self.state, params=params, ema=ema)
+        self.after = position["data"]  # the position in the data
+        self.best, self.skipped = Best(**position["best"]), [*position["skipped"]]
+        device, dtype = self.mesh.local_devices[0], config.model.compute_dtype
+        self.window = Window(config, self.mesh.size * peak_flops(device, dtype), position["window"])
+        return position["seconds"]
+
+    def write_files(self) -> None:
+        """Write the config, copies of component files, and the vocabularies."""
+        if not sharding.is_first():
+            return
+        write_config(self.config, self.workdir / rundir.CONFIG)
+        texts = [text for _, _, text in walk_components(self.config)]
+        for name, file in files_of(texts).items():
+            (self.workdir / rundir.COMPONENTS).mkdir(exist_ok=True)
+            replace_file(self.workdir / rundir.COMPONENTS / name, file.content)
+        self.vocabularies.save(self.workdir)
+
+    def description(self) -> str:
+        params = self.state.params
+        return describe(
+            self.config, self.vocabularies, self.report, self.batches, self.mesh, params
+        )
+
+    def run(self, log: Log, profile: Profile) -> None:
+        """Train to the last step and save it. Raises `Stopped` if a signal ends the run before."""
+        self.log, self.profile, train = log, profile, self.config.train
+        part, parts = sharding.parts_of(self.mesh)
+        batches = iterate(self.batches, train.steps, self.after, part=part, parts=parts)
         request = 0
         with Signals(train.checkpoint_minutes) as self.signals:
             for step in range(int(self.state.step) + 1, train.steps + 1):
                 request = self.train_step(step, batches)
                 if self.due(step, train.log_every):
-                    log.train_line(step, self.window, float(setup.rate(step - 1)))
+                    log.train_line(step, self.window, float(self.rate(step - 1)))
                 with log.clock("evaluation"):
                     self.validate(step)
                 ended = 0 < train.patience <= self.best.worse
@@ -303,24 +258,25 @@ class Loop:
                 request = self.signals.request  # may have come during the last save
         if request > SAVE:
             raise Stopped(request - SAVE)
-        return self.state
 
     def due(self, step: int, interval: int) -> bool:
         """Return True at the multiples of an interval and at the last step; never if it is 0."""
-        return bool(interval) and (step % interval == 0 or step == self.setup.config.train.steps)
+        return bool(interval) and (step % interval == 0 or step == self.config.train.steps)
 
     def train_step(self, step: int, batches: Iterator[tuple[Batch, Position]]) -> int:
         """Do one step on the next batch; return what a process requests: to save, or to stop."""
-        setup, log, config = self.setup, self.log, self.setup.config
+        log, config = self.log, self.config
         self.profile.step_begins(step)
         with log.clock("input"):
             batch, self.after = next(batches)
             accumulate, backend = config.train.accumulate, config.parallel.backend
-            placed = sharding.shard_batch(batch, setup.mesh, accumulate, backend)
-            request_X = sharding.place_request(self.signals.request, setup.mesh)
+            placed = sharding.shard_batch(batch, self.mesh, accumulate, backend)
+            request_X = sharding.place_request(self.signals.request, self.mesh)
         compiles = log.is_new_shape(batch)
         with log.clock("compilation" if compiles else "steps"):
-            self.state, metrics = setup.train_step(self.state, placed, setup.dropout_key, request_X)
+            self.state, metrics = self.compiled_step(
+                self.state, placed, self.dropout_key, request_X
+            )
             log.advance(step, metrics, compiles)
             self.profile.step_ended(step, metrics)
             self.window.add(batch, self.after, metrics, timed=not compiles)
@@ -354,18 +310,18 @@ class Loop:
 
     def validate(self, step: int) -> None:
         """Compute and log the scores that are due; save the state if it is the best so far."""
-        setup, train = self.setup, self.setup.config.train
+        train = self.config.train
         scores: dict[str, float] = {}
         if self.due(step, train.evaluate_every):
-            scores |= setup.likelihood(self.averaged_params)
+            scores |= self.likelihood(self.averaged_params)
         if self.due(step, train.metrics_every):
             scores |= scores_of_outputs(
-                setup.model,
+                self.model,
                 self.averaged_params,
-                setup.vocabularies,
-                setup.validation,
-                setup.config,
-                setup.bleu_tokenizer,
+                self.vocabularies,
+                self.validation,
+                self.config,
+                self.bleu_tokenizer,
                 step,
                 self.log.board if self.log.writes else None,
             )
@@ -390,8 +346,8 @@ class Loop:
                 "best": dataclasses.asdict(self.best),
                 "skipped": self.skipped,
                 "seconds": self.log.seconds,
-                "text": self.setup.text,
-                "bleu_tokenizer": self.setup.bleu_tokenizer,
+                "text": self.text,
+                "bleu_tokenizer": self.bleu_tokenizer,
                 "ended": ended,
             }
             self.checkpoints.save(self.state, position, self.metadata)
@@ -405,19 +361,18 @@ class Loop:
         if not self.log.has_callback:
             return False
         self.checkpoints.steps()  # waits for the save
-        setup = self.setup
 
         @functools.cache
         def run() -> Restored:
             return Restored(
-                setup.workdir,
+                self.workdir,
                 "last",
-                setup.config,
-                setup.vocabularies,
-                setup.model,
+                self.config,
+                self.vocabularies,
+                self.model,
                 on_one_device(self.averaged_params),
                 (step,),
-                setup.bleu_tokenizer,
+                self.bleu_tokenizer,
             )
 
         try:
@@ -428,29 +383,45 @@ class Loop:
             error.add_note(f"progress saved at step {step}; the same call resumes")
             raise
 
+    def choose_served(self) -> None:
+        """Record in results.json whether the average or the last checkpoint is served.
 
-def choose_served(setup: Setup, state: TrainState, checkpoints: Checkpoints) -> None:
-    """Record in results.json whether the average or the last checkpoint is served.
+        It is the one with the lower NLL on the validation split. Early in training, the average of
+        Section 6.1 is of parameters that differ too much, and far worse than any of them.
+        """
+        state, moving = self.state, self.state.ema is not None
+        step = int(state.step)
+        steps = [step] if moving else averaged(self.checkpoints.steps(), True, self.config.train)
+        served: dict[str, Any] = {"checkpoint": "last", "step": step}
+        if moving or steps != [step]:
+            like = jax.eval_shape(self.create, self.params_key).params  # with their shardings
+            average = state.ema if moving else self.checkpoints.mean(steps, like)
+            nll_of_average = self.likelihood(average)["nll"]
+            nll_of_last = self.likelihood(state.params)["nll"]
+            served["validation_nll"] = {"average": nll_of_average, "last": nll_of_last}
+            if nll_of_average <= nll_of_last:
+                served["checkpoint"] = "average"
+            better = "better" if nll_of_average <= nll_of_last else "worse"
+            say(
+                f"served      {served['checkpoint']}: {describe_parameters(steps, moving)} has "
+                f"validation nll {nll_of_average:.3f}, {better} than {nll_of_last:.3f} of the last "
+                f"checkpoint"
+            )
+        if sharding.is_first():
+            rundir.write_results(self.workdir, rundir.SERVED, served)
 
-    It is the one with the lower NLL on the validation split. Early in training, the average of
-    Section 6.1 is of parameters that differ too much, and far worse than any of them.
-    """
-    train, step, moving = setup.config.train, int(state.step), state.ema is not None
-    steps = [step] if moving else averaged(checkpoints.steps(), True, train)
-    served: dict[str, Any] = {"checkpoint": "last", "step": step}
-    if moving or steps != [step]:
-        like = jax.eval_shape(setup.create, setup.params_key).params  # with their shardings
-        average = state.ema if moving else checkpoints.mean(steps, like)
-        nll_of_average = setup.likelihood(average)["nll"]
-        nll_of_last = setup.likelihood(state.params)["nll"]
-        served["validation_nll"] = {"average": nll_of_average, "last": nll_of_last}
-        if nll_of_average <= nll_of_last:
-            served["checkpoint"] = "average"
-        better = "better" if nll_of_average <= nll_of_last else "worse"
-        say(
-            f"served      {served['checkpoint']}: {describe_parameters(steps, moving)} has "
-            f"validation nll {nll_of_average:.3f}, {better} than {nll_of_last:.3f} of the last "
-            f"checkpoint"
-        )
-    if sharding.is_first():
-        rundir.write_results(setup.workdir, rundir.SERVED, served)
+
+def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
+    """Return the names and hashes of the training text, and of the validation text as the last."""
+    name = f"the validation split {config.data.validation}".rstrip()
+    return content_hashes(corpora) + content_hashes([in_memory(name, validation)])
+
+
+def from_config(
+    config: Config, model: Transformer, sum_devices: Callable[[Any], Any] = lambda tree: tree
+) -> tuple[Any, Any, Any]:
+    """Return a config's schedule, a function from a key to initial states, and the train step."""
+    rate = learning_rate(config)
+    optimizer = make_optimizer(config.optimizer, rate)
+    create = functools.partial(create_state, model, optimizer, with_ema=config.train.ema_decay > 0)
+    return rate, create, make_train_step(model, optimizer, config.train, sum_devices)
