@@ -54,9 +54,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def explaining_out_of_memory(advice: str) -> Iterator[None]:
-    """Raise `RunError` with `advice` where the host or a device runs out of memory."""
+    """Raise `RunError` with `advice` if the host or a device runs out of memory."""
     try:
         yield
+    except (UserError, RunError):
+        raise
     except Exception as error:
         if is_out_of_memory(error):
             raise RunError(f"out of memory {advice}") from error

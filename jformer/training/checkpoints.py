@@ -109,7 +109,8 @@ class Checkpoints:
         except RunError as error:
             if kind is None:
                 raise
-            log.warning("%s", error)  # another exception already ends the run
+            if kind is not RunError:  # most likely of another save
+                log.warning("%s", error)
 
     def steps(self, best: bool = False) -> list[int]:
         """Return the complete steps in ascending order."""
@@ -207,7 +208,7 @@ class Checkpoints:
             read = {name: (directory / name / "metadata").read_bytes() for name in texts}
             return arrays | {name: json.loads(content) for name, content in read.items()}
         except Exception as error:
-            reason = one_line(error)
+            reason = first_line(error)[:300]
             raise UserError(f"{directory}: cannot be restored for this model ({reason})") from error
 
     def _check(self, directory: Path, items: list[str]) -> None:
@@ -266,14 +267,15 @@ def saving(manager: ocp.CheckpointManager) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        reason = first_line(error)[-200:]  # tensorstore's chain of messages ends in the cause
         raise RunError(
-            f"{manager.directory}: a checkpoint could not be saved ({one_line(error)}). Free disk "
-            f"space or fix permissions, then rerun the same command: earlier checkpoints are intact"
+            f"{manager.directory}: a checkpoint could not be saved ({reason}). Free disk space or "
+            f"fix permissions, then rerun the same command: earlier checkpoints are intact"
         ) from error
 
 
-def one_line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:300]
+def first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @functools.cache

@@ -25,8 +25,8 @@ from jformer.data.batches import Batch, Batches, Position
 from jformer.data.corpora import Report
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.attention import Attention
-from jformer.errors import UserError
-from jformer.files import replace_file
+from jformer.errors import RunError, UserError
+from jformer.files import replace_file, writing
 from jformer.rundir import METRICS, PROFILE, TENSORBOARD, read_metrics
 from jformer.schema import flatten
 from jformer.training.flops import step_flops
@@ -155,7 +155,7 @@ class Log:
         """Write a line of metrics.jsonl, its curves for TensorBoard, and most of it on stderr."""
         if not self.writes:
             return
-        with self._path.open("a", encoding="utf-8") as file:
+        with writing(str(self._path), RunError), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
         self.board.scalars(step, split, numbers)
         shown = [f"{name} {n:.4g}" for name, n in numbers.items() if name not in NOT_SHOWN]
