@@ -64,7 +64,7 @@ def train(
     stopped, and returns one that is complete. Progress is printed on standard error.
 
     `on_metrics(step, split, numbers, run)` is called with the numbers of each line of metrics.jsonl
-    and the `Run` as it is at this step. Steps never decrease, and a checkpoint that is due at this
+    and the `Run` as it is now. Steps never decrease, and a checkpoint that is due at this
     step is complete. If it returns a dict of numbers, they are logged under the split `callback`.
     If it returns another true value, or raises, training ends after this step, with all saved.
 

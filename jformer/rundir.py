@@ -139,10 +139,10 @@ def create(workdir: Path) -> None:
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl, without one that a kill has cut."""
     path, lines = workdir / METRICS, []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError):
             lines.append(json.loads(line))
-    return lines
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def last_metrics(workdir: Path) -> dict[str, Any]:

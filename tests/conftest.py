@@ -31,6 +31,7 @@ import pytest
 
 from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig
 from jformer.data.corpora import Split
+from jformer.model.decoding import decode_step, init_cache
 from jformer.model.transformer import Transformer
 
 # A missing axis must not be broadcast into being.
@@ -85,14 +86,14 @@ def corpus_directory(tmp_path_factory):
 
 
 def decode_step_of(model):
-    """`model.decode_step` for all sentences of a batch, compiled."""
-    step = functools.partial(model.apply, method="decode_step")
+    """`decode_step` for all sentences of a batch, compiled."""
+    step = functools.partial(model.apply, method=decode_step)
     return jax.jit(jax.vmap(step, in_axes=(None, 0, None, 0, 0, 0)))
 
 
 def init_caches(model, B, W, T):
     """An empty cache for each of B sentences."""
-    return jax.tree.map(lambda x: jnp.zeros((B, *x.shape), x.dtype), model.init_cache(W, T))
+    return jax.tree.map(lambda x: jnp.zeros((B, *x.shape), x.dtype), init_cache(model.config, W, T))
 
 
 def file_flags(directory) -> list[str]:
@@ -143,16 +144,16 @@ def trained_workdir(corpus_directory, tmp_path_factory):
 @pytest.fixture
 def during_step(monkeypatch):
     """Call something while a run in this process computes a step: `during_step({7: call})`."""
-    from jformer.training.loop import Loop
+    from jformer.training.loop import Training
 
-    due, own = {}, Loop.train_step
+    due, own = {}, Training.train_step
 
     def train_step(self, step, batches):
         if call := due.pop(step, None):
             call()
         return own(self, step, batches)
 
-    monkeypatch.setattr(Loop, "train_step", train_step)
+    monkeypatch.setattr(Training, "train_step", train_step)
     return due.update
 
 

@@ -159,10 +159,17 @@ def trained(tmp_path_factory):
     flags = [flag for flag in small_flags(folder, folder / "by_files") if "data.test=" not in flag]
     config = jformer.get_config("tiny:given", **keys_of(flags))
     seen = []
-    run = jformer.train(
-        config, iter(pairs_of(TRAIN)), iter(pairs_of(VALIDATION)), folder / "run",
-        on_metrics=lambda *line: seen.append(line),
-    )  # fmt: skip
+
+    def log(step, split, numbers, run):
+        due = step % config.train.checkpoint_every == 0
+        saved = jformer.load(folder / "run", "last") if due else None
+        seen.append(({"step": step, "split": split, **numbers}, run, saved))
+        return (
+            {"words": len(run.translate(["1 2 3"])[0].split())} if split == "validation" else None
+        )
+
+    pairs, validation = iter(pairs_of(TRAIN)), iter(pairs_of(VALIDATION))
+    run = jformer.train(config, pairs, validation, folder / "run", on_metrics=log)
     return run, folder, flags, config, seen
 
 
@@ -175,11 +182,46 @@ def test_a_run_on_pairs_is_that_on_the_same_text_in_files(trained):
 
 
 @pytest.mark.process
-def test_the_callback_is_given_each_line_of_the_log(trained):
+def test_the_callback_is_given_each_line_of_the_log_and_what_it_returns_is_logged(trained):
     _, folder, _, _, seen = trained
     lines = read_metrics(folder / "run")
-    assert [{"step": step, "split": split, **numbers} for step, split, numbers in seen] == lines
-    assert {split for _, split, _ in seen} == {"train", "validation"}
+    own = [line for line in lines if line["split"] == "callback"]
+    assert [line for line, _, _ in seen] == [line for line in lines if line not in own]
+    assert {line["split"] for line, _, _ in seen} == {"train", "validation"}
+    at = [(line["step"], run) for line, run, _ in seen if line["split"] == "validation"]
+    words = [(step, len(run.translate(["1 2 3"])[0].split())) for step, run in at]
+    assert [(line["step"], line["words"]) for line in own] == words
+    assert len(own) == 2
+
+
+@pytest.mark.process
+def test_the_run_of_the_callback_has_the_parameters_of_its_step_and_keeps_them(trained):
+    """A checkpoint that is due at the step is complete by then, and is what is loaded."""
+    *_, seen = trained
+    assert [run.step for _, run, _ in seen] == [line["step"] for line, _, _ in seen]
+    loaded = [(run, saved) for _, run, saved in seen if saved]
+    assert {saved.step for _, saved in loaded} == {6, 12}
+    assert all(run.step == saved.step and equal(run, saved) for run, saved in loaded)
+
+
+@pytest.mark.process
+def test_neither_calls_nor_lines_go_back_in_steps_where_updates_are_skipped(trained, tmp_path):
+    """The loop learns of a skipped update two steps late."""
+    *_, config, _ = trained
+    keys = {"steps": 10, "log_every": 5, "evaluate_every": 3, "checkpoint_every": 100}
+    too_high = {"schedule": "equation_3(factor=1e30)"}
+    config, seen = replaced(config, {"train": keys, "optimizer": too_high}), []
+
+    def log(step, split, numbers, run):
+        seen.append((step, split))
+        return {"number": len(seen)}
+
+    workdir = tmp_path / "run"
+    jformer.train(config, pairs_of(TRAIN), pairs_of(VALIDATION), workdir, on_metrics=log)
+    assert [step for step, split in seen if split == "skipped"] == [*range(2, 11)]
+    assert [step for step, _ in seen] == sorted(step for step, _ in seen)
+    steps = [line["step"] for line in read_metrics(workdir)]
+    assert steps == sorted(steps)
 
 
 @pytest.mark.process
@@ -190,7 +232,7 @@ def test_a_callback_that_returns_true_ends_the_training_and_the_same_call_goes_o
     data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
     at_four = jformer.train(config, *data, on_metrics=lambda step, *_: step == 4)
     assert at_four.step == 4
-    assert read_metrics(tmp_path / "run")[-1]["split"] == "ended"
+    assert read_metrics(tmp_path / "run")[-1]["step"] == 4
     whole = jformer.train(config, *data)
     assert whole.step == undisturbed.step > 4
     assert equal(whole, undisturbed)
@@ -205,7 +247,7 @@ def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on
     data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
     seen = []
 
-    def fail(step, split, numbers):
+    def fail(step, *_):
         seen.append(step)
         if step == 8:
             raise error("mine")
@@ -218,7 +260,16 @@ def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on
     assert jformer.load(tmp_path / "run", "last").step == 8  # beside those at multiples of 3
     assert equal(jformer.train(config, *data, on_metrics=lambda *_: None), undisturbed)
     steps = [line["step"] for line in read_metrics(tmp_path / "run")]
-    assert steps == [line["step"] for line in read_metrics(undisturbed.workdir)]
+    lines = read_metrics(undisturbed.workdir)
+    assert steps == [line["step"] for line in lines if line["split"] != "callback"]
+
+
+def test_a_callback_is_refused_in_a_run_of_several_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
+    with pytest.raises(jformer.UserError, match="on_metrics"):
+        jformer.train(jformer.get_config("tiny:given"), *data, on_metrics=lambda *_: None)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.process
@@ -226,7 +277,7 @@ def test_ctrl_c_saves_and_the_same_call_goes_on(trained, tmp_path):
     undisturbed, _, _, config, _ = trained
     data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
 
-    def interrupt(step, split, numbers):
+    def interrupt(step, *_):
         if step == 4:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -242,7 +293,7 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
     pairs, validation = pairs_of(TRAIN), pairs_of(VALIDATION)
     assert equal(jformer.train(config, pairs, validation, folder / "run"), run)
     message = capsys.readouterr().err
-    assert re.search(rf"complete\b.*step {run.step}\b.*config\.train\.steps=", message)
+    assert re.search(rf"complete\b.*step {run.step}\b.*config\.train\.steps$", message, re.M)
     with pytest.raises(jformer.UserError, match=rf"pairs: .*{folder / 'run'}"):
         jformer.train(config, pairs[1:], validation, folder / "run")
 
@@ -251,7 +302,7 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
 def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, monkeypatch):
     _, _, _, config, _ = trained
     text = Path("docs/training.md").read_text().partition("## From Python")[2]
-    with_board, with_end = re.findall("```python\n(.*?)```", text, re.DOTALL)[:2]
+    with_board, with_outputs, with_end = re.findall("```python\n(.*?)```", text, re.DOTALL)[:3]
     monkeypatch.chdir(tmp_path)
     logged = []
     board = types.SimpleNamespace(log=lambda numbers, step: logged.append((step, numbers)))
@@ -262,6 +313,10 @@ def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, m
     exec(with_board, names)
     assert names["run"].step == config.train.steps
     assert any("validation/nll" in numbers for _, numbers in logged)
+    names["sentences"] = ["1 2 3", "4 5"]
+    exec(with_outputs, names)
+    shares = names["full_stops"](6, "validation", {}, names["run"])
+    assert 0 <= shares["full_stops"] <= 1
     names["config"] = replaced(config, {"train": {"steps": 40, "metrics_every": 2}})
     exec(with_end.replace("2000", "6"), names)
     assert names["run"].step < 40

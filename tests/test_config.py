@@ -126,6 +126,7 @@ def test_the_default_is_the_papers_base_model():
         ({"parallel__fsdp": -1, "parallel__model": -1}, r"config\.parallel\.model=-1: .*fsdp"),
         ({"parallel__coordinator": "host:1/2/2"}, r"config\.parallel\.coordinator=host:1/2/2"),
         ({"parallel__coordinator": "host:65536/0/2"}, r"config\.parallel\.coordinator=host:6553"),
+        ({"parallel__coordinator": "host:1/0"}, r"coordinator=host:1/0: .*INDEX/NUMBER.*auto"),
         ({"decode__n_best": 5}, r"n_best=5: .*config\.decode\.beam_size=4"),
         ({"decode__choose": "mbr"}, r"n_best=1: .*config\.decode\.choose=mbr"),
         ({"decode__search": "sampling(top_k=-1)"}, r"config\.decode\.search.*top_k=-1"),
@@ -173,6 +174,11 @@ def test_a_value_that_is_just_possible_is_taken(change):
 def test_heads_need_not_divide_d_model_when_their_widths_are_set():
     model = freeze(edited(model__num_heads=7, model__d_k=5, model__d_v=3)).model
     assert (model.num_heads, model.key_width, model.value_width) == (7, 5, 3)
+
+
+def test_auto_is_float32_on_a_cpu():
+    assert Config().model.compute_dtype == "float32"
+    assert freeze(edited(model__dtype="bfloat16")).model.compute_dtype == "bfloat16"
 
 
 @pytest.mark.parametrize(

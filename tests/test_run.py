@@ -4,6 +4,8 @@ import dataclasses
 import json
 import re
 import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -17,9 +19,8 @@ from jformer.evaluation.scores import SIGNATURES
 from jformer.main import main
 from jformer.results import read_results
 from jformer.run import Translation
-from jformer.training import parallel
-from jformer.training.checkpoint import Checkpoints
-from jformer.training.likelihood import likelihood
+from jformer.training import sharding
+from jformer.training.evaluate import likelihood
 from tests.conftest import number_words, small_flags
 
 pytestmark = pytest.mark.process
@@ -59,9 +60,8 @@ def test_decode_overrides_take_effect_and_are_checked(run):
 
 def test_parameters_are_the_mean_of_the_last_checkpoints(trained_workdir):
     run = jformer.load(trained_workdir, "average")
-    with Checkpoints(trained_workdir) as checkpoints:
-        assert checkpoints.steps() == [9, 12]
-        single = [checkpoints.params([step], run.params) for step in (9, 12)]
+    assert run.steps == (9, 12)
+    single = [jformer.load(trained_workdir, step).params for step in (9, 12)]
     mean = (single[0]["embedding"] + single[1]["embedding"]) / 2
     np.testing.assert_allclose(run.params["embedding"], mean, rtol=1e-6)
     assert not np.allclose(single[0]["embedding"], single[1]["embedding"])
@@ -167,8 +167,6 @@ def test_an_ensemble_averages_the_probabilities_of_its_runs(trained_workdir, run
 
 
 def test_an_ensemble_needs_one_vocabulary(trained_workdir, corpus_directory, tmp_path, capsys):
-    from jformer.main import main
-
     flags = small_flags(corpus_directory, tmp_path / "other")
     flags += ["--config.data.tokenizer=byte_bpe(normalization='nfkc')"]
     flags += ["--config.train.steps=1", "--config.data.test="]
@@ -202,21 +200,6 @@ def test_attention_has_the_weights_of_each_kind_and_the_tokens(run):
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
 
 
-def test_what_is_no_checkpoint_of_ours_is_passed_over(trained_workdir, tmp_path, capfd):
-    """Such names are other numbers of a step, or of a file."""
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    checkpoints = workdir / "checkpoints"
-    shutil.copytree(checkpoints / "12", checkpoints / "012")
-    (checkpoints / "0400").mkdir()
-    (checkpoints / "400").touch()
-    assert jformer.load(workdir).step == 12
-    shutil.rmtree(checkpoints / "12")
-    assert jformer.load(workdir, "last").step == 9
-    capfd.readouterr()
-    assert main(["jformer", "evaluate", f"--workdir={workdir}", "--checkpoint=012"]) == 2
-    assert "step 12" in capfd.readouterr().err
-
-
 def test_results_hold_the_scores_of_the_test_split(trained_workdir):
     results = read_results(trained_workdir)
     assert set(results["test"]) == {
@@ -238,8 +221,6 @@ def test_perplexity_is_that_of_each_pair_scored_alone(run):
 
 
 def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, capsys):
-    from jformer.main import main
-
     flags = small_flags(corpus_directory, tmp_path / "run")
     apart = ["--config.data.joint_vocabulary=False", "--config.model.tying=output"]
     apart += ["--config.data.test=", "--config.train.steps=3"]
@@ -258,16 +239,11 @@ def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, c
 
 
 def test_importing_the_package_does_not_import_jax():
-    import subprocess
-    import sys
-
     program = "import sys, jformer; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_results_json_is_what_was_printed(trained_workdir, capsys):
-    from jformer.main import main
-
     assert main(["jformer", "evaluate", f"--workdir={trained_workdir}"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     stored = read_results(trained_workdir)
@@ -281,7 +257,7 @@ def test_a_split_is_scored_whole_whatever_the_batches(run):
     def nll(split, batch_tokens):
         train = dataclasses.replace(run.config.train, batch_tokens=batch_tokens)
         config = dataclasses.replace(run.config, train=train)
-        mesh = parallel.make_mesh(config)
+        mesh = sharding.make_mesh(config)
         return likelihood(run.model, run.vocabularies, split, config, mesh)(run.params)["nll"]
 
     tokens = [len(ids) + 1 for ids in run.vocabulary.encode(split.targets)]

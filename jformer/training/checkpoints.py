@@ -143,8 +143,9 @@ class Checkpoints:
     def check_errors(self) -> None:
         """Raise `RunError` if a save has failed in the background."""
         for manager in self._managers.values():
-            with saving(manager):
-                manager.check_for_errors()
+            if not self._together and not manager.is_saving_in_progress():
+                with saving(manager):
+                    manager.wait_until_finished()
 
     def delete(self, steps: Collection[int], best: bool = False) -> None:
         for step in steps:

@@ -33,7 +33,7 @@ from jformer.training.flops import step_flops
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored
 
-# Called with the step, the split, the numbers of a line and the run as it is at this step.
+# Called with the step, the split and the numbers of a line, and the run as it is now.
 OnMetrics = Callable[[int, str, dict[str, float], Any], Any]
 SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
 NOT_SHOWN = ("flops", "seconds")  # in metrics.jsonl, not on the terminal
@@ -184,10 +184,12 @@ class Log:
         Numbers that it returns are logged under the split `callback`.
         """
         ends, lines, self._lines = False, self._lines, []
+        newest = lines[-1][0]
         for step, split, numbers in lines:
             result = self._on_metrics(step, split, dict(numbers), run())  # type: ignore[misc]
             if isinstance(result, Mapping):
-                self(step, "callback", **{name: float(n) for name, n in result.items()})
+                returned = {name: float(number) for name, number in result.items()}
+                self(newest, "callback", **returned)
             else:
                 ends |= bool(result)
         return ends
@@ -313,10 +315,12 @@ class Profile:
     def step_begins(self, step: int) -> None:
         if self._steps and step == self._steps[0]:
             jax.profiler.start_trace(self._folder)
-        self._traced += step in self._steps
+            self._traced = 1
+        elif self._traced:
+            self._traced += 1
 
     def step_ended(self, step: int, metrics: Any) -> None:
-        if self._steps and step == self._steps[-1]:
+        if self._traced and step == self._steps[-1]:
             jax.block_until_ready(metrics)
             self.close()
 

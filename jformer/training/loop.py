@@ -281,12 +281,13 @@ class Training:
             self.profile.step_ended(step, metrics)
             self.window.add(batch, self.after, metrics, timed=not compiles)
             request = self.fetch(behind=2)  # late, so that the devices never wait for the host
-            train = config.train
+            train, alone = config.train, jax.process_count() == 1
             every = (train.log_every, train.evaluate_every, train.metrics_every)
-            if any(self.due(step, interval) for interval in (*every, train.checkpoint_every)):
+            due = any(self.due(step, interval) for interval in (*every, train.checkpoint_every))
+            if due or request or (alone and self.signals.request):
                 request = max(request, self.fetch())
         # Several processes must agree on the step, and learn of a request by its metrics.
-        return self.signals.request if jax.process_count() == 1 else request
+        return self.signals.request if alone else request
 
     def fetch(self, behind: int = 0) -> int:
         """Fetch metrics, and log the updates that were skipped; return the highest request."""
@@ -366,7 +367,7 @@ class Training:
         def run() -> Restored:
             return Restored(
                 self.workdir,
-                "last",
+                "last" if self.state.ema is None else "average",
                 self.config,
                 self.vocabularies,
                 self.model,

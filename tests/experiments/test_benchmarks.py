@@ -19,7 +19,7 @@ from experiments.benchmarks.scaling import fit
 from experiments.benchmarks.time_to_bleu import Run, race, table
 from experiments.benchmarks.turns import in_order, take_turns
 from jformer.config import TrainConfig
-from jformer.training.optimizer import learning_rate
+from jformer.training.schedules import learning_rate
 
 pytestmark = pytest.mark.process
 with_peers = pytest.mark.skipif(

@@ -113,7 +113,7 @@ def test_the_base_model_of_tensor2tensor_is_a_line_of_flags():
         "model.norm_position": "pre", "model.positions": "halves", "model.attention_dropout": 0.1,
         "model.activation_dropout": 0.1, "optimizer.name": "adam(beta2=0.997)",
         "optimizer.warmup_steps": 8000, "optimizer.schedule": "equation_3(factor=2.0)",
-        "train.loss": "cross_entropy(smoothing_over=\"others\")", "model.initializer": "xavier",
+        "train.loss": "cross_entropy_over_others(padding=True)", "model.initializer": "xavier",
     }  # fmt: skip
 
 

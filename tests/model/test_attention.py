@@ -7,7 +7,8 @@ import pytest
 
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.model.attention import attend, attend_fused, causal_mask, padding_mask, segment_mask
+from jformer.model.attention import attend, causal_mask, padding_mask, segment_mask
+from jformer.model.numerics import attend_fused
 
 
 def random(*shape, seed=0, dtype=np.float32):

@@ -15,6 +15,7 @@ from jformer.decoding.decoder import Decoder
 from jformer.decoding.pool import Request
 from jformer.decoding.scoring import score_pairs
 from jformer.extras.cost import step_bytes
+from jformer.model.decoding import precompute_cross_kv
 from jformer.model.transformer import Transformer
 from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches, small_config
 from tests.model.test_parts import ADDITIVE, register_own_parts
@@ -176,7 +177,7 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
     variables = {"params": random_params(model, source_BS, target_BT)}
     expected_BTV = apply(model, variables["params"], source_BS, target_BT)
     memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+    memory = model.apply(variables, memory_BSD, source_BS, method=precompute_cross_kv)
     cache, places_B1T = init_caches(model, B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
     step = decode_step_of(model)
     for t in range(T):
@@ -229,7 +230,7 @@ def test_steps_and_attention_weights_are_those_of_the_plain_model(
     def first_step(model, params):
         variables = {"params": params}
         memory_BSD = model.apply(variables, source_BS, method="encode")
-        memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+        memory = model.apply(variables, memory_BSD, source_BS, method=precompute_cross_kv)
         cache, places_B1T = init_caches(model, B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
         step = decode_step_of(model)
         return step(variables, target_BT[:, :1], jnp.int32(0), places_B1T, cache, memory)[0]

@@ -9,8 +9,9 @@ import pytest
 from configs import annotated, kyubyong
 from jformer.config import freeze
 from jformer.extras.cost import module_name
+from jformer.model.decoding import precompute_cross_kv
 from jformer.model.transformer import Transformer
-from jformer.training.optimizer import learning_rate
+from jformer.training.schedules import learning_rate
 from tests.conftest import decode_step_of, init_caches, random_params
 
 B, S, T, V, V_SOURCE, D, F, H = 2, 7, 11, 19, 23, 20, 31, 5
@@ -155,7 +156,7 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder(document):
     variables = {"params": params}
     target_BT = np.where(TARGET_BT == 0, 5, TARGET_BT)
     memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, SOURCE_BS, method="precompute_cross_kv")
+    memory = model.apply(variables, memory_BSD, SOURCE_BS, method=precompute_cross_kv)
     cache, step = init_caches(model, B, 1, T), decode_step_of(model)
     places_B1T = np.zeros((B, 1, T), np.int32)
     stepped = []

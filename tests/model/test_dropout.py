@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.model.dropout import Dropout, dropout_key, hash_bits
+from jformer.model.numerics import Dropout, dropout_key, hash_bits
 
 N = 100_000
 

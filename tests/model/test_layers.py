@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jformer.model.layers import LayerNorm, relu
+from jformer.model.layers import LayerNorm
+from jformer.model.numerics import relu
 
 B, L, D = 3, 5, 11
 

@@ -7,7 +7,8 @@ import pytest
 
 from jformer.config import ModelConfig
 from jformer.model.attention import causal_mask, padding_mask
-from jformer.model.transformer import Transformer, logits_of
+from jformer.model.decoding import precompute_cross_kv
+from jformer.model.transformer import Transformer
 from tests import reference
 from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches
 
@@ -27,7 +28,7 @@ def test_no_logit_depends_on_a_later_target_token(model, params, source_BS):
         memory_1SD = self.encode(source_BS[1:])
         for layer in self.decoder:
             x_1TD = layer(x_1TD, causal_mask(T), memory_1SD, padding_mask(source_BS[1:]), False)
-        return logits_of(x_1TD, self.output)
+        return self.logits(x_1TD)
 
     x_1TD = np.random.default_rng(0).normal(size=(1, T, MODEL.d_model)).astype(np.float32)
     jacobian = jax.jacrev(
@@ -69,7 +70,7 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder(model, params, source
     variables = {"params": params}
     expected_BTV = model.apply(variables, source_BS, target_BT)
     memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+    memory = model.apply(variables, memory_BSD, source_BS, method=precompute_cross_kv)
     cache, step = init_caches(model, B, 3, T), decode_step_of(model)
     places_BWT = np.broadcast_to(np.arange(3)[None, :, None], (B, 3, T))  # nobody moves
     for t in range(T):

@@ -13,9 +13,10 @@ from flax import linen as nn
 from jformer import components
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.model import layers
+from jformer.model import decoding
 from jformer.model.attention import MultiHeadAttention
-from jformer.model.dropout import Dropout
+from jformer.model.decoding import precompute_cross_kv
+from jformer.model.numerics import Dropout
 from jformer.model.transformer import Transformer
 from tests import reference
 from tests.conftest import decode_step_of, init_caches, random_params
@@ -100,10 +101,10 @@ def test_logits_equal_those_of_plain_numpy_loops(changes):
 def test_cached_steps_give_the_logits_of_the_whole_decoder_though_hypotheses_change_places(
     changes, wide, monkeypatch
 ):
-    monkeypatch.setattr(layers, "WIDEST_MASK", 2 if wide else 3)
+    monkeypatch.setattr(decoding, "MAX_MASKED_BEAMS", 2 if wide else 3)
     model, variables = make(changes)
     memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, SOURCE_BS, method="precompute_cross_kv")
+    memory = model.apply(variables, memory_BSD, SOURCE_BS, method=precompute_cross_kv)
     W, rng, rows = 3, np.random.default_rng(5), np.arange(B)[:, None]
     cache, step = init_caches(model, B, W, T), decode_step_of(model)
     histories_BWT, beam_indices_BWT = np.zeros((2, B, W, T), np.int32)
@@ -186,7 +187,7 @@ def test_a_step_beyond_the_learned_table_is_nan_and_not_its_last_row():
     model, variables = make({"positions": SHORT["learned"]})
     source_BS = np.ones((B, S), np.int32)
     memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method="precompute_cross_kv")
+    memory = model.apply(variables, memory_BSD, source_BS, method=precompute_cross_kv)
     cache, tokens_B1 = init_caches(model, B, 1, 12), np.ones((B, 1), np.int32)
     step = decode_step_of(model)
     finite = []

@@ -1,7 +1,13 @@
-"""Processes of their own that save, for test_checkpoint: one to be killed, one with eight devices,
-two together. `python -m tests.training.saving WHAT DIRECTORY ...`
+"""Small states to save, damage to their files, and functions that run in other processes.
+
+python -m tests.training.saving FUNCTION WORKDIR ...
 """
 
+import contextlib
+import os
+import resource
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,42 +18,87 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jformer.config import TrainConfig
-from jformer.training import checkpoint
-from jformer.training.checkpoint import Checkpoints
+from jformer.main import main
+from jformer.training import checkpoints as module
+from jformer.training.checkpoints import Checkpoints
 from jformer.training.step import TrainState
-from tests.conftest import small_config
 
-CONFIG = small_config()
+EVERY_STEP = TrainConfig(average_checkpoints=3, checkpoint_every=1)  # each step is regular
 
 
-def state_at(step, rows=8, columns=6, ema=False):
+def state_at(step, rows=8):
     params = {
-        "a": jnp.arange(rows * columns, dtype=jnp.float32).reshape(rows, columns) * step,
+        "a": jnp.arange(rows * 6, dtype=jnp.float32).reshape(rows, 6) * step,
         "b": {"c": jnp.arange(5.0) - step},
     }
     optimizer_state = optax.scale_by_adam().init(params)._replace(count=jnp.int32(step))
-    averages = jax.tree.map(lambda x: x + 0.25, params) if ema else None
-    return jax.device_put(
-        TrainState(jnp.int32(step), params, optimizer_state, averages), jax.local_devices()[0]
-    )
+    ema = jax.tree.map(lambda x: x + 0.25, params)
+    state = TrainState(jnp.int32(step), params, optimizer_state, ema)
+    return jax.device_put(state, jax.local_devices()[0])
 
 
-def position_at(step):
-    return {"data": {"next_index": step}, "window": {"loss": 0.1 * step}}
-
-
-def save(checkpoints, *steps, **kinds):
+def save(checkpoints, *steps, place=lambda state: state, **kinds):
     for step in steps:
-        checkpoints.save(state_at(step, **kinds), position_at(step), CONFIG, "hash")
+        checkpoints.save(place(state_at(step, **kinds)), {"step": step}, {"config": {}})
 
 
-def assert_same(state, step, **kinds):
-    """Raise where it is not the state of this step, bit for bit."""
-    jax.tree.map(np.testing.assert_array_equal, state, state_at(step, **kinds))
+def restore_newest(workdir, like, train=EVERY_STEP):
+    with Checkpoints(workdir, train) as checkpoints:
+        state, position, _ = checkpoints.restore_newest(like, lambda metadata: None)
+    return state, position
+
+
+def assert_same(tree, expected):
+    """Raise unless both are equal, bit for bit."""
+    jax.tree.map(np.testing.assert_array_equal, tree, expected)
+
+
+@contextlib.contextmanager
+def full_disk():
+    """Let no file grow beyond 100 kB: a write fails in the middle of a file, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def start(function, *arguments, **environment):
+    """Run a function of this file in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.training.saving", function, *map(str, arguments)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def finish(process, status=0):
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == status, output
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0b100
+    path.write_bytes(content)
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def weights(step):
+    """Return the largest file of the parameters."""
+    return max((step / "params/ocdbt.process_0/d").iterdir(), key=lambda path: path.stat().st_size)
 
 
 def sharded(state):
-    """Rows over all devices where there are eight, everything else on each."""
+    """Place the arrays of eight rows over all devices, and the others on each."""
     mesh = Mesh(np.asarray(jax.devices()), "x")
 
     def place(x):
@@ -57,59 +108,53 @@ def sharded(state):
     return jax.tree.map(place, jax.device_get(state))
 
 
-def for_ever(directory):
-    """To be killed: large enough that most moments lie within a save."""
-    with Checkpoints(directory, TrainConfig(keep_checkpoints=5, checkpoint_every=1)) as checkpoints:
-        step = max(checkpoints.steps(), default=0)
-        while True:
-            step += 1
-            save(checkpoints, step, rows=2000, columns=200)
+def train_and_die(workdir, step, *flags):
+    """Run the command line, and end without warning while it writes the checkpoint of a step."""
+    own = module.write_sums
+
+    def write_sums(partial, pattern):
+        own(partial, pattern)
+        if partial.name.startswith(f"{step}."):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    module.write_sums = write_sums
+    main(["jformer", *flags, f"--workdir={workdir}"])
 
 
-def on_eight_devices(directory):
-    """Restore what one device wrote, write for one device."""
-    assert jax.device_count() == 8
-    with Checkpoints(directory, TrainConfig(checkpoint_every=1)) as checkpoints:
-        state, _ = checkpoints.restore_newest(sharded(state_at(0)), "hash")
-        assert len(state.params["a"].sharding.device_set) == 8
-        assert state.params["a"].addressable_shards[0].data.shape == (1, 6)
-        assert_same(state, 2)
-        checkpoints.save(sharded(state_at(4)), position_at(4), CONFIG, "hash")
+def on_eight_devices(workdir):
+    """Restore what one device wrote, and write for one device."""
+    state, _ = restore_newest(workdir, sharded(state_at(0)))
+    assert state.params["a"].addressable_shards[0].data.shape == (1, 6)
+    assert_same(state, state_at(2))
+    with Checkpoints(workdir, EVERY_STEP) as checkpoints:
+        save(checkpoints, 4, place=sharded)
 
 
-def two_together(directory, number, port):
-    """Save and restore on the devices of both, fall back together; the first reads alone."""
+def two_together(workdir, number, port):
+    """Save on the devices of both processes, and restore an earlier step, as one file is damaged.
+
+    Then the first process reads alone.
+    """
     jax.distributed.initialize(f"localhost:{port}", 2, int(number), initialization_timeout=60)
     assert jax.device_count() == 8
-    with Checkpoints(directory, TrainConfig(checkpoint_every=1)) as checkpoints:
-        for step in (2, 4):
-            checkpoints.save(sharded(state_at(step)), position_at(step), CONFIG, "hash")
-            checkpoints.save_best(sharded(state_at(step)), 0.1, CONFIG, "hash")
+    with Checkpoints(workdir, EVERY_STEP) as checkpoints:
+        save(checkpoints, 2, 4, place=sharded)
     if number == "0":
-        (directory / "checkpoints" / "4" / "position" / "metadata").write_text("{}")
+        (workdir / "checkpoints" / "4" / "position" / "metadata").write_text("{}")
     else:
-        checkpoint.verify_checksums = None  # one process reads all files, and tells the other
-    with Checkpoints(directory, TrainConfig(checkpoint_every=1)) as checkpoints:
-        state, position = checkpoints.restore_newest(sharded(state_at(0)), "hash")
-        assert position == position_at(2)
-        for shard in state.params["a"].addressable_shards:
-            np.testing.assert_array_equal(
-                shard.data, np.asarray(state_at(2).params["a"])[shard.index]
-            )
-        checkpoints.save(sharded(state_at(4)), position_at(4), CONFIG, "hash")
+        module.first_damage = None  # one process reads all files, and tells the other
+    state, position = restore_newest(workdir, sharded(state_at(0)))
+    assert position == {"step": 2}
+    for shard in state.params["a"].addressable_shards:
+        np.testing.assert_array_equal(shard.data, np.asarray(state_at(2).params["a"])[shard.index])
+    with Checkpoints(workdir, EVERY_STEP) as checkpoints:
+        save(checkpoints, 4, place=sharded)
     if number == "0":
-        with Checkpoints(directory) as checkpoints:
-            assert checkpoints.steps() == [2, 4]
-            assert checkpoints.best_step() == 4
-            like = state_at(0)
-            assert_same(checkpoints.restore(4, like)[0], 4)
-            jax.tree.map(
-                np.testing.assert_array_equal,
-                checkpoints.params([2, 4], like.params),
-                state_at(3).params,
-            )
+        assert Checkpoints(workdir).steps() == [2, 4]
+        mean = Checkpoints(workdir).mean([2, 4], state_at(0).params)
+        assert_same(mean, state_at(3).params)
 
 
 if __name__ == "__main__":
-    what, directory, *rest = sys.argv[1:]
-    globals()[what](Path(directory), *rest)
+    what, workdir, *rest = sys.argv[1:]
+    globals()[what](Path(workdir), *rest)

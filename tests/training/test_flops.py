@@ -1,4 +1,4 @@
-"""What MFU is made of: a table of devices, a measured product, and operations counted by hand."""
+"""What MFU is made of: a table of devices, a measured product, and counted operations."""
 
 import dataclasses
 import time
@@ -9,16 +9,10 @@ import jax.numpy as jnp
 import pytest
 
 from configs import base
-from jformer.config import ModelConfig, freeze
+from jformer.config import freeze
 from jformer.model.transformer import Transformer
 from jformer.training import flops
-from jformer.training.flops import (
-    measured_flops,
-    multiply_adds,
-    peak_flops,
-    sheet_flops,
-    step_flops,
-)
+from jformer.training.flops import multiply_adds, peak_flops, sheet_flops, step_flops
 from jformer.training.restore import parameter_shapes
 from tests import traced
 
@@ -30,18 +24,9 @@ BASE = freeze(base.get_config())
     [
         ("NVIDIA A100-SXM4-40GB", 312),
         ("NVIDIA A100 80GB PCIe", 312),
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
         ("NVIDIA H200", 989),
-        ("NVIDIA A10G", 70),
-        ("NVIDIA L4", 121),
-        ("NVIDIA GeForce RTX 4090", 165),
         ("TPU v2", 22.5),  # 45 a chip, of two devices
-        ("TPU v3", 61.5),
-        ("TPU v4", 275),
         ("TPU v5 lite", 197),
-        ("TPU v5", 459),
-        ("TPU v6 lite", 918),
     ],
 )
 def test_the_bfloat16_peak_of_a_known_device_is_that_of_its_sheet(kind, tera):
@@ -77,27 +62,6 @@ def test_the_measured_peak_is_near_what_another_product_reaches():
     assert 0.1 < measured / (2 * 1024**3 / min(seconds)) < 10
 
 
-def test_a_device_is_measured_once():
-    device = jax.local_devices()[0]
-    assert measured_flops(device, "float32") == measured_flops(device, "float32")
-
-
-def test_a_step_has_three_times_the_operations_of_the_forward_pass_of_its_rows():
-    model = ModelConfig(num_layers=1, d_model=10, d_ff=7, num_heads=2, d_k=4, d_v=6)
-    config = dataclasses.replace(BASE, model=model)
-    B, S, T, V = 3, 5, 11, config.data.vocabulary_size
-    D, F, H, K, U = 10, 7, 2, 4, 6
-
-    def attention(Q, M):
-        query_key, value_out = D * H * K * (Q + M), D * H * U * (M + Q)
-        return query_key + value_out + H * Q * M * (K + U)
-
-    encoder = attention(S, S) + 2 * D * F * S
-    decoder = attention(T, T) + attention(T, S) + 2 * D * F * T
-    forward = 2 * (encoder + decoder + D * V * T)  # a multiply-add is two operations
-    assert step_flops(config, B, S, T) == 3 * B * forward
-
-
 @pytest.mark.parametrize(("positions", "decoder"), [("sinusoidal", None), ("relative", 2)])
 def test_the_formula_counts_what_the_traced_program_has(positions, decoder):
     model = dataclasses.replace(
@@ -110,12 +74,12 @@ def test_the_formula_counts_what_the_traced_program_has(positions, decoder):
     assert multiply_adds(config, 5, 11) == traced.multiply_adds(program.apply, variables, *tokens)
 
 
-def test_two_passes_are_twice_the_work():
-    twice = dataclasses.replace(BASE, train=dataclasses.replace(BASE.train, r_drop_alpha=5.0))
-    assert step_flops(twice, 3, 5, 11) == 2 * step_flops(BASE, 3, 5, 11)
+def test_two_passes_are_twice_the_work_and_what_is_done_again_to_save_memory_does_not_count():
+    def flops_with(section, **changes):
+        changed = dataclasses.replace(getattr(BASE, section), **changes)
+        return step_flops(dataclasses.replace(BASE, **{section: changed}), 3, 5, 11)
 
-
-def test_work_done_again_to_save_memory_does_not_count():
-    rematerialised = dataclasses.replace(BASE.model, remat="layer", scan_layers=True)
-    config = dataclasses.replace(BASE, model=rematerialised)
-    assert step_flops(config, 3, 5, 11) == step_flops(BASE, 3, 5, 11)
+    once = step_flops(BASE, 3, 5, 11)
+    assert once == 6 * 3 * sum(multiply_adds(BASE, 5, 11).values())  # forward, and twice backward
+    assert flops_with("train", r_drop_alpha=5.0) == 2 * once
+    assert flops_with("model", remat="layer", scan_layers=True) == once

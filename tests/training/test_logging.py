@@ -10,8 +10,6 @@ import struct
 import subprocess
 import sys
 import time
-import types
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,14 +18,12 @@ from PIL import Image  # with which tensorboardX writes pictures
 
 from jformer.components import arguments
 from jformer.config import Config, read_config
-from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.attention import Attention
 from jformer.main import main
 from jformer.rundir import read_metrics
 from jformer.schema import flatten
 from jformer.training import flops
-from jformer.training.logging import Clock, Profile, TensorBoard, Window, cell, describe
-from jformer.training.logging import warning_of_epochs as warning
+from jformer.training.logging import Clock, Profile, TensorBoard, Window, warning_of_epochs
 from tests.conftest import small_config, small_flags
 
 CONFIG = small_config()
@@ -52,8 +48,7 @@ def test_the_clock_counts_seconds_by_activity_and_says_their_shares(wait):
     assert clock.seconds["steps"] == 142
     assert "03:20" in clock.report()
     shares = dict(re.findall(r"(\w+) (\d+)%", clock.report()))
-    names = {"compilation": "10", "input": "1", "steps": "71", "evaluation": "0"}
-    assert shares == {**names, "checkpoints": "0"}
+    assert shares.items() > {"compilation": "10", "input": "1", "steps": "71"}.items()
 
 
 def add_step(window, step, timed=True, **metrics):
@@ -83,24 +78,16 @@ def test_means_are_of_the_window_and_the_speed_is_of_the_steps_timed_here():
     before = {"loss": 6.0, "nll": 5.0, "tokens": 12.0, "steps": 3.0, "flops_in_all": 7.0}
     window = Window(CONFIG, 100.0, before)
     for step in range(4, 8):
-        add_step(window, step, timed=step > 4)
+        add_step(window, step, timed=step > 4, gradient_norm=8.0 * (step == 5), skipped=step == 6)
     assert len([*window.fetch()]) == 4
     means = window.means(seconds=2.0)
     assert (means["loss"], means["nll"]) == (14 / 28, 9 / 28)
     assert means["perplexity"] == pytest.approx(np.exp(9 / 28))
+    assert (means["skipped"], means["gradient_norm"]) == (1, 8 / 6)  # of the updates that were made
     assert means["tokens_per_second"] == 12 / 2
     assert means["mfu"] == pytest.approx(12 * FLOPS_PER_TOKEN / 2 / 100)
     assert means["flops"] == pytest.approx(7 + 16 * FLOPS_PER_TOKEN)  # since the run began
     assert (window.sums["steps"], window.sums["flops_in_all"]) == (0, means["flops"])
-
-
-def test_the_gradient_norm_is_a_mean_over_the_updates_that_were_made():
-    window = Window(CONFIG, 1.0, {})
-    for step, skipped in enumerate([0, 1, 0, 1], start=1):
-        add_step(window, step, skipped=skipped, gradient_norm=3.0 - 3 * skipped)
-    assert len([*window.fetch()]) == 4
-    means = window.means(1.0)
-    assert (means["gradient_norm"], means["skipped"]) == (3.0, 2.0)
 
 
 def lines_of(workdir, split):
@@ -132,23 +119,15 @@ def test_a_resumed_run_counts_on_after_a_log_that_is_ahead_of_it_and_torn(
     before = lines_of(workdir, "train")
     with (workdir / "metrics.jsonl").open("a") as file:
         file.write('{"step": 14, "split": "train", "loss": 7.0}\n{"step": 14, "split": "val')
-    flags = [*small_flags(corpus_directory, workdir), "--config.train.steps=20"]
-    assert main(["jformer", *flags]) == 0
+    assert (
+        main(["jformer", *small_flags(corpus_directory, workdir), "--config.train.steps=20"]) == 0
+    )
     train = lines_of(workdir, "train")
     assert train[:3] == before
     assert [line["step"] for line in train] == [4, 8, 12, 16, 20]
     for name in ("seconds", "flops"):
         counted = [line[name] for line in train]
         assert counted == sorted({*counted})
-
-
-@pytest.mark.process
-def test_a_run_of_one_step_claims_no_speed(corpus_directory, tmp_path):
-    """Its time is that of compilation."""
-    flags = small_flags(corpus_directory, tmp_path)
-    assert main(["jformer", *flags, "--config.train.steps=1"]) == 0
-    (line,) = lines_of(tmp_path, "train")
-    assert (line["tokens_per_second"], line["mfu"]) == (0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -169,82 +148,35 @@ def test_a_profile_is_a_trace_in_the_run_directory(profiled):
     assert any(path.stat().st_size for path in (workdir / "profile").rglob("*.xplane.pb"))
 
 
-@pytest.mark.parametrize(
-    ("text", "steps", "traced"),
-    [
-        ("3:2", range(1, 9), True),
-        ("3:9", range(1, 5), True),  # a run that ends within the profile
-        ("3:2", range(5, 7), False),  # one that resumes beyond it
-        ("3:2", range(4, 7), False),  # and one that resumes within it
-        ("", range(1, 3), False),
-    ],
-)
-def test_a_profile_is_of_its_steps_and_is_written_when_the_run_ends(
-    tmp_path, monkeypatch, text, steps, traced
-):
-    """JAX's profiler, replaced by one as strict, has run from the first step to the last."""
-    current, traces = [], []
-
-    def stop():
-        if not current:
-            raise RuntimeError("No profile started")
-        traces.append(current.pop())
-
-    monkeypatch.setattr("jax.profiler.start_trace", lambda folder: current.append([]))
-    monkeypatch.setattr("jax.profiler.stop_trace", stop)
-    profile = Profile(text, tmp_path)
-    for step in steps:
-        profile.step_begins(step)
-        for trace in current:
-            trace.append(step)
-        profile.step_ended(step, {})
-    profile.close()
-    assert traces == ([[3, 4]] if traced else [])
-
-
-class Sized(NamedTuple):
-    size: int
+def test_a_profile_ends_with_its_run_and_is_not_begun_by_one_that_resumes_within_it(tmp_path):
+    for name, steps in (("short", (1, 2, 3, 4)), ("resumed", (4, 5, 6))):
+        profile = Profile("3:3", tmp_path / name)
+        for step in steps:
+            profile.step_begins(step)
+            profile.step_ended(step, {})
+        profile.close()
+    assert [*(tmp_path / "short").rglob("*.xplane.pb")]
+    assert not (tmp_path / "resumed").exists()
 
 
 @pytest.mark.process
 def test_what_is_trained_is_said_before_the_first_step(profiled):
     _, lines = profiled
-    text = "\n".join(lines[: next(i for i, line in enumerate(lines) if line.startswith("step "))])
+    text = "\n".join(lines).partition("\nstep ")[0]
     for facts in (
         r"^model +[\d,]+ parameters, .*\d+, bfloat16",
-        r"^data +nothing skipped or changed",
+        r"^data +300 pairs.*nothing skipped or changed",
         r"^batches +\d+x\d+\+\d+\b",
-        r"^ +300 pairs in \d+ batches.*\b\d\d%",
+        r"^ +\d+ batches.*\b\d\d%",
         r"^training +12 steps, 1\.\d epochs.*\bjit\b.*1 x cpu$",
     ):
         assert re.search(facts, text, re.MULTILINE)
 
 
-def test_devices_and_how_they_share_the_work_are_described():
-    """With stand-ins, as this process has one device."""
-    whole, split = ({"sharding": types.SimpleNamespace(is_fully_replicated=r)} for r in (1, 0))
-    params = [types.SimpleNamespace(size=30, **whole), types.SimpleNamespace(size=90, **split)]
-    device = types.SimpleNamespace(device_kind="TPU v9")
-    mesh = types.SimpleNamespace(
-        size=8, shape={"data": 2, "fsdp": 4, "model": 1}, devices=np.full((2, 4, 1), device)
-    )
-    batches = types.SimpleNamespace(
-        layout=types.SimpleNamespace(shapes=[(8, 16, 20), (4, 32, 40)]), rows=range(5000),
-        epoch=lambda number: range(8), token_utilization=lambda: 0.875,
-    )  # fmt: skip
-    vocabularies = Vocabularies(Sized(1300), Sized(2000))
-    text = " ".join(describe(CONFIG, vocabularies, batches, mesh, params).split())
-    for facts in (
-        r"model 120 parameters.*1,300\b.*2,000\b.*float32\b.*\bXLA\b",
-        r"batches 8x16\+20, 4x32\+40\b.*\b2\b.*\b5,000 pairs in 8\b.*\b88%",
-        r"training 12 steps, 1\.5 epochs.*\b8 x TPU v9\b.*data 2, fsdp 4, model 1\b.*\b75%",
-    ):
-        assert re.search(facts, text)
-
-
 def test_many_epochs_are_a_warning_that_names_the_keys():
-    assert warning(50.0) == ""
-    assert re.search(r"50\.1\b.*config\.train\.steps\b.*config\.train\.patience", warning(50.1))
+    keys = r"config\.train\.steps\b.*config\.train\.patience"
+    assert re.search(rf"50\.1\b.*{keys}", warning_of_epochs(50.1))
+    assert warning_of_epochs(50.0) == ""
 
 
 def events_in(workdir):
@@ -254,10 +186,13 @@ def events_in(workdir):
     events = []
     for path in sorted((workdir / "tensorboard").iterdir()):
         content = path.read_bytes()
-        while content:  # a record: its length and the CRC of that, its bytes and the CRC of those
-            (length,) = struct.unpack("<Q", content[:8])
+        # A record: its length and the CRC of that, its bytes and the CRC of those.
+        while len(content) > 8:
+            (length,) = struct.unpack_from("<Q", content)
+            if len(content) < 16 + length:
+                break  # it is being written
             events.append(Event.FromString(content[12 : 12 + length]))
-            content = content[12 + length + 4 :]
+            content = content[16 + length :]
     return events
 
 
@@ -275,11 +210,6 @@ def text_in(workdir, tag):
     *_, (_, value) = values_in(workdir, f"{tag}/text_summary")  # as tensorboardX calls it
     assert value.metadata.plugin_data.plugin_name == "text"
     return value.tensor.string_val[0].decode()
-
-
-def picture_in(workdir, tag):
-    ((_, value),) = values_in(workdir, tag)
-    return np.asarray(Image.open(io.BytesIO(value.image.encoded_image_string)).convert("L"))
 
 
 @pytest.fixture
@@ -301,10 +231,7 @@ def test_tensorboard_has_the_curves_of_the_log_and_the_config(trained_workdir):
 
 def test_scalars_are_on_disk_while_the_run_goes_on_even_if_they_are_no_numbers(board, tmp_path):
     board.scalars(10, "train", {"loss": 2.5, "nll": float("nan")})
-    for _ in range(500):  # a thread of tensorboardX writes them
-        time.sleep(0.01)
-        if values_in(tmp_path, "train/nll"):
-            break
+    time.sleep(2)  # a thread of tensorboardX writes them each second
     assert [(n, v.simple_value) for n, v in values_in(tmp_path, "train/loss")] == [(10, 2.5)]
     assert np.isnan(values_in(tmp_path, "train/nll")[0][1].simple_value)
 
@@ -332,44 +259,34 @@ def test_translations_are_one_table_that_no_character_breaks(board, tmp_path):
         "| a \\| b | \\*c\\* | d e |\n"
         "| 1 &lt; 2 &amp; 3 | \\\\ | \\[x\\] |"
     )
-    assert cell("Ein  Satz, d_model: #1_000!") == "Ein  Satz, d_model: #1_000!"
 
 
 def test_cross_attention_is_a_picture_and_tokens_stand_beside_it(board, tmp_path):
-    """White is a weight of 1, heads are side by side with a line between them."""
+    """Two heads side by side; of long sentences too it is no wider than a screen."""
     weights_HQM = np.zeros((2, 3, 5), np.float32)
-    weights_HQM[0, 1, 2] = 1.004  # more than 1, as rounding to bfloat16 gives it
-    weights_HQM[1, 2, 0] = 0.4
-    names = ("decoder_0/cross_attention", "encoder_0/self_attention")
-    weights = dict.fromkeys(names, weights_HQM)
+    weights_HQM[0, 1, 2] = 1.004  # more than 1, as rounding to bfloat16 gives it: still white
+    names = [
+        f"{name}_attention" for name in ("decoder_0/cross", "decoder_1/cross", "decoder_0/self")
+    ]
+    long_HQM = np.zeros((8, 61, 59), np.float32)
+    weights = dict(zip(names, (weights_HQM, long_HQM, weights_HQM), strict=True))
     board.attention(40, Attention(weights, ["Ein", "Hund"], ["<s>", "a", "|"]))
     board.close()
-    pixels = picture_in(tmp_path, "attention/decoder_0/cross_attention")
-    height, width = pixels.shape
-    side = height // 3
-    assert (height, width) == (3 * side, 2 * 5 * side + 1)
-    middle = slice(side // 2, None, side)
-    heads = pixels[middle, : 5 * side][:, middle], pixels[middle, 5 * side + 1 :][:, middle]
-    np.testing.assert_array_equal(heads, np.round(255 * np.minimum(weights_HQM, 1)))
-    assert {*pixels[:, 5 * side]}.isdisjoint({0, 255})
-    assert not values_in(tmp_path, "attention/encoder_0/self_attention")
+    tags = (f"attention/{name}" for name in names)
+    (small,), (large,), own = ([v.image for _, v in values_in(tmp_path, tag)] for tag in tags)
+    gray = Image.open(io.BytesIO(small.encoded_image_string)).convert("L")
+    assert gray.size == (small.width, small.height)
+    assert gray.width > 3 * gray.height
+    assert gray.getextrema() == (0, 255)
+    assert 8 * 59 < large.width < 2100
+    assert own == []
     lines = text_in(tmp_path, "attention/tokens").splitlines()
     assert lines[2:] == ["| 0 | Ein | &lt;s> |", "| 1 | Hund | a |", "| 2 |  | \\| |"]
-
-
-def test_a_picture_of_long_sentences_is_no_wider_than_a_screen(board, tmp_path):
-    weights_HQM = np.zeros((8, 61, 59), np.float32)
-    board.attention(40, Attention({"decoder_1/cross_attention": weights_HQM}, [], []))
-    board.close()
-    assert 8 * 59 < picture_in(tmp_path, "attention/decoder_1/cross_attention").shape[1] < 2100
 
 
 @pytest.mark.process
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
 def test_torch_is_not_imported_where_it_is_installed():
-    program = (
-        "import sys; from jformer.training.logging import summary_writer; "
-        "summary_writer(); assert 'torch' not in sys.modules; import torch"
-    )
-    # Whole, so that torch itself can be imported afterwards.
+    program = "import sys; from jformer.training.logging import summary_writer; summary_writer(); "
+    program += "assert 'torch' not in sys.modules; import torch"  # it can be imported afterwards
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=120)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import jformer
-from jformer.errors import UserError
 from jformer.rundir import read_metrics
 from tests.conftest import small_flags
 
@@ -148,11 +147,3 @@ def test_where_there_is_no_cluster_auto_says_so(corpus_directory, tmp_path):
     codes, errors = ends(start(corpus_directory, tmp_path, "--config.parallel.coordinator=auto"))
     assert codes == [2]
     assert "config.parallel.coordinator=auto" in errors[0].splitlines()[-1]
-
-
-def test_a_callback_is_only_for_a_run_of_one_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    pairs = [("1 2", "one two")] * 9
-    with pytest.raises(UserError, match="on_metrics"):
-        jformer.train(jformer.get_config("tiny:given"), pairs, pairs, tmp_path / "run", print)
-    assert not (tmp_path / "run").exists()

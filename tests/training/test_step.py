@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
-from jformer.model.dropout import dropout_key
+from jformer.model.numerics import dropout_key
 from jformer.model.transformer import Transformer
 from jformer.training import step as step_module
 from jformer.training.loss import loss_sums, r_drop_kl
@@ -253,3 +253,63 @@ def test_each_accumulated_part_draws_masks_of_its_own():
     first, second = float(nll(0)), float(nll(1))
     assert first != pytest.approx(second, rel=1e-4)
     assert float(sums["nll"]) == pytest.approx(first + second, rel=1e-5)  # float32
+
+
+BAD = 3  # a source word whose embedding is not finite
+
+
+@functools.cache
+def poisoned(accumulate=1):
+    """A compiled step whose learning rate is 0.01 times the step's number, and a state for it."""
+    model = Transformer(dataclasses.replace(CONFIG, dropout=0, tying="none"), V)
+    adam = make_optimizer(OptimizerConfig(), lambda count: 0.01 * (count + 1))
+    train = TrainConfig(accumulate=accumulate, ema_decay=0.9)
+    state = jax.jit(lambda: create_state(model, adam, jax.random.key(0), with_ema=True))()
+    embedding = state.params["source_embedding"].at[BAD].set(jnp.nan)
+    state = state.replace(params={**state.params, "source_embedding": embedding})
+    return jax.jit(make_train_step(model, adam, train)), state
+
+
+def with_bad_words(*rows):
+    """A batch with the bad word in these rows only."""
+    source = np.where(batch()["source_BS"] == BAD, BAD + 1, batch()["source_BS"])
+    source[[*rows], 2] = BAD
+    return {**batch(), "source_BS": source}
+
+
+@pytest.mark.parametrize(("accumulate", "row"), [(1, 3), (2, 0), (2, 1)])
+def test_a_step_that_is_not_finite_changes_nothing_but_its_number(accumulate, row):
+    """Also where one part of the batch is: with two parts, rows 0 and 1 are of different ones."""
+    step, state = poisoned(accumulate)
+    after, metrics = step(state, with_bad_words(row), KEY)
+    assert int(after.step) == 1
+    assert_trees_close(after.replace(step=state.step), state, rtol=0)
+    zeros = dict.fromkeys(("loss", "nll", "tokens", "gradient_norm"), 0)
+    assert {name: float(value) for name, value in metrics.items()} == {**zeros, "skipped": 1}
+    assert int(step(state, with_bad_words(), KEY)[1]["skipped"]) == 0
+
+
+def test_a_finite_loss_with_a_gradient_that_is_not_is_skipped_too():
+    """Logits of 1e24: so is the loss, and the square of such a gradient is beyond float32."""
+    step, state = poisoned()
+    state = state.replace(params={**state.params, "output": 1e25 * state.params["output"]})
+    model = Transformer(dataclasses.replace(CONFIG, dropout=0, tying="none"), V)
+    assert np.isfinite(evaluate(model, state.params, with_bad_words())["loss"])
+    after, metrics = step(state, with_bad_words(), KEY)
+    assert int(metrics["skipped"]) == 1
+    assert_trees_close(after.replace(step=state.step), state, rtol=0)
+
+
+def test_the_step_after_a_skipped_one_has_the_learning_rate_of_its_number_and_nothing_else_of_it():
+    """Adam's first update is the rate times a direction that does not depend on the rate."""
+    step, state = poisoned()
+    first, _ = step(state, with_bad_words(), KEY)
+    skipped, _ = step(state, with_bad_words(5), KEY)
+    second, metrics = step(skipped, with_bad_words(), KEY)
+    assert (int(second.step), int(metrics["skipped"])) == (2, 0)
+    assert int(second.optimizer_state[0].count) == 1
+    changes = (after.params["output"] - state.params["output"] for after in (first, second))
+    once, twice = map(np.asarray, changes)
+    # Differences of parameters of about 1 are exact to 1e-7.
+    np.testing.assert_allclose(twice, 2 * once, atol=1e-6)
+    assert abs(once).max() > 1e-3

@@ -1,7 +1,5 @@
 """The train loop transfers what it has to between host and devices, and waits for no new step."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,14 +32,13 @@ def run_loop(monkeypatch, tmp_path):
     """Run the train loop with its step wrapped, and with no log or checkpoint before the last."""
 
     def run(wrap):
-        own = loop.prepare
+        class Wrapped(loop.Training):
+            def __init__(self, *arguments):
+                super().__init__(*arguments)
+                self.compiled_step = wrap(self.compiled_step)
+                self.likelihood = lambda params: {}
 
-        def prepare(*arguments):
-            setup, no_likelihood = own(*arguments), lambda params: {}
-            step = wrap(setup.train_step)
-            return dataclasses.replace(setup, train_step=step, likelihood=no_likelihood)
-
-        monkeypatch.setattr(loop, "prepare", prepare)
+        monkeypatch.setattr(loop, "Training", Wrapped)
         pairs = [("1 2 3 " * (n % 7 + 1), "one two three " * (n % 7 + 1)) for n in range(200)]
         jformer.train(jformer.get_config("tiny:given", **KEYS), pairs, pairs[:4], tmp_path / "run")
 

@@ -69,4 +69,4 @@ def test_a_run_compiles_a_train_step_for_each_shape_and_few_programs_in_all(tmp_
     programs = json.loads(result.stdout.splitlines()[-1])
     assert int(shapes) > 1
     assert programs["jit(step_with_request)"] == int(shapes)
-    assert sum(programs.values()) - int(shapes) <= 45  # 35
+    assert sum(programs.values()) - int(shapes) <= 24  # 19

@@ -15,7 +15,7 @@ import jformer
 from jformer.config import EOS, PAD
 from jformer.main import main
 from jformer.model.positions import sinusoids
-from jformer.training.checkpoint import Checkpoints
+from jformer.training.checkpoints import Checkpoints
 
 torch = pytest.importorskip(
     "torch", reason="the extra `parity` has PyTorch: pip install -e '.[parity]'"
@@ -393,4 +393,4 @@ def test_the_checkpoint_is_one_of_ours(annotated, tmp_path):
     run_of(command, tmp_path)
     checkpoints = Checkpoints(tmp_path / "run")
     assert checkpoints.steps() == [1]
-    assert checkpoints.is_whole(1)
+    assert checkpoints.text(1, "metadata")["config"]["model"]["d_model"] == D

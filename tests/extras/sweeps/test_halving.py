@@ -1,6 +1,7 @@
 """Successive halving, with a small program in the place of each run, and with real runs."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -52,11 +53,9 @@ def test_the_better_half_of_each_round_goes_on_with_twice_as_many_steps(search, 
     out, err = capsys.readouterr()
     assert len([row for row in table_of(out) if row[0] == "run"]) == 3  # a table for each round
     told = [line for line in err.splitlines() if line.startswith("round ")]
-    name = "model.attention_dropout=0."
-    assert told == [
-        f"round 2 of 3: {name}3, {name}1, {name}2",
-        f"round 3 of 3: {name}1, {name}2",
-    ]
+    assert [re.findall(r"dropout=(0\.\d)", line) for line in told] == [
+        ["0.3", "0.1", "0.2"], ["0.1", "0.2"],
+    ]  # fmt: skip
 
 
 def test_what_is_better_is_told_by_the_mean_over_seeds(tmp_path, search):

@@ -210,22 +210,6 @@ def test_a_phone_scrolls_the_matrix_and_not_the_page(tmp_path):
 
 
 @pytest.mark.process
-@needs_chromium
-def test_the_colours_follow_the_readers_scheme(tmp_path):
-    script = """const style = getComputedStyle(document.body);
-    const canvas = document.querySelector("canvas");
-    const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-    return [getComputedStyle(table.querySelector("th")).backgroundColor, style.color, pixels[2]]"""
-    light, dark = (
-        seen(tmp_path, ATTENTION, script, f"--blink-settings=preferredColorScheme={scheme}")
-        for scheme in (1, 0)
-    )
-    assert light[:2] == ["rgb(255, 255, 255)", "rgb(0, 0, 0)"]
-    assert dark[:2] == ["rgb(18, 18, 18)", "rgb(255, 255, 255)"]
-    assert dark[2] > light[2]
-
-
-@pytest.mark.process
 def test_the_command_writes_the_attention_of_the_runs_own_translation(tmp_path, capsys):
     output = tmp_path / "attention.html"
     flags = [f"--workdir={STORED}", "--source=1 2 3", f"--output={output}"]

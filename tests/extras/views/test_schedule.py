@@ -11,7 +11,7 @@ from configs import base
 from jformer.config import Config, OptimizerConfig, TrainConfig, freeze
 from jformer.extras.views.schedule import draw_schedule
 from jformer.main import main
-from jformer.training.optimizer import learning_rate
+from jformer.training.schedules import learning_rate
 
 LINEAR = Config(
     name="straight",
@@ -57,15 +57,6 @@ def test_the_end_of_warm_up_is_marked_where_the_run_gets_there():
     optimizer = OptimizerConfig(schedule="constant", warmup_steps=13)
     short = dataclasses.replace(LINEAR, train=TrainConfig(steps=12), optimizer=optimizer)
     assert len(lines(short)) == 1
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_the_title_and_the_axes_say_what_is_drawn():
-    (axes,) = draw_schedule(LINEAR).axes
-    assert axes.get_title() == "straight: linear(end=1e-4)"
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "learning rate")
-    *_, warm_up = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert re.search(r"0\.0005 .*step 13$", warm_up)
 
 
 def summary(*arguments) -> int:

@@ -1,0 +1,249 @@
+"""A checkpoint is restored as it was saved, or named as damaged, whatever happens to its files."""
+
+import contextlib
+import gc
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import time
+
+import jax
+import pytest
+
+import jformer
+from jformer.checksums import SUMS
+from jformer.config import TrainConfig
+from jformer.errors import RunError, UserError
+from jformer.main import main
+from jformer.training.checkpoints import Checkpoints, averaged
+from tests.conftest import small_flags
+from tests.training import saving
+from tests.training.saving import EVERY_STEP, assert_same, flip, restore_newest, save, state_at
+
+UNTRAINED = state_at(0)
+BIG = 300_000  # rows of a state that does not fit on a full disk
+
+
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("saved")
+    with Checkpoints(workdir, EVERY_STEP) as checkpoints:
+        save(checkpoints, 2, 4)
+    return workdir
+
+
+@pytest.fixture
+def unserved(trained_workdir, tmp_path):
+    """A copy of the trained run, as if killed before it decided what it serves."""
+    run = shutil.copytree(trained_workdir, tmp_path / "run")
+    (run / "results.json").unlink()
+    return run
+
+
+def scores_of(workdir):
+    scores = json.loads((workdir / "results.json").read_text())
+    scores["test"].pop("seconds")
+    return scores
+
+
+def test_the_last_regular_steps_each_permanent_one_and_the_newest_are_kept(tmp_path):
+    """As when a signal ends a resumed run at step 1150."""
+    keys = {"keep_every": 400, "keep_checkpoints": 2, "average_checkpoints": 1}
+    for steps in ([*range(100, 700, 100), 650], [*range(700, 1200, 100), 1150]):
+        with Checkpoints(tmp_path, TrainConfig(checkpoint_every=100, **keys)) as checkpoints:
+            save(checkpoints, *steps)
+    assert Checkpoints(tmp_path).steps() == [400, 800, 1000, 1100, 1150]
+
+
+@pytest.mark.parametrize(
+    ("steps", "ended", "expected"),
+    [
+        ([100, 200, 300, 400], False, [200, 300, 400]),
+        ([100, 200, 300, 350], False, [100, 200, 300]),  # stopped at 350
+        ([100, 200, 300, 350], True, [200, 300, 350]),  # the last step
+        ([50], False, [50]),  # stopped before the first regular step
+    ],
+)
+def test_the_last_regular_steps_are_averaged(steps, ended, expected):
+    train = TrainConfig(checkpoint_every=100, average_checkpoints=3)
+    assert averaged(steps, ended, train) == expected
+
+
+def test_one_best_checkpoint_is_kept_also_if_a_resumed_run_finds_an_earlier_one(tmp_path):
+    for step in (2, 6, 4):
+        with Checkpoints(tmp_path, EVERY_STEP) as checkpoints:
+            checkpoints.save_best(state_at(step), {})
+        assert Checkpoints(tmp_path).steps(best=True) == [step]
+        best = Checkpoints(tmp_path).mean([step], UNTRAINED.params, best=True)
+        assert_same(best, state_at(step).params)
+
+
+def test_a_checkpoint_of_another_model_is_one_line(saved_once):
+    with pytest.raises(UserError, match=r"^[^\n]*checkpoints/4\b[^\n]*$"):
+        restore_newest(saved_once, state_at(0, rows=7))
+    assert Checkpoints(saved_once).steps() == [2, 4]
+
+
+FILES = ("params/_METADATA", "optimizer_state/_METADATA", "position/metadata", "metadata/metadata")
+
+
+@pytest.mark.parametrize("harm", [flip, saving.truncate, saving.empty, os.remove])
+def test_damage_of_any_item_is_named_and_the_step_before_restored(saved_once, tmp_path, harm):
+    step = saved_once / "checkpoints" / "4"
+    for name in (str(saving.weights(step).relative_to(step)), *FILES):
+        workdir = shutil.copytree(saved_once, tmp_path / name.replace("/", "-"))
+        harm(workdir / "checkpoints" / "4" / name)
+        with pytest.raises(UserError, match=rf"checkpoints/4: .*{name}"):
+            Checkpoints(workdir).read(4, {}, *(item.split("/")[0] for item in FILES))
+        state, position = restore_newest(workdir, UNTRAINED)
+        assert_same(state, state_at(2))
+        assert position == {"step": 2}
+
+
+def test_a_step_whose_files_a_power_cut_has_all_emptied_is_damaged(saved_once, tmp_path):
+    workdir = shutil.copytree(saved_once, tmp_path / "run")
+    for path in filter(os.path.isfile, (workdir / "checkpoints" / "4").rglob("*")):
+        saving.empty(path)
+    assert_same(restore_newest(workdir, UNTRAINED)[0], state_at(2))
+
+
+def test_a_save_that_fails_in_the_background_ends_the_run_at_a_later_step(tmp_path):
+    with Checkpoints(tmp_path, EVERY_STEP) as checkpoints, saving.full_disk():
+        save(checkpoints, 2, rows=BIG)
+        with pytest.raises(RunError, match="checkpoints"):  # noqa: PT012
+            for _ in range(1000):
+                checkpoints.check_errors()
+                time.sleep(0.01)
+    assert Checkpoints(tmp_path).steps() == []
+
+
+def test_a_failed_save_does_not_hide_the_exception_that_ended_the_run(tmp_path, caplog):
+    def run():
+        with Checkpoints(tmp_path, EVERY_STEP) as checkpoints:
+            save(checkpoints, 2, rows=BIG)
+            raise KeyError
+
+    with saving.full_disk(), pytest.raises(KeyError):
+        run()
+    assert f"{tmp_path}/checkpoints: " in caplog.text
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("harm", [flip, saving.truncate])
+def test_a_run_whose_newest_step_is_damaged_ends_as_an_undisturbed_one(
+    unserved, trained_workdir, corpus_directory, capsys, harm
+):
+    path = saving.weights(unserved / "checkpoints" / "12")
+    harm(path)
+    assert main(["jformer", *small_flags(corpus_directory, unserved)]) == 0
+    assert re.search(rf"checkpoints/12: .*{path.name}.* step 9\b", capsys.readouterr().err)
+    runs = [jformer.load(workdir, "last") for workdir in (unserved, trained_workdir)]
+    assert runs[0].step == runs[1].step == 12
+    assert runs[0].params_sha256 == runs[1].params_sha256
+    assert scores_of(unserved) == scores_of(trained_workdir)
+
+
+@pytest.mark.process
+def test_if_all_steps_are_damaged_each_is_named_and_nothing_is_deleted(
+    unserved, corpus_directory, capsys
+):
+    for step in ("9", "12"):
+        flip(saving.weights(unserved / "checkpoints" / step))
+    before = sorted(unserved.rglob("*"))
+    for _ in range(2):  # the second start must not take it for a new run
+        assert main(["jformer", *small_flags(corpus_directory, unserved)]) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert {*re.findall(r"checkpoints/(\d+)", error)} == {"9", "12"}
+        assert sorted(unserved.rglob("*")) == before
+
+
+@pytest.mark.process
+def test_load_names_a_damaged_step_and_does_not_read_others(unserved):
+    path = saving.weights(unserved / "checkpoints" / "12")
+    flip(path)
+    with pytest.raises(UserError, match=rf"checkpoints/12: .*{path.name}"):
+        jformer.load(unserved, "average")
+    assert jformer.load(unserved, "9").step == 9
+
+
+@pytest.mark.process
+def test_a_checkpoint_without_checksums_is_loaded_with_a_warning(unserved, caplog):
+    expected = jformer.load(unserved).params_sha256
+    assert not caplog.records
+    (unserved / "checkpoints" / "12" / SUMS).unlink()
+    assert jformer.load(unserved).params_sha256 == expected
+    assert re.search(rf"checkpoints/12: .*{SUMS}", caplog.text)
+
+
+@pytest.mark.process
+def test_a_kill_while_saving_leaves_the_step_before_and_the_next_start_removes_the_partial_one(
+    trained_workdir, corpus_directory, tmp_path
+):
+    flags = small_flags(corpus_directory, workdir := tmp_path / "run")
+    saving.finish(saving.start("train_and_die", workdir, 9, *flags), -signal.SIGKILL)
+    assert {path.name == "9" for path in (workdir / "checkpoints").glob("9*")} == {False}
+    assert jformer.load(workdir).step == 6
+    assert main(["jformer", *flags]) == 0
+    assert sorted(os.listdir(workdir / "checkpoints")) == ["12", "9"]
+    assert scores_of(workdir) == scores_of(trained_workdir)
+
+
+@pytest.mark.process
+def test_on_a_full_disk_a_run_ends_with_one_line_and_the_same_command_resumes(
+    corpus_directory, tmp_path, during_step, monkeypatch, capfd
+):
+    workdir, limits = tmp_path / "run", contextlib.ExitStack()
+    flags = [*small_flags(corpus_directory, workdir), "--config.model.d_model=128"]
+
+    def fill():
+        while not (workdir / "checkpoints" / "9").exists():
+            time.sleep(0.01)  # this one is still whole
+        limits.enter_context(saving.full_disk())
+
+    def fail(partial, pattern):
+        """Raise as TensorStore, with the code that XLA has for a lack of memory."""
+        path, end = f"{partial}/ocdbt.process_0/d/{'0' * 99}", "[os_error_code='28']"
+        raise ValueError(f"RESOURCE_EXHAUSTED: {path}: {path}: No space left on device {end}")
+
+    def error_of_run():
+        assert main(["jformer", *flags]) == 1
+        gc.collect()  # would report exceptions that nobody awaited
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert "Traceback" not in err
+        assert not (workdir / "results.json").exists()
+        return err.splitlines()[-1]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("jformer.training.checkpoints.write_sums", fail)
+        error = error_of_run()
+    assert re.search(rf"^jformer: {workdir}/\w+: .*No space left on device", error)
+    during_step({11: fill})
+    with limits:
+        error = error_of_run()
+    assert re.search(rf"^jformer: {workdir}/\w+: .*File too large", error)
+    assert main(["jformer", *flags]) == 0
+    assert re.search(r"resum.* step 9\b", capfd.readouterr().err)
+    assert jformer.load(workdir).step == 12
+
+
+@pytest.mark.process
+def test_what_one_device_saved_eight_restore_and_the_other_way_round(tmp_path):
+    with Checkpoints(tmp_path, EVERY_STEP) as checkpoints:
+        save(checkpoints, 2)
+    saving.finish(saving.start("on_eight_devices", tmp_path, JAX_NUM_CPU_DEVICES="8"))
+    state, _ = restore_newest(tmp_path, UNTRAINED)
+    assert_same(state, state_at(4))
+    assert state.params["a"].devices() == {jax.local_devices()[0]}
+
+
+@pytest.mark.process
+def test_two_processes_save_and_fall_back_together_and_one_reads_alone(tmp_path):
+    with socket.create_server(("localhost", 0)) as server:
+        port = server.getsockname()[1]
+    devices = {"JAX_NUM_CPU_DEVICES": "4"}
+    for process in [saving.start("two_together", tmp_path, n, port, **devices) for n in range(2)]:
+        saving.finish(process)
