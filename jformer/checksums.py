@@ -21,12 +21,14 @@ def first_damage(folder: Path, is_checked: Callable[[str], bool] = lambda name: 
     A folder without checksums passes, as do files that are not listed, such as .DS_Store.
     """
     path = folder / SUMS
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for line in text.splitlines():
+    if not path.exists():
+        return ""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for line in lines:
         digest, _, name = line.partition("  ")
         try:
             if is_checked(name) and sha256_of(folder / name) != digest:
                 return f"{name} has changed"
-        except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
-    return ""
+        except (OSError, ValueError) as error:
+            return f"{name} cannot be read ({error})"
+    return "" if lines else f"{SUMS} is empty"

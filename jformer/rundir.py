@@ -142,7 +142,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError):
             lines.append(json.loads(line))
-    return [line for line in lines if isinstance(line, dict)]
+    return [line for line in lines if isinstance(line, dict) and {"step", "split"} <= line.keys()]
 
 
 def last_metrics(workdir: Path) -> dict[str, Any]:

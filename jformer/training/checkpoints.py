@@ -22,6 +22,7 @@ import dataclasses
 import functools
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -119,8 +120,8 @@ class Checkpoints:
                 manager.wait_until_finished()
             return sorted(manager.all_steps())
         folder = self._folders[best]
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        return sorted(int(name) for name in names if name.isdecimal())
+        names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+        return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
 
     def save(self, state: TrainState, position: dict, metadata: dict) -> None:
         """Copy a state to the host, and save it in the background."""
@@ -237,7 +238,6 @@ def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
     options = ocp.CheckpointManagerOptions(
         preservation_policy=policy,
         cleanup_tmp_directories=True,
-        enable_background_delete=True,
         async_options=ocp.AsyncOptions(
             post_finalization_callback=write_checksums, create_directories_asynchronously=False
         ),

@@ -334,6 +334,8 @@ def check_shared(workdir: Path) -> None:
     seen = multihost_utils.process_allgather(np.bool_(mark.exists()))
     if is_first():
         mark.unlink()
+        with contextlib.suppress(OSError):  # it has a run
+            workdir.rmdir()
     if not seen.all():
         raise UserError(
             f"workdir={workdir}: process {np.flatnonzero(~seen)[0]} does not see the folder of "

@@ -184,7 +184,8 @@ def test_a_kill_while_saving_leaves_the_step_before_and_the_next_start_removes_t
 ):
     flags = small_flags(corpus_directory, workdir := tmp_path / "run")
     saving.finish(saving.start("train_and_die", workdir, 9, *flags), -signal.SIGKILL)
-    assert {path.name == "9" for path in (workdir / "checkpoints").glob("9*")} == {False}
+    (partial,) = (workdir / "checkpoints").glob("9*")
+    shutil.copytree(partial, partial.with_name(partial.name.replace("9", "10")))  # of a signal
     assert jformer.load(workdir).step == 6
     assert main(["jformer", *flags]) == 0
     assert sorted(os.listdir(workdir / "checkpoints")) == ["12", "9"]
