@@ -16,10 +16,12 @@ class RunError(Exception):
     """A failure that ends a run: the message says what, where and what to do. Exit status 1."""
 
 
-class Stopped(Exception):  # noqa: N818  not an error: the same command goes on with the run
+class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
     """A signal has ended the work, and nothing is lost. Exit status 128 + the signal's number."""
 
-    def __init__(self, number: int, state: str = "all is saved; the same command goes on"):
+    def __init__(
+        self, number: int, state: str = "progress saved; rerun the same command to resume"
+    ):
         super().__init__(f"stopped by {signal.Signals(number).name}; {state}")
         self.number = number
 

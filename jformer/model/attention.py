@@ -26,7 +26,7 @@ Kind = Literal["encoder", "decoder", "cross"]
 
 @checked
 def padding_mask(tokens_BM: Array) -> Array:
-    """Keep every query from the padding of the memory: (B, 1, 1, M)."""
+    """Prevent every query from attending to padding in the memory: (B, 1, 1, M)."""
     return (tokens_BM != PAD)[:, None, None, :]
 
 
@@ -38,9 +38,9 @@ def segment_mask(segments_BQ: Array, segments_BM: Array) -> Array:
 
 
 def causal_mask(length: int) -> Array:
-    """Keep position t from the positions after it, Section 3.2.3: (1, 1, T, T).
+    """Prevent position t from attending to later positions, Section 3.2.3: (1, 1, T, T).
 
-    Padding stands at the end of a target, so this mask keeps the tokens from it, too.
+    Targets are padded at the end, so this mask also hides the padding from their tokens.
     """
     return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
@@ -135,7 +135,7 @@ class MultiHeadAttention(nn.Module):
 
     @checked
     def project_q(self, x_BQD: Array, positions_BQ: Array) -> Array:
-        """Project the positions that attend to queries: (B, H, Q, K)."""
+        """Project `x_BQD` to queries: (B, H, Q, K)."""
         return self.positions.rotate(self.query(x_BQD).swapaxes(1, 2), positions_BQ)
 
     @checked

@@ -19,11 +19,11 @@ from jformer.model.layers import DecoderLayer
 from jformer.model.shapes import checked
 from jformer.model.transformer import Transformer
 
-# Keys (H, K, W, T) and values (H, W, T, U) for each layer. Keys of a cache are transposed, because
-# few queries multiply them up to 2.4 times as fast on a CPU.
+# Keys (H, K, W, T) and values (H, W, T, U) for each layer. Keys are cached transposed: multiplying
+# them by few queries is then up to 2.4 times as fast on a CPU.
 Cache = list[tuple[Array, Array]]
 
-# A mask over all hypotheses' positions costs W squared; with more of them a copy costs less.
+# The mask over all hypotheses costs O(W^2); above this width, copying is cheaper.
 MAX_MASKED_BEAMS = 16
 
 
@@ -146,8 +146,8 @@ def attend_histories(
             reached_T[None, None, None],
         )
         return x_W1D.swapaxes(0, 1)
-    # One attention to all X = W T positions, of which a mask shows each hypothesis its own, copies
-    # nothing.
+    # One attention over all X = W T positions, masked so that each hypothesis sees only its own,
+    # avoids any copy.
     own_WWT = beam_indices_WT[:, None] == jnp.arange(W)[None, :, None]
     mask_11WX = (own_WWT & reached_T[None, None]).reshape(1, 1, W, W * T)
     H, K = k_HKWT.shape[:2]

@@ -14,7 +14,7 @@ from jformer.model.shapes import checked
 
 @dataclasses.dataclass(frozen=True)
 class Embeddings:
-    """The matrices of a model, a row for each token. The paper has one matrix for all three."""
+    """Embedding matrices with a row for each token. The paper has one matrix for all three."""
 
     source_VD: Array
     target_VD: Array
@@ -35,7 +35,7 @@ def create_embeddings(
         raise ValueError(f"vocabularies of {V_source} and {V_target} entries need tying=output")
 
     def matrix(name: str, rows: int) -> Array:
-        # With this deviation the scaled embeddings have variance 1.
+        # With this standard deviation the scaled embeddings have variance 1.
         return param(name, nn.initializers.normal(config.d_model**-0.5), (rows, config.d_model))
 
     def tokens(name: str, rows: int) -> Array:

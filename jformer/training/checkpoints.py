@@ -4,12 +4,12 @@
     ema                       arrays, if the run keeps a moving average of the parameters
     position                  JSON: the position in the data, hashes of the text, metric sums since
                               the last log line, the best score, the tokenizer of BLEU, skipped
-                              steps and elapsed seconds
+                              steps, elapsed seconds and whether the run has ended
     metadata                  JSON: the config, the hash of the vocabulary and software versions
     SHA256SUMS                checksums of all these files, as `sha256sum -c` reads them
 
-orbax writes under a temporary name and renames, so a kill leaves earlier steps intact. It restores
-a flipped bit as another number, hence the checksums. Nothing is pickled.
+orbax writes under a temporary name and renames, so a kill leaves earlier steps intact. It would
+restore a flipped bit silently as another number, hence the checksums. Nothing is pickled.
 
 A checkpoint is regular at a multiple of `train.checkpoint_every` and at the last step. The others,
 saved on a signal or by `train.checkpoint_minutes`, are only for resuming: they are neither averaged
@@ -36,7 +36,7 @@ from jax.experimental import multihost_utils
 
 from jformer.checksums import SUMS, first_damage, write_sums
 from jformer.config import TrainConfig
-from jformer.errors import RunError, UserError
+from jformer.errors import RunError, UserError, is_out_of_memory
 from jformer.rundir import BEST, CHECKPOINTS
 from jformer.training.step import TrainState
 
@@ -51,7 +51,7 @@ class DamagedCheckpointError(UserError):
 
 @dataclasses.dataclass
 class KeepRegular:
-    """Orbax's policy of preservation: the newest step, and the regular ones that the config keeps.
+    """Orbax's preservation policy: the newest step, and the regular ones that the config keeps.
 
     These are the last `keep_checkpoints`, and all multiples of `keep_every`.
     """
@@ -80,7 +80,7 @@ def averaged(steps: list[int], ended: bool, train: TrainConfig) -> list[int]:
 
 
 class Checkpoints:
-    """The checkpoints of a run directory, to read; with `train`, also to write, as a context.
+    """The checkpoints of a run directory; with `train`, a context manager that also writes.
 
     Saves happen in the background, and every read waits for them. All processes of a run save and
     resume together, on a shared file system. One process may read alone.
@@ -104,9 +104,10 @@ class Checkpoints:
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         try:
-            for manager in self._managers.values():
-                with saving(manager):
-                    manager.close()
+            with contextlib.ExitStack() as stack:
+                for manager in self._managers.values():
+                    stack.enter_context(saving(manager))
+                    stack.callback(manager.close)
         except RunError as error:
             if kind is None:
                 raise
@@ -121,7 +122,7 @@ class Checkpoints:
             return sorted(manager.all_steps())
         folder = self._folders[best]
         names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
-        return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))
+        return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]*", name))
 
     def save(self, state: TrainState, position: dict, metadata: dict) -> None:
         """Copy a state to the host, and save it in the background."""
@@ -210,6 +211,8 @@ class Checkpoints:
             read = {name: (directory / name / "metadata").read_bytes() for name in texts}
             return arrays | {name: json.loads(content) for name, content in read.items()}
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             reason = first_line(error)[:300]
             raise UserError(f"{directory}: cannot be restored for this model ({reason})") from error
 

@@ -1,8 +1,8 @@
 """The floating point operations of a model and the peak speed of a device, both needed for MFU.
 
 Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of operations per
-second that the model requires, divided by the most that the devices can do. Operations repeated to
-save memory count once. A multiply-add is two operations.
+second that the model requires, divided by the most that the devices can do (`Window.means` in
+logging.py). Operations repeated to save memory count once. A multiply-add is two operations.
 Letters: B rows, S source positions, T target positions, N rows and columns of a square matrix.
 """
 

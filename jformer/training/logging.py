@@ -175,11 +175,12 @@ class Log:
         return self._seconds_before + self.clock.total
 
     @property
-    def has_callback(self) -> bool:
+    def has_pending_lines(self) -> bool:
         return bool(self._lines)
 
     def call_back(self, run: Callable[[], Restored]) -> bool:
-        """Pass the lines of a step, with the run, to `on_metrics`; return whether it ends the run.
+        """Pass the lines of a step, with the run, to `on_metrics`; return whether it asked to end
+        the run.
 
         Numbers that it returns are logged under the split `callback`.
         """
@@ -307,7 +308,7 @@ class Profile:
     def __init__(self, text: str, workdir: Path):
         match = re.fullmatch(r"([1-9]\d{0,9}):([1-9]\d{0,9})", text, re.ASCII)
         if text and not match:
-            raise UserError(f"--profile={text}: must be STEP:COUNT, as 100:5")
+            raise UserError(f"--profile={text}: must be STEP:COUNT, for example 100:5")
         first, count = map(int, match.groups()) if match else (0, 0)
         self._steps, self._folder = range(first, first + count), workdir / PROFILE
         self._traced = 0  # steps in the trace
@@ -328,9 +329,10 @@ class Profile:
         """Write the trace. It is shorter if the run ended earlier."""
         if self._traced:
             jax.profiler.stop_trace()
-            say(f"profile     {self._traced} steps from {self._steps[0]} on in {self._folder}")
+            first = self._steps[0]
+            say(f"profile     {self._traced} steps, starting at {first}, written to {self._folder}")
         elif self._steps:
-            say(f"profile     none: there was no step {self._steps[0]}")
+            say(f"profile     none: step {self._steps[0]} was not run")
         self._steps, self._traced = range(0), 0
 
 

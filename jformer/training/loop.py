@@ -74,13 +74,13 @@ def train(
 
     Returns the splits of `config.train.scored`. `profile` is STEP:COUNT, and `data` replaces the
     corpora that the config names. Raises `Stopped` if a signal ended the run, `RunError` if it
-    cannot continue or save, and what `on_metrics` raises, each after a last checkpoint.
+    cannot continue or save, and what `on_metrics` raises. `Stopped` and the last come after a save.
     """
     clock = Clock()
     check_same_config(config, workdir)
     say(f"workdir     {workdir}")
-    steps, corpus = f"{config.train.steps:,} steps", config.data
-    say(f"config      {config.name}, {steps} on {corpus.name}, {corpus.languages}")
+    data_set = f"{config.data.name}, {config.data.languages}"
+    say(f"config      {config.name}, {config.train.steps:,} steps on {data_set}")
     if on_metrics and jax.process_count() > 1:
         raise UserError("on_metrics requires a run of one process")
     use_compilation_cache(config)
@@ -97,18 +97,18 @@ def train(
         if data:
             check_same_text(text_hashes(config, corpora, splits["validation"]), workdir)
         return scored
-    memory = (
+    advice = (
         f"with config.train.batch_tokens={config.train.batch_tokens:,} and "
         f"config.train.accumulate={config.train.accumulate}. Raise accumulate, which gives the "
         f"same result in more parts, or lower batch_tokens; `summary --memory=GB` says what fits"
     )
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
-    with lock, explaining_out_of_memory(memory):
+    with lock, explaining_out_of_memory(advice):
         check_own_components(config)
         training = Training(config, corpora, splits["validation"], workdir, mesh)
         with Checkpoints(workdir, config.train) as checkpoints:
             seconds = training.resume(checkpoints)
-            training.write_files()  # after everything that can be a mistake of the user
+            training.write_files()  # after everything that can be a user error
             say(training.description())
             step = int(training.state.step)
             log = Log(config, workdir, clock, step, seconds, on_metrics)
@@ -121,7 +121,7 @@ def train(
 
 
 class Training:
-    """A run in its directory: everything that it needs, and all that changes from step to step."""
+    """A training run: made from config and text, then `resume`d, then `run`."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class Training:
     ):
         """Tokenize the text and build the train step, without writing to the run directory yet."""
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
-        content = self._open_vocabularies(corpora)
-        tokenized = tokenize_corpora(corpora, content, self.vocabularies, config.data)
+        text_hash = self._open_vocabularies(corpora)
+        tokenized = tokenize_corpora(corpora, text_hash, self.vocabularies, config.data)
         rows = trainable(tokenized, config.data)
         self.report = tokenized.report
         self.batches = make_batches(config, tokenized.pairs, rows, self.vocabularies)
@@ -166,12 +166,12 @@ class Training:
             rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
         self.text = text_hashes(config, corpora, self.validation)
         check_same_text(self.text, workdir)
-        content = " ".join(digest for _, digest in self.text[:-1])  # of the training text
+        text_hash = " ".join(digest for _, digest in self.text[:-1])  # of the training text
         if begins:
-            self.vocabularies = make_vocabularies(corpora, content, config.data)
+            self.vocabularies = make_vocabularies(corpora, text_hash, config.data)
         else:
             self.vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-            check_same_vocabulary(config, corpora, content, self.vocabularies, workdir)
+            check_same_vocabulary(config, corpora, text_hash, self.vocabularies, workdir)
         self.bleu_tokenizer = bleu_tokenizer(config, Checkpoints(workdir))
         check_tokenizer(self.bleu_tokenizer)
         make_augment(config.data, self.vocabularies)  # raises before the text is tokenized
@@ -180,7 +180,7 @@ class Training:
         hashes = [digest for _, digest in self.text], provenance.component_hashes(config)
         facts = [jax.__version__, own, *hashes, self.vocabularies.hash, self.bleu_tokenizer]
         sharding.check_same(json.dumps(facts))
-        return content
+        return text_hash
 
     def resume(self, checkpoints: Checkpoints) -> float:
         """Take the newest checkpoint, or begin; return the seconds of training so far."""
@@ -207,7 +207,10 @@ class Training:
         self.after = position["data"]  # the position in the data
         self.best, self.skipped = Best(**position["best"]), [*position["skipped"]]
         device, dtype = self.mesh.local_devices[0], config.model.compute_dtype
-        self.window = Window(config, self.mesh.size * peak_flops(device, dtype), position["window"])
+        peak = self.mesh.size * peak_flops(device, dtype)
+        size = self.vocabularies.target.size  # for FLOPs; the config has the largest size allowed
+        data = dataclasses.replace(config.data, vocabulary_size=size)
+        self.window = Window(dataclasses.replace(config, data=data), peak, position["window"])
         return position["seconds"]
 
     def write_files(self) -> None:
@@ -228,11 +231,12 @@ class Training:
         )
 
     def run(self, log: Log, profile: Profile) -> None:
-        """Train to the last step and save it. Raises `Stopped` if a signal ends the run before."""
+        """Train to the last step and save it. Raises `Stopped` if a signal ends the run early."""
         self.log, self.profile, train = log, profile, self.config.train
         part, parts = sharding.parts_of(self.mesh)
         batches = iterate(self.batches, train.steps, self.after, part=part, parts=parts)
-        request = 0
+        # Several processes must agree on the step, and learn of a request by its metrics.
+        request, alone = 0, jax.process_count() == 1
         with Signals(train.checkpoint_minutes) as self.signals:
             for step in range(int(self.state.step) + 1, train.steps + 1):
                 request = self.train_step(step, batches)
@@ -247,6 +251,8 @@ class Training:
                 if saved:
                     self.save(ended)
                 ends = self.call_back(step, saved)
+                if alone:
+                    request = self.signals.request
                 if (request or ends) and not saved:
                     self.save(ended=ends)
                 self.checkpoints.check_errors()
@@ -254,7 +260,7 @@ class Training:
                     break
             with log.clock("checkpoints"):
                 self.checkpoints.steps()  # waits for the last one
-            if jax.process_count() == 1:
+            if alone:
                 request = self.signals.request  # may have come during the last save
         if request > SAVE:
             raise Stopped(request - SAVE)
@@ -281,13 +287,13 @@ class Training:
             self.profile.step_ended(step, metrics)
             self.window.add(batch, self.after, metrics, timed=not compiles)
             request = self.fetch(behind=2)  # late, so that the devices never wait for the host
-            train, alone = config.train, jax.process_count() == 1
+            train = config.train
             every = (train.log_every, train.evaluate_every, train.metrics_every)
             due = any(self.due(step, interval) for interval in (*every, train.checkpoint_every))
-            if due or request or (alone and self.signals.request):
+            stops_alone = jax.process_count() == 1 and self.signals.request
+            if due or request or stops_alone:
                 request = max(request, self.fetch())
-        # Several processes must agree on the step, and learn of a request by its metrics.
-        return self.signals.request if alone else request
+        return request
 
     def fetch(self, behind: int = 0) -> int:
         """Fetch metrics, and log the updates that were skipped; return the highest request."""
@@ -305,7 +311,8 @@ class Training:
                 raise RunError(
                     f"steps {self.skipped[0]['step']} to {after['taken']}: the loss or its "
                     f"gradient was not finite (epoch:batch {batches}), and the updates were "
-                    f"skipped. Lower the learning rate or set config.optimizer.clip_norm"
+                    f"skipped. Lower the learning rate or set config.optimizer.clip_norm, in "
+                    f"another workdir; config.train.init_from={self.workdir} keeps the weights"
                 )
         return request
 
@@ -314,11 +321,11 @@ class Training:
         train = self.config.train
         scores: dict[str, float] = {}
         if self.due(step, train.evaluate_every):
-            scores |= self.likelihood(self.averaged_params)
+            scores |= self.likelihood(self.validated_params)
         if self.due(step, train.metrics_every):
             scores |= scores_of_outputs(
                 self.model,
-                self.averaged_params,
+                self.validated_params,
                 self.vocabularies,
                 self.validation,
                 self.config,
@@ -333,8 +340,8 @@ class Training:
             self.checkpoints.save_best(self.state, {**self.metadata, "score": score})
 
     @property
-    def averaged_params(self) -> Any:
-        """The moving average of the parameters, or the parameters themselves without one."""
+    def validated_params(self) -> Any:
+        """The moving average of the parameters, or without one the parameters themselves."""
         return self.state.params if self.state.ema is None else self.state.ema
 
     def save(self, ended: bool) -> None:
@@ -357,9 +364,10 @@ class Training:
     def call_back(self, step: int, saved: bool) -> bool:
         """Call `on_metrics` if a line was logged; return whether it ends the run.
 
-        The checkpoint of the step is complete by then. If it raises, the state is saved first.
+        If the step has a checkpoint, it is complete by then. If the callback raises, the state is
+        saved first.
         """
-        if not self.log.has_callback:
+        if not self.log.has_pending_lines:
             return False
         self.checkpoints.steps()  # waits for the save
 
@@ -371,7 +379,7 @@ class Training:
                 self.config,
                 self.vocabularies,
                 self.model,
-                on_one_device(self.averaged_params),
+                on_one_device(self.validated_params),
                 (step,),
                 self.bleu_tokenizer,
             )
@@ -405,8 +413,8 @@ class Training:
             better = "better" if nll_of_average <= nll_of_last else "worse"
             say(
                 f"served      {served['checkpoint']}: {describe_parameters(steps, moving)} has "
-                f"validation nll {nll_of_average:.3f}, {better} than {nll_of_last:.3f} of the last "
-                f"checkpoint"
+                f"validation nll {nll_of_average:.3f}, {better} than the last checkpoint's "
+                f"{nll_of_last:.3f}"
             )
         if sharding.is_first():
             rundir.write_results(self.workdir, rundir.SERVED, served)

@@ -53,7 +53,7 @@ class Pool:
             work.stop()
         for work, _ in self._at_work.values():
             work.join()
-        return "all is saved; the same command goes on"
+        return "progress saved; the same command resumes"
 
 
 def places(jobs: int) -> list[Place]:

@@ -66,7 +66,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     process, job = task_of(preempted)
     os.kill(process, first)  # Slurm tells a job, and the processes that it has begun, too
     if first == signal.SIGTERM:
-        while "all is saved" not in preempted.log.read_text():
+        while "progress saved" not in preempted.log.read_text():
             time.sleep(0.01)
         time.sleep(1)  # a job that has ended is not requeued
         assert cluster.poll(preempted) is None
