@@ -286,7 +286,9 @@ def first_line(error: BaseException) -> str:
 def silence_orbax() -> None:
     """Keep orbax's threads from printing pages about errors that arrive here as exceptions."""
     logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(
+        lambda record: not re.search("orbax|zarr", record.getMessage())
+    )
     hook = sys.unraisablehook
 
     def report(unraisable: Any) -> None:

@@ -148,3 +148,10 @@ def shapes_of(config):
     tokens_11 = jnp.ones((1, 1), jnp.int32)
     model = Transformer(config, V)
     return jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
+
+
+def test_tabulate_lists_the_modules_with_their_flops(model, params, source_BS, target_BT):
+    table = model.tabulate(jax.random.key(0), source_BS, target_BT, compute_flops=True, depth=1)
+    number = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert "decoder_1" in table
+    assert f"Total Parameters: {number:,}" in table
