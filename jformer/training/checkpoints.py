@@ -270,6 +270,8 @@ def saving(manager: ocp.CheckpointManager) -> Iterator[None]:
     """Raise `RunError` of one line if a save fails."""
     try:
         yield
+    except RunError:
+        raise  # of the other folder
     except Exception as error:
         reason = first_line(error)[-200:]  # tensorstore's chain of messages ends in the cause
         raise RunError(
