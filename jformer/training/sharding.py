@@ -68,6 +68,7 @@ AXES = {
 }
 
 DEVICES = "devices"  # the name of pmap's axis
+TIMEOUT = 300  # seconds to wait for another process
 
 # XLA options for the train step under jit; the same flag in XLA_FLAGS takes precedence.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -280,9 +281,6 @@ def compile_evaluation(model: Transformer, mesh: Mesh) -> Callable:
             return evaluation_step(model, params, batch)
 
     return jax.jit(evaluate, out_shardings=replicated(mesh))
-
-
-TIMEOUT = 300  # seconds to wait for another process
 
 
 def join(parallel: ParallelConfig) -> None:
