@@ -47,7 +47,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "positions": {
         "sinusoidal": "jformer.model.positions:Sinusoidal",
-        "halves": "jformer.model.positions:Halves",
+        "halves": "jformer.extras.halves:Halves",
         "learned": "jformer.model.positions:Learned",
         "relative": "jformer.model.positions:Relative",
         "rotary": "jformer.model.positions:Rotary",

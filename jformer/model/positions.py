@@ -1,6 +1,6 @@
 """Position encodings: the sinusoids of Section 3.5 and the alternatives to them.
 
-Added to the embeddings: `Sinusoidal`, `Halves` and `Learned` (Table 3, row E). Inside attention, by
+Added to the embeddings: `Sinusoidal` and `Learned` (Table 3, row E). Inside attention, by
 distance alone: `Rotary`, `Relative` and `Alibi`.
 """
 
@@ -34,18 +34,6 @@ def sinusoids(positions_L: Array, d_model: int) -> Array:
     frequencies = 10000.0 ** (-jnp.arange(0, d_model, 2) / d_model)
     angles = positions_L[:, None] * frequencies[None, :]
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(-1, d_model)
-
-
-def sinusoids_in_halves(positions_L: Array, d_model: int) -> Array:
-    """Return all sines, then all cosines, as tensor2tensor and fairseq do: float32 (L, D).
-
-    Their last frequency is 1 / 10000 itself, so these are not the paper's in another order. fairseq
-    counts positions from its padding index + 1.
-    """
-    steps = max(d_model // 2 - 1, 1)
-    frequencies = 10000.0 ** (-jnp.arange(d_model // 2) / steps)
-    angles = positions_L[:, None] * frequencies[None, :]
-    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
 @checked
@@ -139,14 +127,6 @@ class Sinusoidal(Positions):
 
     def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
         return sinusoids(positions_L, d_model)
-
-
-@dataclasses.dataclass(frozen=True)
-class Halves(Positions):
-    """All sines, then all cosines."""
-
-    def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
-        return sinusoids_in_halves(positions_L, d_model)
 
 
 @dataclasses.dataclass(frozen=True)

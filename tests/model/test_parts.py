@@ -13,9 +13,10 @@ import pytest
 from jformer import components
 from jformer.config import ModelConfig
 from jformer.decoding.attention import attention_weights
+from jformer.extras.halves import sinusoids_in_halves
 from jformer.model.attention import MultiHeadAttention, attend, causal_mask, padding_mask
 from jformer.model.layers import EncoderLayer, FeedForward
-from jformer.model.positions import sinusoids, sinusoids_in_halves
+from jformer.model.positions import sinusoids
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums
 from tests.conftest import random_params
