@@ -78,15 +78,16 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
     key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
     folder = cache_folder(data)
     final, partial = folder / f"{kind}-{key}", folder / f"{kind}-{key}.partial"
-    if is_whole(final):
+    if not damage_of(final):
         return final
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with acquire(folder / f"{kind}-{key}.lock"):
-            if is_whole(final):  # built by another run in the meantime
+            damage = damage_of(final)
+            if not damage:  # built by another run in the meantime
                 return final
             if os.path.lexists(final):
-                log.warning(f"{final}: damaged ({first_damage(final)}); it is built again")
+                log.warning(f"{final}: damaged ({damage}); it is built again")
                 remove(final)
             remove(partial)  # left by a run that was killed
             partial.mkdir()
@@ -102,8 +103,9 @@ def entry(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], 
     return final
 
 
-def is_whole(folder: Path) -> bool:
-    return (folder / SUMS).exists() and not first_damage(folder)
+def damage_of(folder: Path) -> str:
+    """Describe the first damaged file of an entry; empty if there is none."""
+    return first_damage(folder) if (folder / SUMS).exists() else f"{SUMS} is missing"
 
 
 def seal(folder: Path) -> None:

@@ -1,40 +1,31 @@
-"""What The Annotated Transformer (Rush 2018) has in another form than the paper.
+"""Components with which The Annotated Transformer (Rush 2018) departs from the paper.
 
-Its norm, and its label smoothing, which gives nothing to the label and to padding.
+They are its norm, and its label smoothing, which gives no share to the label and to padding.
 """
 
 import jax
 import jax.numpy as jnp
-from flax import linen as nn
 from jax import Array
 
 from jformer.config import PAD
-from jformer.errors import UserError
+from jformer.model.layers import LayerNorm
 from jformer.model.shapes import checked
 
 
-class SampleLayerNorm(nn.Module):
+def sample_layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
     """(x - mean) / (s + epsilon) with the sample's deviation s, whose divisor is D - 1."""
+    x_BLD = x_BLD.astype(jnp.float32)
+    variance_BL1 = jnp.var(x_BLD, axis=-1, keepdims=True, ddof=1)
+    # The root of zero has no gradient; this is far below epsilon.
+    deviation_BL1 = jnp.sqrt(jnp.maximum(variance_BL1, 1e-30))
+    normed_BLD = (x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)) / (deviation_BL1 + epsilon)
+    return normed_BLD * scale_D[None, None] + bias_D[None, None]
 
-    epsilon: float = 1e-6
 
-    def check(self) -> None:
-        if self.epsilon <= 0:
-            raise UserError(f"config.model.norm: epsilon={self.epsilon} must be > 0")
+class SampleLayerNorm(LayerNorm):
+    """LayerNorm by the sample's deviation, to which epsilon is added."""
 
-    @nn.compact
-    @checked
-    def __call__(self, x_BLD: Array) -> Array:
-        D = x_BLD.shape[-1]
-        scale_D = self.param("scale", nn.initializers.ones_init(), (D,))
-        bias_D = self.param("bias", nn.initializers.zeros_init(), (D,))
-        x_BLD = x_BLD.astype(jnp.float32)
-        variance_BL1 = jnp.var(x_BLD, axis=-1, keepdims=True, ddof=1)
-        # The root of zero has no gradient; this is far below epsilon.
-        deviation_BL1 = jnp.sqrt(jnp.maximum(variance_BL1, 1e-30))
-        centered_BLD = x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)
-        normed_BLD = centered_BLD / (deviation_BL1 + self.epsilon)
-        return normed_BLD * scale_D[None, None] + bias_D[None, None]
+    normalize = staticmethod(sample_layer_norm)
 
 
 @checked

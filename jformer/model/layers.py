@@ -43,6 +43,8 @@ class LayerNorm(nn.Module):
 
     epsilon: float = 1e-6  # added to the variance
 
+    normalize = staticmethod(layer_norm)
+
     def check(self) -> None:
         if self.epsilon <= 0:
             raise UserError(f"config.model.norm: epsilon={self.epsilon} must be > 0")
@@ -53,7 +55,7 @@ class LayerNorm(nn.Module):
         D = x_BLD.shape[-1]
         scale_D = self.param("scale", nn.initializers.ones_init(), (D,))
         bias_D = self.param("bias", nn.initializers.zeros_init(), (D,))
-        return layer_norm(x_BLD, scale_D, bias_D, self.epsilon)
+        return self.normalize(x_BLD, scale_D, bias_D, self.epsilon)
 
 
 def make_norm(config: ModelConfig) -> Callable[[Array], Array]:

@@ -1,4 +1,4 @@
-"""What is written for speed: products, fused attention, ReLU, LayerNorm and dropout.
+"""Products, fused attention, ReLU, LayerNorm and dropout, each written for speed.
 
 None of it changes the mathematics. Tests compare each with its plain form.
 """

@@ -165,8 +165,9 @@ class Checkpoints:
         damaged: dict[int, UserError] = {}
         for step in reversed(self.steps()):
             try:
-                check(self.text(step, "metadata"))
-                items = self.read(step, trees, "position", "metadata")
+                texts = self.read(step, {}, "position", "metadata")
+                check(texts["metadata"])
+                arrays = self.read(step, trees)
             except DamagedCheckpointError as error:
                 damaged[step] = error
                 continue
@@ -174,8 +175,8 @@ class Checkpoints:
                 log.warning("%s; resuming from step %d instead", reason, step)
             self.delete(damaged)
             number = jax.device_put(np.int32(step), like.step.sharding)
-            state = TrainState(number, *(items.get(name) for name in ARRAYS))
-            return state, items["position"], items["metadata"]
+            state = TrainState(number, *(arrays.get(name) for name in ARRAYS))
+            return state, texts["position"], texts["metadata"]
         raise UserError("; ".join(str(error) for error in damaged.values()))
 
     def text(self, step: int, item: str = "position", best: bool = False) -> dict[str, Any]:

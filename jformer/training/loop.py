@@ -408,12 +408,12 @@ class Training:
             nll_of_average = self.likelihood(average)["nll"]
             nll_of_last = self.likelihood(state.params)["nll"]
             served["validation_nll"] = {"average": nll_of_average, "last": nll_of_last}
+            comparison = "worse"
             if nll_of_average <= nll_of_last:
-                served["checkpoint"] = "average"
-            better = "better" if nll_of_average <= nll_of_last else "worse"
+                served["checkpoint"], comparison = "average", "better"
             say(
                 f"served      {served['checkpoint']}: {describe_parameters(steps, moving)} has "
-                f"validation nll {nll_of_average:.3f}, {better} than the last checkpoint's "
+                f"validation nll {nll_of_average:.3f}, {comparison} than the last checkpoint's "
                 f"{nll_of_last:.3f}"
             )
         if sharding.is_first():

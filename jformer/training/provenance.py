@@ -1,4 +1,4 @@
-"""What a run was made with, and whether it may resume.
+"""Records what made a run, and checks whether it may resume.
 
 Each checkpoint records the config and the versions of the software. A run resumes only with the
 config and the text that it began with. Other versions, which may round differently, are reported.

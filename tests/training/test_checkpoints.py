@@ -247,4 +247,5 @@ def test_two_processes_save_and_fall_back_together_and_one_reads_alone(tmp_path)
         port = server.getsockname()[1]
     devices = {"JAX_NUM_CPU_DEVICES": "4"}
     for process in [saving.start("two_together", tmp_path, n, port, **devices) for n in range(2)]:
-        saving.finish(process)
+        saving.finish(process)  # asserts what each process found
+    assert Checkpoints(tmp_path).steps() == [2, 4]
