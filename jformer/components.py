@@ -101,12 +101,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "constraint": {
         "none": "jformer.decoding.search:no_constraint",
+        "terms": "jformer.extras.terms:terms",
         "trees": "jformer.extras.parsing.brackets:well_formed",
     },
     "choice": {
         "score": "jformer.decoding.translate:highest_score",
         "mbr": "jformer.extras.risk:mbr",
-        "consensus": "jformer.extras.parsing.consensus:consensus",
     },
 }
 

@@ -16,19 +16,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from jformer.components import find, name_of
+from jformer.components import find
 from jformer.config import check_components
 from jformer.data.corpora import Report
-from jformer.data.sentences import join_texts
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.alignment import align, words_of
 from jformer.decoding.attention import Attention, attention_of
-from jformer.decoding.decoder import Decoder
-from jformer.decoding.scoring import Forced, Pair, max_positions, score_pairs
-from jformer.decoding.translate import Hypothesis, hypotheses
+from jformer.decoding.pool import Decoder
+from jformer.decoding.scoring import Forced, Pair, align, max_positions, score_pairs, words_of
+from jformer.decoding.sentences import join_texts
+from jformer.decoding.translate import Hypothesis, hypotheses, warm_up
 from jformer.errors import UserError, check_strings, check_type
 from jformer.evaluation.scorer import Translations
-from jformer.extras.lexicon import check_terms
 from jformer.schema import local_paths, replaced
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
@@ -83,7 +81,6 @@ class Run(Restored):
         self,
         sentences: Sequence[str],
         prefixes: Sequence[str] | None = None,
-        terms: Sequence[tuple[str, str]] = (),
         **decode: Any,
     ) -> list[str]:
         """Return the best output for each sentence, which begins with its prefix.
@@ -91,10 +88,9 @@ class Run(Restored):
         A prefix may end within a word, which the output completes. If its last word is complete,
         end it with a space.
 
-        `terms` are pairs of words in a sentence and of what then must stand in its output, as
-        `("cat", "Kater")`. `decode` overrides keys of `config.decode`, as beam_size=1.
+        `decode` overrides keys of `config.decode`, as beam_size=1.
         """
-        found = self.hypotheses(sentences, prefixes, terms=terms, **decode)
+        found = self.hypotheses(sentences, prefixes, **decode)
         return [best[0].text for best in found]
 
     def hypotheses(
@@ -103,7 +99,6 @@ class Run(Restored):
         prefixes: Sequence[str] | None = None,
         details: bool = False,
         first_line: int = 1,
-        terms: Sequence[tuple[str, str]] = (),
         report: Report | None = None,
         **decode: Any,
     ) -> list[list[Translation]]:
@@ -118,12 +113,9 @@ class Run(Restored):
             check_strings("prefixes", prefixes)
             if len(prefixes) != len(sentences):
                 raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
-        check_terms(terms)
         run = self.with_decode(**decode)
-        if terms and name_of(run.config.decode.search) != "beam":
-            raise UserError("terms need a beam: config.decode.search=beam")
         sources = [*map(self.scorer.source, sentences)]
-        given = (prefixes, first_line, terms, self.bleu_tokenizer, report)
+        given = (prefixes, first_line, self.bleu_tokenizer, report)
         found = hypotheses(run.decoder, self.vocabularies, sources, *given)
         if not details:
             return run._converted(sentences, [[*map(translation_of, ones)] for ones in found])
@@ -133,6 +125,17 @@ class Run(Restored):
         forced = run._forced(pairs, max(1, layers - 1))
         outputs = [[detailed(one, forced, run.vocabularies) for one in ones] for ones in found]
         return run._converted(sentences, outputs)
+
+    def warm_up(self, lengths: Sequence[int], batch: int = 1, **decode: Any) -> None:
+        """Compile the search before the first request, such as that of a server.
+
+            run.warm_up(lengths=[16, 64], batch=8)
+
+        One program serves sources of up to 15 tokens, the next one sources of up to 31, then 63,
+        and so on. `lengths` has a number of tokens for each program. After that, no request of up
+        to `batch` sentences compiles anything. `decode` overrides keys of `config.decode`.
+        """
+        warm_up(self.with_decode(**decode).decoder, self.vocabularies, lengths, batch)
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
@@ -242,7 +245,7 @@ class Run(Restored):
     ) -> Iterator[tuple[Any, Forced]]:
         decoder = self.decoder
         results = score_pairs(
-            decoder.models, decoder.params, pairs, decoder.places, layer, first_pair
+            decoder.models, decoder.params, pairs, decoder.slots, layer, first_pair
         )
         return zip(pairs, results, strict=True)
 

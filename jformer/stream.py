@@ -15,7 +15,7 @@ from typing import Any
 
 from jformer.console import Progress
 from jformer.data.corpora import Corpus, Report, clean, read, texts
-from jformer.decoding.alignment import pharaoh
+from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import warn_of_lines
 from jformer.errors import UserError
 from jformer.files import is_special
@@ -54,7 +54,6 @@ def translate_stream(
     output: Output,
     format: str,
     total: int | None,
-    terms: Sequence[tuple[str, str]] = (),
 ) -> None:
     """Write the translations of all `lines` but the first `output.done`.
 
@@ -69,7 +68,7 @@ def translate_stream(
             numbers, columns = zip(*window, strict=True)
             sources, *starts = zip(*columns, strict=True)
             start = starts[0] if starts else None
-            found = run.hypotheses(sources, start, format != "text", numbers[0], terms, cut)
+            found = run.hypotheses(sources, start, format != "text", numbers[0], cut)
             output.write("".join(map(TRANSLATIONS[format], numbers, sources, found)))
             progress.advance(len(window))
         progress.close()

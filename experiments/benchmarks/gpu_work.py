@@ -301,8 +301,7 @@ def decode(
     """Measure the search of random parameters on four times as many sentences as are searched."""
     import jax
 
-    from jformer.decoding.decoder import Decoder
-    from jformer.decoding.pool import Request
+    from jformer.decoding.pool import Decoder, Request
     from jformer.model.transformer import Transformer
 
     frozen = jformer.get_config(config, **{**keys, "decode.beam_size": beam})
@@ -318,8 +317,8 @@ def decode(
         began = time.perf_counter()
         found = decoder.find(requests)
         seconds.append(time.perf_counter() - began)
-    if decoder.places < places:
-        raise MemoryError(f"out of memory: {decoder.places} of {places} sentences at a time fit")
+    if decoder.slots < places:
+        raise MemoryError(f"out of memory: {decoder.slots} of {places} sentences at a time fit")
     made = sum(int((each.tokens_WT[0] != PAD).sum()) for each in found.values())
     return {
         "tokens_per_second": made / min(seconds[1:]),

@@ -1,10 +1,8 @@
 """Translate each line of the input into one line of the output.
 
-A stopped command with --output resumes after its last whole line when you run it again. If an input
-contains the source of a line of --terms, its output contains the target. The formats jsonl and tsv
-have config.decode.n_best outputs per line, with scores, tokens and alignments. With
-config.decode.choose=mbr there is one output per line: the best of n_best candidates, or the
-consensus of n_best trees.
+A stopped command with --output resumes after its last whole line when you run it again. The formats
+jsonl and tsv have config.decode.n_best outputs per line, with scores, tokens and alignments. With
+config.decode.choose=mbr there is one output per line: the best of n_best candidates.
 """
 
 import sys
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.components import name_of
 from jformer.console import say
 from jformer.data.corpora import texts
 from jformer.errors import UserError
@@ -23,7 +20,6 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_path("--input", "FILE", "text to translate (default: standard input)")
     parser.add_path("--output", "FILE", cli.OUTPUT)
     parser.add_path("--prefix", "FILE", "beginnings of the outputs, one per input line")
-    parser.add_path("--terms", "FILE", "translations of terms: lines of source TAB target")
     parser.add_argument("--format", default="text", choices=cli.FORMATS, help="default: text")
     cli.add_run_flags(parser)
 
@@ -34,17 +30,13 @@ def main(args: Any) -> int:
     if args.format == "text" and several:
         raise UserError("--format=text: has one output per line; set jsonl or tsv for n_best")
 
-    files = {"input": args.input, "prefix": args.prefix, "terms": args.terms}
+    files = {"input": args.input, "prefix": args.prefix}
     check_output(args.output, files.values())
 
-    from jformer.extras.lexicon import read_terms
     from jformer.results import job_of
     from jformer.stream import check_lines, translate_stream
 
     total = check_lines([args.input, args.prefix], config.data.bad_lines)
-    terms = read_terms(Path(args.terms)) if args.terms else []
-    if terms and name_of(config.decode.search) != "beam":
-        raise UserError(f"--terms={args.terms}: requires config.decode.search=beam")
     run = cli.open_run(args, config)
     job = job_of(run, args.format, files) if args.input else {}
     lines = texts(Path(args.input)) if args.input else standard_input()
@@ -53,5 +45,5 @@ def main(args: Any) -> int:
         place = args.input or "standard input"
         if sys.stderr.isatty():  # a pipeline stays silent
             say(f"translating {place}; the first lines take longer ...")
-        translate_stream(run, lines, place, prefixes, output, args.format, total, terms)
+        translate_stream(run, lines, place, prefixes, output, args.format, total)
     return 0

@@ -60,7 +60,7 @@ class DecodeConfig(Section):
         """Raise `UserError` for the first value that cannot work."""
         if name_of(self.search) == "beam" and self.n_best > self.beam_size:
             raise self.wrong("n_best", f"must be <= {self.assignment('beam_size')}")
-        if name_of(self.choose) in ("mbr", "consensus") and self.n_best == 1:
+        if name_of(self.choose) == "mbr" and self.n_best == 1:
             raise self.wrong("n_best", f"must be > 1 for {self.assignment('choose')}")
         if self.max_length is not None and self.min_length >= self.max_length:
             raise self.wrong("min_length", f"must be below {self.assignment('max_length')}")

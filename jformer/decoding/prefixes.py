@@ -13,7 +13,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from jformer.config import PAD
 from jformer.data.vocabulary import Vocabulary
@@ -78,6 +80,25 @@ def with_spans(text: str, ids: list[int], vocabulary: Vocabulary) -> Prefix:
     first, stop = spans[0]
     last = order.ids[first] if first < stop else ids[-1]
     return Prefix([*ids[:-1], last], spans[::-1])
+
+
+def allowed_by_prefix(
+    prefix_T: Array,
+    spans_T2: Array,
+    hypotheses_WT: Array,
+    t: Array,
+    ranks_V: Array,
+    otherwise_WV: Array,
+) -> Array:
+    """Return which tokens may be at position t: `otherwise_WV` for hypotheses with the prefix."""
+    first, stop = spans_T2[t]
+    of_prefix_V = jnp.arange(len(ranks_V)) == prefix_T[t]
+    of_prefix_V |= (first <= ranks_V) & (ranks_V < stop)
+    before_T = jnp.arange(len(prefix_T)) < t
+    # A hypothesis with another token has the whole prefix already.
+    follows_W = jnp.all((hypotheses_WT == prefix_T[None]) | ~before_T[None], axis=1)
+    follows_W &= prefix_T[t] != PAD
+    return jnp.where(follows_W[:, None], of_prefix_V[None], otherwise_WV)
 
 
 def begins_with(text: str, prefix: str, vocabulary: Vocabulary) -> bool:

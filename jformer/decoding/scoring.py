@@ -1,6 +1,7 @@
-"""Forced decoding: log-probabilities of given targets, and the attention weights behind them.
+"""Forced decoding: log-probabilities of given targets, and word alignments by attention.
 
-Letters: B pairs, S source, T target, H heads. A pair holds the ids of both sides, without EOS.
+A pair has the ids of both sides, without EOS. An alignment has links `i-j` of source and target
+word in Pharaoh's format; words are separated by white space and counted from 0.
 """
 
 import dataclasses
@@ -15,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jformer.config import BOS, EOS, PAD
+from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.attention import attention_weights
 from jformer.decoding.ensemble import Models, mean_logits
 from jformer.errors import UserError, explaining_out_of_memory
 
 Pair = tuple[Sequence[int], Sequence[int]]
+Links = list[tuple[int, int]]
 SHORTEST = 16  # positions of a side; lengths double from here, so that few shapes are compiled
 POSITIONS = 4096  # maximum of a side of a batch: each has logits for the whole vocabulary
 
@@ -107,3 +110,30 @@ def forced(models: Models, layer: int, params, source_BS, target_BT1):
         for model, p in zip(models, params, strict=True)
     ]
     return log_probs_BT, sum(weights) / len(weights)
+
+
+def words_of(ids: Sequence[int], vocabulary: Vocabulary) -> np.ndarray:
+    """Return the index of the word in which each token ends; -1 before the first word."""
+    ends = [len(vocabulary.decode(ids[: n + 1]).split()) for n in range(len(ids))]
+    return np.array(ends, int) - 1
+
+
+def align(
+    weights_TS: np.ndarray | None, target_words_T: np.ndarray, source_words_S: np.ndarray
+) -> Links:
+    """Link each target word to the source word with the largest sum of weights over their tokens.
+
+    The weights' last row and column belong to EOS and do not count.
+    """
+    assert weights_TS is not None, "forced decoding without a layer has no weights"
+    weights_TS = weights_TS[: len(target_words_T), : len(source_words_S)]
+    shape = (target_words_T.max(initial=-1) + 1, source_words_S.max(initial=-1) + 1)
+    of_words = np.zeros(shape)
+    known = np.ix_(target_words_T >= 0, source_words_S >= 0)
+    targets, sources = target_words_T[target_words_T >= 0], source_words_S[source_words_S >= 0]
+    np.add.at(of_words, (targets[:, None], sources[None, :]), weights_TS[known])
+    return sorted((int(row.argmax()), j) for j, row in enumerate(of_words) if of_words.size)
+
+
+def pharaoh(links: Links) -> str:
+    return " ".join(f"{i}-{j}" for i, j in links)

@@ -5,26 +5,22 @@ bfloat16 it can, because products of other shapes round differently.
 """
 
 import dataclasses
-import itertools
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jformer.components import find
+from jformer.components import find, name_of
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.corpora import Report
-from jformer.data.sentences import join_texts, pieces
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.decoder import Decoder
-from jformer.decoding.pool import Request
+from jformer.decoding.pool import Decoder, Request, slots_for
 from jformer.decoding.prefixes import Prefix, begins_with, encode_prefixes, ranking
-from jformer.decoding.scoring import score_pairs
-from jformer.decoding.search import Hypotheses, Rules, length_penalty
+from jformer.decoding.search import Constraint, Hypotheses, Rules
+from jformer.decoding.sentences import join_texts, pieces
 from jformer.errors import RunError, UserError
-from jformer.extras.lexicon import Term, edges, kept_pattern, missing, spellings_in
 from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -84,51 +80,58 @@ def hypotheses(
     texts: Sequence[str],
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
-    terms: Sequence[Term] = (),
     bleu_tokenizer: str = "13a",
     report: Report | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
-    With another `choose` than score it is one, chosen from these. Each output begins with its
-    prefix, and contains the target of each of the `terms` whose source its text has, unless the
-    length limit comes first. `first_line` is the line number of texts[0] in messages, and
-    `bleu_tokenizer` cuts the words for a choice by BLEU. Lines that are cut are counted in
-    `report`; without one, a warning names them.
+    If `choose` is not score, the result is a single hypothesis, chosen from these. Each output
+    begins with its prefix. `first_line` is the line number of texts[0] in messages, and
+    `bleu_tokenizer` finds the words for a choice by BLEU. Lines that are cut are counted in
+    `report`; without a report, a warning names them.
     """
-    prefixes, counts = prefixes or [""] * len(texts), Report() if report is None else report
-    asked = list(requests_of(decoder, vocabularies, texts, prefixes, first_line, terms, counts))
-    requests = [request for *_, request in asked]
-    key, config = "config.decode", decoder.config
-    constraint = find(f"{key}.constraint", "constraint", config.constraint)
-    rules = Rules(
-        edges(vocabularies.target) if any(request.terms for request in requests) else None,
-        constraint(vocabularies.target),
-        ranking(vocabularies.target).ranks_V if any(prefixes) else None,
-    )
-    found = decoder.find(requests, rules)
-    of_parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
-    for i, (number, first_word, request) in enumerate(asked):
+    prefixes, counts = prefixes or [""] * len(texts), report or Report()
+    config, constraint = decoder.config, constraint_of(decoder.config, vocabularies)
+    requests = []
+    numbers: list[tuple[int, int]] = []  # of each request: its text, and the word where it begins
+    encoded = encode(decoder, vocabularies, texts, prefixes, first_line, counts)
+    for n, text, first_word, ids, start in encoded:
+        seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # fits int32
+        given, progress = constraint.encode(text, ids)
+        requests.append(Request(ids, start.ids, seed, start.spans, given, progress))
+        numbers.append((n, first_word))
+    ranks_V = ranking(vocabularies.target).ranks_V if any(prefixes) else None
+    found = decoder.find(requests, Rules(constraint, ranks_V))
+    parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
+    for i, (n, first_word) in enumerate(numbers):
         if np.isnan(found[i].scores_W).any():
             raise RunError(
-                f"line {first_line + number}: the model's logits are not numbers, so there is "
+                f"line {first_line + n}: the model's logits are not numbers, so there is "
                 f"no output to choose; take another checkpoint, or model.dtype=float32"
             )
-        hypotheses = as_texts(found[i], request.source, first_word, vocabularies, config.n_best)
-        of_parts[number].append(hypotheses)
+        source = requests[i].source
+        parts[n].append(as_texts(found[i], source, first_word, vocabularies, config.n_best))
     blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
-    joined = [join(parts) if parts else [blank[n]] for n, parts in enumerate(of_parts)]
+    outputs = [join(each) if each else [blank[n]] for n, each in enumerate(parts)]
     if config.choose != "score":
-        choose = find(f"{key}.choose", "choice", config.choose)
-        candidates = map(Candidates, texts, joined, itertools.repeat(bleu_tokenizer))
-        joined = chosen(decoder, vocabularies, joined, [choose(each) for each in candidates])
-    warn_of_missing([(joined[n][0].text, request) for n, _, request in asked], vocabularies)
+        choose = find("config.decode.choose", "choice", config.choose)
+        for n, text in enumerate(texts):
+            index = choose(Candidates(text, outputs[n], bleu_tokenizer))
+            outputs[n] = [outputs[n][index]]
     for n, prefix in enumerate(prefixes):
-        if prefix and not begins_with(joined[n][0].text, prefix, vocabularies.target):
+        if prefix and not begins_with(outputs[n][0].text, prefix, vocabularies.target):
             counts.add("prefix", f"line {first_line + n}")
     if report is None:
         warn_of_lines(counts)
-    return joined
+    return outputs
+
+
+def constraint_of(config: DecodeConfig, vocabularies: Vocabularies) -> Constraint:
+    key = "config.decode.constraint"
+    constraint = find(key, "constraint", config.constraint)(vocabularies.target)
+    if constraint.needs_beam and name_of(config.search) != "beam":
+        raise UserError(f"{key}={config.constraint}: requires config.decode.search=beam")
+    return constraint
 
 
 def warn_of_lines(report: Report) -> None:
@@ -137,46 +140,40 @@ def warn_of_lines(report: Report) -> None:
         log.warning(line)
 
 
-def requests_of(decoder: Decoder, vocabularies, texts, prefixes, first_line, terms, report):
-    """Yield `(index of the text, index of the first word, Request)`; none for a blank text.
+def encode(
+    decoder: Decoder,
+    vocabularies: Vocabularies,
+    texts: Sequence[str],
+    prefixes: Sequence[str],
+    first_line: int,
+    report: Report,
+) -> Iterator[tuple[int, str, int, list[int], Prefix]]:
+    """Yield the number of a text, a part of it, the part's first word, its ids and its prefix.
 
-    A source longer than those in training is cut and reported, or split into several requests.
+    A source longer than those in training is cut and reported, or split into several parts. A blank
+    text has no part.
     """
-    longest, kept = decoder.max_length - 1, kept_pattern(decoder.keep)
-    wanted = [n for n, text in enumerate(texts) if text.strip()]
-    sources = vocabularies.source.encode([texts[n] for n in wanted])
-    starts = encode_prefixes([prefixes[n] for n in wanted], vocabularies.target)
-    for n, source, start in zip(wanted, sources, starts, strict=True):
-        if (length := len(start.ids)) > longest:
-            most = f"of which at most {longest} can be given (data.max_length)"
-            raise UserError(f"line {first_line + n}: its prefix has {length} tokens, {most}")
+    max_length = decoder.max_length - 1
+    numbers = [n for n, text in enumerate(texts) if text.strip()]
+    sources = vocabularies.source.encode([texts[n] for n in numbers])
+    starts = encode_prefixes([prefixes[n] for n in numbers], vocabularies.target)
+    for n, source, prefix in zip(numbers, sources, starts, strict=True):
+        if len(prefix.ids) > max_length:
+            raise UserError(
+                f"line {first_line + n}: its prefix has {len(prefix.ids)} tokens, and at most "
+                f"{max_length} are allowed (config.data.max_length)"
+            )
         parts = [(source, 0)]
-        if len(source) > longest and decoder.config.long_texts == "split":
-            parts = list(pieces(texts[n], longest, vocabularies.source.encode))
-        elif len(source) > longest:
+        if len(source) > max_length and decoder.config.long_texts == "split":
+            parts = list(pieces(texts[n], max_length, vocabularies.source.encode))
+        elif len(source) > max_length:
             report.add("cut", f"line {first_line + n}")
-            parts = [(source[:longest], 0)]
-        words, ends = texts[n].split(), [first_word for _, first_word in parts[1:]]
-        for i, ((ids, first_word), end) in enumerate(zip(parts, [*ends, None], strict=True)):
-            seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # fits int32
-            own_words = words[first_word:end]
-            spelled = spellings_in(" ".join(own_words), terms, kept, vocabularies.target)
-            # A sentence that was cut has no more words than tokens are left of it.
-            words_left = min(len(own_words), len(ids))
-            prefix = start if i == 0 else Prefix([], [])
-            request = Request(ids, prefix.ids, seed, spelled, words_left, prefix.spans)
-            yield n, first_word, request
-
-
-def warn_of_missing(outputs: Sequence[tuple[str, Request]], vocabularies: Vocabularies) -> None:
-    """Warn of terms of the requests that do not stand in the texts of the outputs."""
-    lacking = sum(missing(request.terms, text, vocabularies.target) for text, request in outputs)
-    if lacking:
-        wanted = sum(len(request.terms) for _, request in outputs)
-        log.warning(
-            f"{lacking} of {wanted} terms do not stand in the output: its length limit came first "
-            f"(config.decode.max_extra_length)"
-        )
+            parts = [(source[:max_length], 0)]
+        words = texts[n].split()
+        ends = [first_word for _, first_word in parts[1:]] + [len(words)]
+        for (ids, first_word), end in zip(parts, ends, strict=True):
+            yield n, " ".join(words[first_word:end]), first_word, ids, prefix
+            prefix = Prefix([], [])
 
 
 def as_texts(
@@ -190,37 +187,6 @@ def as_texts(
             ids = ids[:-1] if complete else ids
             text, part = vocabularies.target.decode(ids), Part(source, ids, first_word)
             result.append(Hypothesis(text, float(score), float(log_prob), complete, (part,)))
-    return result
-
-
-def chosen(
-    decoder: Decoder,
-    vocabularies: Vocabularies,
-    found: Sequence[list[Hypothesis]],
-    choices: Sequence[int | str],
-) -> list[list[Hypothesis]]:
-    """Return one hypothesis per text: by its index, or a new text with the models' score of it."""
-    result = [ones[:1] for ones in found]
-    new: dict[int, str] = {}
-    for number, choice in enumerate(choices):
-        if isinstance(choice, str) and len(found[number][0].parts) > 1:
-            raise UserError(
-                f"config.decode.choose={decoder.config.choose}: returns a new text, which requires "
-                f"config.decode.long_texts=cut"
-            )
-        if isinstance(choice, str) and found[number][0].parts:
-            new[number] = choice
-        elif isinstance(choice, str):
-            continue  # a blank line
-        else:
-            result[number] = [found[number][choice]]
-    sources = [found[number][0].parts[0].source for number in new]
-    pairs = list(zip(sources, vocabularies.target.encode([*new.values()]), strict=True))
-    scored = score_pairs(decoder.models, decoder.params, pairs, decoder.places)
-    for (number, text), (source, ids), forced in zip(new.items(), pairs, scored, strict=True):
-        log_prob = float(forced.log_probs_T.sum())
-        score = log_prob / length_penalty(len(ids) + 1, decoder.config)
-        result[number] = [Hypothesis(text, score, log_prob, True, (Part(source, ids, 0),))]
     return result
 
 
@@ -238,3 +204,27 @@ def join(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         )
         for rank in zip(*parts, strict=False)
     ]
+
+
+def warm_up(
+    decoder: Decoder, vocabularies: Vocabularies, lengths: Sequence[int], batch: int
+) -> None:
+    """Compile the searches for up to `batch` sentences with these numbers of source tokens."""
+    if not 1 <= batch <= decoder.slots:
+        raise UserError(
+            f"batch={batch}: must be from 1 to config.decode.batch_size={decoder.slots}"
+        )
+    if not all(1 <= length < decoder.max_length for length in lengths):
+        raise UserError(
+            f"lengths={lengths}: must be from 1 to {decoder.max_length - 1} tokens "
+            f"(config.data.max_length)"
+        )
+    constraint = constraint_of(decoder.config, vocabularies)
+    # A search of one token compiles the same program as a whole one.
+    short = dataclasses.replace(decoder.config, max_length=1)
+    decoder = dataclasses.replace(decoder, config=short)
+    for length in lengths:
+        ids = [EOS + 1] * length
+        request = Request(ids, [], 0, (), *constraint.encode("", ids))
+        for slots in sorted({slots_for(n) for n in range(1, batch + 1)}):
+            decoder.find([request] * min(slots, decoder.slots), Rules(constraint))

@@ -1,95 +1,230 @@
-"""Terms that must stand in an output: beam search with lexical constraints.
+"""Terms that an output must contain: a beam with lexical constraints, for `decode.constraint`.
 
-Hokamp and Liu (2017) force constraints into a beam search, and Post and Vilar (2018) share the
-places of one beam out by the number of constraint tokens that hypotheses have. Where in a term a
-hypothesis is comes from the Shift-And matching of Baeza-Yates and Gonnet (1992).
+Hokamp and Liu (2017) force constraints into a beam search, and Post and Vilar (2018) divide one
+beam by the number of constraint tokens that its hypotheses contain. The position of a hypothesis in
+a term comes from the Shift-And matching of Baeza-Yates and Gonnet (1992).
 
-Axis C is that of a sentence's terms, K that of a term's two spellings, at the beginning of the
-output and elsewhere, and L that of a spelling's tokens, then PAD. A term of PAD alone is none.
+Axis C is for the terms of a sentence, K for the two spellings of a term, at the beginning of the
+output and elsewhere, and L for the tokens of a spelling, then PAD. A term of PAD alone is absent.
 """
 
-from typing import Any
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jax import Array
 
-from jformer.config import PAD
+from jformer.config import EOS, PAD
+from jformer.data.corpora import read_text, texts
+from jformer.data.vocabulary import Vocabulary
+from jformer.decoding.search import Constraint, Search, Sentence, top_tokens
+from jformer.errors import UserError
+
+# Strings that `keep` knows by name, in the order of a match: a number in a URL is a part of it.
+KINDS = {
+    "urls": r"(?:https?://|www\.)\S*[\w/]",
+    "tags": r"</?[A-Za-z][^<>]*>",
+    "numbers": r"(?<!\w)\d+(?:[.,:/-]\d+)*(?!\w)",
+}
+MAX_TERMS = 8  # of a sentence
+MAX_TOKENS = 16  # of a term
+
+
+def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
+    """Return the constraint for the terms of a file, and for strings of a source to keep.
+
+    `file` has lines of source TAB target. `keep` is a regular expression, or some of urls, tags and
+    numbers, separated by commas.
+    """
+    if not (file or keep):
+        raise UserError("config.decode.constraint=terms: requires file='FILE' or keep='numbers'")
+    names = keep.split(",")
+    if all(name in KINDS for name in names):
+        keep = "|".join(KINDS[name] for name in KINDS if name in names)
+    try:
+        re.compile(keep)
+    except re.error as error:
+        raise UserError(f"config.decode.constraint: keep={keep!r}: {error}") from error
+    return Terms(edges(vocabulary), vocabulary, read_terms(file) if file else (), keep)
+
+
+def read_terms(file: str) -> tuple[tuple[str, str], ...]:
+    """Read lines of source TAB target, the longest source first."""
+    pairs = []
+    for number, line in enumerate(read_text(texts(Path(file)), file, "error"), start=1):
+        source, _, target = line.partition("\t")
+        if not source.strip() or not target.strip():
+            raise UserError(f"{file}:{number}: must be the source of a term, a tab and its target")
+        pairs.append((source.strip(), target.strip()))
+    return tuple(sorted(pairs, key=lambda pair: -len(pair[0])))
+
+
+@functools.lru_cache(maxsize=8)
+def edges(vocabulary: Vocabulary) -> np.ndarray:
+    """Return whether each token begins and ends within a word (V, 2), after another token."""
+    (before,) = vocabulary.encode(["a"])
+    start = len(vocabulary.decode(before))
+    found = [vocabulary.decode([*before, token])[start:] for token in range(vocabulary.size)]
+    # A byte of a longer character is most often a byte of a letter.
+    within = re.compile(r"\w|\ufffd")
+    return np.array(
+        [[bool(within.match(text[:1])), bool(within.match(text[-1:]))] for text in found]
+    )
 
 
 @struct.dataclass
 class Progress:
-    """The progress of W hypotheses in a sentence's terms: what is matched, ended and met."""
+    """The progress of W hypotheses in the terms of a sentence."""
 
     matched_WCKL: Any  # whether the last l + 1 tokens are the first l + 1 of a spelling
     ended_WC: Any  # whether the last token ends the term
-    met_WC: Any  # whether it ended before, and the token after it did not go on with its word
+    met_WC: Any  # whether the term ended before, and its last word did not continue
 
     @property
     def has_WC(self) -> Array:
-        """Return whether the term stands in a hypothesis that ends here."""
+        """Return whether a hypothesis that ends here contains the term."""
         return self.met_WC | self.ended_WC
 
+    @property
+    def reached_WCK(self) -> Array:
+        """Return how many tokens of each spelling a hypothesis ends with."""
+        lengths_L = 1 + jnp.arange(self.matched_WCKL.shape[-1])
+        return jnp.max(jnp.where(self.matched_WCKL, lengths_L[None, None, None], 0), axis=-1)
 
-def no_progress(terms_CKL: Array, W: int) -> Progress:
-    none_C = jnp.all(terms_CKL == PAD, axis=(1, 2))
-    met_WC = jnp.broadcast_to(none_C, (W, len(none_C)))
-    return Progress(jnp.zeros((W, *terms_CKL.shape), bool), jnp.zeros_like(met_WC), met_WC)
+
+@struct.dataclass
+class Terms(Constraint):
+    """Outputs contain the target of each term whose source is in their text.
+
+    Of nested terms the longest counts. No letter or digit may follow a term: 17 is not in 175.
+    """
+
+    needs_beam: ClassVar[bool] = True
+
+    edges_V2: Any
+    vocabulary: Vocabulary = struct.field(pytree_node=False)
+    pairs: tuple[tuple[str, str], ...] = struct.field(pytree_node=False)
+    keep: str = struct.field(pytree_node=False)
+
+    def encode(self, source: str, ids: Sequence[int]) -> tuple[np.ndarray, Progress]:
+        """Return the spellings (C, K, L) of the terms of a source, and no progress in them."""
+        wanted = self.find(source)
+        if len(wanted) > MAX_TERMS:
+            raise UserError(
+                f"{source[:80]!r} has {len(wanted)} terms, and a sentence may have {MAX_TERMS}; "
+                f"split it, or set config.decode.constraint=none"
+            )
+        terms_CKL = np.full((MAX_TERMS, 2, MAX_TOKENS), PAD, np.int32)
+        for c, (term, spaced) in enumerate(wanted.items()):
+            spellings = self.vocabulary.encode([term, f" {term}" if spaced else term])
+            for k, tokens in enumerate(spellings):
+                if len(tokens) > MAX_TOKENS:
+                    raise UserError(f"term {term!r} has more than {MAX_TOKENS} tokens; shorten it")
+                terms_CKL[c, k, : len(tokens)] = tokens
+        absent_C = np.all(terms_CKL == PAD, axis=(1, 2))
+        return terms_CKL, Progress(terms_CKL != terms_CKL, absent_C != absent_C, absent_C)
+
+    def find(self, source: str) -> dict[str, bool]:
+        """Return the strings that the output must contain, and whether a space precedes each."""
+        targets = dict(self.pairs)
+        patterns = [rf"(?<!\w){re.escape(term)}(?!\w)" for term in targets]
+        patterns += [self.keep] if self.keep else []
+        found: dict[str, bool] = {}
+        for match in re.finditer("|".join(patterns), source):
+            if text := match.group().strip():
+                # After a bracket or a quotation mark the output has no space, either.
+                before = source[: match.start()][-1:]
+                spaced = text in targets or not before or before.isspace()
+                found.setdefault(targets.get(text, text), spaced)
+        return found
+
+    def candidates(
+        self, sentence: Sentence, search: Search, logits_WV: Array, count: int
+    ) -> tuple[Array, Array]:
+        """Add to the likeliest tokens those that advance a term, and one that begins a word.
+
+        Otherwise all of them might continue the word that ends a term. EOS waits for all terms.
+        """
+        complete_W = jnp.all(search.progress.has_WC, axis=-1)
+        ending_W = jnp.where(complete_W, logits_WV[:, EOS], -jnp.inf)
+        logits_WV = logits_WV.at[:, EOS].set(ending_W)
+        logits_WC, tokens_WC = top_tokens(logits_WV, count)
+        next_WC = next_tokens(sentence.given, search.progress, search.t)
+        begins_WV = jnp.where(self.edges_V2[None, :, 0], -jnp.inf, logits_WV)
+        more_WC = jnp.concatenate([next_WC, jnp.argmax(begins_WV, axis=-1)[:, None]], axis=1)
+        more_logits_WC = jnp.take_along_axis(logits_WV, more_WC, axis=1)
+        tokens_WC = jnp.concatenate([tokens_WC, more_WC], axis=1)
+        logits_WC = jnp.concatenate([logits_WC, more_logits_WC], axis=1)
+        C = tokens_WC.shape[-1]
+        same_WCC = tokens_WC[:, :, None] == tokens_WC[:, None, :]
+        repeated_WC = jnp.any(same_WCC & jnp.tri(C, k=-1, dtype=bool)[None], axis=-1)
+        return jnp.where(repeated_WC, -jnp.inf, logits_WC), tokens_WC
+
+    def select(
+        self, sentence: Sentence, search: Search, scores_M: Array, tokens_M: Array, count: int
+    ) -> tuple[Array, Progress]:
+        """Return `count` of the candidates: the best for each number of tokens met, in turn."""
+        C = len(tokens_M) // len(search.live_sums_W)
+        before_M = jax.tree.map(lambda x: jnp.repeat(x, C, axis=0), search.progress)
+        last_M = jnp.repeat(search.live_tokens_WT[:, search.t - 1], C)
+        # Before the first token no term has ended, whatever the token at -1 is.
+        continues_M = self.edges_V2[last_M, 1] & self.edges_V2[tokens_M, 0]
+        progress_M = follow(sentence.given, before_M, tokens_M, continues_M, search.t)
+        return deal(scores_M, tokens_met(sentence.given, progress_M), count), progress_M
 
 
 def follow(
-    terms_CKL: Array, before: Progress, tokens_W: Array, goes_on_W: Array, t: Array
+    terms_CKL: Array, before: Progress, tokens_W: Array, continues_W: Array, t: Array
 ) -> Progress:
-    """Return the progress after one more token, the one at position t.
+    """Return the progress after one more token, at position t.
 
-    Where it goes on with the word of the token before, a term that ended there does not stand in
-    the hypothesis: 17 is not in 175.
+    If it continues the word of the token before, a term that ended there is not met.
     """
-    begun_CK1 = may_begin(terms_CKL, t)[:, :, None]
-    begun_WCK1 = jnp.broadcast_to(begun_CK1, (len(tokens_W), *begun_CK1.shape))
-    before_WCKL = jnp.concatenate([begun_WCK1, before.matched_WCKL[..., :-1]], axis=-1)
+    begins_CK1 = may_begin(terms_CKL, t)[:, :, None]
+    begins_WCK1 = jnp.broadcast_to(begins_CK1, (len(tokens_W), *begins_CK1.shape))
+    before_WCKL = jnp.concatenate([begins_WCK1, before.matched_WCKL[..., :-1]], axis=-1)
     matched_WCKL = before_WCKL & (terms_CKL[None] == tokens_W[:, None, None, None])
     follows_CKL = jnp.pad(terms_CKL[..., 1:], ((0, 0), (0, 0), (0, 1)), constant_values=PAD)
     ends_CKL = (terms_CKL != PAD) & (follows_CKL == PAD)
     ended_WC = jnp.any(matched_WCKL & ends_CKL[None], axis=(2, 3))
-    return Progress(matched_WCKL, ended_WC, before.met_WC | (before.ended_WC & ~goes_on_W[:, None]))
+    met_WC = before.met_WC | (before.ended_WC & ~continues_W[:, None])
+    return Progress(matched_WCKL, ended_WC, met_WC)
 
 
 def may_begin(terms_CKL: Array, t: Array) -> Array:
     """Return whether each spelling (C, K) may begin at position t."""
-    return jnp.broadcast_to((jnp.arange(2) == 1) | (t == 0), terms_CKL.shape[:2])
+    return jnp.broadcast_to((jnp.arange(2) == 1) == (t > 0), terms_CKL.shape[:2])
 
 
 def next_tokens(terms_CKL: Array, progress: Progress, t: Array) -> Array:
-    """Return the tokens (W, C * K) that bring each hypothesis on in each term; PAD: none does."""
+    """Return the tokens (W, C * K) that advance each hypothesis in each term, PAD for none."""
     W, L = len(progress.met_WC), terms_CKL.shape[-1]
-    reached_WCK = tokens_matched(progress)
-    ahead_WCKL = jnp.broadcast_to(terms_CKL, progress.matched_WCKL.shape)
-    next_WCK = jnp.take_along_axis(ahead_WCKL, jnp.minimum(reached_WCK, L - 1)[..., None], axis=-1)[
-        ..., 0
-    ]
+    reached_WCK = progress.reached_WCK
+    index_WCK1 = jnp.minimum(reached_WCK, L - 1)[..., None]
+    terms_WCKL = jnp.broadcast_to(terms_CKL, progress.matched_WCKL.shape)
+    next_WCK = jnp.take_along_axis(terms_WCKL, index_WCK1, axis=-1)[..., 0]
     possible_WCK = ~progress.has_WC[..., None] & ((reached_WCK > 0) | may_begin(terms_CKL, t)[None])
     return jnp.where(possible_WCK, next_WCK, PAD).reshape(W, -1)
 
 
-def tokens_matched(progress: Progress) -> Array:
-    """Return how many tokens of each spelling a hypothesis ends with (W, C, K)."""
-    counts_111L = 1 + jnp.arange(progress.matched_WCKL.shape[-1])[None, None, None]
-    return jnp.max(jnp.where(progress.matched_WCKL, counts_111L, 0), axis=-1)
-
-
 def tokens_met(terms_CKL: Array, progress: Progress) -> Array:
-    """Return how many tokens of terms each hypothesis has (W,): all of those that are met."""
+    """Return how many tokens of terms each hypothesis has (W,); a term that is met counts whole."""
     lengths_C = jnp.max(jnp.sum(terms_CKL != PAD, axis=-1), axis=-1)
-    begun_WC = jnp.max(tokens_matched(progress), axis=-1)
-    return jnp.sum(jnp.where(progress.has_WC, lengths_C[None], begun_WC), axis=-1)
+    reached_WC = jnp.max(progress.reached_WCK, axis=-1)
+    return jnp.sum(jnp.where(progress.has_WC, lengths_C[None], reached_WC), axis=-1)
 
 
 def deal(scores_M: Array, met_M: Array, count: int) -> Array:
-    """Return `count` places of M candidates, as cards are dealt to the numbers of met tokens.
+    """Return the indices of `count` of M candidates, round-robin over the numbers of tokens met.
 
-    First comes the best of each number, then the second best of each, and so on; each time the
-    largest number first, so that a beam narrower than the terms are long meets them, too.
+    First comes the best of each number, then the second best of each, and so on; the largest number
+    first each time, so that a beam narrower than the terms are long meets them, too.
     """
     M = len(scores_M)
     best_first_M = jnp.argsort(-scores_M, stable=True)

@@ -24,10 +24,6 @@ STATES, V, T, B = 37, 8, 8, 3
 FIRST_WORD = 3
 
 
-# For terms: each word ends within one, and two of them go on with the one before.
-EDGES_V2 = np.array([[token in (4, 6), token >= FIRST_WORD] for token in range(V)])
-
-
 class Machine(NamedTuple):
     logits_SV: np.ndarray
     next_SV: np.ndarray
@@ -100,10 +96,9 @@ def started(sentences_B, W, T):
 
 
 @functools.partial(jax.jit, static_argnames="config")
-def advanced(config, given, sentences_B, searches_B, enough):
+def advanced(config, given, sentences_B, searches_B, enough, rules=NO_RULES):
     keys, strategy = given
-    is_beam = config.search == "beam"
-    rules = Rules(edges_V2=jnp.asarray(EDGES_V2)) if is_beam else NO_RULES
+    rules = dataclasses.replace(rules, ranks_V=jnp.arange(V))
     config = dataclasses.replace(config, **keys)
     extend = functools.partial(strategy.extend, step, config, rules=rules)
     sentences_B = within(sentences_B, searches_B.live_tokens_WT.shape[-1])
@@ -117,14 +112,16 @@ def answers(config, given, searches_B):
 
 
 def within(sentences_B, T):
-    return dataclasses.replace(sentences_B, prefix_T=sentences_B.prefix_T[:, :T])
+    prefix_BT, spans_BT2 = sentences_B.prefix_T[:, :T], sentences_B.spans_T2[:, :T]
+    return dataclasses.replace(sentences_B, prefix_T=prefix_BT, spans_T2=spans_BT2)
 
 
-def search(config, machines, limits, prefixes=(), seeds=(), terms=None):
+def search(config, machines, limits, prefixes=(), seeds=(), constraint=None, given=(None, None)):
     """The searches when all are done, and the hypotheses of each machine."""
-    sentences_B = sentences(machines, limits, prefixes, seeds, terms)
+    sentences_B = sentences(machines, limits, prefixes, seeds, given)
     fresh_B = started(sentences_B, strategy(config).width(config), T)
-    searches_B = advanced(*in_two(config), sentences_B, fresh_B, B)
+    rules = Rules(constraint) if constraint else NO_RULES
+    searches_B = advanced(*in_two(config), sentences_B, fresh_B, B, rules)
     return searches_B, found(config, searches_B)[: len(machines)]
 
 
@@ -138,7 +135,7 @@ def found(config, searches_B):
     return [found_of(jax.tree.map(lambda x, b=b: x[b], every), config.n_best) for b in range(B)]
 
 
-def sentences(machines, limits, prefixes=(), seeds=(), terms=None):
+def sentences(machines, limits, prefixes=(), seeds=(), given=(None, None)):
     """A batch of B; those that lack have the limit 0."""
     lacking = B - len(machines)
     prefix_BT = np.full((B, T), PAD, np.int32)
@@ -148,20 +145,8 @@ def sentences(machines, limits, prefixes=(), seeds=(), terms=None):
     machines = [*machines, *[NOTHING] * lacking]
     memory_B = jax.tree.map(lambda *leaves: jnp.stack(leaves), *machines)
     limits_B = np.array([*limits, *[0] * lacking], np.int32)
-    return Sentence(memory_B, prefix_BT, limits_B, seeds_B, terms and terms_array(terms))
-
-
-MOST_TERMS, LONGEST_TERM = 2, 3
-
-
-def terms_array(terms):
-    """`terms` are pairs of spellings for each sentence, at the beginning and elsewhere."""
-    terms_BCKL = np.full((B, MOST_TERMS, 2, LONGEST_TERM), PAD, np.int32)
-    for b, of_sentence in enumerate(terms):
-        for c, spellings in enumerate(of_sentence):
-            for k, tokens in enumerate(spellings):
-                terms_BCKL[b, c, k, : len(tokens)] = tokens
-    return terms_BCKL
+    spans_BT2 = np.zeros((B, T, 2), np.int32)  # no token may replace one of a prefix
+    return Sentence(memory_B, prefix_BT, limits_B, seeds_B, spans_BT2, *given)
 
 
 class Found(NamedTuple):

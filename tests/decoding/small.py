@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jformer.config import BOS, EOS, PAD, ModelConfig
-from jformer.decoding.decoder import Decoder
+from jformer.decoding.pool import Decoder
 from jformer.model.transformer import Transformer
 
 V = 23

@@ -20,6 +20,7 @@ from jformer.decoding import pool
 from jformer.decoding.ensemble import mean_logits
 from jformer.decoding.pool import Request
 from jformer.decoding.scoring import score_pairs
+from jformer.decoding.search import Rules
 from tests.decoding.machines import beam_over_lists, found_of
 from tests.decoding.small import MODEL, V, decoder_of, log_probs_by, make
 
@@ -62,7 +63,7 @@ def alone(request, config, *members):
 
 def found_by(decoder, requests):
     """In the order of the requests."""
-    found = decoder.find(requests)
+    found = decoder.find(requests, Rules(ranks_V=np.arange(V)))
     assert sorted(found) == list(range(len(requests)))
     return [found_of(found[n], decoder.config.n_best) for n in range(len(requests))]
 
@@ -146,7 +147,7 @@ def test_the_number_of_threads(asked, places, threads):
 
 
 def test_without_a_number_there_is_a_thread_for_each_core(monkeypatch):
-    monkeypatch.setattr("jformer.decoding.decoder.usable_cores", lambda: 3)
+    monkeypatch.setattr("jformer.decoding.pool.usable_cores", lambda: 3)
     assert [decoder_of(CONFIG, places).threads() for places in (32, 64)] == [2, 3]
 
 
@@ -349,7 +350,7 @@ def search(megabytes, config, requests):
     resource.setrlimit(resource.RLIMIT_AS, (mapped + (megabytes << 20), -1))
     decoder = decoder_of(config, 64, member)
     found = {n: each.tokens_WT.tolist() for n, each in decoder.find(requests).items()}
-    print(decoder.places, sorted(found.items()))
+    print(decoder.slots, sorted(found.items()))
 
 search(600, config, requests)
 try:

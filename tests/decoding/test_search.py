@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding import pool
-from jformer.decoding.beam import top_tokens
+from jformer.decoding.search import top_tokens
 from tests.decoding.machines import (
     B,
     T,

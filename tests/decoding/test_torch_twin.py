@@ -11,8 +11,7 @@ import pytest
 import jformer
 from jformer.config import BOS, EOS, PAD, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.decoder import Decoder
-from jformer.decoding.pool import Request
+from jformer.decoding.pool import Decoder, Request
 from jformer.main import main
 from jformer.model.transformer import Transformer
 from tests.conftest import random_params

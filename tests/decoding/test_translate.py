@@ -10,12 +10,20 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
 from jformer.config import EOS, PAD, Config, DataConfig, DecodeConfig, ModelConfig
-from jformer.data.sentences import split
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.decoder import Decoder
+from jformer.decoding.pool import Decoder
 from jformer.decoding.search import Hypotheses
-from jformer.decoding.translate import Hypothesis, Part, as_texts, hypotheses, join, translate
-from jformer.errors import RunError
+from jformer.decoding.sentences import split
+from jformer.decoding.translate import (
+    Hypothesis,
+    Part,
+    as_texts,
+    hypotheses,
+    join,
+    translate,
+    warm_up,
+)
+from jformer.errors import RunError, UserError
 from jformer.model.transformer import Transformer
 from jformer.run import Run
 from tests.conftest import random_params
@@ -46,13 +54,11 @@ class Translator:
         params = params or self.params
         return translate(self.model, params, self.vocabularies, texts, config, max_length)
 
-    def find(
-        self, texts, prefixes=None, first_line=1, max_length=100, params=None, terms=(), **decode
-    ):
+    def find(self, texts, prefixes=None, first_line=1, max_length=100, params=None, **decode):
         config = dataclasses.replace(CONFIG, **decode)
         members = (self.model,), (params or self.params,)
         decoder = Decoder(*members, config, max_length, config.batch_size)
-        return hypotheses(decoder, self.vocabularies, texts, prefixes, first_line, terms)
+        return hypotheses(decoder, self.vocabularies, texts, prefixes, first_line)
 
     def with_rows(self, rows, value):
         """The parameters with rows of the embedding set."""
@@ -298,43 +304,6 @@ def test_no_more_than_n_best_are_taken_and_no_place_without_a_hypothesis(transla
         ]
 
 
-def test_where_a_text_has_a_terms_source_its_output_has_the_target(translator):
-    texts = [*SENTENCES, "two five two"]
-    free = translator.find(texts, max_extra_length=20)
-    bound = translator.find(texts, max_extra_length=20, terms=[("two", "six"), ("ten", "one six")])
-    assert not any("six" in one[0].text for one in free)
-    for text, before, after in zip(texts, free, bound, strict=True):
-        if "two" in text or "ten" in text:
-            assert ("six" if "two" in text else "one six") in after[0].text
-        else:
-            assert after == before
-
-
-def test_strings_that_match_are_kept(translator):
-    texts = ["one 37 two", "(37)", "three"]
-    found = translator.find(texts, max_extra_length=20, search="beam(keep='numbers')")
-    assert ["37" in one[0].text for one in found] == [True, True, False]
-    assert found[2] == translator.find(texts, max_extra_length=20)[2]
-
-
-def test_of_a_text_that_is_split_each_part_has_its_own_terms(translator):
-    texts = ["one two. three four. five six. ten one."]
-    terms = [("two", "eleven"), ("five", "twelve")]
-    ((best, *_),) = translator.find(
-        texts, max_length=8, terms=terms, long_texts="split", max_extra_length=30
-    )
-    for part in best.parts:
-        source, output = (translator.vocabularies.target.decode(ids) for ids in part[:2])
-        assert [target in output for _, target in terms] == [word in source for word, _ in terms]
-    assert len(best.parts) > 2
-
-
-def test_terms_without_room_are_counted_in_a_warning(translator, caplog):
-    with caplog.at_level(logging.WARNING):
-        translator.find(["one two", "two"], terms=[("two", "six six six")], max_extra_length=0)
-    assert "2 of 2 terms" in caplog.text
-
-
 @pytest.mark.parametrize("utility", ["chrf", "bleu"])
 def test_of_the_n_best_the_one_is_given_that_is_most_like_the_others(translator, utility):
     metric = {"chrf": CHRF(), "bleu": BLEU(effective_order=True)}[utility]
@@ -389,3 +358,23 @@ def test_nothing_is_said_of_texts_that_are_translated_whole(translator, caplog):
     with caplog.at_level(logging.DEBUG, logger="jformer"):
         translator(SENTENCES)
     assert not [record for record in caplog.records if record.name.startswith("jformer")]
+
+
+def test_after_a_warm_up_no_request_of_its_sizes_compiles_anything(translator):
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, *_, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    config = dataclasses.replace(CONFIG, beam_size=2, n_best=1)
+    decoder = Decoder((translator.model,), (translator.params,), config, 100, config.batch_size)
+    warm_up(decoder, translator.vocabularies, lengths=[15, 20], batch=5)
+    assert compiled
+    compiled.clear()
+    for number in (1, 2, 3, 5):
+        for text in ("one", "four five six one two"):
+            hypotheses(decoder, translator.vocabularies, [text] * number)
+    assert compiled == []
+    with pytest.raises(UserError, match=r"batch=17\b.*16"):
+        warm_up(decoder, translator.vocabularies, lengths=[15], batch=17)
+    with pytest.raises(UserError, match=r"100\b.*99"):
+        warm_up(decoder, translator.vocabularies, lengths=[100], batch=1)

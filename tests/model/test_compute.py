@@ -11,8 +11,7 @@ import pytest
 from jformer import components
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding.attention import attention_weights
-from jformer.decoding.decoder import Decoder
-from jformer.decoding.pool import Request
+from jformer.decoding.pool import Decoder, Request
 from jformer.decoding.scoring import score_pairs
 from jformer.extras.cost import step_bytes
 from jformer.model.decoding import precompute_cross_kv

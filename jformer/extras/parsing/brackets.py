@@ -6,6 +6,7 @@ are still open, so the innermost open one is the last opening bracket at the pre
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,13 +17,13 @@ from jax import Array
 from jformer.config import EOS
 from jformer.data.subwords import UNKNOWN
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.search import Sentence
+from jformer.decoding.search import Constraint, Sentence
 from jformer.errors import UserError
 from jformer.extras.parsing.trees import DEEPEST_OUTPUT
 
 
 @struct.dataclass
-class WellFormed:
+class WellFormed(Constraint):
     """Allow tokens with which an output can still become a tree with all words of its source.
 
     No constituent is empty, and none is opened that could not be closed within the length limit.
@@ -36,6 +37,10 @@ class WellFormed:
     closing_V: Any  # the token that closes what a token opens
     numbers_V: Any  # the number of the word that it stands for; 0 if it has none
 
+    def encode(self, source: str, ids: Sequence[int]) -> tuple[Any, None]:
+        """Return the number of words; a sentence that was cut has at most one for each token."""
+        return np.int32(min(len(source.split()), len(ids))), None
+
     def allowed(self, tokens_WT: Array, t: Array, sentence: Sentence) -> Array:
         before_1T = jnp.arange(tokens_WT.shape[1])[None] < t
         opens_WT = self.opens_V[tokens_WT] & before_1T
@@ -43,7 +48,7 @@ class WellFormed:
         depths_WT = jnp.cumsum(opens_WT.astype(jnp.int32) - closes_WT, axis=1)
         depth_W = depths_WT[:, -1]
         done_W = jnp.sum(self.words_V[tokens_WT] & before_1T, axis=1)
-        left_W = sentence.words - done_W
+        left_W = sentence.given - done_W
         just_opened_W = opens_WT[:, t - 1] & (t > 0)
         at_depth_WT = opens_WT & (depths_WT == depth_W[:, None])
         innermost_W = tokens_WT.shape[1] - 1 - jnp.argmax(at_depth_WT[:, ::-1], axis=1)

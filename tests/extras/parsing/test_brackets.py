@@ -26,7 +26,7 @@ def allowed_after(tokens, words, limit, vocabulary=VOCABULARY):
     names = vocabulary.entries()
     ids_1T = np.full((1, max(T, len(tokens) + 1)), PAD, np.int32)
     ids_1T[0, : len(tokens)] = [names.index(token) for token in tokens]
-    sentence = Sentence(None, None, jnp.int32(limit), None, words=jnp.int32(words))
+    sentence = Sentence(None, None, jnp.int32(limit), None, given=jnp.int32(words))
     constraint = jax.tree.map(jnp.asarray, well_formed(vocabulary))
     mask_V = constraint.allowed(jnp.asarray(ids_1T), jnp.int32(len(tokens)), sentence)[0]
     names[EOS] = "EOS"
@@ -128,7 +128,7 @@ def make_search(config):
         def grow(sentence, search):
             return strategy.extend(step, config, sentence, search, RULES)
 
-        sentence = Sentence(logits_TV, jnp.full(T, PAD), limit, jnp.int32(0), words=words)
+        sentence = Sentence(logits_TV, jnp.full(T, PAD), limit, jnp.int32(0), given=words)
         begun = sentence, init_search(sentence, jnp.zeros(()), strategy.width(config))
         ended = advance(grow, *jax.tree.map(lambda x: jnp.asarray(x)[None], begun), 1)
         return result_of(jax.tree.map(lambda x: x[0], ended), config)

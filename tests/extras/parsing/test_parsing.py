@@ -8,8 +8,7 @@ import pytest
 import jformer
 from jformer.data.corpora import Split
 from jformer.extras.parsing.bracketing import bracketing
-from jformer.extras.parsing.consensus import consensus_of
-from jformer.extras.parsing.trees import Tree, linearise, read_trees, trees_in
+from jformer.extras.parsing.trees import Tree, read_trees, trees_in
 from jformer.main import main
 from jformer.results import as_test_set
 
@@ -107,66 +106,6 @@ def test_without_the_constraint_outputs_are_repaired_and_counted(parser, treeban
     assert found[0][0].well_formed in (True, False)
     (tree,) = trees_in([found[0][0].text.encode()], "out")
     assert tree.words() == ["the", "cat", "sees", "the", "dog", "."]
-
-
-def test_the_consensus_of_samples_is_one_tree_with_the_score_of_the_model(parser):
-    run, sentences = jformer.load(parser), ["the cat sees a dog .", "", "a fox hears the bird ."]
-    drawn = {"search": "sampling(seed=4, temperature=3.0)", "n_best": 9}
-    samples = run.hypotheses(sentences, **drawn)
-    found = run.hypotheses(sentences, choose="consensus", details=True, **drawn)
-    assert [len(ones) for ones in found] == [1, 1, 1]
-    assert found[1][0].text == ""
-    for sentence, (one,), ones in zip(sentences[::2], found[::2], samples[::2], strict=True):
-        trees = [linear(each.text) for each in ones]
-        assert len(set(trees)) > 1
-        assert all(each.complete for each in ones)
-        assert one.well_formed
-        assert linear(one.text) == consensus_of(trees, sentence.split())
-        assert {target for _, target in one.alignment} <= {*range(len(one.tokens))}
-        (scored,) = run.score([sentence], [one.text])
-        assert one.log_prob == pytest.approx(scored.log_prob)
-        assert one.token_log_probs == pytest.approx(scored.token_log_probs, abs=1e-5)
-        penalty = ((5 + len(one.tokens) + 1) / 6) ** run.config.decode.length_penalty
-        assert one.score == pytest.approx(one.log_prob / penalty)
-
-
-def test_outputs_without_room_for_a_tree_have_no_consensus(parser):
-    cut = {"search": "sampling", "n_best": 3, "max_length": 4}
-    run = jformer.load(parser)
-    (samples,) = run.hypotheses(["the cat sees a dog ."], **cut)
-    ((one,),) = run.hypotheses(["the cat sees a dog ."], choose="consensus", **cut)
-    assert one == samples[0]
-    assert (one.complete, one.well_formed) == (False, False)
-
-
-def test_a_consensus_is_written_scored_and_made_by_an_ensemble(parser, treebank, tmp_path, capsys):
-    """Also of the n best of a beam, and of the words of a sentence that were read."""
-    sampling = ["--config.decode.search=sampling", "--config.decode.n_best=5"]
-    sampling += ["--config.decode.choose=consensus"]
-    sampling += [f"--workdir={parser}", f"--ensemble={parser}@20"]
-    test = treebank / "toy.test.mrg"
-    assert main(["jformer", "evaluate", f"--data={test}", *sampling]) == 0
-    (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
-    lines = tmp_path / "words.txt"
-    gold = [*read_trees(test)]
-    lines.write_text("".join(" ".join(tree.words()) + "\n" for tree in gold))
-    output = tmp_path / "trees.jsonl"
-    arguments = [f"--input={lines}", f"--output={output}", "--format=jsonl", *sampling]
-    assert main(["jformer", "translate", *arguments]) == 0
-    rows = [json.loads(line) for line in output.read_text().splitlines()]
-    texts = [output["text"].encode() for row in rows for output in row["outputs"]]
-    found = [*trees_in(texts, "output")]
-    assert bracketing(found, gold, with_tags=False)["f1"] == pytest.approx(scores["f1"])
-
-    long = " ".join(["the cat sees a dog ."] * 12)
-    best = {"beam_size": 2, "n_best": 2, "choose": "consensus"}
-    ((one,),) = jformer.load(parser).hypotheses([long], **best)
-    (tree,) = trees_in([one.text.encode()], "output")
-    assert (tree.words(), one.well_formed) == (long.split(), False)
-
-
-def linear(tree):
-    return linearise(*trees_in([tree.encode()], "output"), tags="number")
 
 
 def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, treebank, capfd):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jformer.data.sentences import join_texts, pieces, split
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.alignment import words_of
+from jformer.decoding.scoring import words_of
+from jformer.decoding.sentences import join_texts, pieces, split
 
 YES, NO = "\u306f\u3044\u3002", "\u3044\u3044\u3048\u3002"  # in Japanese
 TEXTS = ["the old house.", "das alte Haus!", YES + NO]
