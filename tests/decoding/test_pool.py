@@ -106,7 +106,7 @@ def test_there_are_outputs_of_all_kinds(requests):
 def test_each_request_finds_what_a_search_over_lists_finds_for_it_alone(places, requests, shapes):
     assert_found(found_by(decoder_of(CONFIG, places), requests[0]), requests[1])
     if places == 64:  # all at once: one shape holds them all
-        assert set(shapes) == {(32, 32, 1 + 32 + 30)}
+        assert set(shapes) == {(64, 32, 1 + 32 + 30)}
     else:
         assert len(shapes) > len(set(shapes))  # who is done leaves, and others take the places
         # Of 24 places so few are left that a long source stays until no short one waits.
