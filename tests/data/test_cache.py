@@ -13,9 +13,8 @@ import pytest
 from jformer.checksums import SUMS, write_sums
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.batches import iterate
-from jformer.data.cache import content_hash
 from jformer.data.pipeline import make_batches, open_corpora
-from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
+from jformer.data.tokens import content_hash, make_vocabularies, tokenize_corpora, trainable
 from jformer.main import main
 from tests.conftest import number_words, small_flags, write_split
 

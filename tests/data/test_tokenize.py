@@ -15,11 +15,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jformer.config import EOS, Config, DataConfig
 from jformer.data import tokenize as tokenize_module
-from jformer.data.cache import content_hash
 from jformer.data.pipeline import open_corpora
-from jformer.data.ragged import Ragged
-from jformer.data.tokenize import (
+from jformer.data.tokens import (
+    Ragged,
     append_eos,
+    content_hash,
     make_vocabularies,
     tokenize,
     tokenize_corpora,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from jformer.config import BOS, EOS, PAD
-from jformer.data.ragged import Ragged
+from jformer.data.tokens import Ragged
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.extras import bpe_dropout

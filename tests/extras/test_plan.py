@@ -13,11 +13,15 @@ import pytest
 from configs import base, big
 from jformer.config import Config, TrainConfig, freeze
 from jformer.data.batches import Batches
-from jformer.data.cache import content_hash
 from jformer.data.layout import Buckets
 from jformer.data.pipeline import open_corpora
-from jformer.data.ragged import Ragged, TokenPairs
-from jformer.data.tokenize import make_vocabularies, tokenize_corpora
+from jformer.data.tokens import (
+    Ragged,
+    TokenPairs,
+    content_hash,
+    make_vocabularies,
+    tokenize_corpora,
+)
 from jformer.extras.cost import run_sizes, step_bytes
 from jformer.extras.plan import (
     UTILIZATION,

@@ -6,7 +6,7 @@ import pytest
 from jformer.config import Config, DataConfig, UserError
 from jformer.data import pipeline
 from jformer.data.corpora import Split
-from jformer.data.tokenize import tokenize
+from jformer.data.tokens import tokenize
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 
 # Words that stand once and end alike make classes; the other words stand more than once.
