@@ -16,16 +16,16 @@ import hashlib
 import itertools
 import json
 import logging
+import mmap
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 from numpy.typing import ArrayLike
 
 from jformer import components
@@ -45,9 +45,8 @@ CHUNK = 10_000  # pairs tokenized together
 VOCABULARY_SAMPLE = 2_000_000  # maximum number of pairs to learn a vocabulary from
 SIDES = ("source", "target")
 KINDS = ("vocabulary", "tokens")  # of entries
-# Parts of a file's name that decide how its text is read. The languages select columns of some.
-COLUMNS = (".tsv", ".parquet", ".arrow")
-READ_BY_NAME = (*COLUMNS, ".tags.", ".sgm", ".xml", ".gz")
+# Parts of a file's name that decide how its text is read.
+READ_BY_NAME = (".tags.", ".tsv", ".parquet", ".sgm", ".xml", ".gz")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,6 +82,9 @@ class Ragged:
         lengths = self.offsets[rows + 1] - begins
         shifts = begins - np.cumsum(lengths) + lengths
         taken = self.flat.take(np.repeat(shifts, lengths) + np.arange(lengths.sum()))
+        for array in (self.flat, self.offsets):
+            if isinstance(array.base, mmap.mmap):  # else a large corpus would count as memory
+                array.base.madvise(mmap.MADV_DONTNEED)
         return Ragged.from_lengths(taken, lengths)
 
 
@@ -134,9 +136,6 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
             Vocabularies.train(lambda: (), data).save(folder)
             return
         total, began = count_rows(corpora), time.monotonic()
-        if not total:
-            places = " and ".join(place for corpus in corpora for place in corpus.places)
-            raise UserError(f"{places}: empty files; pairs to train on are needed there")
         every = max(1, -(-total // VOCABULARY_SAMPLE))
         which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
         log.info("vocabulary  learning from %s pairs ...", which)
@@ -150,8 +149,7 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
 
     depends_on = [content, reading_options(corpora, data), settings]
     folder = cached(data, "vocabulary", depends_on, build)
-    with naming_damage(folder):
-        return Vocabularies.load(folder, data.joint_vocabulary)
+    return Vocabularies.load(folder, data.joint_vocabulary)
 
 
 def tokenize_corpora(
@@ -161,21 +159,23 @@ def tokenize_corpora(
 
     `content` is the corpora's `content_hash`.
     """
-    options, limit = reading_options(corpora, data), truncated_length(data)
-    depends_on = [content, options, vocabularies.hash, data.bad_lines, limit]
+    limit = data.max_length if data.long_pairs == "truncate" else None
+    options = reading_options(corpora, data)
 
     def build(folder: Path) -> None:
-        write_tokens(folder, corpora, vocabularies, data)
+        write_tokens(folder, corpora, vocabularies, data, limit)
 
+    depends_on = [content, options, vocabularies.hash, data.bad_lines, limit]
     folder = cached(data, "tokens", depends_on, build)
-    with naming_damage(folder):
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        sides = map(open_side, itertools.repeat(folder), SIDES, meta["dtypes"])
-        pairs = TokenPairs(*sides)
-        lines = np.load(folder / "lines.npy", mmap_mode="r")
-    report = report_of(meta["decisions"], corpora)
-    places = [corpus.places[0] for corpus in corpora]
-    return Tokenized(pairs, lines, meta["ends"], places, report)
+    meta, arrays = open_entry(folder)
+    pairs = TokenPairs(*(Ragged(arrays[f"{x}.ids"], arrays[f"{x}.offsets"]) for x in SIDES))
+    # The files may have been elsewhere when the entry was made.
+    moved = dict(zip(meta["places"], places_of(corpora), strict=True))
+    for decision in meta["decisions"].values():
+        parts = (place.rpartition(":") for place in decision["first"])
+        decision["first"] = [f"{moved[path]}:{line}" for path, _, line in parts]
+    names = [corpus.places[0] for corpus in corpora]
+    return Tokenized(pairs, arrays["lines"], meta["ends"], names, Report(meta["decisions"]))
 
 
 def select_training_pairs(tokenized: Tokenized, data: DataConfig) -> np.ndarray:
@@ -194,133 +194,114 @@ def select_training_pairs(tokenized: Tokenized, data: DataConfig) -> np.ndarray:
 
 def tokenize(split: Split, vocabularies: Vocabularies, data: DataConfig) -> TokenPairs:
     """Return the token ids of a split to be scored, without skipping or cutting any text."""
-    sources = model_sources(split.sources, vocabularies, data)
-    return TokenPairs(
-        with_eos(vocabularies.source.encode(sources)),
-        with_eos(vocabularies.target.encode(split.targets)),
-    )
+    sides = encode(split.sources, split.targets, vocabularies, data)
+    return TokenPairs(*map(Ragged.from_rows, sides))
+
+
+def encode(
+    sources: Sequence[str], targets: Sequence[str], vocabularies: Vocabularies, data: DataConfig
+) -> list[list[list[int]]]:
+    """Return the ids of both sides, each text with EOS."""
+    texts = model_sources(sources, vocabularies, data), targets
+    ids = [vocabulary.encode(side) for vocabulary, side in zip(vocabularies, texts, strict=True)]
+    return [[[*row, EOS] for row in side] for side in ids]
 
 
 def model_sources(
-    sentences: Iterable[str], vocabularies: Vocabularies, data: DataConfig
+    sentences: Sequence[str], vocabularies: Vocabularies, data: DataConfig
 ) -> list[str]:
     """Return the sources as the model reads them, which the scorer decides."""
     scorer = components.find("config.data.scorer", "scorer", data.scorer)
     return [scorer.source(sentence, vocabularies) for sentence in sentences]
 
 
-def with_eos(rows: list[list[int]], limit: int | None = None) -> Ragged:
-    """Append EOS to the ids of each text; cut each to at most `limit` ids with EOS."""
-    kept = None if limit is None else limit - 1
-    return Ragged.from_rows([[*ids[:kept], EOS] for ids in rows])
-
-
-def truncated_length(data: DataConfig) -> int | None:
-    """Return how many ids of a text are kept, with EOS; None if all of them are."""
-    return data.max_length if data.long_pairs == "truncate" else None
+def truncate(ids: list[int], limit: int) -> list[int]:
+    return ids if len(ids) <= limit else [*ids[: limit - 1], EOS]
 
 
 def count_rows(corpora: list[Corpus]) -> int:
     return sum(1 for corpus in corpora for _ in corpus.rows())
 
 
+def places_of(corpora: list[Corpus]) -> list[str]:
+    return [place for corpus in corpora for place in corpus.places]
+
+
 def write_tokens(
-    folder: Path, corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
+    folder: Path,
+    corpora: list[Corpus],
+    vocabularies: Vocabularies,
+    data: DataConfig,
+    limit: int | None,
 ) -> None:
-    """Write all files of a cache entry."""
-    began, total, limit = time.monotonic(), count_rows(corpora), truncated_length(data)
+    """Write all files of a cache entry, with at most `limit` ids of each text."""
+    began, total = time.monotonic(), count_rows(corpora)
     log.info("tokenizing  %s pairs ...", f"{total:,}")
-    dtypes = ["uint16" if vocabulary.size <= 2**16 else "int32" for vocabulary in vocabularies]
-    reports = [Report() for _ in corpora]
-    pairs_of_corpora = [0] * len(corpora)
-    lines: list[np.ndarray] = []
-    lengths: list[list[np.ndarray]] = [[], []]
+    dtypes = {"lines": "uint32"}
+    for side, vocabulary in zip(SIDES, vocabularies, strict=True):
+        dtypes[f"{side}.ids"] = "uint16" if vocabulary.size <= 2**16 else "int32"
+        dtypes[f"{side}.offsets"] = "int64"
+    report, sizes, ends = Report(), dict.fromkeys(dtypes, 0), []
     with contextlib.ExitStack() as stack:
         progress = stack.enter_context(contextlib.closing(Progress("pair", total)))
-        files = [stack.enter_context((folder / f"{side}.ids").open("wb")) for side in SIDES]
-        for which, numbers, split in chunks(corpora, data.bad_lines, reports):
-            sources = model_sources(split.sources, vocabularies, data)
-            encoded = [vocabularies.source.encode(sources)]
-            encoded.append(vocabularies.target.encode(split.targets))
-            if limit:
-                for number, *pair in zip(numbers, *encoded, strict=True):
-                    if max(map(len, pair)) >= limit:
-                        reports[which].add("truncated", f"{corpora[which].places[0]}:{number}")
-            for i, rows in enumerate(encoded):
-                texts = with_eos(rows, limit)
-                files[i].write(texts.flat.astype(dtypes[i]).data)
-                lengths[i].append(texts.lengths)
-            lines.append(np.array(numbers, np.uint32))
-            pairs_of_corpora[which] += len(numbers)
-            progress.advance(len(numbers))
-    decisions = [decisions_of(*each) for each in zip(reports, corpora, strict=True)]
-    if not lines:
+        files = {name: stack.enter_context((folder / name).open("wb")) for name in dtypes}
+
+        def write(name: str, values: np.ndarray | Sequence[int]) -> None:
+            files[name].write(np.asarray(values, dtypes[name]).data)
+            sizes[name] += len(values)
+
+        for side in SIDES:
+            write(f"{side}.offsets", [0])
+        for corpus in corpora:
+            pairs = pairs_with_text(corpus, data.bad_lines, report)
+            while part := list(itertools.islice(pairs, CHUNK)):
+                numbers, sources, targets = zip(*part, strict=True)
+                sides = encode(sources, targets, vocabularies, data)
+                if limit:
+                    for number, *pair in zip(numbers, *sides, strict=True):
+                        if max(map(len, pair)) > limit:
+                            report.add("truncated", f"{corpus.places[0]}:{number}")
+                    sides = [[truncate(ids, limit) for ids in rows] for rows in sides]
+                for side, texts in zip(SIDES, map(Ragged.from_rows, sides), strict=True):
+                    write(f"{side}.offsets", sizes[f"{side}.ids"] + texts.offsets[1:])
+                    write(f"{side}.ids", texts.flat)
+                write("lines", numbers)
+                progress.advance(len(part))
+            ends.append(sizes["lines"])
+    if not sizes["lines"]:
         places = ", ".join(corpus.places[0] for corpus in corpora)
-        reasons = "; ".join(report_of(decisions, corpora).lines())
-        raise UserError(f"{places}: no pair to train on; {reasons}")
-    np.save(folder / "lines.npy", np.concatenate(lines))
-    for side, parts in zip(SIDES, lengths, strict=True):
-        offsets = np.concatenate([[0], np.cumsum(np.concatenate(parts), dtype=np.int64)])
-        np.save(folder / f"{side}_offsets.npy", offsets)
-    ends = list(itertools.accumulate(pairs_of_corpora))
-    meta = {"dtypes": dtypes, "ends": ends, "decisions": decisions}
+        raise UserError(f"{places}: no pair to train on; {'; '.join(report.lines())}")
+    meta = {
+        "arrays": {name: [dtypes[name], sizes[name]] for name in dtypes},
+        "ends": ends,
+        "decisions": report.decisions,
+        "places": places_of(corpora),
+    }
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     log.info("tokenizing  took %.0f s; kept in %s", time.monotonic() - began, folder.parent)
 
 
-def chunks(
-    corpora: list[Corpus], policy: str, reports: list[Report]
-) -> Iterator[tuple[int, list[int], Split]]:
-    """Yield the index of a corpus with the line numbers and the texts of some of its pairs.
-
-    Pairs with an empty side are left out and reported.
-    """
-    for which, (corpus, report) in enumerate(zip(corpora, reports, strict=True)):
-        pairs = read(corpus, policy, report)
-        while part := list(itertools.islice(pairs, CHUNK)):
-            kept = []
-            for pair in part:
-                if pair[1].strip() and pair[2].strip():
-                    kept.append(pair)
-                else:
-                    report.add("empty", f"{corpus.places[0]}:{pair[0]}")
-            if kept:
-                numbers, sources, targets = map(list, zip(*kept, strict=True))
-                yield which, numbers, Split(sources, targets)
+def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tuple[int, str, str]]:
+    """Yield the line number and the texts of each pair; report those with an empty side."""
+    for number, source, target in read(corpus, policy, report):
+        if source.strip() and target.strip():
+            yield number, source, target
+        else:
+            report.add("empty", f"{corpus.places[0]}:{number}")
 
 
-def decisions_of(report: Report, corpus: Corpus) -> dict[str, dict]:
-    """Return the decisions about a corpus with `[side, line]` for each place, without paths."""
-
-    def position(place: str) -> list[int]:
-        path, _, line = place.rpartition(":")
-        return [corpus.places.index(path), int(line)]
-
-    return {
-        reason: {**entry, "first": [position(place) for place in entry["first"]]}
-        for reason, entry in report.decisions.items()
-    }
-
-
-def report_of(decisions: list[dict[str, dict]], corpora: list[Corpus]) -> Report:
-    """Return the report of `decisions_of` each corpus, with the present paths of the corpora."""
-    report = Report()
-    for corpus, of_corpus in zip(corpora, decisions, strict=True):
-        for reason, entry in of_corpus.items():
-            places = [f"{corpus.places[side]}:{line}" for side, line in entry["first"]]
-            for place in places:
-                report.add(reason, place)
-            report.decisions[reason]["count"] += entry["count"] - len(places)
-    return report
-
-
-def open_side(folder: Path, side: str, dtype: str) -> Ragged:
-    """Open the ids of one side; raise `ValueError` if a file is shorter than it should be."""
-    offsets = np.load(folder / f"{side}_offsets.npy", mmap_mode="r")
-    flat = np.memmap(folder / f"{side}.ids", dtype, "r")
-    if len(flat) != offsets[-1]:
-        raise ValueError(f"{side}.ids has {len(flat):,} ids instead of {offsets[-1]:,}")
-    return Ragged(flat, offsets)
+def open_entry(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the description and the arrays of tokenized text; `UserError` if a file is cut."""
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        return meta, {
+            name: np.memmap(folder / name, dtype, "r", shape=(size,))
+            for name, (dtype, size) in meta["arrays"].items()
+        }
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder}: damaged cache entry ({error}); delete this folder and run again"
+        ) from error
 
 
 def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
@@ -328,18 +309,19 @@ def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
 
     A file that changed in any way counts as another corpus.
     """
-
-    def of_file(path: Path) -> str:
-        try:
-            return sha256_of(path)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-
-    files = [path for corpus in corpora for path in corpus.files]
-    with ThreadPoolExecutor(2) as pool:
-        hashes = list(zip(map(str, files), pool.map(of_file, files), strict=True))
-    in_memory = [corpus for corpus in corpora if not corpus.files]
-    return hashes + [(corpus.places[0], hash_of_rows(corpus)) for corpus in in_memory]
+    hashes = []
+    for corpus in corpora:
+        for path in corpus.files:
+            try:
+                hashes.append((str(path), sha256_of(path)))
+            except OSError as error:
+                raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        if not corpus.files:
+            digest = hashlib.sha256()
+            for row in corpus.rows():
+                digest.update(json.dumps(row).encode() + b"\n")
+            hashes.append((corpus.places[0], digest.hexdigest()))
+    return hashes
 
 
 def content_hash(corpora: list[Corpus]) -> str:
@@ -347,16 +329,8 @@ def content_hash(corpora: list[Corpus]) -> str:
     return " ".join(content for _, content in content_hashes(corpora))
 
 
-def hash_of_rows(corpus: Corpus) -> str:
-    """Return the SHA-256 of text in memory: phrases, or a small data set of the hub."""
-    digest = hashlib.sha256()
-    for row in corpus.rows():
-        digest.update(json.dumps(row).encode() + b"\n")
-    return digest.hexdigest()
-
-
 def reading_options(corpora: list[Corpus], data: DataConfig) -> list:
-    """Return what decides the text of files besides their bytes: parts of names, and options.
+    """Return what decides the text of files besides their bytes, but not their paths.
 
     The options of the data set decide the text of trees, and a user's files may do anything.
     """
@@ -364,10 +338,9 @@ def reading_options(corpora: list[Corpus], data: DataConfig) -> list:
         [[marker for marker in READ_BY_NAME if marker in path.name] for path in corpus.files]
         for corpus in corpora
     ]
-    by_language = bool(components.parse(data.name).file) or any(
-        marker in COLUMNS for corpus in markers for file in corpus for marker in file
-    )
-    languages = [data.source_language, data.target_language] if by_language else []
+    languages: list[str] = []
+    if any(source == target for source, target in (corpus.places for corpus in corpora)):
+        languages = [data.source_language, data.target_language]  # they select columns
     return [markers, languages, component_key(data.name, data.scorer)]
 
 
@@ -397,7 +370,7 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
     try:
         if not folder.exists():
             root.mkdir(parents=True, exist_ok=True)
-            with lock(root / f"{kind}-{key}.lock"):
+            with acquire(root / f"{kind}-{key}.lock"):
                 if not folder.exists():  # else another run has built it in the meantime
                     shutil.rmtree(partial, ignore_errors=True)  # left by a run that was killed
                     partial.mkdir()
@@ -414,19 +387,14 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
     return folder
 
 
-@contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Hold a lock; log a line if another process has it."""
-    held = FileLock(path)
+def acquire(path: Path) -> AcquireReturnProxy:
+    """Return the context in which this process holds a lock; log a line if it has to wait."""
+    lock = FileLock(path)
     try:
-        held.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         log.info("waiting for another run that prepares the same data (%s)", path)
-        held.acquire()
-    try:
-        yield
-    finally:
-        held.release()
+        return lock.acquire()
 
 
 def remove_old_entries(root: Path) -> None:
@@ -440,16 +408,3 @@ def remove_old_entries(root: Path) -> None:
         if total > MAX_CACHE_BYTES and used[folder] < time.time() - UNUSED_SECONDS:
             log.info("removing %s, unused for a week, from the cache", folder)
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def naming_damage(folder: Path) -> Iterator[None]:
-    """Raise a failure to open a cache entry as a `UserError` that names its folder."""
-    try:
-        yield
-    except (OSError, ValueError, LookupError, UserError) as error:
-        reason = error.__cause__ or error
-        raise UserError(
-            f"{folder}: damaged cache entry ({reason}); delete this folder and run the same "
-            f"command again"
-        ) from error

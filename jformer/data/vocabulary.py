@@ -65,7 +65,18 @@ class Vocabulary:
     @classmethod
     def from_file(cls, path: Path) -> "Vocabulary":
         """Load a `tokenizer.json`, or a SentencePiece `.model` of type Unigram or BPE."""
-        return cls(read_tokenizer(path))
+        try:
+            if path.suffix == ".model":
+                tokenizer = find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path)
+            else:
+                tokenizer = Tokenizer.from_file(str(path))
+            # Otherwise a missing unknown entry would be an error at the first text that needs it.
+            tokenizer.encode_batch_fast([RARE_CHARACTER], add_special_tokens=False)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{path}: {NEEDED}; this is not valid ({error})") from error
+        return cls(tokenizer)
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
@@ -173,22 +184,6 @@ class Vocabularies(NamedTuple):
     @property
     def hash(self) -> str:
         return " ".join(each.hash for each in dict.fromkeys(self))  # one entry if they are joint
-
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """Load a `tokenizer.json` or a SentencePiece `.model`; `UserError` if it is neither."""
-    try:
-        if path.suffix == ".model":
-            tokenizer = find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path)
-        else:
-            tokenizer = Tokenizer.from_file(str(path))
-        # Otherwise a missing unknown entry would be an error at the first text that needs it.
-        tokenizer.encode_batch_fast([RARE_CHARACTER], add_special_tokens=False)
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(f"{path}: {NEEDED}; this is not valid ({error})") from error
-    return tokenizer
 
 
 def byte_bpe(

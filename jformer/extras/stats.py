@@ -17,9 +17,9 @@ from jformer.data.tokens import (
     SIDES,
     Ragged,
     Tokenized,
-    chunks,
     content_hash,
     make_vocabularies,
+    pairs_with_text,
     select_training_pairs,
     tokenize,
     tokenize_corpora,
@@ -103,11 +103,12 @@ def suspicious_pairs(
     the ends of a text does not count. Hashes of 64 bits are compared: 100 bytes of memory a pair.
     """
     sources, pairs, same = array("q"), array("q"), array("b")
-    for *_, split in chunks(corpora, policy, [Report() for _ in corpora]):
-        for pair in zip(stripped(split.sources), stripped(split.targets), strict=True):
-            sources.append(hash(pair[0]))
-            pairs.append(hash(pair))
-            same.append(pair[0] == pair[1])
+    for corpus in corpora:
+        for _, *texts in pairs_with_text(corpus, policy, Report()):
+            source, target = map(str.strip, texts)
+            sources.append(hash(source))
+            pairs.append(hash((source, target)))
+            same.append(source == target)
     repeats = np.ones(len(pairs), bool)
     repeats[np.unique(np.asarray(pairs), return_index=True)[1]] = False
     S, T = (side.lengths - 1 for side in tokenized.pairs)  # without EOS

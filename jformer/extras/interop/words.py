@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from jformer.data.vocabulary import FIRST, Vocabulary, read_tokenizer
+from jformer.data.vocabulary import FIRST, Vocabulary
 from jformer.errors import UserError
 
 # How others write padding, the beginning of a target and the end of a text.
@@ -42,7 +42,9 @@ def read_words(path: Path, specials: str) -> Words:
     if not path.is_file():
         raise UserError(f"{path}: no such file; a vocabulary is needed there")
     try:
-        tokenizer = word_list(path) if path.suffix == ".txt" else read_tokenizer(path)
+        tokenizer = (
+            word_list(path) if path.suffix == ".txt" else Vocabulary.from_file(path).tokenizer
+        )
     except UserError:
         raise
     except Exception as error:
