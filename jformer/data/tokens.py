@@ -376,7 +376,8 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
                     partial.mkdir()
                     build(partial)
                     partial.rename(folder)
-            remove_old_entries(root)
+            with contextlib.suppress(FileNotFoundError):  # another process removes them
+                remove_old_entries(root)
     except OSError as error:
         raise UserError(
             f"config.data.cache={root}: cannot be written ({error.strerror or error}); "
@@ -399,8 +400,7 @@ def acquire(path: Path) -> AcquireReturnProxy:
 
 def remove_old_entries(root: Path) -> None:
     """Remove the entries used least recently, beyond `MAX_CACHE_BYTES`."""
-    found = [path for kind in KINDS for path in root.glob(f"{kind}-{'[0-9a-f]' * 24}*")]
-    folders = [path for path in found if path.is_dir()]
+    folders = [path for kind in KINDS for path in root.glob(f"{kind}-{'[0-9a-f]' * 24}")]
     used = {folder: folder.stat().st_mtime for folder in folders}
     total = 0
     for folder in sorted(folders, key=used.__getitem__, reverse=True):

@@ -1,4 +1,4 @@
-"""Prints a hash of all that a config's data gives; run by test_tokenize in processes of its own."""
+"""Prints a hash of all that a config's data gives; run by test_tokens in processes of its own."""
 
 import hashlib
 import sys

@@ -9,10 +9,9 @@ from jformer.decoding.alignment import align, pharaoh, words_of
 TEXTS = ["the old house", "das alte Haus", "überraschend 3.5"]
 
 
-@pytest.fixture(scope="module", params=["byte_bpe", "wordpiece", "bpe", "unigram"])
+@pytest.fixture(scope="module", params=["byte_bpe", "unigram"])
 def vocabulary(request):
-    sizes = {"byte_bpe": 270, "wordpiece": 540, "bpe": 300, "unigram": 300}
-    return Vocabulary.train(TEXTS, sizes[request.param], request.param)
+    return Vocabulary.train(TEXTS, 300, request.param)
 
 
 def test_each_token_belongs_to_the_word_in_which_it_ends(vocabulary):

@@ -21,9 +21,9 @@ def wanted(text, vocabulary, terms=(), keep=""):
     return [vocabulary.decode(later) for _, later in spellings_in(text, terms, kept, vocabulary)]
 
 
-@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece", "bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
 def test_a_term_is_spelled_as_within_a_sentence_and_at_its_beginning(kind):
-    vocabulary = Vocabulary.train(TEXTS * 5, 600 if kind == "wordpiece" else 350, kind)
+    vocabulary = Vocabulary.train(TEXTS * 5, 350, kind)
     for term in ("Kater", "saß auf", "7"):
         first, later = spellings(term, True, vocabulary)
         assert vocabulary.decode(first) == term
@@ -89,9 +89,9 @@ def test_a_line_of_terms_that_is_no_pair_is_named(tmp_path, line):
     assert read_terms(path) == [("cat", "Kater"), ("the mat", "die Matte")]
 
 
-@pytest.mark.parametrize("kind", ["byte_bpe", "wordpiece", "bpe", "unigram"])
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram"])
 def test_the_edges_of_tokens_are_within_words_or_not(kind):
-    vocabulary = Vocabulary.train(TEXTS * 5, 600 if kind == "wordpiece" else 350, kind)
+    vocabulary = Vocabulary.train(TEXTS * 5, 350, kind)
     edges_V2 = edges(vocabulary)
     assert edges_V2.shape == (vocabulary.size, 2)
     for text, within in {"7": (True, True), "(": (False, False), "x": (True, True)}.items():
