@@ -35,7 +35,7 @@ from jformer.data.batches import Batch, Batches
 from jformer.data.corpora import Report, Split, read
 from jformer.data.layout import Buckets
 from jformer.data.pipeline import open_data
-from jformer.data.tokenize import tokenize
+from jformer.data.tokens import tokenize
 from jformer.run import Run
 from jformer.rundir import read_metrics
 from jformer.training.loss import cross_entropy
@@ -61,7 +61,7 @@ def make_config(norm: str, batch_tokens: int, steps: int) -> Config:
 
 def batches_of(run: Run, split: Split) -> list[Batch]:
     """Return all of a split in batches, as in training."""
-    config, pairs = run.config, tokenize(split, run.vocabularies)
+    config, pairs = run.config, tokenize(split, run.vocabularies, run.config.data)
     rows = np.arange(len(split))
     data, tokens = config.data, config.train.batch_tokens
     layout = Buckets(*pairs.lengths(rows), tokens, data.num_buckets, data.length_multiple)

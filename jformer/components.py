@@ -79,12 +79,15 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "parsing": "jformer.extras.parsing.treebank:open_treebank",
     },
     "tokenizer": {
-        name: f"jformer.data.subwords:{name}"
-        for name in ("byte_bpe", "bpe", "wordpiece", "unigram", "words", "word_classes")
+        "byte_bpe": "jformer.data.vocabulary:byte_bpe",
+        "unigram": "jformer.data.vocabulary:unigram",
+        "words": "jformer.extras.parsing.words:words",
+        "word_classes": "jformer.extras.parsing.words:word_classes",
     },
+    "vocabulary_file": {"sentencepiece": "jformer.extras.sentencepiece:from_sentencepiece"},
     "augmentation": {
         "bpe_dropout": "jformer.extras.bpe_dropout:bpe_dropout",
-        "word_dropout": "jformer.extras.word_dropout:word_dropout",
+        "word_dropout": "jformer.extras.parsing.words:word_dropout",
     },
     "metric": {
         "bleu": "jformer.evaluation.metrics:bleu",

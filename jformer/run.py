@@ -114,7 +114,7 @@ class Run(Restored):
             if len(prefixes) != len(sentences):
                 raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
         run = self.with_decode(**decode)
-        sources = [*map(self.scorer.source, sentences)]
+        sources = [self.scorer.source(sentence, self.vocabularies) for sentence in sentences]
         given = (prefixes, first_line, self.bleu_tokenizer, report)
         found = hypotheses(run.decoder, self.vocabularies, sources, *given)
         if not details:
@@ -173,7 +173,7 @@ class Run(Restored):
         check_type("source", source, str, "a string")
         check_type("target", target, str, "a string")
         target = self.scorer.target(target, source, self.config)
-        source = self.scorer.source(source)
+        source = self.scorer.source(source, self.vocabularies)
         return attention_of(self.model, self.params, self.vocabularies, source, target)
 
     @functools.cached_property
@@ -236,7 +236,7 @@ class Run(Restored):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets")
         pairs = zip(targets, sources, strict=True)
         targets = [self.scorer.target(*pair, self.config) for pair in pairs]
-        sources = [*map(self.scorer.source, sources)]
+        sources = [self.scorer.source(source, self.vocabularies) for source in sources]
         sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
         return list(zip(*sides, strict=True))
 

@@ -208,13 +208,13 @@ def test_a_loss_of_a_file_is_minimized_and_the_nll_is_still_logged(folder):
 
 def test_an_augmentation_of_a_file_draws_other_tokens_in_each_epoch(folder):
     from jformer.data.pipeline import given_data, make_batches
-    from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
+    from jformer.data.tokens import make_vocabularies, select_training_pairs, tokenize_corpora
 
     config = config_with(**{"data.augment": f"{folder}/swap.py:swap_neighbours(p=0.5)"})
     corpora, _ = given_data(PAIRS, PAIRS[:5])
     vocabularies = make_vocabularies(corpora, "content", config.data)
     tokenized = tokenize_corpora(corpora, "content", vocabularies, config.data)
-    rows = trainable(tokenized, config.data)
+    rows = select_training_pairs(tokenized, config.data)
     batches = make_batches(config, tokenized.pairs, rows, vocabularies)
     first, second, again = (batches._plan(epoch).pairs.sources.flat for epoch in (0, 1, 0))
     assert not np.array_equal(first, second)

@@ -170,9 +170,13 @@ def measure(contender: str, folder: str, languages: list[str], pairs: int, **way
 def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str) -> dict:
     from jformer.config import Config, DataConfig, TrainConfig
     from jformer.data import tokenize
-    from jformer.data.cache import content_hash
     from jformer.data.pipeline import make_batches, open_corpora
-    from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
+    from jformer.data.tokens import (
+        content_hash,
+        make_vocabularies,
+        select_training_pairs,
+        tokenize_corpora,
+    )
 
     data = DataConfig(
         name="files",
@@ -195,7 +199,7 @@ def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str
     lap("vocabulary")
     tokenized = tokenize_corpora(corpora, content, vocabularies, data)
     lap("tokenize")
-    rows = trainable(tokenized, data)
+    rows = select_training_pairs(tokenized, data)
     batches = make_batches(config, tokenized.pairs, rows, vocabularies)
     batches.batch(0, 0)
     lap("plan and first batch")

@@ -239,16 +239,20 @@ def watch(
 def trained_tokens(config: Config, cache: Path) -> int:
     """Return the target tokens without padding of the batches that jformer has trained on."""
     from jformer.data.batches import iterate
-    from jformer.data.cache import content_hash
     from jformer.data.pipeline import make_batches, open_corpora
-    from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
+    from jformer.data.tokens import (
+        content_hash,
+        make_vocabularies,
+        select_training_pairs,
+        tokenize_corpora,
+    )
 
     data = dataclasses.replace(config.data, cache=str(cache))
     corpora = open_corpora(dataclasses.replace(config, data=data))["train"]
     content = content_hash(corpora)
     vocabularies = make_vocabularies(corpora, content, data)
     tokenized = tokenize_corpora(corpora, content, vocabularies, data)
-    rows = trainable(tokenized, data)
+    rows = select_training_pairs(tokenized, data)
     batches = make_batches(config, tokenized.pairs, rows, vocabularies)
     made = iterate(batches, config.train.steps)
     return sum(int((batch["labels_BT"] != PAD).sum()) for batch, _ in made)

@@ -18,7 +18,7 @@ from experiments.benchmarks import turns
 from jformer.config import PAD, Config
 from jformer.data.batches import Batches, iterate
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import Ragged, TokenPairs
+from jformer.data.tokens import Ragged, TokenPairs
 from jformer.training import sharding
 
 LENGTH, BUCKETS, MULTIPLE = 256, 8, 8

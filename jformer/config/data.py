@@ -45,7 +45,7 @@ class DataConfig(Section):
         ">= 2",
     )
     tokenizer: str = component(
-        "byte_bpe", "tokenizer", "sub-word algorithm, or words between spaces; Section 5.1"
+        "byte_bpe", "tokenizer", "sub-word algorithm, Section 5.1, or for parsers words"
     )
     target_tokenizer: str = component(
         "",

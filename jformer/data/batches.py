@@ -15,7 +15,7 @@ import numpy as np
 
 from jformer.config import BOS, PAD
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import TokenPairs, choose
+from jformer.data.tokens import TokenPairs, choose
 
 Batch = dict[str, np.ndarray]
 # A random version of all pairs.

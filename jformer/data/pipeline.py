@@ -17,7 +17,7 @@ from jformer.data.corpora import Corpus, Report, Split, in_memory, open_corpus, 
 from jformer.data.datasets import open_folder
 from jformer.data.hub import open_hub
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import TokenPairs
+from jformer.data.tokens import TokenPairs
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from jformer.config import Config
 from jformer.data.corpora import Corpus, open_corpus
+from jformer.data.vocabulary import Vocabularies
 from jformer.evaluation.compare import compare
 from jformer.evaluation.scores import by_length, score
 
@@ -41,8 +42,8 @@ class Translations:
         """Open pairs that a command or `config.data.train` names."""
         return open_corpus(name, config.data.source_language, config.data.target_language)
 
-    def source(self, sentence: str) -> str:
-        """Return the model's source for a sentence."""
+    def source(self, sentence: str, vocabularies: Vocabularies) -> str:
+        """Return the text that the model reads for a sentence, in training as well."""
         return sentence
 
     def target(self, target: str, sentence: str, config: Config) -> str:

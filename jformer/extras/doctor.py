@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from jformer.config import DataConfig
-from jformer.data.cache import cache_folder
+from jformer.data.tokens import cache_folder
 from jformer.training.provenance import PACKAGES, source_hash
 from jformer.version import __version__
 

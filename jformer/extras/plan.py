@@ -157,10 +157,8 @@ def checkpoint_bytes(config: Config, steps: int, sizes: Sizes) -> float:
 
 def cache_bytes(config: Config, S: int, T: int) -> int:
     """Return the bytes of a pair in the cache of token ids."""
-    data = config.data
-    of_id = 2 if data.vocabulary_size <= 2**16 else 4
-    of_word_start = 1 if data.augment else 0
-    return (S + T) * (of_id + of_word_start) + OFFSETS
+    of_id = 2 if config.data.vocabulary_size <= 2**16 else 4
+    return (S + T) * of_id + OFFSETS
 
 
 def describe(config: Config, lengths: tuple[int, int], given: Assumptions) -> list[str]:

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from jformer.config import EOS, Config
-from jformer.data.cache import content_hash
+from jformer.config import EOS, Config, DataConfig
 from jformer.data.corpora import PLACES_KEPT, Corpus, Report, Split, read
 from jformer.data.pipeline import make_batches
-from jformer.data.ragged import Ragged
-from jformer.data.tokenize import (
+from jformer.data.tokens import (
     SIDES,
+    Ragged,
     Tokenized,
-    chunks,
+    content_hash,
     make_vocabularies,
+    pairs_with_text,
+    select_training_pairs,
+    tokenize,
     tokenize_corpora,
-    trainable,
 )
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.training.logging import warning_of_epochs
@@ -55,7 +56,7 @@ def corpus_statistics(
     content = content_hash(corpora)
     vocabularies = make_vocabularies(corpora, content, config.data)
     tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
-    rows = trainable(tokenized, config.data)
+    rows = select_training_pairs(tokenized, config.data)
     languages = (config.data.source_language, config.data.target_language)
     numbers = np.diff(tokenized.ends, prepend=0).tolist()
     batchings: dict[str, dict[str, Any]] = {}
@@ -82,7 +83,7 @@ def corpus_statistics(
             language: length_statistics(side.lengths[rows])
             for language, side in zip(languages, tokenized.pairs, strict=True)
         },
-        "vocabulary": coverage(vocabularies, tokenized, scored),
+        "vocabulary": coverage(vocabularies, tokenized, scored, config.data),
         "odd_characters": odd_characters(corpora, config.data.bad_lines, tokenized.ends[-1]),
         "token_utilization": {name: b["token_utilization"] for name, b in batchings.items()},
         "batchings": batchings,
@@ -102,11 +103,12 @@ def suspicious_pairs(
     the ends of a text does not count. Hashes of 64 bits are compared: 100 bytes of memory a pair.
     """
     sources, pairs, same = array("q"), array("q"), array("b")
-    for *_, split in chunks(corpora, policy, Report()):
-        for pair in zip(stripped(split.sources), stripped(split.targets), strict=True):
-            sources.append(hash(pair[0]))
-            pairs.append(hash(pair))
-            same.append(pair[0] == pair[1])
+    for corpus in corpora:
+        for _, *texts in pairs_with_text(corpus, policy, Report()):
+            source, target = map(str.strip, texts)
+            sources.append(hash(source))
+            pairs.append(hash((source, target)))
+            same.append(source == target)
     repeats = np.ones(len(pairs), bool)
     repeats[np.unique(np.asarray(pairs), return_index=True)[1]] = False
     S, T = (side.lengths - 1 for side in tokenized.pairs)  # without EOS
@@ -147,7 +149,10 @@ def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
 
 
 def coverage(
-    vocabularies: Vocabularies, tokenized: Tokenized, scored: dict[str, Split]
+    vocabularies: Vocabularies,
+    tokenized: Tokenized,
+    scored: dict[str, Split],
+    data: DataConfig,
 ) -> dict[str, Any]:
     """Count the entries used in training, and the unseen tokens and changed texts of scored splits.
 
@@ -161,9 +166,8 @@ def coverage(
         uses = [uses[0] + uses[1]] * 2
     for split, text in scored.items():
         facts[split] = {}
-        sides = zip(SIDES, vocabularies, uses, (text.sources, text.targets), strict=True)
-        for name, v, used, texts in sides:
-            encoded = v.encode_flat(texts)
+        of_split = tokenize(text, vocabularies, data), (text.sources, text.targets)
+        for name, v, used, encoded, texts in zip(SIDES, vocabularies, uses, *of_split, strict=True):
             facts[split][f"unseen_{name}_tokens"] = int(np.sum(used[encoded.flat] == 0))
             decoded = map(v.decode, encoded.rows())
             changed = sum(a != b for a, b in zip(decoded, texts, strict=True))

@@ -3,7 +3,7 @@
 import jax
 
 from jformer.config import Config, DataConfig
-from jformer.data.cache import cache_folder
+from jformer.data.tokens import cache_folder
 from jformer.errors import UserError
 
 

@@ -16,8 +16,7 @@ from jformer.console import say
 from jformer.data.batches import Batches
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets
-from jformer.data.ragged import TokenPairs
-from jformer.data.tokenize import tokenize
+from jformer.data.tokens import TokenPairs, model_sources, tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
@@ -58,7 +57,7 @@ def likelihood(
 
     Pairs longer than a table of learned positions are left out; `UserError` if all of them are.
     """
-    pairs = tokenize(split, vocabularies)
+    pairs = tokenize(split, vocabularies, config.data)
     rows, max_positions = np.flatnonzero(has_room(pairs, config.model)), config.model.max_positions
     if not len(rows):
         raise UserError(
@@ -119,16 +118,19 @@ def scores_of_outputs(
     """
     params, number = on_one_device(params), config.train.metrics_pairs
     sources, targets = split.sources[:number], split.targets[:number]
+    read = model_sources(sources, vocabularies, config.data)
     max_length = config.data.max_length
     outputs = translate(
-        model, params, vocabularies, sources, config.decode, max_length, bleu_tokenizer
+        model, params, vocabularies, read, config.decode, max_length, bleu_tokenizer
     )
     if board:
         rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
         board.translations(step, rows)
-        shown = has_room(tokenize(split, vocabularies), config.model).argmax()  # the first
-        pair = split.sources[shown], split.targets[shown]
-        board.attention(step, attention_of(model, params, vocabularies, *pair))
+        pairs = tokenize(split, vocabularies, config.data)
+        shown = has_room(pairs, config.model).argmax()  # the first
+        (source,) = model_sources([split.sources[shown]], vocabularies, config.data)
+        attention = attention_of(model, params, vocabularies, source, split.targets[shown])
+        board.attention(step, attention)
     validation = Validation(
         sources, outputs, targets, params, config, bleu_tokenizer, split.gold[:number]
     )

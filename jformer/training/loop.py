@@ -22,10 +22,14 @@ from jformer.components import files_of
 from jformer.config import Config, write_config
 from jformer.console import say
 from jformer.data.batches import Batch, Position, iterate
-from jformer.data.cache import content_hashes
 from jformer.data.corpora import Corpus, Split, in_memory
 from jformer.data.pipeline import make_augment, make_batches, open_data
-from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
+from jformer.data.tokens import (
+    content_hashes,
+    make_vocabularies,
+    select_training_pairs,
+    tokenize_corpora,
+)
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import check_tokenizer
@@ -135,7 +139,7 @@ class Training:
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
         text_hash = self._open_vocabularies(corpora)
         tokenized = tokenize_corpora(corpora, text_hash, self.vocabularies, config.data)
-        rows = trainable(tokenized, config.data)
+        rows = select_training_pairs(tokenized, config.data)
         self.report = tokenized.report
         self.batches = make_batches(config, tokenized.pairs, rows, self.vocabularies)
         sizes = self.vocabularies.target.size, self.vocabularies.source.size

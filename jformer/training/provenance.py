@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict
 from jformer import components
 from jformer.config import Config
 from jformer.data.corpora import Corpus
-from jformer.data.tokenize import make_vocabularies
+from jformer.data.tokens import make_vocabularies
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.rundir import CONFIG, VOCABULARY, config_of, served_checkpoint

@@ -1,13 +1,17 @@
-"""Prints a hash of all that a config's data gives; run by test_tokenize in processes of its own."""
+"""Prints a hash of all that a config's data gives; run by test_tokens in processes of its own."""
 
 import hashlib
 import sys
 
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.batches import iterate
-from jformer.data.cache import content_hash
 from jformer.data.pipeline import make_batches, open_corpora
-from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
+from jformer.data.tokens import (
+    content_hash,
+    make_vocabularies,
+    select_training_pairs,
+    tokenize_corpora,
+)
 
 
 def everything(data: DataConfig, steps: int) -> str:
@@ -17,7 +21,7 @@ def everything(data: DataConfig, steps: int) -> str:
     content = content_hash(corpora)
     vocabularies = make_vocabularies(corpora, content, data)
     tokenized = tokenize_corpora(corpora, content, vocabularies, data)
-    rows = trainable(tokenized, data)
+    rows = select_training_pairs(tokenized, data)
     result = hashlib.sha256(vocabularies.hash.encode())
     for batch, _ in iterate(make_batches(config, tokenized.pairs, rows, vocabularies), steps):
         for name in sorted(batch):

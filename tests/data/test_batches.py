@@ -12,8 +12,7 @@ from jformer.data import pipeline
 from jformer.data.batches import Batches, iterate
 from jformer.data.corpora import Split
 from jformer.data.layout import Buckets, Packing
-from jformer.data.ragged import Ragged, TokenPairs
-from jformer.data.tokenize import tokenize
+from jformer.data.tokens import Ragged, TokenPairs, tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.extras.bpe_dropout import BpeDropout
 from tests.conftest import number_words, small_config
@@ -237,7 +236,7 @@ def redrawing(max_length):
     words = number_words(100, 160).targets
     split = Split([text.upper() for text in words], words)
     vocabularies = Vocabularies.train(lambda: zip(split.sources, split.targets, strict=True), data)
-    pairs, config = tokenize(split, vocabularies), dataclasses.replace(config, data=data)
+    pairs, config = tokenize(split, vocabularies, data), dataclasses.replace(config, data=data)
     made = pipeline.make_batches(config, pairs, np.arange(len(split)), vocabularies)
     return split, vocabularies, made
 

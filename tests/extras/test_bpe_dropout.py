@@ -3,166 +3,138 @@
 import collections
 import functools
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from jformer.config import BOS, EOS, PAD
-from jformer.data.ragged import Ragged
+from jformer.config import EOS, DataConfig
+from jformer.data.corpora import Split
+from jformer.data.tokens import Ragged, TokenPairs, tokenize
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
-from jformer.extras import bpe_dropout
-from jformer.extras.bpe_dropout import NO_MERGE, PLACE_BITS, BpeDropout, PairTable
+from jformer.extras import bpe_dropout as module
+from jformer.extras.bpe_dropout import BpeDropout, bpe_dropout, word_starts
 
-TEXTS = Path("README.md").read_text(encoding="utf-8").split("\n")  # with empty ones among them
+TEXTS = Path("README.md").read_text(encoding="utf-8").split("\n")  # with empty lines among them
 SMALL = st.text("aabbc' \u00e9", max_size=30)
 
 
-class Bpe:
-    """A real byte-level BPE, and what a test asks of its ids."""
-
-    def __init__(self, texts, size):
-        self.tokenizer = Tokenizer(models.BPE())
-        self.tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        special = ["<pad>", "<s>", "</s>"]
-        trainer = trainers.BpeTrainer(
-            vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-        )
-        self.tokenizer.train_from_iterator(texts, trainer)
-        model = json.loads(self.tokenizer.to_str())["model"]
-        ids = model["vocab"]
-        rows = [(ids[left], ids[right], ids[left + right]) for left, right in model["merges"]]
-        self.merges = np.array(rows, np.int32).reshape(-1, 3)
-
-    def encode(self, texts, dtype=np.int32):
-        """Ids in one array, lengths of the texts, and whether each id begins a word."""
-        encodings = self.tokenizer.encode_batch(texts)
-        rows = [encoding.ids for encoding in encodings]
-        flat = np.fromiter(itertools.chain.from_iterable(rows), dtype)
-        starts = [a != b for e in encodings for a, b in itertools.pairwise([None, *e.word_ids])]
-        return flat, np.array([len(row) for row in rows], np.int32), np.array(starts, bool)
-
-    def letters(self, flat, lengths):
-        """The text of each row, byte by byte: what no segmentation may change."""
-        return ["".join(map(self.tokenizer.id_to_token, row)) for row in split(flat, lengths)]
+@functools.cache
+def trained(size=700):
+    return Vocabulary.train(TEXTS, size)
 
 
-def split(flat, lengths):
-    assert lengths.sum() == len(flat)
-    return [row.tolist() for row in np.split(flat, np.cumsum(lengths)[:-1])]
+def tokenized(texts, vocabulary):
+    vocabularies = Vocabularies(vocabulary, vocabulary)
+    return tokenize(Split(texts, texts), vocabularies, DataConfig()).sources
 
 
-def redrawn(merges, probability, encoded, seed=0):
-    """New ids of the texts in one array, and their lengths."""
-    flat, lengths, starts = encoded
-    texts = Ragged(flat, np.append(0, np.cumsum(lengths)), starts)
-    drawn = BpeDropout(merges, probability)(texts, np.random.default_rng(seed))
-    return drawn.flat, drawn.lengths
+def redrawn(merges, probability, texts, starts, seed=0):
+    return BpeDropout(merges, probability)(texts, starts, np.random.default_rng(seed))
 
 
-@pytest.fixture(scope="module")
-def bpe():
-    return Bpe(TEXTS, 700)
+def drawn_by(vocabulary, probability, texts, seed=0):
+    starts = word_starts(texts, vocabulary)
+    return redrawn(vocabulary.merges, probability, texts, starts, seed)
 
 
-def test_without_dropout_the_ids_come_back(bpe):
-    flat, lengths, starts = bpe.encode(TEXTS)
-    result = redrawn(bpe.merges, 0, (flat, lengths, starts))
-    np.testing.assert_array_equal(result[0], flat)
-    np.testing.assert_array_equal(result[1], lengths)
+def assert_same(one, other):
+    assert one.flat.tolist() == other.flat.tolist()
+    assert one.offsets.tolist() == other.offsets.tolist()
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(SMALL, min_size=1, max_size=5), st.lists(SMALL, max_size=5), st.integers(0, 40))
 def test_the_text_of_each_sentence_stays_whatever_the_probability(learned, others, num_merges):
-    bpe = Bpe(learned, 259 + num_merges)
+    vocabulary = Vocabulary.train(learned, 259 + num_merges)
     texts = learned + others
-    flat, lengths, starts = bpe.encode(texts)
+    encoded = tokenized(texts, vocabulary)
     for probability in (0, 0.1, 0.6, 1):
-        drawn = redrawn(bpe.merges, probability, (flat, lengths, starts))
-        assert bpe.letters(*drawn) == bpe.letters(flat, lengths)
+        drawn = drawn_by(vocabulary, probability, encoded)
+        assert [vocabulary.decode(row) for row in drawn.rows()] == texts
         if probability == 0:
-            np.testing.assert_array_equal(drawn[0], flat)
-        if probability == 1:
-            assert len(drawn[0]) == sum(len(text.encode()) for text in texts)
+            assert_same(drawn, encoded)
+        if probability == 1:  # bytes and EOS
+            assert len(drawn.flat) == sum(len(text.encode()) + 1 for text in texts)
+            assert not {*drawn.flat.tolist()} & {*vocabulary.merges[:, 2].tolist()}
 
 
-def test_all_dropped_leaves_base_symbols(bpe):
-    drawn, numbers = redrawn(bpe.merges, 1, bpe.encode(TEXTS))
-    assert not set(drawn.tolist()) & set(bpe.merges[:, 2].tolist())
-    assert numbers.tolist() == [len(text.encode()) for text in TEXTS]
-
-
-def test_a_seed_gives_the_same_ids_again_and_another_gives_others(bpe):
-    encoded = bpe.encode(TEXTS)
-    drawn = (redrawn(bpe.merges, 0.1, encoded, seed)[0] for seed in (5, 5, 6))
-    first, again, other = (ids.tolist() for ids in drawn)
+def test_a_seed_gives_the_same_ids_again_and_another_gives_others():
+    encoded = tokenized(TEXTS, trained())
+    drawn = (drawn_by(trained(), 0.1, encoded, seed).flat.tolist() for seed in (5, 5, 6))
+    first, again, other = drawn
     assert first == again != other
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
-def test_ids_keep_their_type_and_lengths_theirs(bpe, dtype):
-    drawn, numbers = redrawn(bpe.merges, 0.3, bpe.encode(TEXTS, dtype))
-    assert (drawn.dtype, numbers.dtype) == (dtype, np.int32)
-    np.testing.assert_array_equal(drawn, redrawn(bpe.merges, 0.3, bpe.encode(TEXTS))[0])
+@pytest.mark.parametrize("dtype", [np.uint16, np.int64])
+def test_ids_keep_their_type(dtype):
+    encoded = tokenized(TEXTS, trained())
+    drawn = drawn_by(trained(), 0.3, Ragged(encoded.flat.astype(dtype), encoded.offsets))
+    assert (drawn.flat.dtype, drawn.lengths.dtype) == (dtype, np.int32)
+    assert_same(drawn, drawn_by(trained(), 0.3, encoded))
 
 
 @pytest.mark.parametrize("probability", [0, 0.5, 1])
-def test_ids_of_no_entry_pass_through(bpe, probability):
-    flat, lengths, starts = bpe.encode(TEXTS)
-    framed = [[PAD, BOS, *row, EOS, 9999, PAD] for row in split(flat, lengths)]
-    of_words = [[1, 1, *row, 1, 1, 1] for row in split(starts, lengths)]
-    flat, starts = (np.array([*itertools.chain(*rows)]) for rows in (framed, of_words))
-    encoded = flat, lengths + 5, starts.astype(bool)
-    for row in split(*redrawn(bpe.merges, probability, encoded)):
-        assert row[:2] + row[-3:] == [PAD, BOS, EOS, 9999, PAD]
-        assert not {PAD, BOS, EOS, 9999} & set(row[2:-3])
+def test_ids_beyond_all_merges_pass_through(probability):
+    texts = Ragged.from_rows([[7, 9999, EOS], [9999, EOS]])
+    starts = np.ones(5, bool)
+    assert_same(redrawn(trained().merges, probability, texts, starts), texts)
 
 
-def test_texts_are_drawn_in_slices_that_end_with_sentences(bpe, monkeypatch):
-    monkeypatch.setattr(bpe_dropout, "SLICE", 7)  # less than most sentences, and empty ones between
-    segment, sizes = BpeDropout._segment, []
-
-    def spy(self, texts, offsets, rng):
-        sizes.append(offsets[-1] - offsets[0])
-        return segment(self, texts, offsets, rng)
-
-    monkeypatch.setattr(BpeDropout, "_segment", spy)
-    flat, lengths, starts = bpe.encode(["", "", *TEXTS, "", ""])
-    assert redrawn(bpe.merges, 0, (flat, lengths, starts))[0].tolist() == flat.tolist()
-    assert max(sizes) < 7 + lengths.max()
-    drawn = redrawn(bpe.merges, 0.4, (flat, lengths, starts))
-    assert bpe.letters(*drawn) == bpe.letters(flat, lengths)
+def test_the_slices_in_which_texts_are_drawn_keep_the_texts(monkeypatch):
+    monkeypatch.setattr(module, "SLICE", 7)  # less than most sentences, and empty ones between
+    texts = ["", "", *TEXTS, "", ""]
+    encoded = tokenized(texts, trained())
+    drawn = drawn_by(trained(), 0.4, encoded)
+    assert [trained().decode(row) for row in drawn.rows()] == texts
 
 
-def test_no_text_and_no_merge_are_no_special_case(bpe):
-    none = np.array([], np.int32)
-    for lengths in (none, np.array([0, 0])):
-        drawn, numbers = redrawn(bpe.merges, 0.5, (none, lengths, none.astype(bool)))
-        assert drawn.tolist() == []
-        assert numbers.tolist() == lengths.tolist()
-    flat, lengths, starts = bpe.encode(TEXTS)
-    drawn, numbers = redrawn(np.zeros((0, 3), np.int32), 0.5, (flat, lengths, starts))
-    assert drawn.tolist() == flat.tolist()
-    assert numbers.tolist() == lengths.tolist()
+def test_words_begin_at_the_cuts_of_the_pre_tokenizer(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 2)
+    encoded = tokenized(["der Hund's 12", "", "un!"], trained())
+    pieces = [trained().decode([token]) if token != EOS else "$" for token in encoded.flat]
+    starts = word_starts(encoded, trained())
+    marked = zip(pieces, starts, strict=True)
+    assert "".join(f"|{x}" if first else x for x, first in marked) == (
+        "|der| Hund|'s| |1|2|$|$|un|!|$"
+    )
 
 
-def test_a_cut_of_the_pre_tokenizer_stays_also_where_merges_would_join_the_words():
-    bpe = Bpe(["sun it's", "sun he's", "sun"] * 9, 300)
-    encoded = bpe.encode(["'sun"])
-    assert parts(bpe, encoded[0]) == ["'s", "u", "n"]  # BPE alone would make it ' and sun
-    drawn = {tuple(parts(bpe, redrawn(bpe.merges, 0.5, encoded, seed)[0])) for seed in range(50)}
+def test_each_id_of_a_text_that_was_cut_within_a_word_is_a_word():
+    long, short = tokenized(["Straße naïve", "ein Haus"], trained(300)).rows()
+    cut = Ragged.from_rows([[*long[:5], EOS], short])
+    starts = word_starts(cut, trained(300))
+    assert starts[:6].all()
+    assert_same(drawn_by(trained(300), 0, cut), cut)
+    assert not starts[6:].all()
+
+
+def test_a_cut_of_the_pre_tokenizer_stays_even_if_merges_would_join_the_words():
+    vocabulary = Vocabulary.train(["sun it's", "sun he's", "sun"] * 9, 300)
+    encoded = tokenized(["'sun"], vocabulary)
+
+    def pieces(texts):
+        return tuple(vocabulary.decode([token]) for token in texts.flat[:-1])
+
+    assert pieces(encoded) == ("'s", "u", "n")  # BPE alone would make it ' and sun
+    drawn = {pieces(drawn_by(vocabulary, 0.5, encoded, seed)) for seed in range(50)}
     assert drawn == {("'s", "u", "n"), ("'", "s", "u", "n")}
 
 
-def parts(bpe, flat):
-    return [bpe.tokenizer.id_to_token(i) for i in flat]
+def test_both_sides_are_drawn_and_after_another_change_of_the_ids_as_well():
+    both = Vocabularies(trained(), trained(400))
+    pairs = tokenize(Split(TEXTS, TEXTS), both, DataConfig())
+    augment = bpe_dropout(both, p=0.5)
+    drawn = augment(pairs, np.random.default_rng(0))
+    changed = TokenPairs(*(side.take(np.arange(len(TEXTS))[::-1]) for side in pairs))
+    again = augment(changed, np.random.default_rng(0))
+    for vocabulary, plain, first, second in zip(both, pairs, drawn, again, strict=True):
+        assert len(first.flat) > len(plain.flat)
+        assert [vocabulary.decode(row) for row in first.rows()] == TEXTS
+        assert [vocabulary.decode(row) for row in second.rows()] == TEXTS[::-1]
 
 
 # A BPE to calculate with: a, b, c, d from 3 on, in order of rank ab, bc, aa, abab, cd, abc, aaaa.
@@ -198,8 +170,8 @@ def draw(words, p, draws=20_000):
     ids = [plain(word) for word in words]
     flat = np.array([*itertools.chain(*ids)] * draws)
     starts = np.array([i == 0 for word in ids for i in range(len(word))] * draws)
-    lengths = np.full(draws, len(flat) // draws)
-    rows = split(*redrawn(np.array(MERGES, np.int32), p, (flat, lengths, starts)))
+    texts = Ragged.from_lengths(flat, np.full(draws, len(flat) // draws))
+    rows = redrawn(np.array(MERGES, np.int32), p, texts, starts).rows()
     return collections.Counter(map(tuple, rows))
 
 
@@ -238,26 +210,14 @@ def test_words_do_not_influence_each_other_whether_or_not_merges_could_join_them
     assert_drawn_from(draw(words, p), joint)
 
 
-def test_pairs_have_their_number_and_others_have_none():
-    # Rows that fit badly, all of them full, and rows of different sizes.
-    pairs = {(left, right) for left in range(40) for right in range(40)}
-    pairs |= {(left, right) for left in range(50, 90) for right in range(left, 97)}
-    table = PairTable(sorted(pairs), 97)
-    numbers = table(*np.array(sorted(pairs)).T)
-    np.testing.assert_array_equal(numbers, np.arange(len(pairs)) << PLACE_BITS)
-    others = np.array(sorted(set(itertools.product(range(150), range(150))) - pairs))
-    assert np.all(table(*others.T) == NO_MERGE)
-
-
-@pytest.mark.parametrize("sides", [("byte_bpe", "words"), ("unigram", "bpe")])
-def test_a_vocabulary_that_is_no_bpe_is_refused(sides):
-    vocabularies = Vocabularies(*(Vocabulary.train(["a text"], 300, name) for name in sides))
+@pytest.mark.parametrize("kinds", [("byte_bpe", "words"), ("unigram", "byte_bpe")])
+def test_a_vocabulary_without_merges_is_refused(kinds):
+    vocabularies = Vocabularies(*(Vocabulary.train(["a text"], 300, kind) for kind in kinds))
     with pytest.raises(UserError, match=r"config\.data\.augment=bpe_dropout\(p=0\.1\): .*BPE"):
-        bpe_dropout.bpe_dropout(vocabularies, p=0.1)
+        bpe_dropout(vocabularies, p=0.1)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1, 1.5])
 def test_a_probability_outside_0_to_1_is_refused(p):
-    vocabulary = Vocabulary.train(["a text"], 300, "bpe")
     with pytest.raises(UserError, match=rf"config\.data\.augment=bpe_dropout\(p={p}\): "):
-        bpe_dropout.bpe_dropout(Vocabularies(vocabulary, vocabulary), p=p)
+        bpe_dropout(Vocabularies(trained(), trained()), p=p)

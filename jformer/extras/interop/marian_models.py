@@ -19,12 +19,12 @@ from tokenizers import Tokenizer
 
 from jformer.config import ModelConfig
 from jformer.console import say
-from jformer.data.tokenizer_file import from_sentencepiece
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
 from jformer.extras.interop import marian
 from jformer.extras.interop.weights import Weights, read_weights
 from jformer.extras.interop.words import Words
+from jformer.extras.sentencepiece import from_sentencepiece
 from jformer.files import read_object
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}

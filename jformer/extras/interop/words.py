@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from jformer.data.tokenizer_file import bring_tokenizer
 from jformer.data.vocabulary import FIRST, Vocabulary
 from jformer.errors import UserError
 
@@ -43,7 +42,9 @@ def read_words(path: Path, specials: str) -> Words:
     if not path.is_file():
         raise UserError(f"{path}: no such file; a vocabulary is needed there")
     try:
-        tokenizer = word_list(path) if path.suffix == ".txt" else bring_tokenizer(path)
+        tokenizer = (
+            word_list(path) if path.suffix == ".txt" else Vocabulary.from_file(path).tokenizer
+        )
     except UserError:
         raise
     except Exception as error:
@@ -84,7 +85,7 @@ def special_ids(ids: Mapping[str, int], specials: str, path: Path) -> tuple[int,
         return pad, bos, eos
     found = []
     for what, names in SPECIALS.items():
-        # SentencePiece's own have a space before them, see tokenizer_file.py.
+        # SentencePiece's own have a space before them, see sentencepiece.py.
         here = [number for name, number in ids.items() if name.strip().lower() in names]
         if len(here) != 1:
             known = ", ".join(names)

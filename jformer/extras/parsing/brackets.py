@@ -15,11 +15,11 @@ from flax import struct
 from jax import Array
 
 from jformer.config import EOS
-from jformer.data.subwords import UNKNOWN
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.search import Constraint, Sentence
 from jformer.errors import UserError
 from jformer.extras.parsing.trees import DEEPEST_OUTPUT
+from jformer.extras.parsing.words import UNKNOWN
 
 
 @struct.dataclass

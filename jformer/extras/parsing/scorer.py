@@ -6,11 +6,13 @@ from typing import Any
 from jformer.components import arguments, name_of
 from jformer.config import Config
 from jformer.data.corpora import Corpus
+from jformer.data.vocabulary import Vocabularies
 from jformer.evaluation.metrics import Validation
 from jformer.evaluation.scorer import TestSet, Translations
 from jformer.extras.parsing.bracketing import bracketing, compare_trees
 from jformer.extras.parsing.treebank import matching
 from jformer.extras.parsing.trees import Tree, as_target, escaped, open_trees, tree_of, trees_in
+from jformer.extras.parsing.words import with_classes
 
 
 class Trees(Translations):
@@ -21,8 +23,8 @@ class Trees(Translations):
     def open_pairs(self, name: str, config: Config) -> Corpus:
         return open_trees(matching(name), tags_of(config))
 
-    def source(self, sentence: str) -> str:
-        return escaped(sentence)
+    def source(self, sentence: str, vocabularies: Vocabularies) -> str:
+        return with_classes(escaped(sentence), vocabularies.source)
 
     def target(self, target: str, sentence: str, config: Config) -> str:
         return as_target(target, escaped(sentence), tags_of(config))

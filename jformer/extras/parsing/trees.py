@@ -14,8 +14,8 @@ from itertools import count
 from pathlib import Path
 
 from jformer.data.corpora import Corpus, Row, texts
-from jformer.data.subwords import UNKNOWN
 from jformer.errors import UserError
+from jformer.extras.parsing.words import UNKNOWN
 
 ANY_TAG = "XX"
 ROOTS = ("", "TOP", "ROOT", "S1")

@@ -1,8 +1,10 @@
-"""Text to ids: once, whole or not at all, and found again only while nothing has changed."""
+"""Text to ids: made once, whole or not at all, and found again as long as nothing has changed."""
 
 import dataclasses
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,19 +16,18 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jformer.config import EOS, Config, DataConfig
-from jformer.data import tokenize as tokenize_module
-from jformer.data.cache import content_hash
+from jformer.data import tokens as module
 from jformer.data.pipeline import open_corpora
-from jformer.data.ragged import Ragged
-from jformer.data.tokenize import (
-    append_eos,
+from jformer.data.tokens import (
+    content_hash,
     make_vocabularies,
+    select_training_pairs,
     tokenize,
     tokenize_corpora,
-    trainable,
 )
-from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
+from jformer.main import main
 from tests.conftest import number_words, write_split
 
 DATA = DataConfig(name="files", train="", validation="x", vocabulary_size=300, max_length=48)
@@ -38,12 +39,12 @@ def write(prefix, sources, targets):
 
 
 def prepared(data):
-    """The corpora's tokens, with the vocabulary that they are in."""
+    """The corpora's tokens, with their vocabularies."""
     opened = dataclasses.replace(data, validation=data.train.split(",")[0])
-    corpora = open_corpora(Config(data=opened))
-    content = content_hash(corpora["train"])
-    vocabularies = make_vocabularies(corpora["train"], content, data)
-    return tokenize_corpora(corpora["train"], content, vocabularies, data), vocabularies
+    corpora = open_corpora(Config(data=opened))["train"]
+    content = content_hash(corpora)
+    vocabularies = make_vocabularies(corpora, content, data)
+    return tokenize_corpora(corpora, content, vocabularies, data), vocabularies
 
 
 @pytest.fixture
@@ -56,13 +57,18 @@ def entries(data):
     return sorted(path.name for path in Path(data.cache).iterdir() if path.is_dir())
 
 
-def test_the_parts_in_which_text_is_read_do_not_show_in_the_ids(data, monkeypatch, tmp_path):
+def entry(data, kind="tokens"):
+    (folder,) = (path for path in Path(data.cache).glob(f"{kind}-*") if path.is_dir())
+    return folder
+
+
+def test_the_parts_in_which_text_is_read_do_not_change_the_ids(data, monkeypatch, tmp_path):
     write_split(tmp_path / "more", number_words(300, 353))
     data = dataclasses.replace(
         data, train=f"{data.train},{tmp_path / 'more'}", long_pairs="truncate", max_length=9
     )
     (whole, _), folder = prepared(data), str(tmp_path / "again")
-    monkeypatch.setattr(tokenize_module, "CHUNK", 7)
+    monkeypatch.setattr(module, "CHUNK", 7)
     parts, _ = prepared(dataclasses.replace(data, cache=folder))
     for one, other in zip(whole.pairs, parts.pairs, strict=True):
         assert one.flat.tolist() == other.flat.tolist()
@@ -74,7 +80,7 @@ def test_the_parts_in_which_text_is_read_do_not_show_in_the_ids(data, monkeypatc
 
 def test_the_ids_are_those_of_the_text_with_its_end(data):
     tokenized, vocabularies = prepared(data)
-    expected = tokenize(number_words(100, 160), vocabularies)
+    expected = tokenize(number_words(100, 160), vocabularies, data)
     for side in ("sources", "targets"):
         cached, made = getattr(tokenized.pairs, side), getattr(expected, side)
         assert cached.flat.tolist() == made.flat.tolist()
@@ -82,14 +88,6 @@ def test_the_ids_are_those_of_the_text_with_its_end(data):
     end = expected.targets.offsets[1]
     assert expected.targets.flat[end - 1] == EOS
     assert vocabularies.target.decode(expected.targets.flat[:end]) == "one zero zero"
-
-
-def test_what_is_made_is_found_again(data):
-    prepared(data)
-    before = {path: path.stat().st_mtime_ns for path in Path(data.cache).rglob("*.*")}
-    prepared(data)
-    after = {path: path.stat().st_mtime_ns for path in Path(data.cache).rglob("*.*")}
-    assert after == before
 
 
 @pytest.mark.parametrize(
@@ -102,11 +100,11 @@ def test_what_is_made_is_found_again(data):
         ({"long_pairs": "truncate"}, ["tokens"]),
         ({"batching": "packed"}, []),
         ({"max_length": 20}, []),
-        ({"augment": "bpe_dropout(p=0.1)"}, ["tokens"]),
+        ({"augment": "bpe_dropout(p=0.1)"}, []),
     ],
     ids=str,
 )
-def test_whatever_the_ids_depend_on_makes_an_entry_of_its_own(data, change, kinds):
+def test_everything_that_decides_the_ids_makes_an_entry_of_its_own(data, change, kinds):
     prepared(data)
     before = entries(data)
     if not change:  # one letter of the text, in a file of the same size and age
@@ -117,6 +115,27 @@ def test_whatever_the_ids_depend_on_makes_an_entry_of_its_own(data, change, kind
     prepared(dataclasses.replace(data, **change))
     new = [name for name in entries(data) if name not in before]
     assert sorted(name.partition("-")[0] for name in new) == kinds
+
+
+def test_the_same_bytes_elsewhere_are_the_same_entry_with_the_present_paths(
+    data, tmp_path, monkeypatch
+):
+    write(data.train, ["1", "", "3"], ["one", "two", "three\r"])
+    prepared(data)
+    before = entries(data)
+    (tmp_path / "moved").mkdir()
+    for suffix, other in (("en", "xx"), ("de", "yy")):
+        shutil.copy(f"{data.train}.{suffix}", tmp_path / "moved" / f"text.{other}")
+    monkeypatch.chdir(tmp_path)
+    moved = dataclasses.replace(
+        data, train="./moved/text", source_language="xx", target_language="yy"
+    )
+    tokenized, _ = prepared(moved)
+    assert entries(data) == before
+    decisions = tokenized.report.decisions
+    assert decisions["empty"] == {"count": 1, "first": ["moved/text.xx:2"]}
+    assert decisions["carriage_return"] == {"count": 1, "first": ["moved/text.yy:3"]}
+    assert tokenized.place(1) == "moved/text.xx:3"
 
 
 def test_the_same_columns_read_for_other_languages_are_other_pairs(data, tmp_path):
@@ -130,21 +149,12 @@ def test_the_same_columns_read_for_other_languages_are_other_pairs(data, tmp_pat
     assert vocabularies.source.decode(back.pairs.sources.flat) == "word 100"
 
 
-def test_the_same_bytes_under_a_name_that_says_markup_are_other_pairs(data, tmp_path):
+def test_the_same_bytes_under_a_name_for_markup_are_other_pairs(data, tmp_path):
     talks = dataclasses.replace(data, train=str(tmp_path / "train.tags.en-de"))
     for prefix in (data.train, talks.train):
         write(prefix, ["<url>x</url>", "1"], ["<url>x</url>", "2"])
     assert prepared(data)[0].lines.tolist() == [1, 2]
     assert prepared(talks)[0].lines.tolist() == [2]
-
-
-def test_the_places_in_a_report_are_those_of_the_files_that_were_asked_for(data, tmp_path):
-    moved = dataclasses.replace(data, train=str(tmp_path / "moved"))
-    for prefix in (data.train, moved.train):
-        write(prefix, ["1", ""], ["one", "two"])
-    for asked in (data, moved):
-        report = prepared(asked)[0].report
-        assert report.decisions["empty"]["first"] == [f"{asked.train}.en:2"]
 
 
 def test_pairs_with_an_empty_side_are_left_out_with_their_places(data):
@@ -160,39 +170,36 @@ def test_long_pairs_are_skipped_with_their_places(data):
     write(data.train, ["1", "", "2" * 60, "3"], ["x", "y", "x", "4" * 60])
     short = dataclasses.replace(data, max_length=20)
     tokenized, _ = prepared(short)
-    assert trainable(tokenized, short).tolist() == [0]
+    assert select_training_pairs(tokenized, short).tolist() == [0]
     assert tokenized.report.skipped() == {"empty": 1, "too_long": 2}
     assert tokenized.report.decisions["too_long"]["first"] == [
         f"{data.train}.en:{n}" for n in (3, 4)
     ]
 
 
-def test_long_pairs_are_cut_where_the_config_says_so(data):
-    write(data.train, ["1", "2" * 60], ["3" * 9, "y"])
+def test_long_pairs_are_cut_if_the_config_says_so(data):
+    write(data.train, ["1", "2" * 60], ["3" * 6, "y"])
     cut = dataclasses.replace(data, max_length=7, long_pairs="truncate")
     tokenized, _ = prepared(cut)
     whole, _ = prepared(data)
     assert tokenized.pairs.sources.lengths.tolist() == [2, 7]
     assert tokenized.pairs.sources.flat[[1, 8]].tolist() == [EOS, EOS]
     assert tokenized.pairs.sources.flat[2:8].tolist() == whole.pairs.sources.flat[2:8].tolist()
-    assert trainable(tokenized, cut).tolist() == [0, 1]
-    assert tokenized.report.decisions["truncated"]["count"] == 2
+    assert tokenized.pairs.targets.flat.tolist() == whole.pairs.targets.flat.tolist()
+    assert select_training_pairs(tokenized, cut).tolist() == [0, 1]
+    assert tokenized.report.decisions["truncated"] == {"count": 1, "first": [f"{data.train}.en:2"]}
 
 
-def test_cutting_leaves_what_is_short_enough():
-    starts = np.array([True, False, True, False, False])
-    texts = append_eos(Ragged.from_rows([[5, 6], [], [7, 8, 9]], starts), limit=3)
-    assert texts.rows() == [[5, 6, EOS], [EOS], [7, 8, EOS]]
-    assert texts.word_starts.tolist() == [True, False, True, True, True, False, True]
-
-
-def test_a_corpus_of_which_nothing_is_left_is_refused(data):
+def test_a_corpus_without_a_pair_to_train_on_is_refused(data):
+    write(data.train, [], [])
+    with pytest.raises(UserError, match=r"train\.en: "):
+        prepared(data)
     write(data.train, [""], ["a"])
     with pytest.raises(UserError, match=r"train\.en: .*\b1 pairs? skipped.*\bempty\b"):
         prepared(data)
     write(data.train, ["1" * 99], ["a"])
     with pytest.raises(UserError, match=r"\b1 pairs? skipped.*config\.data\.max_length\b"):
-        trainable(prepared(data)[0], data)
+        select_training_pairs(prepared(data)[0], data)
 
 
 def test_mixed_corpora_count_by_their_weights(data, tmp_path):
@@ -200,50 +207,45 @@ def test_mixed_corpora_count_by_their_weights(data, tmp_path):
     mixed = dataclasses.replace(data, train=f"{data.train},{tmp_path / 'more'}", weights="1,3")
     tokenized, _ = prepared(mixed)
     assert tokenized.ends == [60, 62]
-    assert np.bincount(trainable(tokenized, mixed)).tolist() == [1] * 60 + [3] * 2
+    assert np.bincount(select_training_pairs(tokenized, mixed)).tolist() == [1] * 60 + [3] * 2
     assert [tokenized.place(pair) for pair in (59, 60, 61)] == [
         f"{data.train}.en:60", f"{tmp_path / 'more'}.en:1", f"{tmp_path / 'more'}.en:2"
     ]  # fmt: skip
     with pytest.raises(UserError, match=r"config\.data\.weights=1,3,5: .*\b3\b.*\b2\b"):
-        trainable(tokenized, dataclasses.replace(mixed, weights="1,3,5"))
+        select_training_pairs(tokenized, dataclasses.replace(mixed, weights="1,3,5"))
 
 
-def test_a_vocabulary_is_learned_from_a_sample_of_a_large_corpus(data, caplog, monkeypatch):
-    write(data.train, ["a", "b"] * 50, ["c", "d"] * 50)
-    with caplog.at_level("INFO"):
-        monkeypatch.setattr(tokenize_module, "VOCABULARY_SAMPLE", 50)
-        prepared(data)
-    assert re.search(r"\b2.*\b100 pairs", caplog.text)
-
-
-def test_of_a_corpus_a_little_larger_than_the_sample_every_second_pair_is_learned_from(
-    data, monkeypatch
-):
+def test_a_large_corpus_gives_every_second_pair_to_the_vocabulary(data, monkeypatch, caplog):
     write(data.train, ["four", "nine"] * 50, ["vier", "neun"] * 50)
-    monkeypatch.setattr(tokenize_module, "VOCABULARY_SAMPLE", 60)
-    _, vocabularies = prepared(data)
+    monkeypatch.setattr(module, "VOCABULARY_SAMPLE", 60)
+    with caplog.at_level("INFO"):
+        _, vocabularies = prepared(data)
     lengths = [len(ids) for ids in vocabularies.target.encode(["four", "vier", "nine", "neun"])]
     assert lengths == [1, 1, 4, 4]
+    assert re.search(r"\b2.*\b100 pairs", caplog.text)
 
 
 def test_two_languages_can_have_a_vocabulary_each(data):
     _, vocabularies = prepared(dataclasses.replace(data, joint_vocabulary=False))
     assert vocabularies.source is not vocabularies.target
-    assert len(vocabularies.target.encode(["seven"])[0]) < len(
-        vocabularies.source.encode(["seven"])[0]
-    )
+    lengths = [len(each.encode(["seven"])[0]) for each in vocabularies]
+    assert lengths[1] < lengths[0]
 
 
-def test_a_vocabulary_that_is_brought_along_is_taken_as_it_is(data, tmp_path):
-    Vocabulary.train(["seven eight"] * 9, 290).save(tmp_path / "tokenizer.json")
-    brought = dataclasses.replace(data, vocabulary=str(tmp_path / "tokenizer.json"))
-    _, vocabularies = prepared(brought)
-    assert vocabularies.target.hash == Vocabulary.load(tmp_path / "tokenizer.json").hash
-    Vocabulary.train(["nine ten"] * 9, 290).save(tmp_path / "tokenizer.json")
-    assert prepared(brought)[1].target.hash != vocabularies.target.hash
+def test_an_external_vocabulary_is_used_as_it_is_and_read_again_if_it_changes(data, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    Vocabulary.train(["seven eight"] * 9, 290).save(path)
+    external = dataclasses.replace(data, vocabulary=str(path))
+    _, vocabularies = prepared(external)
+    assert vocabularies.target.hash == Vocabulary.load(path).hash
+    Vocabulary.train(["nine ten"] * 9, 290).save(path)
+    assert prepared(external)[1].target.hash != vocabularies.target.hash
+    path.unlink()
+    with pytest.raises(UserError, match=r"tokenizer\.json: "):
+        prepared(external)
 
 
-def test_ids_that_16_bits_do_not_hold_come_back_whole(data, tmp_path):
+def test_ids_beyond_16_bits_are_stored_whole(data, tmp_path):
     words = {f"w{n}": n for n in range(2**16 + 7)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -256,16 +258,45 @@ def test_ids_that_16_bits_do_not_hold_come_back_whole(data, tmp_path):
         assert side.flat.tolist() == [i for number in numbers for i in (number, 4, EOS)]
 
 
-def test_a_vocabulary_to_bring_along_that_is_not_there_is_refused_whatever_the_cache_has(
-    data, tmp_path
-):
+@pytest.mark.parametrize("name", ["source.ids", "target.offsets", "lines", "meta.json"])
+def test_a_file_that_is_cut_is_an_error_that_names_the_folder_to_delete(data, name):
     prepared(data)
-    Vocabulary.train(["seven eight"] * 9, 290).save(tmp_path / "here.json")
-    here = tmp_path / "here.json"
-    for files in ("nowhere.json", f"nowhere.json,{here}", f"{here},nowhere.json"):
-        missing = dataclasses.replace(data, joint_vocabulary="," not in files, vocabulary=files)
-        with pytest.raises(UserError, match=r"nowhere\.json: .*tokenizer\.json"):
-            prepared(missing)
+    path = entry(data) / name
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(UserError, match=rf"^{entry(data)}: .*\bdelete\b"):
+        prepared(data)
+
+
+def test_a_file_of_a_file_manager_is_ignored(data):
+    before, _ = prepared(data)
+    (entry(data) / ".DS_Store").write_bytes(b"Bud1")
+    assert prepared(data)[0].pairs.sources.flat.tolist() == before.pairs.sources.flat.tolist()
+
+
+def test_the_cache_keeps_what_was_used_within_a_week_and_the_newest_of_the_rest(
+    data, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(module, "MAX_CACHE_BYTES", 0)
+    other = Path(data.cache) / "tokens-of-my-own"
+    other.mkdir(parents=True)
+    for max_length in (8, 9):
+        prepared(dataclasses.replace(data, long_pairs="truncate", max_length=max_length))
+    folders = [path for path in Path(data.cache).iterdir() if path.is_dir()]
+    assert len(folders) == 4
+    long_ago = time.time() - 8 * 24 * 3600
+    for folder in folders:
+        os.utime(folder, (long_ago, long_ago))
+    prepared(dataclasses.replace(data, long_pairs="truncate", max_length=8))  # uses its entry
+    assert len([path for path in Path(data.cache).iterdir() if path.is_dir()]) == 4
+    prepared(data)
+    assert [name.partition("-")[0] for name in entries(data)] == [*["tokens"] * 3, "vocabulary"]
+    assert other.exists()
+    size = sum(path.stat().st_size for path in Path(data.cache).rglob("*") if path.is_file())
+    for name in entries(data):
+        os.utime(Path(data.cache) / name, (long_ago, long_ago))
+    monkeypatch.setattr(module, "MAX_CACHE_BYTES", 2 * size)
+    prepared(dataclasses.replace(data, vocabulary_size=290))
+    assert len(entries(data)) == 6
 
 
 def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):
@@ -315,7 +346,7 @@ def test_two_runs_at_once_make_one_entry(data):
 
 @pytest.mark.process
 def test_a_run_killed_while_it_writes_leaves_no_half_entry(data, tmp_path):
-    """Long enough a text that the kill comes in the middle of it."""
+    """The text is long enough for the kill to come in the middle of it."""
     write_split(Path(data.train), number_words(10_000, 40_000))
     killed = start(data, data.cache)
     while not list(Path(data.cache).glob("tokens-*.partial/source.ids")):
@@ -331,7 +362,33 @@ def test_a_run_killed_while_it_writes_leaves_no_half_entry(data, tmp_path):
     assert not list(Path(data.cache).glob("*.partial"))
 
 
-def test_separate_vocabularies_are_loaded_as_they_were_saved(data, tmp_path):
-    _, vocabularies = prepared(dataclasses.replace(data, joint_vocabulary=False))
-    vocabularies.save(tmp_path)
-    assert Vocabularies.load(tmp_path, joint=False).hash == vocabularies.hash
+def write_parquet(folder, texts):
+    import pyarrow
+    import pyarrow.parquet
+
+    folder.mkdir(exist_ok=True)
+    columns = {"en": texts, "de": [text.upper() for text in texts]}
+    for split in ("train", "validation", "test"):
+        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{split}.parquet")
+
+
+@pytest.mark.parametrize("in_memory", [0, 2**30])
+def test_another_text_of_the_hub_is_another_entry_also_in_memory(
+    tmp_path, monkeypatch, capsys, in_memory
+):
+    """`datasets` keeps a small corpus in memory if IN_MEMORY_MAX_SIZE says so."""
+    package = pytest.importorskip("datasets", reason="needs the extra hub")
+    monkeypatch.setattr(package.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(package.config, "IN_MEMORY_MAX_SIZE", in_memory)
+    command = [
+        "jformer", "data", "--config=configs/tiny.py:hub", "--format=json",
+        f"--config.data.directory={tmp_path / 'corpus'}", "--config.data.vocabulary_size=300",
+        f"--config.data.cache={tmp_path / 'cache'}",
+    ]  # fmt: skip
+    shown = []
+    for texts in (["some text"] * 9, ["another one"] * 9):
+        write_parquet(tmp_path / "corpus", texts)
+        assert main(command) == 0
+        pieces, _ = json.loads(capsys.readouterr().out)["examples"][0]
+        shown.append("".join(pieces))
+    assert shown == ["some text</s>", "another one</s>"]

@@ -1,0 +1,118 @@
+"""Words as tokens: the closed vocabulary of linearised trees, and classes of unknown words.
+
+`words` has an entry for each word between white space, and "<unk>" for all others. `word_classes`
+is for the sources of a parser. Its entries are the words that occur at least twice, and classes of
+the others by shape and ending, such as "<unk>~ing". The scorer `trees` replaces each word without
+an entry by its class before the model reads it, also in training.
+
+A word of the training text that has an entry is never unknown, so classes would be trained by words
+that occur once, and rare words would be memorised. `word_dropout` therefore replaces random words
+of the sources by their classes, in each epoch others. Parsers are trained for unknown words in this
+way (Iyyer et al. 2015, Kiperwasser and Goldberg 2016).
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Container, Iterable
+
+import numpy as np
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from jformer.data.tokens import Ragged, TokenPairs
+from jformer.data.vocabulary import (
+    NORMALIZERS,
+    Normalization,
+    Vocabularies,
+    Vocabulary,
+    normalize,
+    with_plain_entries,
+)
+from jformer.errors import UserError
+
+UNKNOWN = "<unk>"
+MIN_WORDS = 4  # of a class that has an entry
+
+
+def words(texts: Iterable[str], size: int, *, normalization: Normalization = "none") -> Tokenizer:
+    """Learn the most frequent words, a component."""
+    tokenizer = word_level({}, normalization)
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=size, special_tokens=[UNKNOWN], show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return with_plain_entries(tokenizer)
+
+
+def word_classes(
+    texts: Iterable[str], size: int, *, normalization: Normalization = "none"
+) -> Tokenizer:
+    """Learn the most frequent words and the classes of words that occur once, a component."""
+    normalizer = NORMALIZERS[normalization]
+    counts = Counter(word for text in texts for word in normalize(normalizer, text).split())
+    frequent = [word for word, count in counts.most_common() if count > 1]
+    once = Counter(each for word, count in counts.items() if count == 1 for each in classes(word))
+    common = [name for name, count in once.most_common(size // 4) if count >= MIN_WORDS]
+    entries = [*dict.fromkeys([UNKNOWN, *common, *frequent])][:size]
+    return word_level({entry: i for i, entry in enumerate(entries)}, normalization)
+
+
+def word_level(ids: dict[str, int], normalization: Normalization) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
+    tokenizer.normalizer = NORMALIZERS[normalization]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def classes(word: str) -> list[str]:
+    """Return the classes of a word, the closest first.
+
+    A class is of digits ("#"), a capital first ("^"), hyphens ("-") and up to four last letters.
+    """
+    digits, capital = any(map(str.isdigit, word)), word[0].isupper()
+    shape = UNKNOWN + "#" * digits + "^" * capital + "-" * ("-" in word)
+    return [f"{shape}~{word.lower()[-n:]}" for n in (4, 3, 2, 1)] + [shape]
+
+
+def class_of(word: str, entries: Container[str | None]) -> str:
+    """Return the closest class of a word that has an entry, or "<unk>"."""
+    return next((name for name in classes(word) if name in entries), UNKNOWN)
+
+
+@functools.lru_cache(maxsize=8)
+def entries_of(vocabulary: Vocabulary) -> frozenset[str | None]:
+    return frozenset(vocabulary.entries())
+
+
+def with_classes(sentence: str, vocabulary: Vocabulary) -> str:
+    """Return the sentence with the class of each word that a vocabulary of words lacks."""
+    if vocabulary.within_words is not None:
+        return sentence
+    entries, normalizer = entries_of(vocabulary), vocabulary.tokenizer.normalizer
+    words = (normalize(normalizer, word) for word in sentence.split())
+    return " ".join(word if word in entries else class_of(word, entries) for word in words)
+
+
+def word_dropout(
+    vocabularies: Vocabularies, *, p: float
+) -> Callable[[TokenPairs, np.random.Generator], TokenPairs]:
+    """Replace each source word with probability `p` by its class, or by "<unk>", a component."""
+    entries = vocabularies.source.entries()
+    is_word_level = vocabularies.source.within_words is None and UNKNOWN in entries
+    if not is_word_level or not 0 <= p < 1:
+        raise UserError(
+            f"config.data.augment=word_dropout(p={p}): requires 0 <= p < 1 and a source vocabulary "
+            f"of words, config.data.tokenizer=word_classes or words"
+        )
+    ids = {entry: token for token, entry in enumerate(entries) if entry}
+    class_ids_V = np.arange(len(entries))
+    for entry, token in ids.items():
+        if not entry.startswith(UNKNOWN):
+            class_ids_V[token] = ids[class_of(entry, ids)]
+
+    def augment(pairs: TokenPairs, rng: np.random.Generator) -> TokenPairs:
+        texts = pairs.sources
+        dropped = rng.random(len(texts.flat), np.float32) < p
+        ids = np.where(dropped, class_ids_V[texts.flat], texts.flat)
+        return TokenPairs(Ragged(ids.astype(texts.flat.dtype), texts.offsets), pairs.targets)
+
+    return augment

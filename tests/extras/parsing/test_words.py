@@ -1,0 +1,100 @@
+"""Words as tokens, classes of unknown words, and word dropout that trains the classes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from jformer.components import find
+from jformer.config import Config, DataConfig
+from jformer.data import pipeline
+from jformer.data.corpora import Split
+from jformer.data.tokens import tokenize
+from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.errors import UserError
+
+# Words that occur once and end alike make classes; the other words occur more than once.
+ONCE = "walking jumping singing talking reading flying"
+SOURCES = [f"the cat likes {ONCE} .", "the dog likes the cat .", "a dog .", *["a cat ."] * 300]
+TARGETS = ["(S 1 2 )S"] * len(SOURCES)
+CLASSES = DataConfig(scorer="trees", tokenizer="word_classes", joint_vocabulary=False)
+
+
+def read(sentence, vocabulary):
+    """The source's tokens as the model reads them."""
+    vocabularies = Vocabularies(vocabulary, vocabulary)
+    source = find("", "scorer", "trees").source(sentence, vocabularies)
+    return vocabulary.decode(vocabulary.encode([source])[0])
+
+
+def test_words_are_entries_and_all_others_one():
+    vocabulary = Vocabulary.train(["(S 1 (NP 2 )NP )S"], 260, "words")
+    assert vocabulary.decode(vocabulary.encode(["(NP 1 2 3 )NP"])[0]) == "(NP 1 2 <unk> )NP"
+
+
+@pytest.mark.parametrize("normalization", ["none", "lower"])
+def test_rare_words_are_classes_by_shape_and_ending(normalization, tmp_path):
+    once = ["walking", "talking", "singing", "1-Hour", "2-Hour", "3-Hour", "4-Hour", "bringing"]
+    texts = [f"the dog {word}  the dog" for word in once]
+    trained = Vocabulary.train(texts, 260, f"word_classes(normalization='{normalization}')")
+    trained.save(tmp_path / "vocabulary.json")
+    vocabulary = Vocabulary.load(tmp_path / "vocabulary.json")
+    assert read("the dog smoking", vocabulary) == "the dog <unk>~ing"
+    assert read("smoking  9-hour walking", vocabulary) == "<unk>~ing <unk>#-~hour <unk>~ing"
+    assert read("Xyz", vocabulary) == "<unk>"  # no class of a word in training is its own
+    capitals = {"none": "<unk>", "lower": "the"}[normalization]
+    assert read("THE dog", vocabulary) == f"{capitals} dog"
+
+
+def test_classes_of_capitals_alone_serve_unknown_words():
+    vocabulary = Vocabulary.train(["Anna Berta Clara Emma Hanna the the"], 260, "word_classes")
+    assert read("Paula", vocabulary) == "<unk>^~a"
+
+
+def test_subwords_are_read_as_they_are():
+    assert read("smoking \u2581 Paula", Vocabulary.train(["a"], 260)) == "smoking \u2581 Paula"
+
+
+def batches(p, **changes):
+    data = dataclasses.replace(CLASSES, augment=f"word_dropout(p={p})", max_length=64, **changes)
+    source = Vocabulary.train(SOURCES, 300, data.tokenizer)
+    vocabularies = Vocabularies(source, Vocabulary.train(TARGETS, 100, "words"))
+    pairs, config = tokenize(Split(SOURCES, TARGETS), vocabularies, data), Config(data=data)
+    rows = np.arange(len(SOURCES), dtype=np.int32)
+    return vocabularies, pipeline.make_batches(config, pairs, rows, vocabularies)
+
+
+def test_each_source_word_is_replaced_by_its_class_with_the_probability():
+    vocabularies, made = batches(0.25)
+    plain, drawn = made.pairs.sources, made.epoch(0).pairs.sources
+    changed = drawn.flat != plain.flat
+    entries = vocabularies.source.entries()
+    pairs = zip(plain.flat[changed], drawn.flat[changed], strict=True)
+    replaced = {(entries[word], entries[other]) for word, other in pairs}
+    same = ("the", "a", "cat", "likes", ".")  # no class of a rare word is like these
+    assert replaced == {(word, "<unk>") for word in same} | {("dog", "<unk>~g")}
+    words = plain.flat >= 4
+    assert 0.2 < changed[words].mean() < 0.3
+    assert not changed[~words].any()  # EOS, and the classes of rare words
+    np.testing.assert_array_equal(drawn.offsets, plain.offsets)
+    np.testing.assert_array_equal(made.epoch(0).pairs.targets.flat, made.pairs.targets.flat)
+
+
+def test_each_epoch_drops_other_words_and_the_same_ones_again_after_a_resume():
+    _, made = batches(0.25)
+    _, again = batches(0.25)
+    first, second = (made.epoch(number).pairs.sources.flat for number in (0, 1))
+    assert (first != second).any()
+    np.testing.assert_array_equal(again.epoch(1).pairs.sources.flat, second)
+
+
+def test_without_classes_a_dropped_word_becomes_unknown():
+    vocabularies, made = batches(0.9, tokenizer="words")
+    plain, drawn = made.pairs.sources.flat, made.epoch(0).pairs.sources.flat
+    assert {vocabularies.source.entries()[i] for i in drawn[drawn != plain]} == {"<unk>"}
+
+
+@pytest.mark.parametrize(("p", "tokenizer"), [(0.1, "byte_bpe"), (-0.1, "words"), (1, "words")])
+def test_subwords_and_a_probability_outside_0_to_1_are_refused(p, tokenizer):
+    with pytest.raises(UserError, match=rf"config\.data\.augment=word_dropout\(p={p}\): .*words"):
+        batches(p, tokenizer=tokenizer)
