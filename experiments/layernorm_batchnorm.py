@@ -33,8 +33,8 @@ from jformer.config import PAD, Config
 from jformer.console import aligned
 from jformer.data.batches import Batch, Batches
 from jformer.data.corpora import Report, Split, read
+from jformer.data.datasets import open_data
 from jformer.data.layout import Buckets
-from jformer.data.pipeline import open_data
 from jformer.data.tokenize import tokenize
 from jformer.run import Run
 from jformer.rundir import read_metrics

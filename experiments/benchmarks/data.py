@@ -170,8 +170,9 @@ def measure(contender: str, folder: str, languages: list[str], pairs: int, **way
 def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str) -> dict:
     from jformer.config import Config, DataConfig, TrainConfig
     from jformer.data import tokenize
+    from jformer.data.batches import make_batches
     from jformer.data.cache import content_hash
-    from jformer.data.pipeline import make_batches, open_corpora
+    from jformer.data.datasets import open_corpora
     from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 
     data = DataConfig(

@@ -238,9 +238,9 @@ def watch(
 
 def trained_tokens(config: Config, cache: Path) -> int:
     """Return the target tokens without padding of the batches that jformer has trained on."""
-    from jformer.data.batches import iterate
+    from jformer.data.batches import iterate, make_batches
     from jformer.data.cache import content_hash
-    from jformer.data.pipeline import make_batches, open_corpora
+    from jformer.data.datasets import open_corpora
     from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 
     data = dataclasses.replace(config.data, cache=str(cache))

@@ -14,7 +14,7 @@ from typing import Any
 from jformer import cli
 from jformer.components import name_of
 from jformer.console import say
-from jformer.data.corpora import texts
+from jformer.data.corpora import read_lines
 from jformer.errors import UserError
 from jformer.output import check_output, open_output, standard_input
 
@@ -47,8 +47,8 @@ def main(args: Any) -> int:
         raise UserError(f"--terms={args.terms}: requires config.decode.search=beam")
     run = cli.open_run(args, config)
     job = job_of(run, args.format, files) if args.input else {}
-    lines = texts(Path(args.input)) if args.input else standard_input()
-    prefixes = texts(Path(args.prefix)) if args.prefix else None
+    lines = read_lines(Path(args.input)) if args.input else standard_input()
+    prefixes = read_lines(Path(args.prefix)) if args.prefix else None
     with open_output(args.output, job, args.format) as output:
         place = args.input or "standard input"
         if sys.stderr.isatty():  # a pipeline stays silent

@@ -57,7 +57,7 @@ def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
     with ThreadPoolExecutor(2) as pool:
         hashes = list(zip(map(str, files), pool.map(of_file, files), strict=True))
     in_memory = [corpus for corpus in corpora if not corpus.files]
-    return hashes + [(corpus.places[0], hash_of_rows(corpus)) for corpus in in_memory]
+    return hashes + [(corpus.names[0], hash_of_rows(corpus)) for corpus in in_memory]
 
 
 def content_hash(corpora: list[Corpus]) -> str:

@@ -71,7 +71,7 @@ def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> 
             return
         total, began = count_rows(corpora), time.monotonic()
         if not total:
-            places = " and ".join(place for corpus in corpora for place in corpus.places)
+            places = " and ".join(place for corpus in corpora for place in corpus.names)
             raise UserError(f"{places}: are empty; pairs to train on are needed there")
         every = max(1, -(-total // VOCABULARY_SAMPLE))
         which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
@@ -109,7 +109,7 @@ def tokenize_corpora(
         starts = np.memmap(path, bool, "r") if path.exists() else None
         sides.append(Ragged(flat, offsets, starts))
     lines = np.load(folder / "lines.npy", mmap_mode="r")
-    places = [corpus.places[0] for corpus in corpora]
+    places = [corpus.names[0] for corpus in corpora]
     return Tokenized(TokenPairs(*sides), lines, meta["ends"], places, Report(meta["decisions"]))
 
 
@@ -122,7 +122,7 @@ def how_read(corpora: list[Corpus], data: DataConfig) -> list:
     texts = [data.name, data.scorer]
     files = {name: file.hash for name, file in components.files_of(texts).items()}
     names = [*map(components.without_folders, texts), files]
-    return [languages, [corpus.places for corpus in corpora], *names]
+    return [languages, [corpus.names for corpus in corpora], *names]
 
 
 def count_rows(corpora: list[Corpus]) -> int:
@@ -149,7 +149,7 @@ def write_tokens(
             sides = encode(vocabularies, split)
             longest = np.maximum(sides.sources.lengths, sides.targets.lengths)
             for row in np.flatnonzero(longest >= limit) if limit else ():
-                report.add("truncated", f"{corpora[which].places[0]}:{numbers[row]}")
+                report.add("truncated", f"{corpora[which].names[0]}:{numbers[row]}")
             for side, (name, encoded) in enumerate(zip(SIDES, sides, strict=True)):
                 texts = append_eos(encoded, limit)
                 append(folder / f"{name}.ids", texts.flat.astype(dtypes[side]))
@@ -161,7 +161,7 @@ def write_tokens(
             progress.advance(len(numbers))
     ends = list(itertools.accumulate(pairs))
     if not ends[-1]:
-        places = ", ".join(corpus.places[0] for corpus in corpora)
+        places = ", ".join(corpus.names[0] for corpus in corpora)
         raise UserError(f"{places}: no pair to train on; {'; '.join(report.lines())}")
     np.save(folder / "lines.npy", np.concatenate(lines))
     for name, parts in zip(SIDES, lengths, strict=True):
@@ -193,7 +193,7 @@ def chunks(
                 if pair[1].strip() and pair[2].strip():
                     kept.append(pair)
                 else:
-                    report.add("empty", f"{corpus.places[0]}:{pair[0]}")
+                    report.add("empty", f"{corpus.names[0]}:{pair[0]}")
             if kept:
                 numbers, sources, targets = map(list, zip(*kept, strict=True))
                 yield which, numbers, Split(sources, targets)

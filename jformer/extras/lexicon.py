@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jformer.data.corpora import Report, clean, texts
+from jformer.data.corpora import Report, decode_line, read_lines
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.pool import Spellings
 from jformer.errors import UserError, check_strings, check_type
@@ -42,9 +42,9 @@ def kept_pattern(keep: str) -> re.Pattern | None:
 def read_terms(path: Path) -> list[Term]:
     """Read lines of source TAB target; `UserError` names the first that is another."""
     terms = []
-    for number, line in enumerate(texts(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         place = f"{path}:{number}"
-        fields = (clean(line, place, number == 1, "error", Report()) or "").split("\t")
+        fields = (decode_line(line, place, number == 1, "error", Report()) or "").split("\t")
         if len(fields) != 2 or not all(field.strip() for field in fields):
             raise UserError(f"{place}: a term is needed: its source, a tab and its target")
         terms.append((fields[0].strip(), fields[1].strip()))

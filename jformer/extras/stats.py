@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from jformer.config import EOS, Config
+from jformer.data.batches import make_batches
 from jformer.data.cache import content_hash
-from jformer.data.corpora import PLACES_KEPT, Corpus, Report, Split, read
-from jformer.data.pipeline import make_batches
+from jformer.data.corpora import NAMES_KEPT, Corpus, Report, Split, read
 from jformer.data.ragged import Ragged
 from jformer.data.tokenize import (
     SIDES,
@@ -118,7 +118,7 @@ def suspicious_pairs(
     in_training = {}
     for name, split in scored.items():
         hashes = np.array([hash(text) for text in stripped(split.sources)], np.int64)
-        places = split.places or [f"{name}:{n}" for n in range(1, len(split) + 1)]
+        places = split.names or [f"{name}:{n}" for n in range(1, len(split) + 1)]
         in_training[name] = counted(np.isin(hashes, np.asarray(sources)), places.__getitem__)
     found = {name: counted(mask, tokenized.place) for name, mask in masks.items()}
     return {"suspicious": found, "in_training": in_training}
@@ -130,7 +130,7 @@ def stripped(texts: Sequence[str]) -> Iterator[str]:
 
 def counted(mask: np.ndarray, place: Callable[[int], str]) -> dict[str, Any]:
     rows = np.flatnonzero(mask)
-    return {"count": len(rows), "first": [place(int(row)) for row in rows[:PLACES_KEPT]]}
+    return {"count": len(rows), "first": [place(int(row)) for row in rows[:NAMES_KEPT]]}
 
 
 def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, 
     first: dict[str, str] = {}
     for corpus in corpora:
         for number, *texts in itertools.islice(read(corpus, policy, Report()), 0, None, every):
-            for place, text in zip(corpus.places, texts, strict=True):
+            for place, text in zip(corpus.names, texts, strict=True):
                 # Skips printable ASCII without a loop over its characters.
                 if text.isascii() and text.isprintable():
                     continue

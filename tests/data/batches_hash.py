@@ -4,9 +4,9 @@ import hashlib
 import sys
 
 from jformer.config import Config, DataConfig, TrainConfig
-from jformer.data.batches import iterate
+from jformer.data.batches import iterate, make_batches
 from jformer.data.cache import content_hash
-from jformer.data.pipeline import make_batches, open_corpora
+from jformer.data.datasets import open_corpora
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 
 

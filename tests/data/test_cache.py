@@ -12,9 +12,9 @@ import pytest
 
 from jformer.checksums import SUMS, write_sums
 from jformer.config import Config, DataConfig, TrainConfig
-from jformer.data.batches import iterate
+from jformer.data.batches import iterate, make_batches
 from jformer.data.cache import content_hash
-from jformer.data.pipeline import make_batches, open_corpora
+from jformer.data.datasets import open_corpora
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora, trainable
 from jformer.main import main
 from tests.conftest import number_words, small_flags, write_split

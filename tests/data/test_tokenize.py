@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from jformer.config import EOS, Config, DataConfig
 from jformer.data import tokenize as tokenize_module
 from jformer.data.cache import content_hash
-from jformer.data.pipeline import open_corpora
+from jformer.data.datasets import open_corpora
 from jformer.data.ragged import Ragged
 from jformer.data.tokenize import (
     append_eos,

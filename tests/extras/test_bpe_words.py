@@ -11,9 +11,10 @@ import pytest
 from scipy import stats
 
 from jformer.config import Config, DataConfig
+from jformer.data.batches import make_augment
 from jformer.data.cache import content_hash
 from jformer.data.corpora import Split
-from jformer.data.pipeline import make_augment, open_corpora
+from jformer.data.datasets import open_corpora
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora
 from jformer.data.vocabulary import CUTS
 from tests.conftest import write_split

@@ -14,8 +14,8 @@ from configs import base, big
 from jformer.config import Config, TrainConfig, freeze
 from jformer.data.batches import Batches
 from jformer.data.cache import content_hash
+from jformer.data.datasets import open_corpora
 from jformer.data.layout import Buckets
-from jformer.data.pipeline import open_corpora
 from jformer.data.ragged import Ragged, TokenPairs
 from jformer.data.tokenize import make_vocabularies, tokenize_corpora
 from jformer.extras.cost import run_sizes, step_bytes
