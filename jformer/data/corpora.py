@@ -112,8 +112,8 @@ def open_corpus(name: str, source_language: str, target_language: str) -> Corpus
         return open_files(source, target)
     missing = target_language if source else source_language
     raise UserError(
-        f"{name}.{missing}: not found, nor with .gz, .sgm or .xml; check the prefix and the "
-        f"languages (config.data.source_language and target_language)"
+        f"{name}.{missing}: not found, nor with .gz, .sgm or .xml; give the PREFIX of "
+        f"PREFIX.{source_language} and PREFIX.{target_language}, or a .tsv or .parquet file"
     )
 
 
@@ -165,7 +165,7 @@ def named_columns(path: Path, fields: list[bytes], languages: Languages) -> list
     columns = [header.index(x) for language in languages if (x := language.encode()) in header]
     if len(columns) == 1:
         raise UserError(
-            f"{path}: its first line names one of {' and '.join(languages)} and not the other; "
+            f"{path}: its first line names only one of {' and '.join(languages)}; "
             f"name both, or neither"
         )
     return columns

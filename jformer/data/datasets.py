@@ -39,9 +39,8 @@ class Dataset:
     A layout has the prefixes of the files of each split, separated by spaces. The files are in the
     folder or in its direct subfolders. Test sets after the first are optional.
 
-    In prefixes {pair} is "en-de" or "de-en" and {joined} is "ende" or "deen", whichever exists.
-    {direction} is "ende" only for English to German, and {side} is "src" for the source and "ref"
-    for the target. In `configurations` and `subfolder`, {other} is the language besides English.
+    In prefixes, configurations and subfolders, {source} and {target} are the languages, and {other}
+    is the language besides English. {side} is "src" for the source and "ref" for the target.
     """
 
     layouts: tuple[Layout, ...] = ()  # the first with all required files in the folder is used
@@ -54,15 +53,20 @@ class Dataset:
     test: str = "test"  # our name of the repository's split `test`; empty if it has none
 
 
-def iwslt(number: int, years: Iterable[int]) -> Layout:
-    """Return the layout of the TED talks of an IWSLT, as published."""
-    talks = f"IWSLT{number}.TED"
-    tests = {f"tst{year}": f"{talks}.tst{year}.{{pair}}" for year in years}
-    return {"train": "train.tags.{pair}", "validation": f"{talks}.dev2010.{{pair}}", **tests}
+PAIRS = ("{source}-{target}", "{target}-{source}")
+EUROPARL_CRAWL = "europarl-v7.{other}-en commoncrawl.{other}-en"
 
 
-# fairseq's script for IWSLT puts words into its folder tmp, and sub-words into the folder above.
-FAIRSEQ = {"train": "train", "validation": "valid", "test": "test"}
+def iwslt(number: int, years: Iterable[int]) -> tuple[Layout, ...]:
+    """Return the layouts of the TED talks of an IWSLT: an archive per direction, or fairseq's."""
+    layouts = []
+    for pair in PAIRS:
+        layout = {"train": f"train.tags.{pair}", "validation": f"IWSLT{number}.TED.dev2010.{pair}"}
+        layout |= {f"tst{year}": f"IWSLT{number}.TED.tst{year}.{pair}" for year in years}
+        layouts.append(layout)
+    # fairseq's script puts words into its folder tmp, and sub-words into the folder above.
+    return *layouts, {"train": "train", "validation": "valid", "test": "test"}
+
 
 DATASETS = {
     "multi30k": Dataset(
@@ -81,13 +85,13 @@ DATASETS = {
         test="test_2016_flickr",
     ),
     "iwslt14": Dataset(
-        layouts=(iwslt(14, (2012, 2011, 2010)), FAIRSEQ),
+        layouts=iwslt(14, (2012, 2011, 2010)),
         repository="bbaaaa/iwslt14-de-en",
         revision="5d811de19f17af7e20474f9017d946d34c8d9112",
         subfolder="{other}-en",
     ),
     "iwslt17": Dataset(
-        layouts=(iwslt(17, range(2015, 2009, -1)), FAIRSEQ),
+        layouts=iwslt(17, range(2015, 2009, -1)),
         repository="IWSLT/iwslt2017",
         revision="ada3f7e1378fe8ea9b0f4d70c5f8b973fd79ccf7",
         subfolder="iwslt2017-{source}-{target}",
@@ -95,14 +99,14 @@ DATASETS = {
     "wmt14": Dataset(
         layouts=(
             {
-                "train": "europarl-v7.{pair} commoncrawl.{pair} news-commentary-v9.{pair}",
+                "train": f"{EUROPARL_CRAWL} news-commentary-v9.{{other}}-en",
                 "validation": "newstest2013",
-                "newstest2014": "newstest2014-{joined}-{side}",
+                "newstest2014": "newstest2014-{other}en-{side}",
             },
             # Stanford's, tokenized.
             {"train": "train", "validation": "newstest2013", "newstest2014": "newstest2014"},
         ),
-        french=" undoc.2000.{pair} giga-{joined}.release2.fixed",
+        french="undoc.2000.fr-en giga-fren.release2.fixed",
         repository="wmt/wmt14",
         revision="b199e406369ec1b7634206d3ded5ba45de2fe696",
         configurations=("{other}-en",),
@@ -111,9 +115,9 @@ DATASETS = {
     "wmt16": Dataset(
         layouts=(
             {
-                "train": "europarl-v7.{pair} commoncrawl.{pair} news-commentary-v11.{pair}",
-                "validation": "newstest2015-{direction}-{side}",
-                "newstest2016": "newstest2016-{direction}-{side}",
+                "train": f"{EUROPARL_CRAWL} news-commentary-v11.{{other}}-en",
+                "validation": "newstest2015-{source}{target}-{side}",
+                "newstest2016": "newstest2016-{source}{target}-{side}",
             },
             # Google's wmt16_en_de, tokenized.
             {
@@ -135,7 +139,7 @@ DATASETS = {
         validation="dev",
         test="",
     ),
-    "hub": Dataset(configurations=("{source}-{target}", "{target}-{source}", "")),
+    "hub": Dataset(configurations=(*PAIRS, "")),
 }
 
 
@@ -163,6 +167,7 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
 
 def open_folder(folder: Path, dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
     """Open the files of the first layout that is complete."""
+    source, target = data.source_language, data.target_language
     files: dict[str, Path] = {}
     for path in [*sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]:
         files.setdefault(re.sub(r"(\.sgm|\.xml)?(\.gz)?$", "", path.name), path)
@@ -171,45 +176,39 @@ def open_folder(folder: Path, dataset: Dataset, data: DataConfig, with_train: bo
         corpora: Corpora = {}
         missing: list[str] = []
         for split, prefixes in layout.items():
-            if split == "train":
-                if not with_train:
-                    continue
-                prefixes += dataset.french if "fr" in data.languages.split("-") else ""
-            for prefix in prefixes.split():
-                own, reverse = file_names(prefix, data)
-                if pair := next((x for x in (own, reverse) if {*x} <= {*files}), None):
-                    corpus = open_files(*(files[name] for name in pair))
-                    corpora.setdefault(split, []).append(corpus)
-                elif split in [*layout][:3]:
-                    # Most archives have English last in their names.
-                    missing += reverse if data.source_language == "en" else own
+            if split == "train" and not with_train:
+                continue
+            if split == "train" and "fr" in (source, target):
+                prefixes = f"{prefixes} {dataset.french}"
+            pairs = [
+                (f"{fill(prefix, data, 'src')}.{source}", f"{fill(prefix, data, 'ref')}.{target}")
+                for prefix in prefixes.split()
+            ]
+            absent = [name for pair in pairs for name in pair if name not in files]
+            if not absent:
+                corpora[split] = [open_files(files[one], files[other]) for one, other in pairs]
+            elif split in [*layout][:3]:
+                missing += absent
         if not missing:
             return corpora
         needed.append(", ".join(missing))
     raise data.wrong(
         "directory",
         f"lacks {'; or '.join(needed)} (each may end in .gz, .sgm or .xml); to download the data "
-        f"set instead, leave it empty and `pip install datasets`",
+        f"set instead, `pip install datasets` and leave config.data.directory empty",
     )
 
 
-def file_names(prefix: str, data: DataConfig) -> list[list[str]]:
-    """Return the names of both sides' files, for either order of the languages in the prefix."""
+def fill(pattern: str, data: DataConfig, side: str = "") -> str:
+    """Return a pattern of a `Dataset` with the languages of the config."""
     source, target = data.source_language, data.target_language
-    names = []
-    for first, second in ((source, target), (target, source)):
-        words = {"pair": f"{first}-{second}", "joined": first + second}
-        words["direction"] = source + target
-        sides = (("src", source), ("ref", target))
-        names.append([f"{prefix.format(side=side, **words)}.{code}" for side, code in sides])
-    return names
+    other = target if source == "en" else source
+    return pattern.format(source=source, target=target, other=other, side=side)
 
 
 def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
     """Open Parquet files in `data.directory`, or else a repository of the hub."""
-    source, target = data.source_language, data.target_language
-    languages = {"source": source, "target": target, "other": target if source == "en" else source}
-    configurations = [pattern.format(**languages) for pattern in dataset.configurations]
+    configurations = [fill(pattern, data) for pattern in dataset.configurations]
     if data.directory:
         name = data.directory
         folder = str(Path(name).absolute())  # a relative "json" would be read as a file format
@@ -221,7 +220,7 @@ def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora
             name,
             configurations,
             "; or set config.data.directory=FOLDER (see docs/data.md)",
-            data_dir=dataset.subfolder.format(**languages) or None,
+            data_dir=fill(dataset.subfolder, data) or None,
             revision=dataset.revision or None,
         )
     splits = {"train": "train", "validation": dataset.validation, dataset.test: "test"}
@@ -234,7 +233,8 @@ def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora
         if found not in tables:
             raise UserError(f"{name}: must have the split {published}; it has {', '.join(tables)}")
         files = tuple(Path(file["filename"]) for file in tables[found].cache_files)
-        corpora[split] = [open_table(tables[found], f"{name}/{found}", files, (source, target))]
+        languages = (data.source_language, data.target_language)
+        corpora[split] = [open_table(tables[found], f"{name}/{found}", files, languages)]
     return corpora
 
 
@@ -276,10 +276,14 @@ def open_corpora(
     if not isinstance(found, Mapping) or "validation" not in found:
         reason = "must return a dict of splits, with pairs for train and validation at least"
         raise data.wrong("name", f"{reason}; it returned {found!r:.100}")
-    splits = {name: as_corpora(name, pairs, data) for name, pairs in found.items()}
-    training = splits.pop("train", [])
+    splits = {
+        name: as_corpora(name, pairs, data)
+        for name, pairs in found.items()
+        if with_train or name != "train"
+    }
     if not with_train:
         return splits
+    training = splits.pop("train", [])
     scorer = find("config.data.scorer", "scorer", data.scorer)
     training += [scorer.open_pairs(name, config) for name in data.train.split(",") if name]
     if not training:

@@ -115,7 +115,7 @@ def test_files_that_differ_in_lines_are_refused_with_both_counts(write, source, 
 
 def test_a_missing_file_is_named_with_what_to_check(write):
     message = refusal(write({"x.en": b"a\n"}))
-    assert re.match(r"x\.de: .*\.gz\b.*prefix.*target_language", message)
+    assert re.match(r"x\.de: .*\.gz\b.*PREFIX\.de\b", message)
 
 
 @pytest.mark.parametrize("name", ["x.tsv", "x.parquet"])
