@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jformer.config import Config, DataConfig, UserError
-from jformer.data import pipeline
+from jformer.data import batches as data_batches
 from jformer.data.corpora import Split
 from jformer.data.tokenize import tokenize
 from jformer.data.vocabulary import Vocabularies, Vocabulary
@@ -15,7 +15,7 @@ SOURCES = [f"the cat likes {ONCE} .", "the dog likes the cat .", "a dog .", *["a
 TARGETS = ["(S 1 2 )S"] * len(SOURCES)
 
 
-def batches(probability: float) -> tuple[Vocabularies, pipeline.Batches]:
+def batches(probability: float) -> tuple[Vocabularies, data_batches.Batches]:
     source = Vocabulary.train(SOURCES, 100, "word_classes")
     vocabularies = Vocabularies(source, Vocabulary.train(TARGETS, 100, "words"))
     data = DataConfig(
@@ -24,7 +24,7 @@ def batches(probability: float) -> tuple[Vocabularies, pipeline.Batches]:
     )  # fmt: skip
     config = dataclasses.replace(Config(), data=data)
     pairs = tokenize(Split(SOURCES, TARGETS), vocabularies)
-    return vocabularies, pipeline.make_batches(
+    return vocabularies, data_batches.make_batches(
         config, pairs, np.arange(len(SOURCES), dtype=np.int32), vocabularies
     )
 
@@ -79,7 +79,7 @@ def test_a_vocabulary_that_is_none_of_words_is_refused():
     sub_words = Vocabulary.train(SOURCES, 300, "bpe")
     data = DataConfig(augment="word_dropout(p=0.1)")
     with pytest.raises(UserError, match=r"config\.data\.augment=word_dropout\(p=0\.1\): .*words"):
-        pipeline.make_augment(data, Vocabularies(sub_words, sub_words))
+        data_batches.make_augment(data, Vocabularies(sub_words, sub_words))
 
 
 @pytest.mark.parametrize("p", [-0.1, 1, 1.5])
