@@ -31,10 +31,9 @@ import jformer
 from jformer.cli import exit_status
 from jformer.config import PAD, Config
 from jformer.console import aligned
-from jformer.data.batches import Batch, Batches
+from jformer.data.batches import Batch, Batches, Buckets
 from jformer.data.corpora import Report, Split, read
-from jformer.data.layout import Buckets
-from jformer.data.pipeline import open_data
+from jformer.data.datasets import open_data
 from jformer.data.tokens import tokenize
 from jformer.run import Run
 from jformer.rundir import read_metrics

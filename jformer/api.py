@@ -12,7 +12,7 @@ from flax.traverse_util import unflatten_dict
 from jformer.cli import config_from
 from jformer.config import Config, check_components, component_files
 from jformer.console import say
-from jformer.data.pipeline import given_data
+from jformer.data.datasets import open_data
 from jformer.errors import Stopped, UserError, check_type
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
@@ -83,8 +83,8 @@ def train(
         raise UserError("jformer.train takes both pairs and validation, or neither")
     data = None
     if pairs is not None and validation is not None:
-        data = given_data([*pairs], [*validation])
         config = replaced(config, {"data": {"name": "given"}})
+        data = open_data(config, {"train": [*pairs], "validation": [*validation]})
     config.check()
     workdir = Path(local_paths("workdir", str(workdir or default_workdir(config))))
     complete = is_complete(config, workdir)

@@ -71,11 +71,11 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "cross_entropy_over_others": "jformer.extras.annotated:cross_entropy_over_others",
     },
     "dataset": {
-        "phrases": "jformer.data.pipeline:open_phrases",
-        **dict.fromkeys(NAMED_DATASETS, "jformer.data.pipeline:open_named"),
-        "hub": "jformer.data.pipeline:open_named",
-        "files": "jformer.data.pipeline:open_split_files",
-        "given": "jformer.data.pipeline:open_given",
+        "phrases": "jformer.data.datasets:open_phrases",
+        **dict.fromkeys(NAMED_DATASETS, "jformer.data.datasets:open_named"),
+        "hub": "jformer.data.datasets:open_named",
+        "files": "jformer.data.datasets:open_split_files",
+        "given": "jformer.data.datasets:open_given",
         "parsing": "jformer.extras.parsing.treebank:open_treebank",
     },
     "tokenizer": {

@@ -11,8 +11,8 @@ from jformer import rundir
 from jformer.components import find, without_folders
 from jformer.config import Config
 from jformer.console import say
-from jformer.data.corpora import Split, existing, read_text, texts
-from jformer.data.pipeline import open_corpora, read_split
+from jformer.data.corpora import Split, decode_lines, read_lines, require_file
+from jformer.data.datasets import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scorer import TestSet
@@ -54,7 +54,7 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
         raise UserError(f"--references={more_references}: requires a test set of translations")
     references = [*found.references]
     for path in filter(None, more_references.split(",")):
-        stream = read_text(texts(existing(Path(path))), path, config.data.bad_lines)
+        stream = decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)
         if len(stream) != len(found.sources):
             raise UserError(
                 f"{path} has {len(stream)} lines, and {name} has {len(found.sources)}: each line "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.console import Progress
-from jformer.data.corpora import Corpus, Report, clean, read, texts
+from jformer.data.corpora import Corpus, Report, decode_line, read, read_lines
 from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import warn_of_lines
 from jformer.errors import UserError
@@ -34,16 +34,16 @@ def check_lines(names: Sequence[str], bad_lines: str) -> int | None:
     Raises `UserError` for a bad line, or if one file has fewer lines, before any work.
     """
     files = [name for name in names if name and not is_special(name)]
-    rows = parallel([(name, texts(Path(name))) for name in files], bad_lines)
+    rows = parallel([(name, read_lines(Path(name))) for name in files], bad_lines)
     number = sum(1 for _ in rows)
     return number if names[0] in files else None
 
 
 def check_pairs(corpus: Corpus, bad_lines: str) -> None:
     """Raise `UserError` for a bad line, or if there are no pairs, before any work."""
-    number = sum(1 for _ in read(corpus, bad_lines, Report(), whole=True))
+    number = sum(1 for _ in read(corpus, bad_lines, Report(), strict=True))
     if not number:
-        raise UserError(f"{' and '.join(corpus.places)}: are empty; must have sentences")
+        raise UserError(f"{' and '.join(corpus.names)}: are empty; must have sentences")
 
 
 def translate_stream(
@@ -85,7 +85,7 @@ def parallel(sides: Sequence[tuple[str, Iterable[bytes]]], bad_lines: str) -> It
         for (place, _), line in zip(sides, lines, strict=True):
             if line is None:
                 raise UserError(f"{place}:{number}: missing; the files must be parallel")
-            row.append(clean(line, f"{place}:{number}", number == 1, policy, report) or "")
+            row.append(decode_line(line, f"{place}:{number}", number == 1, policy, report) or "")
         yield row
 
 
@@ -95,7 +95,7 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
     Return the sum of their log-probabilities and their token count.
     """
     total, tokens = 0.0, 0
-    pairs = read(corpus, run.config.data.bad_lines, Report(), whole=True)
+    pairs = read(corpus, run.config.data.bad_lines, Report(), strict=True)
     for window in windows(itertools.islice(pairs, output.done, None), run):
         numbers, sources, targets = zip(*window, strict=True)
         scored = run.score(sources, targets, numbers[0])

@@ -73,16 +73,15 @@ def test_a_mistake_in_a_config_is_named(name, keys, message):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "error", "message"),
+    ("pairs", "message"),
     [
-        (["a b"], TypeError, r"pairs\[0\].*\(source, target\).*'a b'"),
-        ([("a", "b"), ("a", 1)], TypeError, r"pairs\[1\]"),
-        ([], jformer.UserError, "pairs: "),
-        ([("a", "b\ud800")], jformer.UserError, r"pairs\[0\]: "),
+        (["a b"], r"train\[0\].*\(source, target\).*'a b'"),
+        ([("a", "b"), ("a", 1)], r"train\[1\]"),
+        ([], r"\btrain\b"),
     ],
 )
-def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
-    with pytest.raises(error, match=message):
+def test_what_are_no_pairs_is_named(pairs, message, tmp_path):
+    with pytest.raises(jformer.UserError, match=message):
         jformer.train(jformer.get_config("tiny"), pairs, [("a", "b")], tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -207,11 +207,12 @@ def test_a_loss_of_a_file_is_minimized_and_the_nll_is_still_logged(folder):
 
 
 def test_an_augmentation_of_a_file_draws_other_tokens_in_each_epoch(folder):
-    from jformer.data.pipeline import given_data, make_batches
+    from jformer.data.batches import make_batches
+    from jformer.data.datasets import open_data
     from jformer.data.tokens import make_vocabularies, select_training_pairs, tokenize_corpora
 
     config = config_with(**{"data.augment": f"{folder}/swap.py:swap_neighbours(p=0.5)"})
-    corpora, _ = given_data(PAIRS, PAIRS[:5])
+    corpora, _ = open_data(config, {"train": PAIRS, "validation": PAIRS[:5]})
     vocabularies = make_vocabularies(corpora, "content", config.data)
     tokenized = tokenize_corpora(corpora, "content", vocabularies, config.data)
     rows = select_training_pairs(tokenized, config.data)

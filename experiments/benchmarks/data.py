@@ -170,7 +170,8 @@ def measure(contender: str, folder: str, languages: list[str], pairs: int, **way
 def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str) -> dict:
     from jformer.config import Config, DataConfig, TrainConfig
     from jformer.data import tokenize
-    from jformer.data.pipeline import make_batches, open_corpora
+    from jformer.data.batches import make_batches
+    from jformer.data.datasets import open_corpora
     from jformer.data.tokens import (
         content_hash,
         make_vocabularies,

@@ -238,8 +238,8 @@ def watch(
 
 def trained_tokens(config: Config, cache: Path) -> int:
     """Return the target tokens without padding of the batches that jformer has trained on."""
-    from jformer.data.batches import iterate
-    from jformer.data.pipeline import make_batches, open_corpora
+    from jformer.data.batches import iterate, make_batches
+    from jformer.data.datasets import open_corpora
     from jformer.data.tokens import (
         content_hash,
         make_vocabularies,

@@ -16,8 +16,7 @@ import numpy as np
 
 from experiments.benchmarks import turns
 from jformer.config import PAD, Config
-from jformer.data.batches import Batches, iterate
-from jformer.data.layout import Buckets, Packing
+from jformer.data.batches import Batches, Buckets, Packing, iterate
 from jformer.data.tokens import Ragged, TokenPairs
 from jformer.training import sharding
 

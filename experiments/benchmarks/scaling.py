@@ -27,7 +27,7 @@ import jformer
 from experiments.benchmarks import turns
 from experiments.benchmarks.train import ours
 from jformer.config import Config
-from jformer.data.layout import rows_that_fit
+from jformer.data.batches import rows_that_fit
 from jformer.training.flops import step_flops
 
 LENGTH = 32  # of a row on each side, where the axis is another

@@ -36,7 +36,7 @@ from typing import Any
 from experiments.benchmarks import turns
 from experiments.benchmarks.end_to_end import JobError
 from experiments.benchmarks.racers import Contender, joeynmt, marian, ours
-from jformer.data.corpora import find_file, texts
+from jformer.data.corpora import open_corpus, read_lines
 from jformer.errors import UserError
 from jformer.evaluation.scores import score
 
@@ -104,9 +104,9 @@ def main() -> None:
 def write_texts(folder: Path, options: argparse.Namespace) -> list[str]:
     """Write train.* and validation.* in lower case; return the target's lines of the latter."""
     for name, prefix in (("train", options.train), ("validation", options.validation)):
-        for language in options.languages.split(","):
-            source = find_file(f"{prefix}.{language}")
-            lines = [line.decode("utf-8").lower() for line in texts(source)]
+        languages = options.languages.split(",")
+        for language, path in zip(languages, open_corpus(prefix, *languages).files, strict=True):
+            lines = [line.decode("utf-8").lower() for line in read_lines(path)]
             write_lines(folder / f"{name}.{language}", lines)
             if name == "validation":
                 write_lines(folder / f"one_pair.{language}", lines[:1])

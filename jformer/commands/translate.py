@@ -11,7 +11,7 @@ from typing import Any
 
 from jformer import cli
 from jformer.console import say
-from jformer.data.corpora import texts
+from jformer.data.corpora import read_lines
 from jformer.errors import UserError
 from jformer.output import check_output, open_output, standard_input
 
@@ -39,8 +39,8 @@ def main(args: Any) -> int:
     total = check_lines([args.input, args.prefix], config.data.bad_lines)
     run = cli.open_run(args, config)
     job = job_of(run, args.format, files) if args.input else {}
-    lines = texts(Path(args.input)) if args.input else standard_input()
-    prefixes = texts(Path(args.prefix)) if args.prefix else None
+    lines = read_lines(Path(args.input)) if args.input else standard_input()
+    prefixes = read_lines(Path(args.prefix)) if args.prefix else None
     with open_output(args.output, job, args.format) as output:
         place = args.input or "standard input"
         if sys.stderr.isatty():  # a pipeline stays silent

@@ -13,9 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from jformer.config import BOS, PAD
-from jformer.data.layout import Buckets, Packing
+from jformer.components import find, split_list
+from jformer.config import BOS, PAD, Config, DataConfig
+from jformer.data.layout import ROW_MULTIPLE, Buckets, Packing, rows_that_fit
 from jformer.data.tokens import TokenPairs, choose
+from jformer.data.vocabulary import Vocabularies
 
 Batch = dict[str, np.ndarray]
 # A random version of all pairs.
@@ -151,3 +153,39 @@ def batches_from(
         batch = batches.batch(epoch, number, part, parts)
         number += 1
         yield batch, {"epoch": epoch, "batch": number, "taken": taken}
+
+
+def make_batches(
+    config: Config, pairs: TokenPairs, rows: np.ndarray, vocabularies: Vocabularies
+) -> Batches:
+    """Return the batches of the training pairs `rows`, laid out as the config says."""
+    data, tokens = config.data, config.train.batch_tokens
+    augment = make_augment(data, vocabularies)
+    S, T = pairs.lengths(rows)
+    if augment:
+        # The layout fits one random version of each pair, as a sample of all epochs.
+        drawn = augment(pairs, np.random.default_rng(config.seed)).lengths(rows)
+        S, T = (
+            np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)
+        )
+    layout: Buckets | Packing
+    if data.batching == "packed":
+        layout = Packing(S, T, tokens, data.max_length, data.length_multiple)
+    else:
+        layout = Buckets(S, T, tokens, data.num_buckets, data.length_multiple)
+    return Batches(pairs, rows, layout, config.seed, augment)
+
+
+def make_augment(data: DataConfig, vocabularies: Vocabularies) -> Augment | None:
+    """Return a function that applies all of `data.augment` in turn, or None if it is empty."""
+    steps = [
+        find("config.data.augment", "augmentation", text)(vocabularies)
+        for text in split_list(data.augment)
+    ]
+
+    def augment(pairs: TokenPairs, rng: np.random.Generator) -> TokenPairs:
+        for step in steps:
+            pairs = step(pairs, rng)
+        return pairs
+
+    return augment if steps else None

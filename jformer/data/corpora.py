@@ -1,9 +1,9 @@
 """Readers of parallel text in several file formats, and the policy for bad lines.
 
-Only `\\n` ends a line: a U+2028 or a form feed inside a sentence must not shift the lines after it.
-A byte order mark at the beginning of a file and a carriage return at the end of a line are removed;
-the last line may lack its `\\n`. All other text stays as it is. Whatever is removed, replaced or
-skipped is counted, and its first places are kept for the report.
+Only `\\n` ends a line: U+2028 or a form feed inside a sentence must not shift the lines after it.
+A byte order mark at the beginning of a file and a carriage return at the end of a line are removed.
+All other text stays as it is. A `Report` counts the skipped and changed lines of a corpus by
+reason, with the first line numbers of each.
 """
 
 import contextlib
@@ -21,22 +21,24 @@ from typing import Any
 
 from jformer.errors import UserError, import_extra
 
-# Source and target; the whole line if its number of columns is wrong; None for markup or a header.
-Row = Sequence[bytes | str | None] | None
+# Source and target, or the reason in `REASONS` why a line has neither.
+Row = tuple[bytes | str, bytes | str] | str
+Languages = tuple[str, str]  # of source and target
 # Metadata of the talks in IWSLT's `train.tags.*`, on the same lines of both sides.
 TAG = re.compile(
     rb"\s*</?(doc|url|title|talkid|speaker|keywords|reviewer|translator|description)\b"
 )
 SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
+SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of a side's file
 
 # The message of each reason, in the order of a report; "skipped" marks those that drop a pair.
-DECISIONS = {
+REASONS = {
     "empty": "pairs skipped: a side is empty",
     "not_utf8": "pairs skipped: not UTF-8",
     "columns": "lines skipped: fewer than two columns, or not as many as the first line",
     "markup": "lines skipped: markup, or names of columns",
-    "too_long": "pairs skipped: more tokens than config.data.max_length",
-    "truncated": "pairs cut to config.data.max_length tokens",
+    "too_long": "pairs skipped: more tokens than config.data.max_length",  # long_pairs=skip
+    "truncated": "pairs cut to config.data.max_length tokens",  # long_pairs=truncate
     "replaced": "lines with bytes that are not UTF-8, replaced with U+FFFD",
     "carriage_return": "lines without the carriage return at their end",
     "byte_order_mark": "lines without the byte order mark at their beginning",
@@ -44,7 +46,7 @@ DECISIONS = {
     "all of them",
     "prefix": "outputs without the prefix of their line, which the vocabulary cannot express",
 }
-PLACES_KEPT = 3
+NAMES_KEPT = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Split:
 
     sources: list[str]
     targets: list[str]
-    places: Sequence[str] = ()  # of each pair, for messages; empty if not read from a corpus
+    names: Sequence[str] = ()  # FILE:LINE of each pair; empty if not read from a corpus
     gold: Sequence[Any] = ()  # of each pair, for a scorer that needs more than the target's text
 
     def __len__(self) -> int:
@@ -64,126 +66,154 @@ class Split:
 class Corpus:
     """Parallel text that can be streamed repeatedly, without reading all of it into memory."""
 
-    places: tuple[str, str]  # of each side; messages call its line i f"{place}:{i}"
+    names: tuple[str, str]  # of each side; messages call its line i f"{name}:{i}"
     files: tuple[Path, ...]  # that hold the text; empty if it is in memory
     rows: Callable[[], Iterator[Row]]
     gold: Callable[[], list[Any]] | None = None  # see Split
+    markup: bool = False  # whether lines of tags, as IWSLT publishes them, are not text
 
 
 class Report:
-    """Counts of the decisions about lines and pairs, with the first places of each."""
+    """Counts of skipped and changed lines and pairs by reason, with the first names of each."""
 
     def __init__(self, decisions: dict[str, dict] | None = None):
         self.decisions: dict[str, dict] = decisions or {}
 
-    def add(self, reason: str, place: str, times: int = 1) -> None:
+    def add(self, reason: str, name: str) -> None:
         entry = self.decisions.setdefault(reason, {"count": 0, "first": []})
-        entry["count"] += times
-        if len(entry["first"]) < PLACES_KEPT:
-            entry["first"].append(place)
+        entry["count"] += 1
+        if len(entry["first"]) < NAMES_KEPT:
+            entry["first"].append(name)
 
     def skipped(self) -> dict[str, int]:
-        """Return `{reason: number of pairs or lines left out}`."""
-        return {r: entry["count"] for r, entry in self._in_order() if "skip" in DECISIONS[r]}
+        """Return `{reason: number of skipped pairs or lines}`."""
+        return {r: entry["count"] for r, entry in self._in_order() if "skip" in REASONS[r]}
 
     def lines(self) -> list[str]:
         """Return one line per reason, or a line that says that nothing was skipped or changed."""
-        entries = self._in_order()
-        told = [f"{e['count']:,} {DECISIONS[r]} ({', '.join(e['first'])})" for r, e in entries]
-        return told or ["nothing skipped or changed"]
+        lines = [
+            f"{entry['count']:,} {REASONS[reason]} ({', '.join(entry['first'])})"
+            for reason, entry in self._in_order()
+        ]
+        return lines or ["nothing skipped or changed"]
 
     def _in_order(self) -> list[tuple[str, dict]]:
-        return [(r, self.decisions[r]) for r in DECISIONS if r in self.decisions]
+        return [(r, self.decisions[r]) for r in REASONS if r in self.decisions]
 
 
 def open_corpus(name: str, source_language: str, target_language: str) -> Corpus:
-    """Open `FILE.tsv` (or `.tsv.gz`), `FILE.parquet`, or PREFIX for `PREFIX.en` and `PREFIX.de`."""
-    if name.endswith((".tsv", ".tsv.gz")):
-        return open_tsv(existing(Path(name)), source_language, target_language)
-    if name.endswith(".parquet"):
-        return open_parquet(existing(Path(name)), source_language, target_language)
-    paths = [find_file(f"{name}.{language}") for language in (source_language, target_language)]
-    return open_files(*paths)
+    """Open `FILE.tsv`, `FILE.tsv.gz`, `FILE.parquet`, or PREFIX for `PREFIX.en` and `PREFIX.de`."""
+    languages = (source_language, target_language)
+    for suffix, open_file in FORMATS.items():
+        if name.endswith(suffix):
+            return open_file(require_file(Path(name)), languages)
+    source, target = (find_with_suffix(f"{name}.{language}") for language in languages)
+    if source and target:
+        return open_files(source, target)
+    missing = target_language if source else source_language
+    raise UserError(
+        f"{name}.{missing}: not found, nor with .gz, .sgm or .xml; give the PREFIX of "
+        f"PREFIX.{source_language} and PREFIX.{target_language}, or a .tsv or .parquet file"
+    )
 
 
 def open_files(source: Path, target: Path) -> Corpus:
+    """Open a file for each side."""
+    paths = (source, target)
+    tagged = ".tags." in source.name
+
     def rows() -> Iterator[Row]:
-        sides = texts(source), texts(target)
-        for number, (one, other) in enumerate(itertools.zip_longest(*sides)):
+        for one, other in itertools.zip_longest(*map(read_lines, paths)):
             if one is None or other is None:
-                longer = number + 1 + sum(1 for side in sides for _ in side)
-                counts = (number, longer) if one is None else (longer, number)
+                numbers = [sum(1 for _ in read_lines(path)) for path in paths]
                 raise UserError(
-                    f"{source} has {counts[0]} lines and {target} has {counts[1]}: "
+                    f"{source} has {numbers[0]} lines and {target} has {numbers[1]}: "
                     f"line i of one must translate line i of the other"
                 )
-            tagged = tags and TAG.match(one) and TAG.match(other)
-            yield None if tagged else (one, other)
+            yield "markup" if tagged and TAG.match(one) and TAG.match(other) else (one, other)
 
-    tags = ".tags." in source.name
-    return Corpus((str(source), str(target)), (source, target), rows)
+    return Corpus((str(source), str(target)), paths, rows, markup=tagged)
 
 
-def open_tsv(path: Path, source_language: str, target_language: str) -> Corpus:
+def open_tsv(path: Path, languages: Languages) -> Corpus:
     """Open the columns that a header names by the languages, or else the first two.
 
     Every line must have as many columns as the first: a tab inside a sentence shifts the others.
     """
-    wanted = [source_language.encode(), target_language.encode()]
 
     def rows() -> Iterator[Row]:
-        columns, width = [0, 1], 0
-        for number, line in enumerate(texts(path), start=1):
+        for number, line in enumerate(read_lines(path), start=1):
             fields = line.split(b"\t")
             if number == 1:
-                width = len(fields)
-                names = [field.removeprefix(BOM_UTF8).strip() for field in fields]
-                if {*wanted} <= {*names}:
-                    columns = [names.index(name) for name in wanted]
-                    yield None
+                width, columns = len(fields), named_columns(path, fields, languages)
+                if columns:
+                    yield "markup"
                     continue
-                if {*wanted} & {*names}:
-                    raise UserError(
-                        f"{path}: its first line names one of {source_language} and "
-                        f"{target_language} and not the other; name both, or neither"
-                    )
-            yield [fields[i] for i in columns] if len(fields) == width > 1 else [line]
+                columns = [0, 1]
+            if len(fields) == width > 1:
+                source, target = (fields[column] for column in columns)
+                yield source, target
+            else:
+                yield "columns"
 
     return Corpus((str(path), str(path)), (path,), rows)
 
 
-def open_parquet(path: Path, source_language: str, target_language: str) -> Corpus:
-    """Open the columns named by the languages, or those within a struct column `translation`."""
-    pyarrow = import_extra("pyarrow", f"{path}: Parquet", "pyarrow")
-    from pyarrow import parquet
+def named_columns(path: Path, fields: list[bytes], languages: Languages) -> list[int]:
+    """Return the columns with the names of the languages; empty if the line is not a header."""
+    header = [field.removeprefix(BOM_UTF8).strip() for field in fields]
+    columns = [header.index(x) for language in languages if (x := language.encode()) in header]
+    if len(columns) == 1:
+        raise UserError(
+            f"{path}: its first line names only one of {' and '.join(languages)}; "
+            f"name both, or neither"
+        )
+    return columns
 
-    @contextlib.contextmanager
-    def reading() -> Iterator[None]:
-        try:
-            yield
-        except (OSError, pyarrow.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"{path}: no Parquet file with text ({reason})") from error
 
-    columns = [source_language, target_language]
-    with reading():
-        empty = parquet.read_schema(path).empty_table().flatten()
-        nested = [f"translation.{language}" for language in columns]
-        if {*nested} <= {*empty.column_names}:
-            columns = nested
-        if not {*columns} <= {*empty.column_names}:
-            raise UserError(f"{path}: has the columns {empty.column_names}; needs {columns}")
-        # Read as bytes, so that invalid UTF-8 is handled by the bad-line policy.
-        as_bytes = pyarrow.schema([(column, pyarrow.large_binary()) for column in columns])
-        empty.select(columns).cast(as_bytes)
+def open_parquet(path: Path, languages: Languages) -> Corpus:
+    """Open a Parquet file, see `open_table`."""
+    tables = load_tables(str(path), "parquet", data_files=str(path))
+    return open_table(tables["train"], str(path), (path,), languages)
+
+
+def load_tables(
+    name: str, path: str, configurations: Sequence[str] = ("",), advice: str = "", **options: Any
+) -> Any:
+    """Return the tables that the package `datasets` loads from `path`, and caches, by their splits.
+
+    The first of the `configurations` that exists is loaded. Messages have `name` and `advice`.
+    """
+    datasets = import_extra("datasets", f"{name}: reading it", "datasets", advice)
+    *others, last = configurations
+    try:
+        for configuration in others:
+            with contextlib.suppress(ValueError):  # it does not exist
+                return datasets.load_dataset(path, configuration, **options)
+        return datasets.load_dataset(path, last or None, **options)
+    # Errors of the network, of files and of formats have no common class.
+    except Exception as error:
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise UserError(f"{name}: cannot be loaded ({reason}){advice}") from error
+
+
+def open_table(table: Any, name: str, files: tuple[Path, ...], languages: Languages) -> Corpus:
+    """Open a table with a column per language, or with both in its column `translation`."""
+    table = table.flatten()
+    choices = [languages, tuple(f"translation.{language}" for language in languages)]
+    if "en" in languages:  # as in sentence-transformers/parallel-sentences-*
+        choices.append(tuple("english" if x == "en" else "non_english" for x in languages))
+    pair = next((pair for pair in choices if {*pair} <= {*table.column_names}), None)
+    if pair is None:
+        columns = ", ".join(table.column_names)
+        raise UserError(f"{name}: must have columns {' and '.join(languages)}; it has {columns}")
 
     def rows() -> Iterator[Row]:
-        with reading():
-            for batch in parquet.ParquetFile(path).iter_batches(columns=columns):
-                table = pyarrow.Table.from_batches([batch]).flatten().select(columns)
-                yield from zip(*(side.to_pylist() for side in table.cast(as_bytes)), strict=True)
+        for batch in table.iter(batch_size=1000):
+            for source, target in zip(*(batch[column] for column in pair), strict=True):
+                yield source or "", target or ""  # None if a cell is empty
 
-    return Corpus((str(path), str(path)), (path,), rows)
+    return Corpus((name, name), files, rows)
 
 
 def in_memory(name: str, split: Split) -> Corpus:
@@ -191,28 +221,23 @@ def in_memory(name: str, split: Split) -> Corpus:
     return Corpus((name, name), (), lambda: zip(split.sources, split.targets, strict=True))
 
 
-def find_file(name: str) -> Path:
-    if path := look_for(name):
-        return path
-    raise UserError(f"{name}: no such file, and no {name}.gz either; check the prefix and suffix")
+FORMATS = {".tsv": open_tsv, ".tsv.gz": open_tsv, ".parquet": open_parquet}
 
 
-def look_for(name: str) -> Path | None:
+def find_with_suffix(name: str) -> Path | None:
     """Return the file `name`, or its .gz, or its SGML or XML with sentences in `<seg>`, or None."""
-    found = [Path(name + suffix) for suffix in ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")]
-    return next((existing(path) for path in found if os.path.exists(path)), None)
+    return next((Path(name + suffix) for suffix in SUFFIXES if os.path.isfile(name + suffix)), None)
 
 
-def existing(path: Path) -> Path:
-    # Not `path.is_dir()` and `path.is_file()`, which raise OSError if a name is too long.
-    if os.path.isdir(path):
-        raise UserError(f"{path}: is a directory; a text file is needed there")
-    if not os.path.isfile(path):
-        raise UserError(f"{path}: no such file")
+def require_file(path: Path) -> Path:
+    """Return the path, or raise `UserError` if it is not a file."""
+    if not os.path.isfile(path):  # unlike Path.is_file, also for a name that is too long
+        reason = "is a folder; a file is needed" if os.path.isdir(path) else "not found"
+        raise UserError(f"{path}: {reason}")
     return path
 
 
-def texts(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file without their `\\n`, or the segments of an .sgm or .xml file."""
     plain = path.name.removesuffix(".gz")
     try:
@@ -234,70 +259,68 @@ def without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
 
 def unescape(segment: bytes) -> bytes:
     """Return the text of a segment on one line, with its character references decoded."""
-    with contextlib.suppress(UnicodeDecodeError):  # left to the bad-line policy
-        segment = html.unescape(segment.decode("utf-8")).encode("utf-8")
-    return b" ".join(segment.split())
+    text = html.unescape(segment.decode("utf-8", "surrogateescape"))
+    return b" ".join(text.encode("utf-8", "surrogateescape").split())
 
 
 def read(
-    corpus: Corpus, policy: str, report: Report, whole: bool = False
+    corpus: Corpus, policy: str, report: Report, strict: bool = False
 ) -> Iterator[tuple[int, str, str]]:
     """Yield line number, source and target of each pair; `policy` is error, replace or skip.
 
-    With `whole` a bad line that would be skipped is an error.
+    If `strict`, a bad line that would be skipped is an error.
     """
-    policy = "error" if whole and policy == "skip" else policy
+    policy = "error" if strict and policy == "skip" else policy
     for number, row in enumerate(corpus.rows(), start=1):
-        if row is None or len(row) != 2:
-            place = f"{corpus.places[0]}:{number}"
-            if row is not None and (policy == "error" or whole):
+        names = [f"{name}:{number}" for name in corpus.names]
+        if isinstance(row, str):
+            if row == "columns" and (policy == "error" or strict):
                 raise UserError(
-                    f"{place}: must have two columns or more, and as many as the first line; look "
-                    f"for tabs, or set config.data.bad_lines=skip (training data only)"
+                    f"{names[0]}: must have two columns or more, and as many as the first line; "
+                    f"look for tabs, or set config.data.bad_lines=skip (training data only)"
                 )
-            report.add("markup" if row is None else "columns", place)
+            report.add(row, names[0])
             continue
-        pair: list[str] = []
-        for line, side in zip(row, corpus.places, strict=True):
-            text = clean(line, f"{side}:{number}", number == 1, policy, report)
-            if text is None:
-                break  # the pair is counted once, whatever its other side is
-            pair.append(text)
-        else:
-            yield number, pair[0], pair[1]
+        source = decode_line(row[0], names[0], number == 1, policy, report)
+        if source is None:
+            continue  # the pair is counted once, whatever its target is
+        target = decode_line(row[1], names[1], number == 1, policy, report)
+        if target is not None:
+            yield number, source, target
 
 
-def clean(
-    line: bytes | str | None, place: str, begins: bool, policy: str, report: Report
+def decode_line(
+    line: bytes | str, name: str, is_first: bool, policy: str, report: Report
 ) -> str | None:
     """Return the text of a line, or None if its pair is to be skipped."""
-    if isinstance(line, bytes):
+    if isinstance(line, str):
+        text = line
+    else:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             if policy == "error":
                 raise UserError(
-                    f"{place}: not UTF-8 (byte 0x{line[error.start]:02x} at position "
-                    f"{error.start} of the line); mend it, or set config.data.bad_lines to "
-                    f"replace, or for training text to skip"
+                    f"{name}: not UTF-8 (byte 0x{line[error.start]:02x} at position "
+                    f"{error.start} of the line); fix the line or convert the file, or set "
+                    f"config.data.bad_lines=replace, or skip (training data only)"
                 ) from error
-            report.add("replaced" if policy == "replace" else "not_utf8", place)
+            report.add("replaced" if policy == "replace" else "not_utf8", name)
             if policy == "skip":
                 return None
             text = line.decode("utf-8", "replace")
-    else:
-        text = line or ""
-    if begins and text.startswith("\ufeff"):
-        report.add("byte_order_mark", place)
+    if is_first and text.startswith("\ufeff"):
+        report.add("byte_order_mark", name)
         text = text[1:]
     if text.endswith("\r"):
-        report.add("carriage_return", place)
+        report.add("carriage_return", name)
         text = text[:-1]
     return text
 
 
-def read_text(lines: Iterable[bytes], place: str, policy: str) -> list[str]:
+def decode_lines(lines: Iterable[bytes], name: str, policy: str) -> list[str]:
     """Return one text per line, in one language; invalid UTF-8 is replaced or an error."""
-    policy, report = policy.replace("skip", "error"), Report()
+    policy = policy.replace("skip", "error")  # each line counts
+    report = Report()
     numbered = enumerate(lines, start=1)
-    return [clean(line, f"{place}:{n}", n == 1, policy, report) or "" for n, line in numbered]
+    return [decode_line(line, f"{name}:{n}", n == 1, policy, report) or "" for n, line in numbered]

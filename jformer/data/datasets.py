@@ -1,137 +1,332 @@
-"""Public corpora by name, read from a folder with their files as published."""
+"""Where the text of a config comes from: a named data set, files, or pairs in memory.
+
+To add a data set, add an entry to `DATASETS` here, and its name to `NAMED_DATASETS` in
+components.py.
+"""
 
 import dataclasses
-import itertools
-from collections.abc import Iterable
+import logging
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from jformer.components import name_of
-from jformer.config import DataConfig
-from jformer.data.corpora import Corpus, look_for, open_files
+from jformer.components import find, name_of, naming_failures_in, parse
+from jformer.config import Config, DataConfig
+from jformer.data import phrases
+from jformer.data.corpora import (
+    Corpus,
+    Report,
+    Split,
+    in_memory,
+    load_tables,
+    open_corpus,
+    open_files,
+    open_table,
+    read,
+)
 from jformer.errors import UserError
+
+log = logging.getLogger(__name__)
+Corpora = dict[str, list[Corpus]]  # of each split
+Layout = dict[str, str]  # see Dataset
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
-    """File name prefixes of a corpus, whose files are in its folder or in a direct subfolder.
+class Dataset:
+    """A named data set, as files in a folder and as a repository of the Hugging Face hub.
 
-    {pair} is "en-de" or "de-en" and {joined} is "ende" or "deen", whichever exists; {direction} is
-    "ende" only for English to German; {side} is "src" for the source and "ref" for the target.
+    A layout has the prefixes of the files of each split, separated by spaces. The files are in the
+    folder or in its direct subfolders. Test sets after the first are optional.
+
+    In prefixes, configurations and subfolders, {source} and {target} are the languages, and {other}
+    is the language besides English. {side} is "src" for the source and "ref" for the target.
     """
 
-    train: tuple[str, ...]  # parts, concatenated in this order
-    validation: str
-    tests: dict[str, str]  # by split; the first is required, the others are optional
-    french: tuple[str, ...] = ()  # more training parts if French is one of the languages
-
-    def splits(self, data: DataConfig, with_train: bool) -> dict[str, tuple[str, ...]]:
-        """Return the prefixes of each split."""
-        french = self.french if "fr" in (data.source_language, data.target_language) else ()
-        splits = {"train": self.train + french} if with_train else {}
-        splits["validation"] = (self.validation,)
-        return splits | {name: (prefix,) for name, prefix in self.tests.items()}
+    layouts: tuple[Layout, ...] = ()  # the first with all required files in the folder is used
+    french: str = ""  # more training files if French is one of the languages
+    repository: str = ""
+    revision: str = ""  # a commit, so that the content cannot change
+    configurations: tuple[str, ...] = ("",)  # the first that exists; "" if it has no name
+    subfolder: str = ""  # of the repository, with the files of a language pair
+    validation: str = "validation"  # the repository's name of this split
+    test: str = "test"  # our name of the repository's split `test`; empty if it has none
 
 
-def iwslt(number: int, years: Iterable[int]) -> list[Layout]:
-    """Return the layouts of the TED talks of an IWSLT, with a test set for each year."""
-    tests = {f"tst{year}": f"IWSLT{number}.TED.tst{year}.{{pair}}" for year in years}
-    validation = f"IWSLT{number}.TED.dev2010.{{pair}}"
+PAIRS = ("{source}-{target}", "{target}-{source}")
+EUROPARL_CRAWL = "europarl-v7.{other}-en commoncrawl.{other}-en"
+
+
+def iwslt(number: int, years: Iterable[int]) -> tuple[Layout, ...]:
+    """Return the layouts of the TED talks of an IWSLT: an archive per direction, or fairseq's."""
+    layouts = []
+    for pair in PAIRS:
+        layout = {"train": f"train.tags.{pair}", "validation": f"IWSLT{number}.TED.dev2010.{pair}"}
+        layout |= {f"tst{year}": f"IWSLT{number}.TED.tst{year}.{pair}" for year in years}
+        layouts.append(layout)
     # fairseq's script puts words into its folder tmp, and sub-words into the folder above.
-    prepared = Layout(("train",), "valid", {"test": "test"})
-    return [Layout(("train.tags.{pair}",), validation, tests), prepared]
+    return *layouts, {"train": "train", "validation": "valid", "test": "test"}
 
 
-EUROPARL_CRAWL = ("europarl-v7.{pair}", "commoncrawl.{pair}")
-MULTI30K_TESTS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
-
-# The first layout of a corpus with all required files in the folder is used.
-LAYOUTS = {
-    "multi30k": [Layout(("train",), "val", {name: name for name in MULTI30K_TESTS})],
-    "iwslt14": iwslt(14, (2012, 2011, 2010)),
-    "iwslt17": iwslt(17, range(2015, 2009, -1)),
-    "wmt14": [
-        Layout(
-            (*EUROPARL_CRAWL, "news-commentary-v9.{pair}"),
-            "newstest2013",
-            {"newstest2014": "newstest2014-{joined}-{side}"},
-            french=("undoc.2000.{pair}", "giga-{joined}.release2.fixed"),
+DATASETS = {
+    "multi30k": Dataset(
+        layouts=(
+            {
+                "train": "train",
+                "validation": "val",
+                "test_2016_flickr": "test_2016_flickr",
+                "test_2017_flickr": "test_2017_flickr",
+                "test_2017_mscoco": "test_2017_mscoco",
+                "test_2018_flickr": "test_2018_flickr",
+            },
         ),
-        Layout(("train",), "newstest2013", {"newstest2014": "newstest2014"}),  # Stanford's
-    ],
-    "wmt16": [
-        Layout(
-            (*EUROPARL_CRAWL, "news-commentary-v11.{pair}"),
-            "newstest2015-{direction}-{side}",
-            {"newstest2016": "newstest2016-{direction}-{side}"},
+        repository="bentrevett/multi30k",
+        revision="37e118600232bb5298ca011a8a7e7a44e863c36a",
+        test="test_2016_flickr",
+    ),
+    "iwslt14": Dataset(
+        layouts=iwslt(14, (2012, 2011, 2010)),
+        repository="bbaaaa/iwslt14-de-en",
+        revision="5d811de19f17af7e20474f9017d946d34c8d9112",
+        subfolder="{other}-en",
+    ),
+    "iwslt17": Dataset(
+        layouts=iwslt(17, range(2015, 2009, -1)),
+        repository="IWSLT/iwslt2017",
+        revision="ada3f7e1378fe8ea9b0f4d70c5f8b973fd79ccf7",
+        subfolder="iwslt2017-{source}-{target}",
+    ),
+    "wmt14": Dataset(
+        layouts=(
+            {
+                "train": f"{EUROPARL_CRAWL} news-commentary-v9.{{other}}-en",
+                "validation": "newstest2013",
+                "newstest2014": "newstest2014-{other}en-{side}",
+            },
+            # Stanford's, tokenized.
+            {"train": "train", "validation": "newstest2013", "newstest2014": "newstest2014"},
         ),
-        # Google's wmt16_en_de, tokenized.
-        Layout(("train.tok.clean",), "newstest2015.tok", {"newstest2016": "newstest2016.tok"}),
-    ],
-    "tatoeba": [Layout(("train",), "val", {"test": "test"})],
+        french="undoc.2000.fr-en giga-fren.release2.fixed",
+        repository="wmt/wmt14",
+        revision="b199e406369ec1b7634206d3ded5ba45de2fe696",
+        configurations=("{other}-en",),
+        test="newstest2014",
+    ),
+    "wmt16": Dataset(
+        layouts=(
+            {
+                "train": f"{EUROPARL_CRAWL} news-commentary-v11.{{other}}-en",
+                "validation": "newstest2015-{source}{target}-{side}",
+                "newstest2016": "newstest2016-{source}{target}-{side}",
+            },
+            # Google's wmt16_en_de, tokenized.
+            {
+                "train": "train.tok.clean",
+                "validation": "newstest2015.tok",
+                "newstest2016": "newstest2016.tok",
+            },
+        ),
+        repository="wmt/wmt16",
+        revision="41d8a4013aa1489f28fea60ec0932af246086482",
+        configurations=("{other}-en",),
+        test="newstest2016",
+    ),
+    "tatoeba": Dataset(
+        layouts=({"train": "train", "validation": "val", "test": "test"},),
+        repository="sentence-transformers/parallel-sentences-tatoeba",
+        revision="9a586f5cf4b772046b0e77583ee361ff68681b9b",
+        configurations=("en-{other}",),
+        validation="dev",
+        test="",
+    ),
+    "hub": Dataset(configurations=(*PAIRS, "")),
 }
-ENDINGS = "each also with .gz, .sgm or .xml at its end"
 
 
-def open_folder(data: DataConfig, with_train: bool) -> dict[str, list[Corpus]]:
-    """Return the corpora of each split, from the files in `config.data.directory`."""
-    folder = Path(data.directory)
-    if not folder.is_dir():
-        raise UserError(f"config.data.directory={folder}: is no directory")
-    folders = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    missing = []
-    for layout in LAYOUTS[name_of(data.name)]:
-        splits, lacking = find_splits(layout, folders, data, with_train)
-        if not lacking:
-            return splits
-        missing.append(lacking)
-    raise UserError(
-        f"config.data.directory={folder}: lacks the pairs {listed(missing, data)}; {ENDINGS}"
-    )
+def open_named(config: Config, with_train: bool, *, repository: str = "") -> Corpora:
+    """Open a named data set from the folder `config.data.directory`, or else from the hub.
+
+    The folder has the files of a layout or Parquet files. `repository` is OWNER/NAME or
+    OWNER/NAME@REVISION, and replaces the data set's own.
+    """
+    data = config.data
+    dataset = DATASETS[name_of(data.name)]
+    if repository:
+        repository, _, revision = repository.partition("@")
+        dataset = dataclasses.replace(dataset, repository=repository, revision=revision)
+    if data.directory:
+        folder = Path(data.directory)
+        if not folder.is_dir():
+            raise data.wrong("directory", "is not a folder")
+        if dataset.layouts and not any(folder.rglob("*.parquet")):
+            return open_folder(folder, dataset, data, with_train)
+    elif not dataset.repository:
+        raise data.wrong("name", "set hub(repository='OWNER/NAME') or config.data.directory=FOLDER")
+    return open_tables(dataset, data, with_train)
 
 
-def find_splits(
-    layout: Layout, folders: list[Path], data: DataConfig, with_train: bool
-) -> tuple[dict[str, list[Corpus]], list[str]]:
-    """Return the corpora of each split that is there, and the required prefixes that are not."""
-    splits, lacking = {}, []
-    for split, prefixes in layout.splits(data, with_train).items():
-        found = {p: pair for p in prefixes if (pair := find_pair(p, folders, data))}
-        if len(found) == len(prefixes):
-            splits[split] = [*found.values()]
-        elif split not in [*layout.tests][1:]:
-            lacking += [prefix for prefix in prefixes if prefix not in found]
-    return splits, lacking
-
-
-def find_pair(prefix: str, folders: list[Path], data: DataConfig) -> Corpus | None:
-    pair = [data.source_language, data.target_language]
-    for ordered, folder in itertools.product((pair, pair[::-1]), folders):
-        source, target = (look_for(str(folder / name)) for name in names(prefix, ordered, data))
-        if source and target:
-            return open_files(source, target)
-    return None
-
-
-def names(prefix: str, pair: list[str], data: DataConfig) -> list[str]:
-    """Return the source's and the target's file name; `pair` has the prefix's language order."""
+def open_folder(folder: Path, dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
+    """Open the files of the first layout that is complete."""
     source, target = data.source_language, data.target_language
-    words = {"pair": "-".join(pair), "joined": "".join(pair), "direction": source + target}
-    sides = (("src", source), ("ref", target))
-    return [f"{prefix.format(side=side, **words)}.{language}" for side, language in sides]
-
-
-def wanted(data: DataConfig) -> str:
-    """Return the advice on which files to put into `config.data.directory`."""
-    needed = [
-        find_splits(layout, [], data, with_train=True)[1] for layout in LAYOUTS[name_of(data.name)]
-    ]
-    return (
-        f"put {listed(needed, data)} into a folder, {ENDINGS}, and set config.data.directory=FOLDER"
+    files: dict[str, Path] = {}
+    for path in [*sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]:
+        files.setdefault(re.sub(r"(\.sgm|\.xml)?(\.gz)?$", "", path.name), path)
+    needed = []
+    for layout in dataset.layouts:
+        corpora: Corpora = {}
+        missing: list[str] = []
+        for split, prefixes in layout.items():
+            if split == "train" and not with_train:
+                continue
+            if split == "train" and "fr" in (source, target):
+                prefixes = f"{prefixes} {dataset.french}"
+            pairs = [
+                (f"{fill(prefix, data, 'src')}.{source}", f"{fill(prefix, data, 'ref')}.{target}")
+                for prefix in prefixes.split()
+            ]
+            absent = [name for pair in pairs for name in pair if name not in files]
+            if not absent:
+                corpora[split] = [open_files(files[one], files[other]) for one, other in pairs]
+            elif split in [*layout][:3]:
+                missing += absent
+        if not missing:
+            return corpora
+        needed.append(", ".join(missing))
+    raise data.wrong(
+        "directory",
+        f"lacks {'; or '.join(needed)} (each may end in .gz, .sgm or .xml); to download the data "
+        f"set instead, `pip install datasets` and leave config.data.directory empty",
     )
 
 
-def listed(layouts: list[list[str]], data: DataConfig) -> str:
-    """Return the files of each layout in words, spelled as most are published: English last."""
-    pair = sorted((data.source_language, data.target_language), key="en".__eq__)
-    pairs = [[" and ".join(names(prefix, pair, data)) for prefix in layout] for layout in layouts]
-    return "; or ".join(", ".join(layout) for layout in pairs)
+def fill(pattern: str, data: DataConfig, side: str = "") -> str:
+    """Return a pattern of a `Dataset` with the languages of the config."""
+    source, target = data.source_language, data.target_language
+    other = target if source == "en" else source
+    return pattern.format(source=source, target=target, other=other, side=side)
+
+
+def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
+    """Open Parquet files in `data.directory`, or else a repository of the hub."""
+    configurations = [fill(pattern, data) for pattern in dataset.configurations]
+    if data.directory:
+        name = data.directory
+        folder = str(Path(name).absolute())  # a relative "json" would be read as a file format
+        tables = load_tables(f"config.data.directory={name}", folder, [*configurations, ""])
+    else:
+        name = dataset.repository
+        tables = load_tables(
+            name,
+            name,
+            configurations,
+            "; or set config.data.directory=FOLDER (see docs/data.md)",
+            data_dir=fill(dataset.subfolder, data) or None,
+            revision=dataset.revision or None,
+        )
+    splits = {"train": "train", "validation": dataset.validation, dataset.test: "test"}
+    corpora: Corpora = {}
+    for split, published in splits.items():
+        if not split or (split == "train" and not with_train):
+            continue
+        # The package `datasets` names the split of a file dev.parquet validation.
+        found = published if published in tables else split
+        if found not in tables:
+            raise UserError(f"{name}: must have the split {published}; it has {', '.join(tables)}")
+        files = tuple(Path(file["filename"]) for file in tables[found].cache_files)
+        languages = (data.source_language, data.target_language)
+        corpora[split] = [open_table(tables[found], f"{name}/{found}", files, languages)]
+    return corpora
+
+
+def open_phrases(config: Config, with_train: bool, *, pairs: int = 40_000) -> Corpora:
+    """Open the built-in corpus of `pairs` phrases, see phrases.py."""
+    if pairs < 1000:
+        raise config.data.wrong("name", "pairs must be >= 1000")
+    languages = config.data.source_language, config.data.target_language
+    splits = phrases.make_splits(*languages, pairs, config.seed)
+    return {name: [in_memory(name, Split(*texts))] for name, texts in splits.items()}
+
+
+def open_split_files(config: Config, with_train: bool) -> Corpora:
+    """Open the files of `data.validation` and `data.test`; `open_corpora` adds `data.train`."""
+    data = config.data
+    languages = data.source_language, data.target_language
+    files = {"validation": data.validation, "test": data.test}
+    return {split: [open_corpus(file, *languages)] for split, file in files.items() if file}
+
+
+def open_given(config: Config, with_train: bool) -> Corpora:
+    raise UserError(
+        "config.data.name=given: its pairs are those given to jformer.train(pairs=..., "
+        "validation=...); to score others, name them by --data=PAIRS"
+    )
+
+
+def open_corpora(
+    config: Config, with_train: bool = True, given: Mapping[str, Any] | None = None
+) -> Corpora:
+    """Return the corpora of `train`, `validation` and, by name, the splits scored at the end.
+
+    Files are located here and read later. The corpora of `data.train` extend the data set, which
+    is `given` or else named by `data.name`.
+    """
+    data = config.data
+    dataset = find("config.data.name", "dataset", data.name)
+    found = given or dataset(config, with_train)
+    if not isinstance(found, Mapping) or "validation" not in found:
+        reason = "must return a dict of splits, with pairs for train and validation at least"
+        raise data.wrong("name", f"{reason}; it returned {found!r:.100}")
+    splits = {
+        name: as_corpora(name, pairs, data)
+        for name, pairs in found.items()
+        if with_train or name != "train"
+    }
+    if not with_train:
+        return splits
+    training = splits.pop("train", [])
+    scorer = find("config.data.scorer", "scorer", data.scorer)
+    training += [scorer.open_pairs(name, config) for name in data.train.split(",") if name]
+    if not training:
+        raise data.wrong("name", "has no pairs to train on; set config.data.train=PATH")
+    return {"train": training, **splits}
+
+
+def as_corpora(name: str, pairs: Any, data: DataConfig) -> list[Corpus]:
+    """Return the corpora of a split, which is a list of them or of pairs of text."""
+    if isinstance(pairs, list) and pairs and isinstance(pairs[0], Corpus):
+        return pairs
+    with naming_failures_in(parse(data.name).file):
+        split = [] if pairs is None else [*pairs]  # which may be a generator
+    for number, pair in enumerate(split):
+        if not (isinstance(pair, tuple | list) and [*map(type, pair)] == [str, str]):
+            raise data.wrong("name", f"{name}[{number}] must be (source, target), not {pair!r:.99}")
+    if not split:
+        raise data.wrong("name", f"{name} must have at least one pair")
+    return [in_memory(name, Split(*map(list, zip(*split, strict=True))))]
+
+
+def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
+    """Return all pairs of a split to be scored: bad bytes can be replaced, but no pair skipped."""
+    report = Report()
+    pairs = [
+        (f"{corpus.names[0]}:{number}", source, target)
+        for corpus in corpora
+        for number, source, target in read(corpus, data.bad_lines, report, strict=True)
+    ]
+    if not pairs:
+        raise UserError(f"{' and '.join(corpora[0].names)}: must have at least one pair")
+    if report.decisions:
+        log.info("%s", "; ".join(report.lines()))
+    names, sources, targets = map(list, zip(*pairs, strict=True))
+    gold = [each for corpus in corpora if corpus.gold for each in corpus.gold()]
+    return Split(sources, targets, names, gold)
+
+
+def open_data(
+    config: Config, given: Mapping[str, Any] | None = None
+) -> tuple[list[Corpus], dict[str, Split]]:
+    """Return the training corpora, to be read later, and the text of the other splits."""
+    corpora = open_corpora(config, given=given)
+    training = corpora.pop("train")
+    config.data.corpus_weights(len(training))  # raises before any work if their number is wrong
+    return training, {name: read_split(split, config.data) for name, split in corpora.items()}

@@ -143,12 +143,8 @@ class BabelLocale:
 Locale = StoredLocale | BabelLocale
 
 
-def are_stored(source: str, target: str) -> bool:
-    return source in STORED and target in STORED
-
-
 def open_locales(source: str, target: str) -> tuple[Locale, Locale]:
     """Return both locales from one version of CLDR: stored if both are, else Babel's."""
-    if are_stored(source, target):
+    if {source, target} <= {*STORED}:
         return StoredLocale(source), StoredLocale(target)
     return BabelLocale(source), BabelLocale(target)

@@ -11,13 +11,12 @@ Scores on it show whether a Transformer trains and decodes, not how well it woul
 
 import collections
 import datetime
-import importlib.metadata
 import random
 import re
 from collections.abc import Callable
 from functools import partial
 
-from jformer.data.locales import Locale, are_stored, open_locales
+from jformer.data.locales import Locale, open_locales
 from jformer.errors import UserError
 
 Render = Callable[[Locale], str]  # words a value
@@ -70,13 +69,6 @@ def make_splits(
     }
     clear = {name: [s for s in texts if s not in ambiguous] for name, texts in splits.items()}
     return {name: (texts, [targets_of[s] for s in texts]) for name, texts in clear.items()}
-
-
-def maker(source: str, target: str) -> str:
-    """Return what to add to the name of a corpus whose text depends on the version of Babel."""
-    if are_stored(source, target):
-        return ""
-    return f" (Babel {importlib.metadata.version('babel')})"
 
 
 def tidy(text: str) -> str:

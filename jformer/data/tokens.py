@@ -45,8 +45,6 @@ CHUNK = 10_000  # pairs tokenized together
 VOCABULARY_SAMPLE = 2_000_000  # maximum number of pairs to learn a vocabulary from
 SIDES = ("source", "target")
 KINDS = ("vocabulary", "tokens")  # of entries
-# Parts of a file's name that decide how its text is read.
-READ_BY_NAME = (".tags.", ".tsv", ".parquet", ".sgm", ".xml", ".gz")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,11 +113,12 @@ class Tokenized:
     pairs: TokenPairs
     lines: np.ndarray  # line number of each pair in its corpus
     ends: list[int]  # cumulative number of pairs at the end of each corpus
-    places: list[str]  # name of each corpus in messages
+    names: list[str]  # of each corpus in messages
     report: Report
 
-    def place(self, pair: int) -> str:
-        return f"{self.places[bisect.bisect_right(self.ends, pair)]}:{self.lines[pair]}"
+    def name(self, pair: int) -> str:
+        """Return the file and the line of a pair."""
+        return f"{self.names[bisect.bisect_right(self.ends, pair)]}:{self.lines[pair]}"
 
 
 def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> Vocabularies:
@@ -170,11 +169,11 @@ def tokenize_corpora(
     meta, arrays = open_entry(folder)
     pairs = TokenPairs(*(Ragged(arrays[f"{x}.ids"], arrays[f"{x}.offsets"]) for x in SIDES))
     # The files may have been elsewhere when the entry was made.
-    moved = dict(zip(meta["places"], places_of(corpora), strict=True))
+    moved = dict(zip(meta["names"], names_of(corpora), strict=True))
     for decision in meta["decisions"].values():
         parts = (place.rpartition(":") for place in decision["first"])
         decision["first"] = [f"{moved[path]}:{line}" for path, _, line in parts]
-    names = [corpus.places[0] for corpus in corpora]
+    names = [corpus.names[0] for corpus in corpora]
     return Tokenized(pairs, arrays["lines"], meta["ends"], names, Report(meta["decisions"]))
 
 
@@ -183,10 +182,10 @@ def select_training_pairs(tokenized: Tokenized, data: DataConfig) -> np.ndarray:
     S, T = (side.lengths for side in tokenized.pairs)
     short = (data.max_length >= S) & (data.max_length >= T)
     for pair in np.flatnonzero(~short):
-        tokenized.report.add("too_long", tokenized.place(int(pair)))
+        tokenized.report.add("too_long", tokenized.name(int(pair)))
     if not short.any():
         reasons = "; ".join(tokenized.report.lines())
-        raise UserError(f"{tokenized.places[0]}: no pair to train on; {reasons}")
+        raise UserError(f"{tokenized.names[0]}: no pair to train on; {reasons}")
     pairs_of_corpora = np.diff(tokenized.ends, prepend=0)
     weights = np.repeat(data.corpus_weights(len(pairs_of_corpora)), pairs_of_corpora)
     return np.repeat(np.arange(len(short), dtype=np.int32), weights * short)
@@ -223,8 +222,8 @@ def count_rows(corpora: list[Corpus]) -> int:
     return sum(1 for corpus in corpora for _ in corpus.rows())
 
 
-def places_of(corpora: list[Corpus]) -> list[str]:
-    return [place for corpus in corpora for place in corpus.places]
+def names_of(corpora: list[Corpus]) -> list[str]:
+    return [name for corpus in corpora for name in corpus.names]
 
 
 def write_tokens(
@@ -260,7 +259,7 @@ def write_tokens(
                 if limit:
                     for number, *pair in zip(numbers, *sides, strict=True):
                         if max(map(len, pair)) > limit:
-                            report.add("truncated", f"{corpus.places[0]}:{number}")
+                            report.add("truncated", f"{corpus.names[0]}:{number}")
                     sides = [[truncate(ids, limit) for ids in rows] for rows in sides]
                 for side, texts in zip(SIDES, map(Ragged.from_rows, sides), strict=True):
                     write(f"{side}.offsets", sizes[f"{side}.ids"] + texts.offsets[1:])
@@ -269,13 +268,13 @@ def write_tokens(
                 progress.advance(len(part))
             ends.append(sizes["lines"])
     if not sizes["lines"]:
-        places = ", ".join(corpus.places[0] for corpus in corpora)
-        raise UserError(f"{places}: no pair to train on; {'; '.join(report.lines())}")
+        names = ", ".join(corpus.names[0] for corpus in corpora)
+        raise UserError(f"{names}: no pair to train on; {'; '.join(report.lines())}")
     meta = {
         "arrays": {name: [dtypes[name], sizes[name]] for name in dtypes},
         "ends": ends,
         "decisions": report.decisions,
-        "places": places_of(corpora),
+        "names": names_of(corpora),
     }
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     log.info("tokenizing  took %.0f s; kept in %s", time.monotonic() - began, folder.parent)
@@ -287,7 +286,7 @@ def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tup
         if source.strip() and target.strip():
             yield number, source, target
         else:
-            report.add("empty", f"{corpus.places[0]}:{number}")
+            report.add("empty", f"{corpus.names[0]}:{number}")
 
 
 def open_entry(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -320,7 +319,7 @@ def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
             digest = hashlib.sha256()
             for row in corpus.rows():
                 digest.update(json.dumps(row).encode() + b"\n")
-            hashes.append((corpus.places[0], digest.hexdigest()))
+            hashes.append((corpus.names[0], digest.hexdigest()))
     return hashes
 
 
@@ -332,16 +331,12 @@ def content_hash(corpora: list[Corpus]) -> str:
 def reading_options(corpora: list[Corpus], data: DataConfig) -> list:
     """Return what decides the text of files besides their bytes, but not their paths.
 
-    The options of the data set decide the text of trees, and a user's files may do anything.
+    Languages select columns. The options of the data set decide the text of trees, and a user's
+    files may do anything.
     """
-    markers = [
-        [[marker for marker in READ_BY_NAME if marker in path.name] for path in corpus.files]
-        for corpus in corpora
-    ]
-    languages: list[str] = []
-    if any(source == target for source, target in (corpus.places for corpus in corpora)):
-        languages = [data.source_language, data.target_language]  # they select columns
-    return [markers, languages, component_key(data.name, data.scorer)]
+    markup = [corpus.markup for corpus in corpora]
+    languages = [data.source_language, data.target_language]
+    return [markup, languages, component_key(data.name, data.scorer)]
 
 
 def component_key(*texts: str) -> list:

@@ -13,7 +13,7 @@ from pathlib import Path
 import sacrebleu
 from sacrebleu.dataset.fake_sgml import FakeSGMLDataset
 
-from jformer.data.corpora import read_text, texts, unescape
+from jformer.data.corpora import decode_lines, read_lines, unescape
 from jformer.errors import UserError
 
 SECONDS = 30  # without a byte, until a download fails; sacreBLEU itself would wait for ever
@@ -78,5 +78,5 @@ def folder(name: str) -> str:
 def read(name: str, path: Path) -> list[str]:
     """Return the lines of a file; the escapes that sacreBLEU leaves in SGML text are resolved."""
     escaped = isinstance(sacrebleu.DATASETS[name], FakeSGMLDataset)
-    lines = texts(path)
-    return read_text(map(unescape, lines) if escaped else lines, str(path), "error")
+    lines = read_lines(path)
+    return decode_lines(map(unescape, lines) if escaped else lines, str(path), "error")

@@ -16,8 +16,7 @@ from jformer.training.provenance import PACKAGES, source_hash
 from jformer.version import __version__
 
 FEATURES = {
-    "datasets": "data sets of the Hugging Face hub",
-    "pyarrow": "Parquet files",
+    "datasets": "data sets of the Hugging Face hub, Parquet files",
     "sentencepiece": "SentencePiece models as vocabularies",
     "protobuf": "SentencePiece models as vocabularies",
     "matplotlib": "pictures: summary --plot, curves, attention",

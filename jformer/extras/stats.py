@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from jformer.config import EOS, Config, DataConfig
-from jformer.data.corpora import PLACES_KEPT, Corpus, Report, Split, read
-from jformer.data.pipeline import make_batches
+from jformer.data.batches import make_batches
+from jformer.data.corpora import NAMES_KEPT, Corpus, Report, Split, read
 from jformer.data.tokens import (
     SIDES,
     Ragged,
@@ -71,7 +71,7 @@ def corpus_statistics(
         }
     epochs = config.train.steps / batchings[config.data.batching]["batches"]
     return {
-        "corpora": dict(zip(tokenized.places, numbers, strict=True)),
+        "corpora": dict(zip(tokenized.names, numbers, strict=True)),
         "pairs": len(rows),
         "skipped": tokenized.report.skipped(),
         "decisions": tokenized.report.decisions,
@@ -120,9 +120,9 @@ def suspicious_pairs(
     in_training = {}
     for name, split in scored.items():
         hashes = np.array([hash(text) for text in stripped(split.sources)], np.int64)
-        places = split.places or [f"{name}:{n}" for n in range(1, len(split) + 1)]
-        in_training[name] = counted(np.isin(hashes, np.asarray(sources)), places.__getitem__)
-    found = {name: counted(mask, tokenized.place) for name, mask in masks.items()}
+        names = split.names or [f"{name}:{n}" for n in range(1, len(split) + 1)]
+        in_training[name] = counted(np.isin(hashes, np.asarray(sources)), names.__getitem__)
+    found = {name: counted(mask, tokenized.name) for name, mask in masks.items()}
     return {"suspicious": found, "in_training": in_training}
 
 
@@ -132,7 +132,7 @@ def stripped(texts: Sequence[str]) -> Iterator[str]:
 
 def counted(mask: np.ndarray, place: Callable[[int], str]) -> dict[str, Any]:
     rows = np.flatnonzero(mask)
-    return {"count": len(rows), "first": [place(int(row)) for row in rows[:PLACES_KEPT]]}
+    return {"count": len(rows), "first": [place(int(row)) for row in rows[:NAMES_KEPT]]}
 
 
 def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, 
     first: dict[str, str] = {}
     for corpus in corpora:
         for number, *texts in itertools.islice(read(corpus, policy, Report()), 0, None, every):
-            for place, text in zip(corpus.places, texts, strict=True):
+            for place, text in zip(corpus.names, texts, strict=True):
                 # Skips printable ASCII without a loop over its characters.
                 if text.isascii() and text.isprintable():
                     continue

@@ -21,7 +21,7 @@ from flax import struct
 from jax import Array
 
 from jformer.config import EOS, PAD
-from jformer.data.corpora import read_text, texts
+from jformer.data.corpora import decode_lines, read_lines
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.search import Constraint, Search, Sentence, top_tokens
 from jformer.errors import UserError
@@ -57,7 +57,7 @@ def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
 def read_terms(file: str) -> tuple[tuple[str, str], ...]:
     """Read lines of source TAB target, the longest source first."""
     pairs = []
-    for number, line in enumerate(read_text(texts(Path(file)), file, "error"), start=1):
+    for number, line in enumerate(decode_lines(read_lines(Path(file)), file, "error"), start=1):
         source, _, target = line.partition("\t")
         if not source.strip() or not target.strip():
             raise UserError(f"{file}:{number}: must be the source of a term, a tab and its target")

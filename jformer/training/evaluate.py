@@ -13,9 +13,8 @@ from jax.sharding import Mesh
 from jformer.components import parse, split_list
 from jformer.config import Config, ModelConfig
 from jformer.console import say
-from jformer.data.batches import Batches
+from jformer.data.batches import Batches, Buckets
 from jformer.data.corpora import Split
-from jformer.data.layout import Buckets
 from jformer.data.tokens import TokenPairs, model_sources, tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.attention import attention_of

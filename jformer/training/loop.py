@@ -21,9 +21,9 @@ from jformer import rundir
 from jformer.components import files_of
 from jformer.config import Config, write_config
 from jformer.console import say
-from jformer.data.batches import Batch, Position, iterate
+from jformer.data.batches import Batch, Position, iterate, make_augment, make_batches
 from jformer.data.corpora import Corpus, Split, in_memory
-from jformer.data.pipeline import make_augment, make_batches, open_data
+from jformer.data.datasets import open_data
 from jformer.data.tokens import (
     content_hashes,
     make_vocabularies,

@@ -4,8 +4,8 @@ import hashlib
 import sys
 
 from jformer.config import Config, DataConfig, TrainConfig
-from jformer.data.batches import iterate
-from jformer.data.pipeline import make_batches, open_corpora
+from jformer.data.batches import iterate, make_batches
+from jformer.data.datasets import open_corpora
 from jformer.data.tokens import (
     content_hash,
     make_vocabularies,

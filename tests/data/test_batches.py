@@ -8,10 +8,9 @@ import pytest
 
 from jformer import components
 from jformer.config import BOS, EOS, PAD, DataConfig
-from jformer.data import pipeline
-from jformer.data.batches import Batches, iterate
+from jformer.data import batches as batches_module
+from jformer.data.batches import Batches, Buckets, Packing, iterate
 from jformer.data.corpora import Split
-from jformer.data.layout import Buckets, Packing
 from jformer.data.tokens import Ragged, TokenPairs, tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.extras.bpe_dropout import BpeDropout
@@ -237,7 +236,7 @@ def redrawing(max_length):
     split = Split([text.upper() for text in words], words)
     vocabularies = Vocabularies.train(lambda: zip(split.sources, split.targets, strict=True), data)
     pairs, config = tokenize(split, vocabularies, data), dataclasses.replace(config, data=data)
-    made = pipeline.make_batches(config, pairs, np.arange(len(split)), vocabularies)
+    made = batches_module.make_batches(config, pairs, np.arange(len(split)), vocabularies)
     return split, vocabularies, made
 
 
@@ -255,7 +254,7 @@ def test_each_side_is_cut_anew_by_the_merges_of_its_own_vocabulary():
 
 def test_no_batch_is_made_longer_than_max_length_for_what_dropout_draws():
     _, vocabularies, batches = redrawing(max_length=12)
-    augment = pipeline.make_augment(DataConfig(augment="bpe_dropout(p=0.9)"), vocabularies)
+    augment = batches_module.make_augment(DataConfig(augment="bpe_dropout(p=0.9)"), vocabularies)
     drawn = augment(batches.pairs, np.random.default_rng(0))
     assert drawn.targets.lengths.max() > 12 >= batches.pairs.targets.lengths.max()
     assert max(max(S, T) for _, S, T in batches.layout.shapes) <= 12
@@ -286,9 +285,9 @@ def test_several_augmentations_are_applied_in_turn(monkeypatch, augment, expecte
         path = f"tests.data.test_batches:{name}"
         monkeypatch.setitem(components.BUILT_IN["augmentation"], name, path)
     pairs = TokenPairs(Ragged.from_rows([[1, 2]]), Ragged.from_rows([[3]]))
-    drawn = pipeline.make_augment(DataConfig(augment=augment), None)(pairs, None)
+    drawn = batches_module.make_augment(DataConfig(augment=augment), None)(pairs, None)
     assert (drawn.sources.rows(), drawn.targets.rows()) == ([expected], [[3]])
 
 
 def test_without_an_augmentation_no_epoch_draws_tokens():
-    assert pipeline.make_augment(DataConfig(), None) is None
+    assert batches_module.make_augment(DataConfig(), None) is None

@@ -1,17 +1,20 @@
-"""Corpora under the names that they are published by; every file holds its own name as its text."""
+"""Named data sets under their published names and as Parquet files, and data sets of one's own.
 
-import dataclasses
+Every file has its own name as its text. The package `datasets` is the real one, without a network.
+"""
+
 import gzip
 import re
+import socket
+import sys
 
 import pytest
 
+from jformer import components
 from jformer.components import NAMED_DATASETS
 from jformer.config import Config, DataConfig
 from jformer.data.corpora import Report, read
-from jformer.data.datasets import LAYOUTS, open_folder, wanted
-from jformer.data.hub import HUB
-from jformer.data.pipeline import open_corpora
+from jformer.data.datasets import DATASETS, open_corpora, open_data
 from jformer.errors import UserError
 
 # As unpacked from the archives. PAIR is the archive's, DIRECTION and SIDE are the reader's.
@@ -82,36 +85,60 @@ GOOGLE = {
 }
 TATOEBA = {"train": ["train.LANG"], "validation": ["val.LANG"], "test": ["test.LANG"]}
 
-# Corpus, number of its layout, languages as in the archive's name, files.
+# Data set, languages as in the archive's name, files.
 PUBLISHED = [
-    ("multi30k", 0, "en-de", MULTI30K),
-    ("multi30k", 0, "en-fr", MULTI30K),
-    ("iwslt14", 0, "de-en", IWSLT14),
-    ("iwslt14", 0, "en-fr", IWSLT14),
-    ("iwslt14", 1, "de-en", FAIRSEQ),
-    ("iwslt17", 0, "en-de", IWSLT17),
-    ("iwslt17", 0, "fr-en", IWSLT17),
-    ("iwslt17", 1, "de-en", FAIRSEQ),
-    ("wmt14", 0, "de-en", WMT14_GERMAN),
-    ("wmt14", 0, "fr-en", WMT14_FRENCH),
-    ("wmt14", 1, "en-de", STANFORD),
-    ("wmt16", 0, "de-en", WMT16),
-    ("wmt16", 1, "en-de", GOOGLE),
-    ("tatoeba", 0, "en-de", TATOEBA),
-    ("tatoeba", 0, "en-fr", TATOEBA),
+    ("multi30k", "en-de", MULTI30K),
+    ("multi30k", "en-fr", MULTI30K),
+    ("iwslt14", "de-en", IWSLT14),
+    ("iwslt14", "en-fr", IWSLT14),
+    ("iwslt14", "de-en", FAIRSEQ),
+    ("iwslt17", "en-de", IWSLT17),
+    ("iwslt17", "fr-en", IWSLT17),
+    ("iwslt17", "de-en", FAIRSEQ),
+    ("wmt14", "de-en", WMT14_GERMAN),
+    ("wmt14", "fr-en", WMT14_FRENCH),
+    ("wmt14", "en-de", STANFORD),
+    ("wmt16", "de-en", WMT16),
+    ("wmt16", "en-de", GOOGLE),
+    ("tatoeba", "en-de", TATOEBA),
+    ("tatoeba", "en-fr", TATOEBA),
 ]
 
 
-def config(directory, name, pair="en-de") -> DataConfig:
+def config(name, directory="", pair="en-de", **keys) -> Config:
     source, target = pair.split("-")
-    return DataConfig(
-        name=name, directory=str(directory), source_language=source, target_language=target
+    return Config(
+        data=DataConfig(
+            name=name,
+            directory=str(directory),
+            source_language=source,
+            target_language=target,
+            **keys,
+        )
     )
 
 
-def both(file, data, archive="de-en"):
+def texts(config, with_train=True):
+    """The pairs of each part of each split."""
+    return {
+        split: [[pair[1:] for pair in read(part, "error", Report())] for part in parts]
+        for split, parts in open_corpora(config, with_train).items()
+    }
+
+
+def message(config, **arguments):
+    with pytest.raises(UserError) as caught:
+        open_data(config, **arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Files in a folder
+
+
+def both(file, pair, archive="de-en"):
     """The names of the source's file and the target's."""
-    source, target = data.source_language, data.target_language
+    source, target = pair.split("-")
     file = file.replace("PAIR", archive).replace("DIRECTION", source + target)
     return tuple(
         file.replace("SIDE", side).replace("LANG", language)
@@ -131,181 +158,400 @@ def write(directory, file, packed=False):
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
 
 
-def write_all(directory, files, data, archive="de-en", packed=False):
+def write_all(directory, files, pair="en-de", archive="de-en", packed=False):
     for file in (file for parts in files.values() for file in parts):
-        for name in both(file, data, archive):
+        for name in both(file, pair, archive):
             write(directory, name, packed)
-
-
-def texts(corpora):
-    """The pairs of each part of each split."""
-    return {
-        split: [[pair[1:] for pair in read(part, "error", Report())] for part in parts]
-        for split, parts in corpora.items()
-    }
-
-
-def message(data, with_train=True):
-    with pytest.raises(UserError) as caught:
-        open_folder(data, with_train)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize(("name", "number", "archive", "files"), PUBLISHED)
+@pytest.mark.parametrize(("name", "archive", "files"), PUBLISHED)
 def test_published_files_are_found_in_either_direction(
-    tmp_path, monkeypatch, name, number, archive, files, reverse, packed
+    tmp_path, name, archive, files, reverse, packed
 ):
-    monkeypatch.setitem(LAYOUTS, name, [LAYOUTS[name][number]])
-    data = config(tmp_path, name, "-".join(archive.split("-")[:: -1 if reverse else 1]))
-    write_all(tmp_path, files, data, archive, packed)
-    assert texts(open_folder(data, with_train=True)) == {
-        split: [[both(file, data, archive)] for file in parts] for split, parts in files.items()
+    pair = "-".join(archive.split("-")[:: -1 if reverse else 1])
+    write_all(tmp_path, files, pair, archive, packed)
+    assert texts(config(name, tmp_path, pair)) == {
+        split: [[both(file, pair, archive)] for file in parts] for split, parts in files.items()
     }
 
 
-def test_every_layout_is_read_by_a_test():
-    assert {(name, number) for name, number, _, _ in PUBLISHED} == {
-        (name, number) for name, layouts in LAYOUTS.items() for number in range(len(layouts))
-    }
+def test_every_named_data_set_is_a_component_and_pinned_to_a_commit():
+    assert {*DATASETS} == {*NAMED_DATASETS, "hub"}
+    for name in NAMED_DATASETS:
+        assert re.fullmatch(r"[0-9a-f]{40}", DATASETS[name].revision), name
 
 
-def test_every_named_corpus_is_in_both_tables():
-    assert {*LAYOUTS} == {*HUB} == {*NAMED_DATASETS}
-
-
-def test_every_layout_has_something_to_score():
-    assert all(layout.tests for layouts in LAYOUTS.values() for layout in layouts)
-
-
-def test_every_hub_repository_is_pinned_to_a_commit():
-    for hub in HUB.values():
-        assert re.fullmatch(r"[0-9a-f]{40}", hub.revision), hub.repository
-
-
-def test_parts_of_the_training_text_come_in_the_order_of_the_table(tmp_path):
-    data = config(tmp_path, "wmt14")
-    write_all(tmp_path, WMT14_GERMAN, data)
-    found = [part.files[0].name for part in open_folder(data, with_train=True)["train"]]
+def test_of_two_complete_layouts_the_first_counts_with_its_parts_in_order(tmp_path):
+    write_all(tmp_path, STANFORD)
+    assert len(open_corpora(config("wmt14", tmp_path))["train"]) == 1
+    write_all(tmp_path, WMT14_GERMAN)
+    found = [part.files[0].name for part in open_corpora(config("wmt14", tmp_path))["train"]]
     assert found == ["europarl-v7.de-en.en", "commoncrawl.de-en.en", "news-commentary-v9.de-en.en"]
 
 
-def test_of_two_layouts_in_a_folder_the_first_counts(tmp_path):
-    data = config(tmp_path, "wmt14")
-    write_all(tmp_path, STANFORD, data)
-    assert len(open_folder(data, with_train=True)["train"]) == 1
-    write_all(tmp_path, WMT14_GERMAN, data)
-    assert len(open_folder(data, with_train=True)["train"]) == 3
-
-
-def test_of_archives_for_both_directions_that_of_the_direction_counts(tmp_path):
+def test_of_archives_for_both_directions_the_config_s_direction_counts(tmp_path):
     for archive in ("de-en", "en-de"):
-        write_all(tmp_path, IWSLT17, config(tmp_path, "iwslt17"), archive)
+        write_all(tmp_path, IWSLT17, archive=archive)
     for pair in ("de-en", "en-de"):
-        (part,) = open_folder(config(tmp_path, "iwslt17", pair), with_train=True)["tst2015"]
+        (part,) = open_corpora(config("iwslt17", tmp_path, pair))["tst2015"]
         assert {path.parent.name for path in part.files} == {pair}
 
 
 def test_test_sets_beyond_the_first_are_optional(tmp_path):
-    data = config(tmp_path, "multi30k")
-    write_all(tmp_path, MULTI30K, data)
+    write_all(tmp_path, MULTI30K)
     for file in ("test_2017_flickr.en", "test_2017_flickr.de", "test_2018_flickr.de"):
         (tmp_path / file).unlink()
-    assert list(open_folder(data, with_train=True)) == [
-        "train",
-        "validation",
-        "test_2016_flickr",
-        "test_2017_mscoco",
-    ]
+    splits = ["train", "validation", "test_2016_flickr", "test_2017_mscoco"]
+    assert list(open_corpora(config("multi30k", tmp_path))) == splits
 
 
 def test_scoring_needs_no_training_text(tmp_path):
-    data = config(tmp_path, "tatoeba")
-    write_all(tmp_path, {**TATOEBA, "train": []}, data)
-    assert list(open_folder(data, with_train=False)) == ["validation", "test"]
-    assert re.search(r"train\.en\b.*train\.de\b", message(data))
+    write_all(tmp_path, {**TATOEBA, "train": []})
+    assert list(texts(config("tatoeba", tmp_path), with_train=False)) == ["validation", "test"]
+    assert re.search(r"train\.en\b.*train\.de\b", message(config("tatoeba", tmp_path)))
 
 
 @pytest.mark.parametrize(
-    ("name", "pair", "files", "absent", "told"),
+    ("name", "pair", "files", "absent", "missing"),
     [
-        ("multi30k", "en-de", MULTI30K, "val.de", r"val\.en .*\bval\.de\b"),
-        (
-            "multi30k",
-            "en-fr",
-            MULTI30K,
-            "test_2016_flickr.en",
-            r"test_2016_flickr\.en .*\btest_2016_flickr",
-        ),
-        (
-            "iwslt14",
-            "de-en",
-            IWSLT14,
-            "de-en/train.tags.de-en.de",
-            r"\.de-en\.de .*\btrain",
-        ),
-        (
-            "wmt14",
-            "en-de",
-            WMT14_GERMAN,
-            "commoncrawl.de-en.en",
-            r"commoncrawl\.de-en\.en .*\bcommoncrawl",
-        ),
+        ("multi30k", "en-de", MULTI30K, "val.de", "val.de"),
+        ("multi30k", "en-fr", MULTI30K, "test_2016_flickr.en", "test_2016_flickr.en"),
+        ("iwslt14", "de-en", IWSLT14, "de-en/train.tags.de-en.de", "train.tags.de-en.de;"),
         (
             "wmt14",
             "fr-en",
             WMT14_FRENCH,
             "giga-fren.release2.fixed.en",
-            "giga-fren.release2.fixed.fr",
+            "giga-fren.release2.fixed.en;",
         ),
         (
             "wmt16",
             "en-de",
             WMT16,
             "test/newstest2016-ende-ref.de.sgm",
-            r"newstest2016-ende-src\.en .*\bnewstest2016-ende-ref\.de",
+            "newstest2016-ende-ref.de;",
         ),
     ],
 )
-def test_a_folder_that_lacks_a_file_is_told_which(tmp_path, name, pair, files, absent, told):
-    data = config(tmp_path, name, pair)
-    write_all(tmp_path, files, data, pair)
+def test_a_folder_that_lacks_a_file_is_refused_with_its_name(
+    tmp_path, name, pair, files, absent, missing
+):
+    write_all(tmp_path, files, pair, pair)
     (tmp_path / absent).unlink()
-    text = message(data)
-    assert re.match(rf"config\.data\.directory={tmp_path}: .*{told}", text)
-    # Nothing that is there, of the same layout; the files of another follow.
-    assert ", " not in text.partition("; ")[0]
+    text = message(config(name, tmp_path, pair))
+    assert re.match(rf"config\.data\.directory={tmp_path}: lacks {missing}", text)
+    assert "pip install datasets" in text
 
 
 def test_an_empty_folder_lacks_the_needed_files_of_every_layout(tmp_path):
-    text = message(config(tmp_path, "iwslt14"))
-    assert text.startswith(f"config.data.directory={tmp_path}: ")
-    names = ["train.tags.de-en", "IWSLT14.TED.dev2010.de-en", "IWSLT14.TED.tst2012.de-en"]
-    names += ["train", "valid", "test"]
-    sides = [f"{name}.{side}" for name in names for side in ("en", "de")]
+    text = message(config("iwslt14", tmp_path))
+    names = [
+        f"{name}.{pair}"
+        for pair in ("en-de", "de-en")
+        for name in ("train.tags", "IWSLT14.TED.dev2010", "IWSLT14.TED.tst2012")
+    ]
+    sides = [
+        f"{name}.{side}" for name in [*names, "train", "valid", "test"] for side in ("en", "de")
+    ]
     assert re.findall(r"[\w.-]+\.(?:en|de)\b", text.removeprefix(str(tmp_path))) == sides
     assert all(ending in text for ending in (".gz", ".sgm", ".xml"))
 
 
-def test_a_directory_that_is_none_is_named(tmp_path):
-    assert "/nowhere: " in message(config(tmp_path / "nowhere", "multi30k"))
+@pytest.mark.parametrize("name", ["multi30k", "hub"])
+def test_a_directory_that_does_not_exist_is_named(name):
+    assert message(config(name, "./nowhere")).startswith("config.data.directory=./nowhere: ")
+
+
+def test_more_training_text_extends_a_named_data_set_and_only_to_train(tmp_path):
+    write_all(tmp_path, {"all": ["train.LANG", "val.LANG", "test.LANG", "more.LANG"]})
+    extended = config("tatoeba", tmp_path, train=str(tmp_path / "more"))
+    found = texts(extended)
+    assert found["train"] == [[both("train.LANG", "en-de")], [both("more.LANG", "en-de")]]
+    assert found["validation"] == [[both("val.LANG", "en-de")]]
+    assert "train" not in texts(extended, with_train=False)
+
+
+# Parquet files and repositories
+
+
+@pytest.fixture
+def datasets(tmp_path, monkeypatch):
+    """The package, with a cache of this test's own and without a network."""
+    package = pytest.importorskip("datasets", reason="requires the extra hub")
+    monkeypatch.setattr(package.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(package.config, "HF_HUB_OFFLINE", True)
+
+    def refuse(*address):
+        raise OSError("a test asked the network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    return package
+
+
+@pytest.fixture
+def folder(tmp_path, datasets):
+    path = tmp_path / "corpus"
+    path.mkdir()
+    return path
+
+
+def nested(text):
+    return {"translation": [{"de": f"{text} de", "en": f"{text} en"}]}
+
+
+def flat(text):
+    return {"en": [f"{text} en"], "de": [f"{text} de"], "number": [7]}
+
+
+def sided(text):
+    return {"english": [f"{text} en"], "non_english": [f"{text} de"]}
+
+
+def write_table(path, columns):
+    import pyarrow
+    import pyarrow.parquet
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+
+
+def write_splits(folder, *splits, columns=nested, file="{}.parquet"):
+    """A file for each split, with the split's name as its text."""
+    for split in splits or ("train", "validation", "test"):
+        write_table(folder / file.format(split), columns(split))
+
+
+def write_configurations(folder, pairs, splits):
+    """As on the hub: README.md says which files are of which pair and split."""
+    card = ["---", "configs:"]
+    for pair in pairs:
+        card += [f"- config_name: {pair}", "  data_files:"]
+        for split in splits:
+            write_table(folder / f"{pair}.{split}.parquet", nested(f"{pair} {split}"))
+            card += [f"  - split: {split}", f"    path: {pair}.{split}.parquet"]
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
+
+
+@pytest.mark.parametrize("columns", [nested, flat, sided])
+@pytest.mark.parametrize("pair", ["en-de", "de-en"])
+def test_a_folder_of_parquet_files_is_read_in_either_direction(folder, columns, pair):
+    write_splits(folder, columns=columns)
+    a, b = pair.split("-")
+    assert texts(config("hub", folder, pair)) == {
+        split: [[(f"{split} {a}", f"{split} {b}")]] for split in ("train", "validation", "test")
+    }
+
+
+@pytest.mark.parametrize("file", ["{}-00000-of-00001.parquet", "{}/0000.parquet"])
+def test_files_may_be_named_as_the_hub_names_them(folder, file):
+    write_splits(folder, file=file)
+    assert texts(config("hub", folder))["validation"] == [[("validation en", "validation de")]]
+
+
+@pytest.mark.parametrize(
+    ("name", "splits"),
+    [
+        ("multi30k", {"test_2016_flickr": "test"}),
+        ("iwslt14", {"test": "test"}),
+        ("wmt14", {"newstest2014": "test"}),
+        ("wmt16", {"newstest2016": "test"}),
+        ("tatoeba", {}),
+        ("hub(repository='somebody/something')", {"test": "test"}),
+    ],
+)
+def test_parquet_files_take_the_place_of_a_repository_under_its_names_of_splits(
+    folder, name, splits
+):
+    write_splits(folder)
+    splits = {"train": "train", "validation": "validation", **splits}
+    assert texts(config(name, folder)) == {
+        split: [[(f"{published} en", f"{published} de")]] for split, published in splits.items()
+    }
+
+
+def test_dev_in_the_name_of_a_file_is_the_validation_split(folder):
+    write_splits(folder, "train", "dev")
+    assert list(texts(config("tatoeba", folder))) == ["train", "validation"]
 
 
 @pytest.mark.parametrize("pair", ["en-de", "de-en"])
-def test_what_is_wanted_has_its_published_spelling_in_either_direction(pair):
-    text = wanted(config("", "wmt14", pair))
-    for file in ("europarl-v7.de-en.de", "newstest2013.en", "config.data.directory=FOLDER"):
-        assert file in text
-    assert ("newstest2014-deen-src.en" in text) == (pair == "en-de")
+def test_a_folder_may_have_a_configuration_for_the_pair(folder, pair):
+    write_configurations(folder, ("de-en", "fr-en"), ("train", "validation", "test"))
+    a, b = pair.split("-")
+    assert texts(config("hub", folder, pair))["test"] == [[(f"de-en test {a}", f"de-en test {b}")]]
+    assert "['de-en', 'fr-en']" in message(config("hub", folder, "en-ro"))
 
 
-def test_more_training_text_comes_behind_that_of_a_named_corpus_and_only_to_train(tmp_path):
-    data = config(tmp_path, "tatoeba")
-    write_all(tmp_path, {"all": ["train.LANG", "val.LANG", "test.LANG", "more.LANG"]}, data)
-    data = dataclasses.replace(data, train=str(tmp_path / "more"))
-    found = texts(open_corpora(Config(data=data)))
-    assert found["train"] == [[both("train.LANG", data)], [both("more.LANG", data)]]
-    assert found["validation"] == [[both("val.LANG", data)]]
-    assert "train" not in open_corpora(Config(data=data), with_train=False)
+def test_the_validation_pairs_of_tatoeba_are_in_dev(folder):
+    write_configurations(folder, ("en-de", "en-fr"), ("train", "dev"))
+    found = texts(config("tatoeba", folder))["validation"]
+    assert found == [[("en-de dev en", "en-de dev de")]]
+
+
+def test_a_folder_with_the_name_of_a_format_is_a_folder(folder, monkeypatch):
+    write_splits(folder / "json")
+    monkeypatch.chdir(folder)
+    assert texts(config("hub", "json"))["train"] == [[("train en", "train de")]]
+
+
+def test_a_corpus_has_the_files_of_its_text_also_after_a_change(folder):
+    write_splits(folder)
+    (before,) = open_corpora(config("hub", folder))["train"]
+    assert b"train en" in before.files[0].read_bytes()
+    write_table(folder / "train.parquet", nested("another"))
+    (after,) = open_corpora(config("hub", folder))["train"]
+    assert b"another en" in after.files[0].read_bytes()
+
+
+def test_a_missing_split_is_named_with_those_that_exist(folder):
+    write_splits(folder, "train", "validation")
+    text = message(config("hub", folder))
+    assert re.match(rf"{folder}: .*\btest\b.*\btrain, validation\b", text)
+
+
+@pytest.mark.parametrize(
+    ("columns", "has"),
+    [(nested, "translation.de, translation.en"), (sided, "english, non_english")],
+)
+def test_a_missing_language_is_named_with_the_columns(folder, columns, has):
+    write_splits(folder, columns=columns)
+    text = message(config("hub", folder, "de-fr"))
+    assert re.match(rf"{folder}/train: .*\bde and fr\b.*{has}", text)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [({}, "doesn't contain any data files"), ({"train.parquet": b"x"}, "Parquet file size is 1")],
+    ids=["empty", "damaged"],
+)
+def test_a_folder_that_cannot_be_loaded_is_named_with_the_reason(folder, content, reason):
+    for name, octets in content.items():
+        (folder / name).write_bytes(octets)
+    text = message(config("hub", folder))
+    assert text.startswith(f"config.data.directory={folder}: ")
+    assert reason in text
+
+
+def test_neither_a_folder_nor_a_repository_is_an_error_with_both_keys():
+    text = message(config("hub"))
+    assert re.match(r"config\.data\.name=hub: .*repository=.*config\.data\.directory=", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "repository"),
+    [
+        ("multi30k", "bentrevett/multi30k"),
+        ("hub(repository='somebody/something@v2')", "somebody/something"),
+    ],
+)
+def test_without_a_network_one_line_names_repository_reason_and_directory(
+    datasets, name, repository
+):
+    text = message(config(name))
+    assert re.match(rf"{repository}\b.*OfflineModeIsEnabled.*config\.data\.directory=", text)
+
+
+def test_without_the_package_one_line_names_it_and_the_repository(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    text = message(config("tatoeba"))
+    assert re.match(r"sentence-transformers/.*pip install datasets\b.*config\.data\.direct", text)
+
+
+@pytest.mark.parametrize(
+    ("name", "pair", "expected"),
+    [
+        ("multi30k", "de-en", ("bentrevett/multi30k", None, None)),
+        ("iwslt14", "de-en", ("bbaaaa/iwslt14-de-en", None, "de-en")),
+        ("iwslt17", "fr-en", ("IWSLT/iwslt2017", None, "iwslt2017-fr-en")),
+        ("wmt14", "en-fr", ("wmt/wmt14", "fr-en", None)),
+        ("wmt16", "en-ro", ("wmt/wmt16", "ro-en", None)),
+        ("tatoeba", "de-en", ("sentence-transformers/parallel-sentences-tatoeba", "en-de", None)),
+        ("wmt14(repository='a/mirror@refs/pr/1')", "en-de", ("a/mirror", "de-en", None)),
+    ],
+)
+def test_each_data_set_is_loaded_by_its_own_name_of_a_pair(
+    datasets, monkeypatch, name, pair, expected
+):
+    asked = []
+
+    def load_dataset(path, configuration, data_dir, revision):
+        asked.append((path, configuration, data_dir))
+        pinned = DATASETS[components.name_of(name)].revision
+        assert revision == ("refs/pr/1" if "mirror" in name else pinned)
+        raise ConnectionError("enough")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    message(config(name, pair=pair))
+    assert asked == [expected]
+
+
+# Data sets of one's own
+
+OWN = """
+def load(config, with_train, *, split_seed=0):
+    pairs = [(f"{split_seed} {i}", f"eins {i}") for i in range(3)]
+    return {"train": (pair for pair in pairs), "validation": pairs[:1], "my_test": [list(pairs[1])]}
+
+def broken(config, with_train):
+    return {"train": (1 / 0 for _ in range(3)), "validation": [("a", "b")]}
+
+def a_list(config, with_train):
+    return [("a", "b")]
+
+def lines(config, with_train):
+    return {"train": ["a\tb"], "validation": [("a", "b")]}
+
+def empty(config, with_train):
+    return {"train": [("a", "b")], "validation": None}
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    path = tmp_path / "my_data.py"
+    path.write_text(OWN)
+    components.allow(str(path))
+    return path
+
+
+def test_a_data_set_in_a_file_has_lists_or_generators_of_pairs(own):
+    training, splits = open_data(config(f"{own}:load(split_seed=1)"))
+    pairs = [pair[1:] for pair in read(training[0], "error", Report())]
+    assert pairs == [("1 0", "eins 0"), ("1 1", "eins 1"), ("1 2", "eins 2")]
+    assert {name: split.sources for name, split in splits.items()} == {
+        "validation": ["1 0"],
+        "my_test": ["1 1"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("broken", ":7: ZeroDivisionError"),
+        ("a_list", "dict"),
+        ("lines", r"train\[0\].*\(source, target\).*'a\\tb'"),
+        ("empty", "validation"),
+    ],
+)
+def test_a_mistake_in_a_data_set_of_ones_own_is_one_line(own, function, reason):
+    assert re.search(rf"{own}.*{reason}", message(config(f"{own}:{function}")))
+
+
+def test_given_pairs_take_the_place_of_a_data_set():
+    pairs = [("a", "b"), ("c", "d")]
+    training, splits = open_data(config("given"), {"train": pairs, "validation": pairs[:1]})
+    assert [pair[1:] for pair in read(training[0], "error", Report())] == pairs
+    assert splits["validation"].targets == ["b"]
+    assert "jformer.train" in message(config("given"))
+
+
+def test_files_are_a_data_set_and_its_test_split_is_optional(tmp_path):
+    for split in ("train", "val"):
+        write_all(tmp_path, {"all": [f"{split}.LANG"]})
+    prefixes = {"train": str(tmp_path / "train"), "validation": str(tmp_path / "val")}
+    assert texts(config("files", **prefixes)) == {
+        "train": [[("train.en", "train.de")]],
+        "validation": [[("val.en", "val.de")]],
+    }

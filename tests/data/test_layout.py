@@ -6,8 +6,8 @@ import time
 import numpy as np
 import pytest
 
-import jformer.data.layout as module
-from jformer.data.layout import Buckets, Packing, bucket_lengths, rows_that_fit
+import jformer.data.batches as module
+from jformer.data.batches import Buckets, Packing, bucket_lengths, rows_that_fit
 
 BATCH_TOKENS, LONGEST, MULTIPLE = 512, 60, 4
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jformer.config import EOS, Config, DataConfig
 from jformer.data import tokens as module
-from jformer.data.pipeline import open_corpora
+from jformer.data.datasets import open_corpora
 from jformer.data.tokens import (
     content_hash,
     make_vocabularies,

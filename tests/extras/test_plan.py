@@ -12,9 +12,8 @@ import pytest
 
 from configs import base, big
 from jformer.config import Config, TrainConfig, freeze
-from jformer.data.batches import Batches
-from jformer.data.layout import Buckets
-from jformer.data.pipeline import open_corpora
+from jformer.data.batches import Batches, Buckets
+from jformer.data.datasets import open_corpora
 from jformer.data.tokens import (
     Ragged,
     TokenPairs,

@@ -8,7 +8,7 @@ import pytest
 
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.corpora import Split
-from jformer.data.pipeline import open_corpora, read_split
+from jformer.data.datasets import open_corpora, read_split
 from jformer.extras.stats import corpus_statistics, length_statistics, page
 from jformer.main import main
 from tests.conftest import file_flags, number_words, write_split

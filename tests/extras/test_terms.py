@@ -212,7 +212,8 @@ def test_a_wrong_pattern_a_line_without_a_tab_and_too_many_terms_are_named(vocab
 def test_a_run_translates_with_terms_and_only_a_beam_can(trained_workdir, glossary):
     run = load(trained_workdir)
     Path(glossary).write_text("4 0 1\tnine nine\n")
-    (output,) = run.translate(["4 0 1"], constraint=f"terms(file={glossary!r})", max_extra_length=30)
+    constraint = f"terms(file={glossary!r})"
+    (output,) = run.translate(["4 0 1"], constraint=constraint, max_extra_length=30)
     assert "nine nine" in output
     with pytest.raises(UserError, match=r"config\.decode\.search=beam"):
         run.translate(["4 0 1"], constraint="terms(keep='numbers')", search="sampling")

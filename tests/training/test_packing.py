@@ -9,8 +9,7 @@ import pytest
 
 from jformer.components import BUILT_IN
 from jformer.config import EOS, ModelConfig
-from jformer.data.batches import Batches
-from jformer.data.layout import Buckets, Packing
+from jformer.data.batches import Batches, Buckets, Packing
 from jformer.data.tokens import Ragged, TokenPairs
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict
 
 import jformer
 from jformer.config import Config, TrainConfig, read_config, write_config
-from jformer.data.pipeline import open_data
+from jformer.data.datasets import open_data
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.main import main

@@ -18,7 +18,7 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
 
-    from jformer.data.pipeline import open_data
+    from jformer.data.datasets import open_data
     from jformer.extras.stats import corpus_statistics, page
 
     facts = corpus_statistics(config, *open_data(config))

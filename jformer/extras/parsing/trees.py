@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from jformer.data.corpora import Corpus, Row, texts
+from jformer.data.corpora import Corpus, Row, read_lines
 from jformer.errors import UserError
 from jformer.extras.parsing.words import UNKNOWN
 
@@ -49,7 +49,7 @@ class Tree:
 
 def read_trees(path: Path) -> Iterator[Tree]:
     """Yield the trees of a file."""
-    return trees_in(texts(path), str(path))
+    return trees_in(read_lines(path), str(path))
 
 
 def trees_in(lines: Iterable[bytes], name: str) -> Iterator[Tree]:

@@ -20,7 +20,7 @@ from typing import Any
 from jformer.cli import config_of_flags
 from jformer.components import naming_failures_in, parse
 from jformer.config import Config
-from jformer.data.pipeline import open_corpora
+from jformer.data.datasets import open_corpora
 from jformer.errors import UserError
 from jformer.rundir import config_of, has_run, last_metrics
 from jformer.training.provenance import check_same_config

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jformer.config import Config, DataConfig
-from jformer.data.pipeline import open_corpora, read_split
+from jformer.data.datasets import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.extras.parsing.treebank import split_of
 

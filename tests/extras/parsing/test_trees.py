@@ -83,8 +83,8 @@ def test_several_words_in_one_pair_of_brackets_each_have_its_tag():
 
 
 def test_a_place_in_a_corpus_is_told_as_that_of_a_tree():
-    assert open_trees([Path("a.mrg")], "XX").places[0].endswith("a.mrg")
-    assert re.search(r"a\.mrg\b.*\b1\b", open_trees([Path("a.mrg"), Path("b.mrg")], "XX").places[1])
+    assert open_trees([Path("a.mrg")], "XX").names[0].endswith("a.mrg")
+    assert re.search(r"a\.mrg\b.*\b1\b", open_trees([Path("a.mrg"), Path("b.mrg")], "XX").names[1])
 
 
 def test_a_compressed_file_is_read(tmp_path):
