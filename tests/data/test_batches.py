@@ -29,9 +29,7 @@ def random_pairs(number=PAIRS, seed=0):
     sides = []
     for _ in range(2):
         lengths = rng.geometric(0.1, number).clip(1, 40)
-        side = Ragged.from_rows([[*rng.integers(8, 13, n), EOS] for n in lengths])
-        # Each id is a word.
-        sides.append(Ragged(side.flat, side.offsets, np.ones(len(side.flat), bool)))
+        sides.append(Ragged.from_rows([[*rng.integers(8, 13, n), EOS] for n in lengths]))
     return TokenPairs(*sides)
 
 
