@@ -34,9 +34,13 @@ def random_pairs(number=PAIRS, seed=0):
 
 
 def dropping(p):
-    """BPE dropout of both sides."""
+    """BPE dropout of both sides, in which each id is a word."""
     drop = BpeDropout(MERGES, p)
-    return lambda pairs, rng: TokenPairs(*(drop(side, rng) for side in pairs))
+
+    def augment(pairs, rng):
+        return TokenPairs(*(drop(side, np.ones(len(side.flat), bool), rng) for side in pairs))
+
+    return augment
 
 
 def make_batches(kind="buckets", seed=5, rows=None):
