@@ -28,16 +28,18 @@ def random_pairs(number=PAIRS, seed=0):
     sides = []
     for _ in range(2):
         lengths = rng.geometric(0.1, number).clip(1, 40)
-        side = Ragged.from_rows([[*rng.integers(8, 13, n), EOS] for n in lengths])
-        # Each id is a word.
-        sides.append(Ragged(side.flat, side.offsets, np.ones(len(side.flat), bool)))
+        sides.append(Ragged.from_rows([[*rng.integers(8, 13, n), EOS] for n in lengths]))
     return TokenPairs(*sides)
 
 
 def dropping(p):
-    """BPE dropout of both sides."""
+    """BPE dropout of both sides, in which each id is a word."""
     drop = BpeDropout(MERGES, p)
-    return lambda pairs, rng: TokenPairs(*(drop(side, rng) for side in pairs))
+
+    def augment(pairs, rng):
+        return TokenPairs(*(drop(side, np.ones(len(side.flat), bool), rng) for side in pairs))
+
+    return augment
 
 
 def make_batches(kind="buckets", seed=5, rows=None):
