@@ -492,7 +492,8 @@ def test_each_data_set_is_loaded_by_its_own_name_of_a_pair(
 OWN = """
 def load(config, with_train, *, split_seed=0):
     pairs = [(f"{split_seed} {i}", f"eins {i}") for i in range(3)]
-    return {"train": (pair for pair in pairs), "validation": pairs[:1], "my_test": [list(pairs[1])]}
+    train = (pair for pair in pairs) if with_train else []
+    return {"train": train, "validation": pairs[:1], "my_test": [list(pairs[1])]}
 
 def broken(config, with_train):
     return {"train": (1 / 0 for _ in range(3)), "validation": [("a", "b")]}
@@ -524,12 +525,13 @@ def test_a_data_set_in_a_file_has_lists_or_generators_of_pairs(own):
         "validation": ["1 0"],
         "my_test": ["1 1"],
     }
+    assert list(open_corpora(config(f"{own}:load"), with_train=False)) == ["validation", "my_test"]
 
 
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        ("broken", ":7: ZeroDivisionError"),
+        ("broken", ":8: ZeroDivisionError"),
         ("a_list", "dict"),
         ("lines", r"train\[0\].*\(source, target\).*'a\\tb'"),
         ("empty", "validation"),
