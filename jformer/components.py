@@ -105,7 +105,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "choice": {
         "score": "jformer.decoding.translate:highest_score",
-        "mbr": "jformer.extras.risk:mbr",
+        "mbr": "jformer.extras.mbr:mbr",
         "consensus": "jformer.extras.parsing.consensus:consensus",
     },
 }
