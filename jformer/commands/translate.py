@@ -14,9 +14,9 @@ from typing import Any
 from jformer import cli
 from jformer.components import name_of
 from jformer.console import say
-from jformer.data.corpora import texts
+from jformer.data.corpora import texts, without_ends
 from jformer.errors import UserError
-from jformer.output import check_output, open_output, standard_input
+from jformer.output import check_output, open_output
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -47,7 +47,7 @@ def main(args: Any) -> int:
         raise UserError(f"--terms={args.terms}: requires config.decode.search=beam")
     run = cli.open_run(args, config)
     job = job_of(run, args.format, files) if args.input else {}
-    lines = texts(Path(args.input)) if args.input else standard_input()
+    lines = texts(Path(args.input)) if args.input else without_ends(sys.stdin.buffer)
     prefixes = texts(Path(args.prefix)) if args.prefix else None
     with open_output(args.output, job, args.format) as output:
         place = args.input or "standard input"
