@@ -126,7 +126,7 @@ def comparison_rows(
             scores = [f"{s} ({interval})" for s, interval in zip(scores, intervals, strict=True)]
             p_value = f"{verdict['p_value']:.3f}"
             better = verdict["better"] if verdict["significant"] else "neither"
-        rows.append([labels[metric], *scores, p_value, better])
+        rows.append([labels.get(metric, metric), *scores, p_value, better])
     return [[f"{name}, paired bootstrap", *names, "p", "better, p < 0.05"], *rows]
 
 

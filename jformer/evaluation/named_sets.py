@@ -18,13 +18,14 @@ def open_test_set(
 ) -> tuple[list[str], list[list[str]]]:
     """Return the sources, and the references as streams: one list per translator."""
     pair = f"{source_language}-{target_language}"
+    if pair not in sacrebleu.get_langpairs_for_testset(name):
+        raise UserError(f"{name}: unknown test set for {pair}; `sacrebleu --list` prints all")
     try:
         files = [sacrebleu.get_source_file(name, pair), *sacrebleu.get_reference_files(name, pair)]
     # Network and archive raise errors of any type, or sacreBLEU logs the reason and exits.
     except (Exception, SystemExit) as error:
         raise UserError(
-            f"{name}: sacreBLEU does not have it, or cannot download it ({error}); "
-            f"`sacrebleu --list` prints its test sets. Without a network, copy the folder "
+            f"{name}: cannot be downloaded ({error}); without a network, copy the folder "
             f"{sacrebleu.SACREBLEU_DIR}/{name} from a machine that has fetched it"
         ) from error
     sources, *references = (read(name, file) for file in files)

@@ -98,12 +98,9 @@ def score(
     Scores of words between spaces are missing for a language without spaces.
     """
     text = [hypotheses, *references]
-    if any(len(stream) != len(hypotheses) for stream in text):
-        lengths = ", ".join(str(len(stream)) for stream in references)
-        raise UserError(
-            f"{len(hypotheses)} translations for references of {lengths} lines; they must be "
-            f"parallel, line by line"
-        )
+    lengths = [len(stream) for stream in text]
+    if len({*lengths}) > 1:
+        raise UserError(f"outputs and references of {lengths} lines: must be parallel")
     tokenizer = tokenizer or tokenizer_for(target_language)
     samples = SAMPLES if len(hypotheses) <= MAX_PAIRS else 1
     scores = measure("bleu", BLEU(tokenize=tokenizer), text, samples=samples)
