@@ -71,15 +71,6 @@ def test_who_reads_may_leave_at_any_time(learnt, run, tmp_path):
     assert result.returncode == 141
 
 
-def test_a_closed_input_has_no_lines_and_a_closed_output_is_a_mistake(learnt):
-    result = shell(learnt, "TRANSLATE <&-")
-    assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
-    result = shell(learnt, "TRANSLATE >&-", input=b"1 3 7\n")
-    assert result.returncode == 2
-    assert b"--output=" in result.stderr
-    assert result.stderr.count(b"\n") == 1
-
-
 def test_a_device_or_a_pipe_is_written_to_as_it_is(job, run, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -316,29 +307,6 @@ def test_a_job_that_was_killed_within_its_own_line_starts_again(job, run, tmp_pa
     partial.write_bytes(partial.read_bytes()[:size])
     assert job() == 0
     assert in_lines((tmp_path / "out").read_bytes()) == run.translate(FEW)
-
-
-def test_a_stream_cannot_be_resumed(job, run, learnt, tmp_path, monkeypatch, capfd):
-    """Its lines are gone, so the command starts again; but not over what a file's job has done."""
-
-    def from_stream():
-        (tmp_path / "stream").write_bytes(as_file(FEW))
-        with open(tmp_path / "stream") as file:
-            monkeypatch.setattr("sys.stdin", file)
-            arguments = ["translate", f"--workdir={learnt}", f"--output={tmp_path / 'out'}"]
-            return main(["jformer", *arguments])
-
-    partial = tmp_path / "out.partial"
-    partial.write_bytes(b"{}\nof an earlier stream\n")
-    capfd.readouterr()
-    assert from_stream() == 0
-    [note] = capfd.readouterr().err.splitlines()
-    assert "cannot resume" in note
-    assert in_lines((tmp_path / "out").read_bytes()) == run.translate(FEW)
-    begin(job, partial, b"DONE\n")
-    before = partial.read_bytes()
-    assert from_stream() == 2
-    assert partial.read_bytes() == before
 
 
 def test_two_commands_do_not_write_one_file(tmp_path):

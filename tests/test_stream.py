@@ -452,14 +452,6 @@ def test_scores_of_pairs_in_text_and_tsv(learnt, tmp_path, capfd):
         assert float(perplexity) == pytest.approx(mean, rel=1e-4, abs=1e-4)
 
 
-def test_no_pairs_to_score_are_an_error(learnt, tmp_path, capfd):
-    for language in ("en", "de"):
-        (tmp_path / f"none.{language}").touch()
-    assert main(["jformer", "score", f"--workdir={learnt}", f"--data={tmp_path / 'none'}"]) == 2
-    [error] = capfd.readouterr().err.splitlines()
-    assert f"{tmp_path / 'none.en'} and {tmp_path / 'none.de'}: " in error
-
-
 def test_pairs_of_different_numbers_are_an_error_before_any_is_scored(learnt, tmp_path, capfd):
     write_split(tmp_path / "pairs", number_words(100, 107))
     (tmp_path / "pairs.de").write_text("one\n" * 5)

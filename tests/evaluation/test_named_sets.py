@@ -71,7 +71,7 @@ def test_plain_text_stays_as_it_is(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(("name", "pair"), [("wmt14/ful", "en-de"), ("multi30k/2016", "de-en")])
 def test_an_unknown_name_or_language_pair_is_one_line(name, pair):
-    with pytest.raises(UserError, match=f"^{name}: .*{pair}.*sacrebleu --list") as caught:
+    with pytest.raises(UserError, match=rf"^{name}: .*{pair}.*sacrebleu --list") as caught:
         open_test_set(name, *pair.split("-"))
     assert "\n" not in str(caught.value)
 
@@ -88,6 +88,6 @@ def test_no_network_is_one_line_with_the_folder_to_copy(monkeypatch, tmp_path):
 def test_a_damaged_download_is_an_error(monkeypatch, tmp_path, caplog):
     offer(monkeypatch, tmp_path, "wmt14/full", wmt14(SOURCES, TARGETS))
     monkeypatch.setattr(DATASETS["wmt14/full"], "md5", ["0" * 32])
-    with pytest.raises(UserError, match="^wmt14/full: "):
+    with pytest.raises(UserError, match=r"^wmt14/full: "):
         open_test_set("wmt14/full", "en", "de")
     assert "MD5" in caplog.text  # sacreBLEU's own words
