@@ -11,13 +11,14 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from jformer import files
-from jformer.errors import RunError, UserError
+from jformer.errors import RunError, Stopped, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +59,14 @@ def open_output(name: str, job: dict[str, Any], format: str) -> Iterator[Output]
     target = f"--output={name}" if name else "standard output"
     if not name or not job or files.is_special(name):
         path = name or sys.stdout.fileno()
-        with open(path, "wb", buffering=0, closefd=bool(name)) as file:
+        with (
+            open(path, "wb", buffering=0, closefd=bool(name)) as file,
+            stopping("the output is incomplete"),
+        ):
             yield Output(file, target)
         return
     partial = Path(f"{name}.partial")
-    with partial.open("ab", buffering=0) as file:
+    with partial.open("ab", buffering=0) as file, stopping("rerun the same command to resume"):
         yield Output(file, target, resume(file, partial, job, format))
         with partial.open("rb") as lines, files.writing(target, RunError):
             lines.readline()
@@ -106,3 +110,18 @@ def whole_lines(lines: Iterable[bytes], format: str) -> tuple[int, int]:
             done, size_before, last = done + 1, size, number
         size += len(line)
     return (max(done - 1, 0), size_before) if format == "tsv" else (done, size)
+
+
+@contextlib.contextmanager
+def stopping(state: str) -> Iterator[None]:
+    """Raise `Stopped` in the block on SIGTERM and Ctrl-C; its message ends with `state`."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise Stopped(number, state)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -73,7 +73,7 @@ def translate_stream(
             progress.advance(len(window))
         progress.close()
     finally:
-        warn_of_lines(cut)  # also if Ctrl-C stops the command: its next start has other lines
+        warn_of_lines(cut)  # also if a signal stops the command: its next start has other lines
 
 
 def parallel(sides: Sequence[tuple[str, Iterable[bytes]]], bad_lines: str) -> Iterator[list[str]]:
