@@ -21,11 +21,9 @@ from typing import Any
 from jformer.cli import Parser, exit_status
 from jformer.console import aligned, markdown
 from jformer.errors import UserError
-from jformer.evaluation.scores import METRICS
-from jformer.extras.views.report import RunSummary, duration, read_run
+from jformer.extras.views.report import REPORTED, RunSummary, duration, read_run
 
 ROWS, LOG = (Path(__file__).with_name(name) for name in ("rows.jsonl", "LOG.md"))
-LOGGED = ("bleu", "bleu_lowercase", "chrf", "f1", "perplexity")
 COLUMNS = ("id", "date", "command", "commit", "seed", "hardware", "time", "scores", "remark")
 
 # A row has the keys of COLUMNS that apply: `command` has the flags of jformer.main, and `changes`
@@ -72,9 +70,9 @@ def render_log() -> int:
 def scores_of(run: RunSummary) -> dict[str, str]:
     """Return the scores of a run by split and name, as `test BLEU`."""
     scores = {
-        f"{split} {METRICS[name].short}": f"{values[name]:.{METRICS[name].digits}f}"
+        f"{split} {metric}": f"{values[name]:.{digits}f}"
         for split, values in run.scores.items()
-        for name in LOGGED
+        for name, (metric, digits) in REPORTED.items()
         if name in values
     }
     if curve := run.curve("validation", "nll"):

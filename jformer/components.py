@@ -109,7 +109,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "choice": {
         "score": "jformer.decoding.translate:highest_score",
-        "mbr": "jformer.extras.risk:mbr",
+        "mbr": "jformer.extras.mbr:mbr",
     },
 }
 

@@ -45,7 +45,7 @@ def read_object(path: Path, fix: str) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); {fix}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error}); {fix}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path}: is damaged: it holds no JSON object; {fix}")

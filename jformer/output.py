@@ -18,14 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer import files
-from jformer.console import say
-from jformer.data.corpora import without_ends
 from jformer.errors import RunError, Stopped, UserError
-
-
-def standard_input() -> Iterator[bytes]:
-    """Return the lines of standard input; none if it is closed."""
-    return without_ends(sys.stdin.buffer if sys.stdin else ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,16 +37,15 @@ class Output:
                 data = data[self.file.write(data) :]
 
 
-def check_output(name: str, read: Iterable[str]) -> None:
-    """Raise `UserError` if `open_output` would fail, or write to one of the files in `read`."""
-    if not name and sys.stdout is None:
-        raise UserError("standard output is closed; set --output=FILE")
-    for path in read if name else ():
+def check_output(name: str, inputs: Iterable[str]) -> None:
+    """Raise `UserError` if --output=NAME cannot be written, or is one of the inputs."""
+    if not name:
+        return
+    for path in inputs:
         if os.path.isfile(path) and os.path.realpath(path) == os.path.realpath(name):
             raise UserError(f"--output={name}: is an input of this command; choose another file")
-    if name:
-        files.check_writable("output", name)
-    if name and not files.is_special(name):
+    files.check_writable("output", name)
+    if not files.is_special(name):
         files.check_writable("output", f"{name}.partial")
 
 
@@ -61,10 +53,11 @@ def check_output(name: str, read: Iterable[str]) -> None:
 def open_output(name: str, job: dict[str, Any], format: str) -> Iterator[Output]:
     """Open a file to write or to resume, or standard output without a name.
 
-    An empty `job` never resumes. Raises `UserError` if another job began the file.
+    A device, a pipe and the output of an empty `job`, which has an input that can be read only
+    once, are written directly. Raises `UserError` if another job began the file.
     """
     target = f"--output={name}" if name else "standard output"
-    if not name or files.is_special(name):
+    if not name or not job or files.is_special(name):
         path = name or sys.stdout.fileno()
         with (
             open(path, "wb", buffering=0, closefd=bool(name)) as file,
@@ -72,11 +65,8 @@ def open_output(name: str, job: dict[str, Any], format: str) -> Iterator[Output]
         ):
             yield Output(file, target)
         return
-    partial, state = Path(f"{name}.partial"), "rerun the same command to resume"
-    if not job:
-        state = "the same command starts again"
-        say(f"{partial}: cannot resume after a stop, because the input is read only once")
-    with partial.open("ab", buffering=0) as file, stopping(state):
+    partial = Path(f"{name}.partial")
+    with partial.open("ab", buffering=0) as file, stopping("rerun the same command to resume"):
         yield Output(file, target, resume(file, partial, job, format))
         with partial.open("rb") as lines, files.writing(target, RunError):
             lines.readline()
@@ -98,7 +88,7 @@ def resume(file: io.FileIO, path: Path, job: dict[str, Any], format: str) -> int
                 f"{path}: another command began it (see its first line); remove it to start "
                 f"again, or choose another --output"
             )
-        done, size = whole_lines(lines, format) if job else (0, 0)
+        done, size = whole_lines(lines, format)
     file.truncate(len(head) + size if done else 0)
     if not done:
         file.write(head)
@@ -110,16 +100,16 @@ def whole_lines(lines: Iterable[bytes], format: str) -> tuple[int, int]:
 
     In tsv an input line has several rows that begin with its number; the last may lack some.
     """
-    done = size = before = 0
+    done = size = size_before = 0
     last = b""
     for line in lines:
         if not line.endswith(b"\n"):
             break
         number = line.split(b"\t", 1)[0]
         if format != "tsv" or number != last:
-            done, before, last = done + 1, size, number
+            done, size_before, last = done + 1, size, number
         size += len(line)
-    return (max(done - 1, 0), before) if format == "tsv" else (done, size)
+    return (max(done - 1, 0), size_before) if format == "tsv" else (done, size)
 
 
 @contextlib.contextmanager

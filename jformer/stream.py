@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.console import Progress
-from jformer.data.corpora import Corpus, Report, decode_line, read, read_lines
+from jformer.data.corpora import Corpus, Report, read, read_lines
 from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import warn_of_lines
 from jformer.errors import UserError
@@ -41,9 +41,8 @@ def check_lines(names: Sequence[str], bad_lines: str) -> int | None:
 
 def check_pairs(corpus: Corpus, bad_lines: str) -> None:
     """Raise `UserError` for a bad line, or if there are no pairs, before any work."""
-    number = sum(1 for _ in read(corpus, bad_lines, Report(), strict=True))
-    if not number:
-        raise UserError(f"{' and '.join(corpus.names)}: are empty; must have sentences")
+    if not sum(1 for _ in read(corpus, bad_lines, Report(), strict=True)):
+        raise UserError(f"{' and '.join(corpus.names)}: must have sentences, but are empty")
 
 
 def translate_stream(
@@ -80,13 +79,14 @@ def parallel(sides: Sequence[tuple[str, Iterable[bytes]]], bad_lines: str) -> It
     """Yield the texts of line i of all sides; `UserError` names a bad or a missing line."""
     policy, report = bad_lines.replace("skip", "error"), Report()  # each line has its output
     rows = itertools.zip_longest(*(lines for _, lines in sides))
-    for number, lines in enumerate(rows, start=1):
-        row = []
-        for (place, _), line in zip(sides, lines, strict=True):
+    for number, row in enumerate(rows, start=1):
+        texts_of_row = []
+        for (name, _), line in zip(sides, row, strict=True):
+            place = f"{name}:{number}"
             if line is None:
-                raise UserError(f"{place}:{number}: missing; the files must be parallel")
-            row.append(decode_line(line, f"{place}:{number}", number == 1, policy, report) or "")
-        yield row
+                raise UserError(f"{place}: missing; the files must be parallel")
+            texts_of_row.append(decode_line(line, place, number == 1, policy, report) or "")
+        yield texts_of_row
 
 
 def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:
@@ -100,8 +100,8 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
         numbers, sources, targets = zip(*window, strict=True)
         scored = run.score(sources, targets, numbers[0])
         output.write("".join(map(SCORES[format], numbers, sources, targets, scored)))
-        total += sum(one.log_prob for one in scored)
-        tokens += sum(len(one.token_log_probs) for one in scored)
+        total += sum(pair.log_prob for pair in scored)
+        tokens += sum(len(pair.token_log_probs) for pair in scored)
     return total, tokens
 
 
@@ -109,37 +109,36 @@ def windows(items: Iterator[Any], run: Run) -> Iterator[list[Any]]:
     max_size = run.config.decode.read_ahead
     size = min(MIN_LINES, max_size)
     while window := list(itertools.islice(items, size)):
-        began = time.monotonic()
+        start = time.monotonic()
         yield window
-        pace = len(window) / (time.monotonic() - began)
+        pace = len(window) / (time.monotonic() - start)
         size = min(max(MIN_LINES, int(pace * SECONDS_AT_RISK)), max_size)
 
 
-def text_row(number: int, source: str, found: Sequence[Translation]) -> str:
+def text_row(number: int, source: str, translations: Sequence[Translation]) -> str:
     # A line break inside a translation would shift all lines after it against the input.
-    return found[0].text.replace("\n", " ") + "\n"
+    return translations[0].text.replace("\n", " ") + "\n"
 
 
-def json_row(number: int, source: str, found: Sequence[Translation]) -> str:
+def json_row(number: int, source: str, translations: Sequence[Translation]) -> str:
     outputs = []
-    for hypothesis in found:
-        fields = dataclasses.asdict(hypothesis)
-        fields["alignment"] = pharaoh(hypothesis.alignment or [])
-        if hypothesis.well_formed is None:
-            del fields["well_formed"]  # only a parser's outputs have it
-        outputs.append(fields)
+    for translation in translations:
+        fields = dataclasses.asdict(translation)
+        fields["alignment"] = pharaoh(translation.alignment or [])
+        outputs.append({key: value for key, value in fields.items() if value is not None})
     return as_json(line=number, source=source, outputs=outputs)
 
 
-def tsv_rows(number: int, source: str, found: Sequence[Translation]) -> str:
+def tsv_rows(number: int, source: str, translations: Sequence[Translation]) -> str:
     """Return a row per hypothesis: line, rank, score, log-probability, text, tokens, alignment.
 
     Spaces inside tokens are shown as U+2581.
     """
     rows = []
-    for rank, one in enumerate(found, start=1):
-        numbers = (number, rank, f"{one.score:.6f}", f"{one.log_prob:.6f}")
-        rows.append(tsv(*numbers, one.text, visible(one.tokens), pharaoh(one.alignment or [])))
+    for rank, each in enumerate(translations, start=1):
+        numbers = (number, rank, f"{each.score:.6f}", f"{each.log_prob:.6f}")
+        links = pharaoh(each.alignment or [])
+        rows.append(tsv(*numbers, each.text, visible(each.tokens or []), links))
     return "".join(rows)
 
 
@@ -148,8 +147,7 @@ def score_row(number: int, source: str, target: str, scored: Scored) -> str:
 
 
 def score_json(number: int, source: str, target: str, scored: Scored) -> str:
-    fields = dataclasses.asdict(scored)
-    return as_json(line=number, source=source, target=target, **fields)
+    return as_json(line=number, source=source, target=target, **dataclasses.asdict(scored))
 
 
 def score_tsv(number: int, source: str, target: str, scored: Scored) -> str:
@@ -166,8 +164,8 @@ def tsv(*fields: Any) -> str:
     return "\t".join(str(field).translate(TAB_OR_END) for field in fields) + "\n"
 
 
-def visible(tokens: Sequence[str] | None) -> str:
-    return " ".join(token.translate(VISIBLE) for token in tokens or ())
+def visible(tokens: Sequence[str]) -> str:
+    return " ".join(token.translate(VISIBLE) for token in tokens)
 
 
 TRANSLATIONS = {"text": text_row, "jsonl": json_row, "tsv": tsv_rows}

@@ -2,11 +2,9 @@
 
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -51,99 +49,71 @@ def test_a_kill_leaves_a_whole_file(tmp_path):
 
 
 @pytest.fixture
-def write(tmp_path, request, monkeypatch):
-    """`main report --output=` or `summary --plot=` into a file; it returns the exit status."""
-    if request.param == "report":
-        pytest.importorskip("plotly", reason="needs the extra report")
-        (tmp_path / "base").mkdir()
-        write_config(Config(), tmp_path / "base" / "config.json")
-        command, flag = ["report", str(tmp_path / "base")], "output"
-    else:
-        pytest.importorskip("matplotlib", reason="needs the extra plot")
-        # What the picture is beside, and takes seconds to compile.
-        monkeypatch.setattr("jformer.extras.cost.summary", lambda *_: [])
-        command, flag = ["summary", "--config=configs/tiny.py"], "plot"
+def write(tmp_path):
+    """`main report --output=` into a file; it returns the exit status."""
+    pytest.importorskip("plotly", reason="needs the extra report")
+    (tmp_path / "base").mkdir()
+    write_config(Config(), tmp_path / "base" / "config.json")
 
     def write(path):
-        return main(["jformer", *command, f"--{flag}={path}"])
+        return main(["jformer", "report", str(tmp_path / "base"), f"--output={path}"])
 
-    write.flag, write.end = flag, {"output": b"</html>\n", "plot": b"</svg>\n"}[flag]
     return write
 
 
-both = pytest.mark.parametrize("write", ["report", "summary"], indirect=True)
-
-
-@both
 def test_a_pipe_that_a_user_names_is_written_through(write, tmp_path):
-    pipe = tmp_path / "pipe.svg"
+    pipe = tmp_path / "pipe.html"
     os.mkfifo(pipe)
     with (tmp_path / "read").open("wb") as read:
         reader = subprocess.Popen(["timeout", "60", "cat", pipe], stdout=read)
     assert write(pipe) == 0
     assert reader.wait() == 0
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    assert (tmp_path / "read").read_bytes().endswith(write.end)
+    assert (tmp_path / "read").read_bytes().endswith(b"</html>\n")
 
 
-@both
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_link_that_a_user_names_stays_one_and_its_target_is_written(write, tmp_path, exists):
-    target, link = tmp_path / "folder" / "target.svg", tmp_path / "link.svg"
+    target, link = tmp_path / "folder" / "target.html", tmp_path / "link.html"
     target.parent.mkdir()
     if exists:
         target.write_text("old")
-    link.symlink_to("folder/target.svg")
+    link.symlink_to("folder/target.html")
     assert write(link) == 0
     assert link.is_symlink()
-    assert target.read_bytes().endswith(write.end)
-    assert os.listdir(target.parent) == ["target.svg"]
+    assert target.read_bytes().endswith(b"</html>\n")
 
 
-@both
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("folder.svg", "Is a directory"),
-        ("file/x.svg", "Not a directory"),
-        ("loop.svg", "Too many levels of symbolic links"),
-    ],
+    ("name", "reason"), [("folder", "Is a directory"), ("file/x.html", "Not a directory")]
 )
 def test_a_path_that_cannot_be_written_is_one_line_before_any_work(
     write, tmp_path, capfd, monkeypatch, name, reason
 ):
-    (tmp_path / "folder.svg").mkdir()
+    (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("x")
-    (tmp_path / "loop.svg").symlink_to("loop.svg")
-    # The work, which must not begin:
-    monkeypatch.setattr("jformer.extras.views.report.read_run", None)
-    monkeypatch.setattr("jformer.extras.cost.summary", None)
+    monkeypatch.setattr("jformer.extras.views.report.read_run", None)  # the work
     before = sorted(tmp_path.iterdir())
     capfd.readouterr()
     assert write(tmp_path / name) == 2
     printed = capfd.readouterr()
     [error] = printed.err.splitlines()
-    assert f"--{write.flag}={tmp_path / name}: " in error
+    assert f"--output={tmp_path / name}: " in error
     assert reason in error
     assert printed.out == ""
     assert sorted(tmp_path.iterdir()) == before
 
 
-@both
 def test_the_folders_of_a_file_that_a_user_names_are_made(write, tmp_path):
-    path = tmp_path / "new" / "folder" / "x.svg"
+    path = tmp_path / "new" / "folder" / "x.html"
     assert write(path) == 0
-    assert path.read_bytes().endswith(write.end)
-    assert os.listdir(path.parent) == ["x.svg"]
+    assert os.listdir(path.parent) == ["x.html"]
 
 
-def test_a_page_that_does_not_fit_on_the_disk_is_one_line_with_exit_status_1(tmp_path, capfd):
-    pytest.importorskip("plotly", reason="needs the extra report")
-    (tmp_path / "base").mkdir()
-    write_config(Config(), tmp_path / "base" / "config.json")
+def test_a_file_that_does_not_fit_on_the_disk_is_one_line_with_exit_status_1(
+    write, tmp_path, capfd
+):
     page = tmp_path / "page.html"
-    arguments = ["report", str(tmp_path / "base"), f"--output={page}"]
-    assert disk_full_at(1000, lambda: main(["jformer", *arguments])) == 1
+    assert disk_full_at(1000, lambda: write(page)) == 1
     [error] = capfd.readouterr().err.splitlines()
     assert f"--output={page}: " in error
     assert "File too large" in error
@@ -166,13 +136,3 @@ def test_a_new_folder_is_removed_if_the_work_fails(tmp_path):
     with pytest.raises(UserError, match=f"--output={name}"):
         fill(lambda: None)
     assert (tmp_path / "made" / "file").exists()
-
-
-def test_export_makes_the_folders_above_the_one_that_it_is_given(tmp_path):
-    pytest.importorskip("safetensors", reason="needs the extra export")
-    run = Path(__file__).with_name("stored_run") / "run"
-    output = tmp_path / "new" / "folder"
-    flags = [f"--workdir={run}", "--format=safetensors", f"--output={output}"]
-    assert main(["jformer", "export", *flags]) == 0
-    assert (output / "model.safetensors").exists()
-    assert os.listdir(output.parent) == ["folder"]

@@ -190,38 +190,6 @@ def test_a_long_line_is_cut_with_a_warning_that_has_its_number(run, translate, c
     assert capfd.readouterr().err == ""
 
 
-def test_a_long_line_can_be_split_and_translated_whole(run, translate, capfd):
-    capfd.readouterr()
-    long = "1 2 3. " * 7
-    assert len(run.vocabulary.encode([long])[0]) == 49
-    output = in_lines(translate(as_file([LINES[0], long]), "--config.decode.long_texts=split"))
-    one, each, *_ = run.translate([LINES[0], *["1 2 3."] * 7])
-    assert output == [one, " ".join([each] * 7)]
-    assert capfd.readouterr().err == ""
-
-
-def test_what_was_never_seen_is_translated_and_leaves_other_lines_alone(run, translate):
-    strange = [
-        "\U0001f600\U0001f1e9\U0001f1ea",
-        "\u16a0\u16c7\u16bb \ua9a0",
-        "\u200b",
-        "x" * 99_999,
-    ]
-    lines = [line for other in strange for line in (LINES[0], other)]
-    output = in_lines(translate(as_file(lines)))
-    assert output[::2] == run.translate(LINES[:1]) * len(strange)
-    assert all(output)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["1 2 3 ", "x"])
-def test_a_line_of_ten_megabytes_is_cut_in_a_minute_or_so(run, translate, part):
-    lines = [LINES[0], part * (10_000_000 // len(part)), LINES[1]]
-    output = in_lines(translate(as_file(lines)))
-    assert output[::2] == run.translate(LINES[:2])
-    assert len(output) == 3
-
-
 def test_bytes_that_are_not_utf8_are_named_or_replaced(
     run, translate, learnt, tmp_path, monkeypatch, capfd
 ):
@@ -322,25 +290,6 @@ def test_a_tab_or_a_line_break_in_an_output_shifts_nothing(translate, tmp_path):
 # ---- prefixes
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        [],
-        ["--config.decode.search=sampling", "--config.decode.n_best=3"],
-    ],
-)
-def test_each_output_begins_with_its_prefix(translate, tmp_path, flags):
-    lines = [*LINES[:5], "", LONG, LINES[5]]
-    prefixes = ["one", "", "two three f", "\U0001f389 ", "nine " * 20, "four", "x", "eight "]
-    (tmp_path / "prefixes").write_bytes(as_file(prefixes))
-    flags = [*flags, "--format=jsonl", f"--prefix={tmp_path / 'prefixes'}"]
-    found = [json.loads(line)["outputs"] for line in in_lines(translate(as_file(lines), *flags))]
-    for outputs, prefix in zip(found, prefixes, strict=True):
-        assert all(one["text"].startswith(prefix) for one in outputs)
-    assert found[0][0]["text"] != "one"  # it goes on
-    assert [one["text"] for one in found[5]] == ["four"]  # there is nothing to translate
-
-
 def test_with_any_beginning_of_an_output_as_its_prefix_it_is_the_output(run, translate, tmp_path):
     (expected,) = run.translate(LINES[:1])
     assert expected.count(" ") == 3
@@ -359,17 +308,6 @@ def test_outputs_have_the_terms_of_their_lines(translate, tmp_path):
     assert "nine nine" in bound[0]
     assert "nine nine" not in free[0]
     assert bound[1:] == free[1:]
-
-
-def test_minimum_bayes_risk_gives_one_line_for_each(translate, learnt):
-    decode = {"beam_size": 5, "n_best": 5, "choose": "mbr(utility='bleu')"}
-    flags = [f"--config.decode.{name}={value}" for name, value in decode.items()]
-    expected = jformer.load(learnt).translate(LINES[:7], **decode)
-    assert in_lines(translate(as_file(LINES[:7]), *flags)) == expected
-    rows = in_lines(translate(as_file(LINES[:7]), *flags, "--format=jsonl"))
-    assert [[one["text"] for one in json.loads(row)["outputs"]] for row in rows] == [
-        [text] for text in expected
-    ]
 
 
 @pytest.mark.parametrize("count", [6, 8])
@@ -450,23 +388,3 @@ def test_scores_of_pairs_in_text_and_tsv(learnt, tmp_path, capfd):
         assert sum(parts) == pytest.approx(float(log_prob), abs=5e-5 * len(parts))
         mean = math.exp(-float(log_prob) / len(parts))
         assert float(perplexity) == pytest.approx(mean, rel=1e-4, abs=1e-4)
-
-
-def test_no_pairs_to_score_are_an_error(learnt, tmp_path, capfd):
-    for language in ("en", "de"):
-        (tmp_path / f"none.{language}").touch()
-    assert main(["jformer", "score", f"--workdir={learnt}", f"--data={tmp_path / 'none'}"]) == 2
-    [error] = capfd.readouterr().err.splitlines()
-    assert f"{tmp_path / 'none.en'} and {tmp_path / 'none.de'}: " in error
-
-
-def test_pairs_of_different_numbers_are_an_error_before_any_is_scored(learnt, tmp_path, capfd):
-    write_split(tmp_path / "pairs", number_words(100, 107))
-    (tmp_path / "pairs.de").write_text("one\n" * 5)
-    out = tmp_path / "out"
-    capfd.readouterr()
-    arguments = [f"--workdir={learnt}", f"--data={tmp_path / 'pairs'}", f"--output={out}"]
-    assert main(["jformer", "score", *arguments]) == 2
-    counts = f"{tmp_path / 'pairs.en'} has 7 lines and {tmp_path / 'pairs.de'} has 5"
-    assert counts in capfd.readouterr().err
-    assert not list(tmp_path.glob("out*"))

@@ -5,10 +5,12 @@ Prints a table, and all scores as JSON in the last line if standard output is no
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jformer import cli
+from jformer.console import aligned
 from jformer.errors import UserError
 from jformer.rundir import RESULTS
 
@@ -26,7 +28,6 @@ def main(args: Any) -> int:
     if args.references and not args.data:
         raise UserError(f"--references={args.references}: requires --data=PAIRS")
 
-    from jformer.evaluation.table import table
     from jformer.results import named_test_set, own_test_sets, read_results, score_all
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
@@ -42,7 +43,9 @@ def main(args: Any) -> int:
         plugins = cli.files_in(args.plugins)
         against = load(*run_and_checkpoint(args.against), plugins=plugins)
     scores = score_all(run, tests, against)
-    print_scores(args.format, scores, run.workdir, table(scores), always_table=True)
+    print_scores(
+        args.format, scores, run.workdir, table(scores, run.scorer.labels), always_table=True
+    )
     return 0
 
 
@@ -66,3 +69,70 @@ def print_scores(
     if always_table and not format:
         print(table)
     print(json.dumps(scores))
+
+
+def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
+    """Format `{test set: scores}`: all scores, their signatures, groups by length, comparisons."""
+    from jformer.evaluation.scores import signature_key
+
+    signatures = [
+        f"{label}: {signature}"
+        for name, label in labels.items()
+        for signature in dict.fromkeys(
+            scores.get(signature_key(name)) for scores in results.values()
+        )
+        if signature
+    ]
+    blocks = [aligned(score_rows(results, labels)), "\n".join(signatures)]
+    for name, scores in results.items():
+        if groups := scores.get("by_length"):
+            heading = [f"{name}, words of the source", "pairs", "BLEU", "chrF", "length ratio"]
+            columns = ("bleu", "chrf", "length_ratio")
+            rows = [
+                [
+                    group["words"],
+                    f"{group['pairs']:,}",
+                    *(cell(group[column]) for column in columns),
+                ]
+                for group in groups
+            ]
+            blocks.append(aligned([heading, *rows]))
+        if against := scores.get("against"):
+            blocks.append(aligned(comparison_rows(name, against, labels)))
+    return "\n\n".join(filter(None, blocks))
+
+
+def score_rows(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> list[list[str]]:
+    """Return a row per score, and a column per test set."""
+    rows = [["", *results]]
+    for name, label in {**labels, "perplexity": "perplexity"}.items():
+        values = [scores.get(name) for scores in results.values()]
+        if any(value is not None for value in values):
+            rows.append([label, *map(cell, values)])
+    return rows
+
+
+def comparison_rows(
+    name: str, against: dict[str, dict[str, Any]], labels: Mapping[str, str]
+) -> list[list[str]]:
+    """Return a row per metric: scores with intervals, p, and the significantly better system."""
+    rows = []
+    for metric, verdict in against.items():
+        names = [system["name"] for system in verdict["systems"]]
+        scores = [cell(system["score"]) for system in verdict["systems"]]
+        p_value, better = "-", "not tested"
+        if verdict["p_value"] is not None:
+            intervals = [cell(system["interval"]) for system in verdict["systems"]]
+            scores = [f"{s} ({interval})" for s, interval in zip(scores, intervals, strict=True)]
+            p_value = f"{verdict['p_value']:.3f}"
+            better = verdict["better"] if verdict["significant"] else "neither"
+        rows.append([labels.get(metric, metric), *scores, p_value, better])
+    return [[f"{name}, paired bootstrap", *names, "p", "better, p < 0.05"], *rows]
+
+
+def cell(value: Any) -> str:
+    """Format a number or an interval with two decimals, None as a dash."""
+    if value is None:
+        return "-"
+    numbers = value if isinstance(value, list) else [value]
+    return "-".join(f"{number:.2f}" for number in numbers)

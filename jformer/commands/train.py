@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.commands.evaluate import print_scores
+from jformer.commands.evaluate import print_scores, score_rows
 from jformer.config import component_files
 from jformer.console import aligned, say
 from jformer.rundir import default_workdir
@@ -28,7 +28,6 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
 
-    from jformer.evaluation.table import score_rows
     from jformer.results import as_test_set, known_scores, read_results, score_all
     from jformer.run import load
     from jformer.training.loop import train
@@ -53,5 +52,5 @@ def main(args: Any) -> int:
         scores = known
     else:
         scores = score_all(run, tests)
-    print_scores(args.format, scores, workdir, aligned(score_rows(scores)))
+    print_scores(args.format, scores, workdir, aligned(score_rows(scores, run.scorer.labels)))
     return 0

@@ -11,9 +11,9 @@ from typing import Any
 
 from jformer import cli
 from jformer.console import say
-from jformer.data.corpora import read_lines
+from jformer.data.corpora import read_lines, without_ends
 from jformer.errors import UserError
-from jformer.output import check_output, open_output, standard_input
+from jformer.output import check_output, open_output
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -39,7 +39,7 @@ def main(args: Any) -> int:
     total = check_lines([args.input, args.prefix], config.data.bad_lines)
     run = cli.open_run(args, config)
     job = job_of(run, args.format, files) if args.input else {}
-    lines = read_lines(Path(args.input)) if args.input else standard_input()
+    lines = read_lines(Path(args.input)) if args.input else without_ends(sys.stdin.buffer)
     prefixes = read_lines(Path(args.prefix)) if args.prefix else None
     with open_output(args.output, job, args.format) as output:
         place = args.input or "standard input"

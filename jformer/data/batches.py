@@ -15,7 +15,7 @@ import numpy as np
 
 from jformer.components import find, split_list
 from jformer.config import BOS, PAD, Config, DataConfig
-from jformer.data.layout import ROW_MULTIPLE, Buckets, Packing, rows_that_fit
+from jformer.data.layout import Buckets, Packing
 from jformer.data.tokens import TokenPairs, choose
 from jformer.data.vocabulary import Vocabularies
 

@@ -7,14 +7,14 @@ For translations they are the same.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jformer.config import Config
 from jformer.data.corpora import Corpus, open_corpus
 from jformer.data.vocabulary import Vocabularies
 from jformer.evaluation.compare import compare
-from jformer.evaluation.scores import by_length, score
+from jformer.evaluation.scores import LABELS, by_length, score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,8 @@ class TestSet:
 class Translations:
     """Scores by sacreBLEU, and the base class of other scorers."""
 
-    main = "bleu"  # the score that is printed first
+    # Of the scores in a table, in its order. The first is the main score.
+    labels: Mapping[str, str] = LABELS
 
     def open_pairs(self, name: str, config: Config) -> Corpus:
         """Open pairs that a command or `config.data.train` names."""

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from jformer.errors import UserError
 from jformer.evaluation import compare as module
 from jformer.evaluation.compare import compare
 from tests.evaluation.noise import sacrebleu, sentences, worsened
@@ -19,9 +18,9 @@ METRICS = ["bleu", "chrf", "ter"]
 def test_numbers_equal_those_of_sacrebleus_own_command(tmp_path):
     # Its JSON fails on float32, which its intervals are; LaTeX has all numbers.
     options = ["-m", *METRICS, "--paired-bs", "--format", "latex", "--no-color"]
-    told = sacrebleu(tmp_path, [REFERENCE], [GOOD, ALIKE], *options)
+    printed = sacrebleu(tmp_path, [REFERENCE], [GOOD, ALIKE], *options)
     found = compare(GOOD, ALIKE, [REFERENCE])
-    cells = re.findall(r"([\d.]+) \(([\d.]+) ± ([\d.]+)\)(?: \(p = ([\d.]+)\))?", told)
+    cells = re.findall(r"([\d.]+) \(([\d.]+) ± ([\d.]+)\)(?: \(p = ([\d.]+)\))?", printed)
     expected = dict(zip(METRICS, zip(cells[:3], cells[3:], strict=True), strict=True))
     for metric, pair in expected.items():
         for system, (score, mean, half, _) in zip(found[metric]["systems"], pair, strict=True):
@@ -31,15 +30,12 @@ def test_numbers_equal_those_of_sacrebleus_own_command(tmp_path):
             assert system["mean"] == pytest.approx(mean, abs=1e-6)
             assert system["interval"] == pytest.approx([mean - half, mean + half], abs=2e-6)
         assert found[metric]["p_value"] == pytest.approx(float(pair[1][3]), abs=1e-4)
-        assert found[metric]["signature"] in told
+        assert found[metric]["signature"] in printed
 
 
 def test_one_system_twice_is_no_better_than_itself():
     for verdict in compare(GOOD, GOOD, [REFERENCE]).values():
-        ours, theirs = verdict["systems"]
-        assert ours["score"] == theirs["score"]
-        assert (verdict["p_value"], verdict["better"]) == (1.0, "")
-        assert not verdict["significant"]
+        assert (verdict["p_value"], verdict["better"], verdict["significant"]) == (1.0, "", False)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(GOOD, BAD), (BAD, GOOD)])
@@ -51,18 +47,11 @@ def test_a_clearly_better_system_is_named_by_every_metric(ours, theirs):
         assert verdict["significant"]
 
 
-def test_two_systems_alike_are_not_told_apart():
+def test_two_similar_systems_do_not_differ_significantly():
     for verdict in compare(GOOD, ALIKE, [REFERENCE]).values():
         assert verdict["better"] in ("ours", "theirs")
         assert verdict["p_value"] >= 0.05
         assert not verdict["significant"]
-
-
-def test_intervals_contain_the_scores():
-    for verdict in compare(GOOD, BAD, [REFERENCE]).values():
-        for system in verdict["systems"]:
-            low, high = system["interval"]
-            assert low < system["score"] < high
 
 
 def test_an_error_rate_may_exceed_a_hundred():
@@ -71,26 +60,16 @@ def test_an_error_rate_may_exceed_a_hundred():
     assert 100 < ours["interval"][0] < ours["score"] < ours["interval"][1]
 
 
-def test_all_references_count():
-    both = compare(GOOD, BAD, [REFERENCE, BAD])["bleu"]
-    assert both["systems"][1]["score"] == pytest.approx(100)
-    assert "nrefs:2" in both["signature"]
-
-
-def test_the_result_is_plain_json_and_nothing_is_printed(capfd):
-    found = compare(GOOD, BAD, [REFERENCE])
+def test_all_references_count_and_the_result_is_plain_json():
+    found = compare(GOOD, BAD, [REFERENCE, BAD])
+    assert found["bleu"]["systems"][1]["score"] == pytest.approx(100)
+    assert "nrefs:2" in found["bleu"]["signature"]
     assert json.loads(json.dumps(found)) == found
-    assert capfd.readouterr() == ("", "")
-
-
-def test_streams_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match=r"67\b.*66\b"):
-        compare(GOOD, BAD[1:], [REFERENCE])
 
 
 def test_more_pairs_than_fit_in_memory_are_scored_without_a_test(monkeypatch, caplog):
     tested = compare(GOOD, BAD, [REFERENCE])
-    monkeypatch.setattr(module, "MOST_PAIRS", 66)
+    monkeypatch.setattr(module, "MAX_PAIRS", 66)
     found = compare(GOOD, BAD, [REFERENCE])
     assert [record.getMessage() for record in caplog.records if "67 pairs" in record.getMessage()]
     for metric, verdict in found.items():

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import sacrebleu
-from sacrebleu.metrics import BLEU
 from sacrebleu.tokenizers import tokenizer_ja_mecab, tokenizer_ko_mecab
 from sacrebleu.tokenizers.tokenizer_char import TokenizerChar
 
@@ -96,10 +95,6 @@ def test_good_text_without_spaces_has_no_score_that_says_it_is_bad(monkeypatch, 
     )  # TER cuts their characters, and no others
 
 
-def test_korean_has_spaces_and_keeps_all_scores():
-    assert {"ter", "bleu_moses"} <= score(["고양이가 좋아요."], [["고양이가 좋아요."]], "ko").keys()
-
-
 @pytest.fixture(scope="module")
 def chinese(tmp_path_factory):
     keys = {
@@ -138,24 +133,6 @@ def test_evaluate_and_the_paired_test_score_chinese_by_characters(chinese, tmp_p
     assert "tok:zh" in scores["against"]["bleu"]["signature"]
     assert "asian:yes" in scores["signature_ter"]
     assert scores["against"]["ter"]["signature"].startswith(scores["signature_ter"][:7])
-
-
-@pytest.mark.process
-def test_minimum_bayes_risk_by_bleu_cuts_chinese_into_characters(chinese):
-    sources = [source for source, _ in VALIDATION]
-    sampling = {"search": "sampling", "n_best": 5}
-    metric = BLEU(tokenize="zh", effective_order=True)
-    found, first = [], []
-    for ones in chinese.hypotheses(sources, **sampling):
-        texts = [one.text for one in ones]
-        risks = [
-            sum(metric.sentence_score(text, [other]).score for other in texts[:i] + texts[i + 1 :])
-            for i, text in enumerate(texts)
-        ]
-        found.append(texts[risks.index(max(risks))])
-        first.append(texts[0])
-    assert found != first
-    assert chinese.translate(sources, **sampling, choose="mbr(utility='bleu')") == found
 
 
 @pytest.fixture

@@ -87,10 +87,10 @@ def compare_trees(
     as_far = np.abs(differences - differences.mean()) >= abs(difference)
     p_value = float((np.sum(as_far) + 1) / (SAMPLES + 1))
     systems = [
-        {"name": name, "score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
-        for name, score, f1s in zip(names, scores, samples, strict=True)
+        {"score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
+        for score, f1s in zip(scores, samples, strict=True)
     ]
-    return {"f1": verdict(systems, p_value)}
+    return {"f1": verdict(names, systems, p_value)}
 
 
 def table_of(counts: Sequence[Counts]) -> np.ndarray:

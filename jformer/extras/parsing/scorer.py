@@ -14,11 +14,24 @@ from jformer.extras.parsing.treebank import matching
 from jformer.extras.parsing.trees import Tree, as_target, escaped, open_trees, tree_of, trees_in
 from jformer.extras.parsing.words import with_classes
 
+LABELS = {
+    "f1": "labelled F1",
+    "f1_interval": "  95 % interval",
+    "precision": "  precision",
+    "recall": "  recall",
+    "f1_short": "  F1 up to 40 words",
+    "exact_match": "exact match, %",
+    "crossing_brackets": "crossing brackets per sentence",
+    "no_crossing": "sentences without, %",
+    "tag_accuracy": "tag accuracy",
+    "well_formed": "well-formed without repair, %",
+}
+
 
 class Trees(Translations):
     """Labelled bracketing scores of linearised trees, which become trees in Penn bracketing."""
 
-    main = "f1"
+    labels = LABELS
 
     def open_pairs(self, name: str, config: Config) -> Corpus:
         return open_trees(matching(name), tags_of(config))

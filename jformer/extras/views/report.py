@@ -19,7 +19,6 @@ from jformer.config import Config
 from jformer.console import as_duration
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.evaluation.scores import METRICS, REPORTED
 from jformer.extras.cost import parameters
 from jformer.extras.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
 from jformer.model.transformer import Transformer
@@ -31,6 +30,13 @@ from jformer.training.restore import parameter_shapes
 
 log = logging.getLogger(__name__)
 
+REPORTED = {  # the scores in the table: their short names and digits after the decimal point
+    "bleu": ("BLEU", 2),
+    "bleu_lowercase": ("lc", 2),
+    "chrf": ("chrF", 2),
+    "f1": ("F1", 2),
+    "perplexity": ("PPL", 3),
+}
 UNSEEN = ("name", "seed")  # keys in which the runs of one row may differ
 
 
@@ -216,10 +222,10 @@ def table(rows: list[Row]) -> list[list[str]]:
     columns["state"] = [", ".join(dict.fromkeys(run.state for run in row.runs)) for row in rows]
     columns["validation NLL"] = [spread(last_likelihoods(row), 3) for row in rows]
     for (split, short), name in itertools.product(names_of_test_sets(rows).items(), reported(rows)):
-        metric = METRICS[name]
-        means = [spread(scores_of(row, split, name), metric.digits) for row in rows]
+        metric, digits = REPORTED[name]
+        means = [spread(scores_of(row, split, name), digits) for row in rows]
         if {*means} != {"-"}:
-            columns[f"{short} {metric.short}"] = means
+            columns[f"{short} {metric}"] = means
     counts = [row.runs[0].parameters for row in rows]
     columns["parameters"] = ["-" if count is None else f"{count:,}" for count in counts]
     columns["FLOPs"] = [exponent(mean_spent(row, "flops")) for row in rows]

@@ -1,0 +1,35 @@
+"""Minimum Bayes risk: of several hypotheses, choose the one that is most like all others.
+
+Kumar and Byrne (2004). The utility of a hypothesis is its mean score with each of the others as the
+reference, by sacreBLEU's chrF or BLEU of single sentences (Eikema and Aziz 2020).
+"""
+
+from typing import Literal
+
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+
+from jformer.decoding.translate import Candidates
+from jformer.evaluation.scores import check_tokenizer
+
+
+def mbr(candidates: Candidates, *, utility: Literal["chrf", "bleu"] = "chrf") -> int:
+    """Return the index of the candidate with the highest utility, the first of equal ones."""
+    texts = [hypothesis.text for hypothesis in candidates.hypotheses]
+    tokenizer = candidates.bleu_tokenizer
+    if utility == "bleu":
+        check_tokenizer(tokenizer)
+
+    def metric_for(reference: str) -> CHRF | BLEU:
+        # sacreBLEU counts the n-grams of references that it gets in advance only once.
+        references = [[reference]]
+        if utility == "chrf":
+            return CHRF(references=references)
+        return BLEU(effective_order=True, tokenize=tokenizer, references=references)
+
+    metrics = [metric_for(text) for text in texts]
+    scores_NN = np.array(
+        [[each.corpus_score([text], None).score for each in metrics] for text in texts]
+    )
+    np.fill_diagonal(scores_NN, 0)
+    return int(scores_NN.sum(axis=1).argmax())

@@ -1,0 +1,31 @@
+"""Metrics of validation outputs."""
+
+import logging
+
+import pytest
+
+from jformer.config import Config
+from jformer.evaluation.metrics import Validation, bleu, chrf
+from jformer.evaluation.scores import score
+from tests.evaluation.noise import sentences, worsened
+
+REFERENCE = sentences(61)
+OUTPUT = worsened(REFERENCE, 0.3)
+
+
+def validation(outputs, references, **options):
+    return Validation(outputs, outputs, references, None, Config(), **options)
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "char"])
+@pytest.mark.parametrize("metric", [bleu, chrf])
+def test_a_metric_of_validation_is_that_of_a_test_set(metric, tokenizer):
+    found = metric(validation(OUTPUT, REFERENCE, bleu_tokenizer=tokenizer))
+    assert found == score(OUTPUT, [REFERENCE], "de", tokenizer)[metric.__name__]
+
+
+def test_text_that_looks_tokenized_is_not_warned_of_while_training(caplog):
+    caplog.set_level(logging.WARNING)
+    tokenized = ["der Hund und das Haus ."] * 100
+    bleu(validation(tokenized, tokenized))
+    assert not caplog.records
