@@ -14,10 +14,9 @@ from jformer.decoding.attention import attention_weights
 from jformer.decoding.decoder import Decoder
 from jformer.decoding.pool import Request
 from jformer.decoding.scoring import score_pairs
-from jformer.extras.cost import step_bytes
 from jformer.model.decoding import precompute_cross_kv
 from jformer.model.transformer import Transformer
-from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches, small_config
+from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches
 from tests.model.test_parts import ADDITIVE, register_own_parts
 
 pytestmark = pytest.mark.process
@@ -76,21 +75,6 @@ def random_params(model, source_BS, target_BT):
     )
 
 
-def equations(jaxpr, name):
-    """Those of a primitive, also in functions called within."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == name:
-            yield equation
-        for inner in equation.params.values():
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner, name)
-
-
-def dtypes_of_inputs(jaxpr, name):
-    return [str(x.aval.dtype) for equation in equations(jaxpr, name) for x in equation.invars]
-
-
 def assert_trees_close(a, b, **tolerance):
     jax.tree.map(functools.partial(np.testing.assert_allclose, **tolerance), a, b)
 
@@ -98,18 +82,6 @@ def assert_trees_close(a, b, **tolerance):
 @pytest.fixture(scope="module")
 def bfloat16():
     return make(dtype="bfloat16")
-
-
-@pytest.fixture(scope="module")
-def gradient_jaxpr(bfloat16, params, source_BS, target_BT):
-    step = functools.partial(value_and_grad, bfloat16, train=True)
-    return jax.make_jaxpr(step)(params, source_BS, target_BT).jaxpr
-
-
-def test_a_model_made_by_hand_with_auto_computes_in_float32(model, params, source_BS, target_BT):
-    assert MODEL.dtype == "auto"
-    logits = [apply(m, params, source_BS, target_BT) for m in (model, make(dtype="float32"))]
-    np.testing.assert_array_equal(*logits)
 
 
 def test_in_bfloat16_parameters_gradients_and_logits_are_float32(bfloat16, source_BS, target_BT):
@@ -131,42 +103,6 @@ def test_bfloat16_is_float32_up_to_its_rounding(model, bfloat16, params, source_
     flat = [np.concatenate([x.ravel() for x in jax.tree.leaves(g)]) for g in (exact, rounded)]
     # The same deviation, in relation to the gradient's length.
     assert np.linalg.norm(flat[1] - flat[0]) < 0.03 * np.linalg.norm(flat[0])
-
-
-def test_all_modules_return_bfloat16_and_the_logits_are_float32(
-    bfloat16, params, source_BS, target_BT
-):
-    watched = functools.partial(bfloat16.apply, capture_intermediates=True, mutable="intermediates")
-    _, kept = jax.eval_shape(watched, {"params": params}, source_BS, target_BT)
-    others = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(kept["intermediates"]):
-        if leaf.dtype != jnp.bfloat16:
-            others["/".join(str(key.key) for key in path[:-1])] = leaf.dtype
-    assert others == {"__call__": jnp.float32.dtype}  # of the whole model: the logits
-
-
-def test_every_product_of_the_train_step_takes_bfloat16(gradient_jaxpr):
-    dtypes = dtypes_of_inputs(gradient_jaxpr, "dot_general")
-    forward = N * (4 + 2 + 2) + N * (2 * (4 + 2) + 2) + 1
-    assert len(dtypes) == 3 * 2 * forward  # two operands; two products back for each forth
-    assert set(dtypes) == {"bfloat16"}
-
-
-def test_products_before_a_softmax_keep_their_float32_sums(bfloat16, params, source_BS, target_BT):
-    trace = jax.make_jaxpr(functools.partial(apply, bfloat16))
-    jaxpr = trace(params, source_BS, target_BT).jaxpr
-    results = [str(e.outvars[0].aval.dtype) for e in equations(jaxpr, "dot_general")]
-    assert results.count("float32") == 3 * N + 1  # Equation 1 in 3 N attentions, and the output
-
-
-def test_softmax_statistics_and_sums_of_gradients_of_embeddings_are_in_float32(gradient_jaxpr):
-    exps = dtypes_of_inputs(gradient_jaxpr, "exp")
-    assert len(exps) >= 3 * N + 1  # the attentions and the loss
-    roots = dtypes_of_inputs(gradient_jaxpr, "rsqrt")
-    assert len(roots) == 2 * 5 * N  # a norm for each residual, forward and backward
-    added = [str(e.outvars[0].aval.dtype) for e in equations(gradient_jaxpr, "scatter-add")]
-    assert len(added) == 2  # source and target
-    assert {*exps, *roots, *added} == {"float32"}
 
 
 @pytest.mark.parametrize("positions", [slow("sinusoidal"), "relative"])
@@ -277,19 +213,6 @@ def test_remat_keeps_the_products_or_what_enters_a_layer(scan_layers, source_BS,
     assert layer < dots / 2 < none / 4
 
 
-@pytest.mark.slow
-def test_the_compiled_train_step_takes_less_memory_with_remat():
-    def size(remat):
-        model = dataclasses.replace(
-            small_config().model, num_layers=4, d_model=64, d_ff=256, num_heads=4,
-            scan_layers=True, remat=remat,
-        )  # fmt: skip
-        return step_bytes(dataclasses.replace(small_config(), model=model), 1024, 32)
-
-    assert size("layer") < 0.7 * size("dots")
-    assert size("dots") < 0.7 * size("none")
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -322,29 +245,6 @@ def test_packed_rows_go_through_a_scan(params):
         for s in (False, True)
     ]
     np.testing.assert_allclose(*logits, atol=1e-5)  # float32 rounding
-
-
-def test_a_scanned_model_is_one_loop_and_one_layer_for_each_stack(params, source_BS, target_BT):
-    def count(name, model):
-        trace = jax.make_jaxpr(functools.partial(apply, model))
-        return len(list(equations(trace(params, source_BS, target_BT).jaxpr, name)))
-
-    assert count("scan", make()) == 0
-    assert count("scan", make(scan_layers=True)) == 2
-    assert count("dot_general", make()) == N * (8 + 14) + 1
-    assert count("dot_general", make(scan_layers=True)) == (8 + 14) + 1
-
-
-@pytest.mark.slow
-def test_the_program_of_a_scanned_model_hardly_grows_with_its_layers(source_BS, target_BT):
-    def size(num_layers, scan_layers):
-        model = make(num_layers=num_layers, scan_layers=scan_layers)
-        shapes = shapes_of(model, source_BS, target_BT)
-        lowered = value_and_grad.lower(model, shapes, source_BS, target_BT, train=True)
-        return len(lowered.as_text())
-
-    assert size(6, False) > 2.5 * size(2, False)
-    assert size(6, True) < 1.5 * size(2, True)
 
 
 @pytest.mark.parametrize(

@@ -40,32 +40,6 @@ def test_no_logit_depends_on_a_later_target_token(model, params, source_BS):
     assert np.all(influence_TT[np.tril_indices(T)] > 0)  # but on each earlier one it does depend
 
 
-def test_changing_a_later_target_token_leaves_the_logits_before_it(
-    model, params, source_BS, target_BT
-):
-    changed_BT = target_BT.copy()
-    changed_BT[:, 7:] = 5
-    before, after = (
-        model.apply({"params": params}, source_BS, t)[:, :7] for t in (target_BT, changed_BT)
-    )
-    np.testing.assert_array_equal(before, after)
-
-
-def test_padding_the_source_changes_nothing(model, params, source_BS, target_BT):
-    padded_BS = np.pad(source_BS, ((0, 0), (0, 6)))
-    narrow, wide = (model.apply({"params": params}, s, target_BT) for s in (source_BS, padded_BS))
-    np.testing.assert_allclose(narrow, wide, atol=1e-5)  # sums of other lengths, in float32
-
-
-def test_what_stands_in_the_padding_of_a_target_changes_nothing_before_it(
-    model, params, source_BS, target_BT
-):
-    padded_BT = np.pad(target_BT, ((0, 0), (0, 3)))
-    narrow = model.apply({"params": params}, source_BS, target_BT)
-    wide = model.apply({"params": params}, source_BS, padded_BT)[:, :T]
-    np.testing.assert_allclose(narrow, wide, atol=1e-5)
-
-
 def test_cached_steps_give_the_logits_of_the_whole_decoder(model, params, source_BS, target_BT):
     variables = {"params": params}
     expected_BTV = model.apply(variables, source_BS, target_BT)
@@ -78,13 +52,6 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder(model, params, source
         tokens_BW = np.stack([target_BT[:, t] * 0 + 4, target_BT[:, t], target_BT[:, t] * 0 + 9], 1)
         logits_BWV, cache = step(variables, tokens_BW, jnp.int32(t), places_BWT, cache, memory)
         np.testing.assert_allclose(logits_BWV[:, 1], expected_BTV[:, t], atol=1e-5)
-
-
-def test_encode_and_decode_are_the_two_halves_of_the_model(model, params, source_BS, target_BT):
-    variables = {"params": params}
-    memory_BSD = model.apply(variables, source_BS, method="encode")
-    halves = model.apply(variables, target_BT, memory_BSD, source_BS, method="decode")
-    np.testing.assert_array_equal(halves, model.apply(variables, source_BS, target_BT))
 
 
 def test_dropout_acts_in_training_only_and_follows_its_key(model, params, source_BS, target_BT):
@@ -148,10 +115,3 @@ def shapes_of(config):
     tokens_11 = jnp.ones((1, 1), jnp.int32)
     model = Transformer(config, V)
     return jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
-
-
-def test_tabulate_lists_the_modules_with_their_flops(model, params, source_BS, target_BT):
-    table = model.tabulate(jax.random.key(0), source_BS, target_BT, compute_flops=True, depth=1)
-    number = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert "decoder_1" in table
-    assert f"Total Parameters: {number:,}" in table

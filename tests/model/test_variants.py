@@ -198,48 +198,6 @@ def test_a_step_beyond_the_learned_table_is_nan_and_not_its_last_row():
     assert finite == [(True, False), (False, True), (False, True)]
 
 
-def changed_value(field):
-    """Some other valid value for every key under `model`."""
-    special = {
-        "d_model": 8, "d_k": 3, "d_v": 3, "dropout": 0.5, "attention_dropout": 0.5,
-        "activation_dropout": 0.5, "dtype": "bfloat16", "num_decoder_layers": 2,
-        "attention": "dot_product(scaled=False)", "norm": "layer_norm(epsilon=0.3)",
-        "positions": "halves", "activation": "gelu",
-    }  # fmt: skip
-    if field.name in special:
-        return special[field.name]
-    if isinstance(field.default, bool):
-        return not field.default
-    if isinstance(field.default, int):
-        return getattr(MODEL, field.name) + 1
-    return next(word for word in field.metadata["bounds"] if word != field.default)
-
-
-# They change only the memory and the program that the same results take, see test_compute.py and
-# training/test_lowering.py.
-COMPUTE = ("remat", "scan_layers", "attention_kernel")
-KEYS = [field for field in dataclasses.fields(ModelConfig) if field.name not in COMPUTE]
-
-
-@pytest.mark.parametrize("field", KEYS, ids=lambda field: field.name)
-def test_every_key_under_model_changes_the_parameters_or_the_output(field):
-    base = {
-        "out_projection": {"num_heads": 2, "d_v": 7},
-        "zero_padding": {"tying": "output"},
-    }
-    config = dataclasses.replace(MODEL, **base.get(field.name, {}))
-
-    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
-    models = [
-        Transformer(c, V)
-        for c in (config, dataclasses.replace(config, **{field.name: changed_value(field)}))
-    ]
-    shapes = [jax.eval_shape(m.init, keys, SOURCE_BS, TARGET_BT) for m in models]
-    if shapes[0] == shapes[1]:
-        logits = [m.init_with_output(keys, SOURCE_BS, TARGET_BT, train=True)[0] for m in models]
-        assert not np.allclose(*logits, atol=1e-3)
-
-
 def test_dropout_of_weights_and_activations_acts_in_training_only():
     for name in ("attention_dropout", "activation_dropout"):
         model, variables = make({"dropout": 0.0, name: 0.4})
@@ -316,43 +274,3 @@ def test_dropout_stands_where_the_paper_has_it_and_where_a_key_puts_it(norm_posi
     weights = places["decoder_0/cross_attention/weights_dropout"][1]
     np.testing.assert_allclose(np.sum(weights, axis=-1), 1, rtol=1e-5)
     assert np.min(places["decoder_0/feed_forward/activation_dropout"][1]) == 0  # after ReLU
-
-
-def test_the_end_of_a_branch_is_scaled_by_the_depth_of_its_own_stack():
-    config = ModelConfig(num_layers=1, num_decoder_layers=4, d_model=128, d_ff=16, num_heads=4)
-    init = jax.jit(Transformer(config, V).init)
-    params = init(jax.random.key(0, impl="rbg"), SOURCE_BS, TARGET_BT)["params"]
-    xavier = (2 / 256) ** 0.5
-    for layer, depth in (("encoder_0", 1), ("decoder_0", 4), ("decoder_3", 4)):
-        deviation = np.std(params[layer]["self_attention"]["out"]["kernel"])
-        # 16,384 draws: the deviation's own error is below 1 %
-        assert deviation == pytest.approx(xavier / (2 * depth) ** 0.5, rel=0.03), layer
-
-
-@pytest.mark.parametrize("norm_position", ["post", "pre"])
-def test_norms_add_the_twins_epsilon_to_a_variance_that_is_as_small(norm_position):
-    model, variables = make({"positions": "none", "tying": "none", "norm_position": norm_position})
-    small = {name: 1e-3 * variables["params"][name] for name in ("embedding", "source_embedding")}
-    params = {**variables["params"], **small}
-    doubles = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    expected_TV = reference.forward(doubles, model.config, SOURCE_BS[0], TARGET_BT[0])
-    logits_BTV = model.apply({"params": params}, SOURCE_BS, TARGET_BT)
-    # float32 against float64
-    np.testing.assert_allclose(logits_BTV[0], expected_TV, rtol=1e-4, atol=1e-4)
-
-
-def test_an_attention_weight_that_is_dropped_takes_its_relative_value_with_it():
-    # Of 2 x 3 x 7 x 7 weights none stays.
-    config = dataclasses.replace(MODEL, attention_dropout=1 - 1e-6, positions="relative")
-    attention = MultiHeadAttention(config)
-    x_BLD = np.random.default_rng(0).normal(size=(B, T, MODEL.d_model)).astype(np.float32)
-    mask_11QM = np.ones((1, 1, T, T), bool)
-    variables = attention.init(jax.random.key(0), x_BLD, x_BLD, mask_11QM)
-    answer, dropped = (
-        attention.apply(
-            variables, x_BLD, x_BLD, mask_11QM, train, rngs={"dropout": jax.random.key(1)}
-        )
-        for train in (False, True)
-    )
-    assert np.all(answer != 0)
-    assert np.all(dropped == 0)
