@@ -103,13 +103,6 @@ def test_damage_of_any_item_is_named_and_the_step_before_restored(saved_once, tm
         assert position == {"step": 2}
 
 
-def test_a_step_whose_files_a_power_cut_has_all_emptied_is_damaged(saved_once, tmp_path):
-    workdir = shutil.copytree(saved_once, tmp_path / "run")
-    for path in filter(os.path.isfile, (workdir / "checkpoints" / "4").rglob("*")):
-        saving.empty(path)
-    assert_same(restore_newest(workdir, UNTRAINED)[0], state_at(2))
-
-
 def test_a_save_that_fails_in_the_background_ends_the_run_at_a_later_step(tmp_path):
     with Checkpoints(tmp_path, EVERY_STEP) as checkpoints, saving.full_disk():
         save(checkpoints, 2, rows=BIG)
@@ -118,17 +111,6 @@ def test_a_save_that_fails_in_the_background_ends_the_run_at_a_later_step(tmp_pa
                 checkpoints.check_errors()
                 time.sleep(0.01)
     assert Checkpoints(tmp_path).steps() == []
-
-
-def test_a_failed_save_does_not_hide_the_exception_that_ended_the_run(tmp_path, caplog):
-    def run():
-        with Checkpoints(tmp_path, EVERY_STEP) as checkpoints:
-            save(checkpoints, 2, rows=BIG)
-            raise KeyError
-
-    with saving.full_disk(), pytest.raises(KeyError):
-        run()
-    assert f"{tmp_path}/checkpoints: " in caplog.text
 
 
 @pytest.mark.process

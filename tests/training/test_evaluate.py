@@ -202,13 +202,3 @@ def test_a_pair_beyond_the_positions_costs_its_own_perplexity_and_not_the_bleu(l
     assert main(["jformer", "score", f"--workdir={run.workdir}", f"--data={data}"]) == 2
     message = capfd.readouterr().err.splitlines()[-1]
     assert re.match(rf"jformer: config\.model\.positions\b.*{LIMIT}\b.*pair 3\b.*61", message)
-
-
-@pytest.mark.process
-def test_a_validation_split_of_which_no_pair_can_be_scored_is_refused(long_pairs, tmp_path, capsys):
-    write_split(tmp_path / "long", Split(["7", "8"], [LONG, LONG]))
-    more = [LEARNED, f"--config.data.validation={tmp_path / 'long'}"]
-    assert main(["jformer", *small_flags(long_pairs[0], tmp_path / "run"), *more]) == 2
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(rf"jformer: config\.model\.positions=.*{LIMIT}\b.*validation", message)
-    assert not (tmp_path / "run").exists()

@@ -7,16 +7,10 @@ import dataclasses
 import re
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
-from jformer.components import find
-from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig
-from jformer.decoding import pool
+from jformer.config import Config, DataConfig, ModelConfig
 from jformer.extras.cost import abstract_step
-from jformer.model.transformer import Transformer
-from jformer.training.restore import parameter_shapes
 
 B, S, T, V = 16, 16, 24, 60
 SMALL = ModelConfig(num_layers=2, d_model=32, d_ff=48, num_heads=2, dtype="bfloat16")
@@ -40,23 +34,6 @@ def test_the_train_step_is_lowered_for_other_devices(platform, batching):
     assert "stablehlo.while" in program  # the loss in chunks
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("search", ["beam", "sampling"])
-def test_the_search_is_lowered_for_other_devices(platform, search):
-    model = Transformer(SMALL, V)
-    models, params = (model,), (parameter_shapes(model),)
-    config = DecodeConfig(search=search, n_best=2 if search == "sampling" else 1)
-    compiled = DecodeConfig(**{key: getattr(config, key) for key in pool.COMPILED})
-    keys = {key: np.asarray(getattr(config, key)) for key in pool.ARGUMENTS}
-    state = jax.eval_shape(
-        lambda params: pool.empty_state(models, compiled, params, B, S, T), params
-    )
-    strategy = jax.tree.map(np.asarray, find("config.decode.search", "search", search))
-    arguments = (models, compiled, params, keys, strategy, state, jnp.int32(B))
-    program = pool.run_searches.trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
-    assert "stablehlo.while" in program
-
-
 @pytest.mark.parametrize("kernel", ["xla", "cudnn"])
 def test_the_key_for_the_kernel_puts_it_into_each_attention_of_a_gpu(kernel, monkeypatch):
     """What JAX asks the device about cuDNN is answered here, as there is none."""
@@ -71,8 +48,3 @@ def test_the_key_for_the_kernel_puts_it_into_each_attention_of_a_gpu(kernel, mon
     attentions = SMALL.num_layers + 2 * SMALL.num_layers  # in the decoder there are two a layer
     expected = {"xla": [], "cudnn": [False, True] * attentions}[kernel]
     assert sorted(call.endswith("Backward") for call in calls) == sorted(expected)
-
-
-def test_without_a_gpu_the_key_for_the_kernel_changes_nothing():
-    program = lowered_step("cuda", attention_kernel="cudnn")
-    assert program == lowered_step("cuda")

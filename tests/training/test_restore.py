@@ -69,14 +69,6 @@ def test_the_best_is_a_checkpoint_of_its_own(trained_workdir, tmp_path):
         jformer.load(copy, "best")
 
 
-def test_the_average_leaves_out_checkpoints_before_the_last_few(trained_workdir, tmp_path):
-    copy = shutil.copytree(trained_workdir, tmp_path / "copy")
-    shutil.copytree(copy / "checkpoints" / "9", copy / "checkpoints" / "6")
-    run = jformer.load(copy, "average")
-    assert len(run.steps) == run.config.train.average_checkpoints == 2
-    assert run.steps == (9, 12)
-
-
 def test_a_run_with_moving_averages_is_loaded_by_them(trained_workdir, tmp_path):
     copy = shutil.copytree(trained_workdir, tmp_path / "copy")
     run = jformer.load(copy)
@@ -159,16 +151,6 @@ def training(trained_workdir, workdir, seed=5, **train):
     return Training(config, corpora, splits["validation"], workdir, mesh)
 
 
-def test_the_seed_decides_the_keys_of_parameters_and_masks_which_differ(trained_workdir, tmp_path):
-    runs = [training(trained_workdir, tmp_path, seed) for seed in (5, 6, 5)]
-    keys = [
-        tuple(jax.random.key_data(key).tolist())
-        for run in runs for key in (run.params_key, run.dropout_key)
-    ]  # fmt: skip
-    assert len({*keys[:4]}) == 4
-    assert keys[4:] == keys[:2]
-
-
 @pytest.mark.parametrize("suffix", ["", "@9"])
 def test_a_new_run_takes_the_parameters_of_another_and_nothing_else_of_it(
     trained_workdir, tmp_path, suffix, capsys
@@ -235,13 +217,6 @@ def test_parameters_of_another_shape_stay_new_and_are_named(trained_workdir, cap
     assert f"{len(own) - len(new)} of {len(own)}" in first
     assert {*re.findall(r"[\w/]+/\w+", second)} <= new
     assert f"{len(new) - 5} more" in second
-
-
-def test_a_run_without_a_parameter_that_fits_is_refused(trained_workdir):
-    run = jformer.load(trained_workdir)
-    own = new_params(run.config, run.vocabularies, d_model=14, d_ff=20)
-    with pytest.raises(UserError, match=str(trained_workdir)):
-        initial_params(beginning_with(trained_workdir), own, run.vocabularies)
 
 
 def entries(vocabulary, path):
