@@ -184,22 +184,9 @@ def test_what_cannot_be_had_here_is_one_line(pieces, tmp_path, capsys):
     assert re.search("encoder_ffn_dim=31.*decoder_ffn_dim=17", failed(folder, tmp_path, capsys))
     edit(folder / "config.json", decoder_ffn_dim=F, activation_function="tanh")
     assert "activation_function=tanh" in failed(folder, tmp_path, capsys)
-    edit(folder / "config.json", activation_function="swish", encoder_layers=3)
-    line = failed(folder, tmp_path, capsys)
-    assert "model.encoder.layers.2.self_attn.q_proj.weight [20, 20]" in line
-    edit(folder / "config.json", encoder_layers=1)
+    edit(folder / "config.json", activation_function="swish", encoder_layers=1)
     line = failed(folder, tmp_path, capsys)
     assert "model.encoder.layers.1.fc1.weight [31, 20]" in line
     edit(folder / "config.json", encoder_layers=2)
-    edit(folder / "vocab.json", more=len(pieces[1]))
-    V = len(pieces[1])
-    assert re.search(rf"\[{V}, 20\].*\[{V + 1}, 20\]", failed(folder, tmp_path, capsys))
     (folder / "target.spm").write_bytes(b"no model")
     assert re.search(r"target\.spm: .*SentencePiece", failed(folder, tmp_path, capsys))
-    (folder / "target.spm").unlink()
-    assert "target.spm: " in failed(folder, tmp_path, capsys)
-    (folder / "model.safetensors").unlink()
-    assert "model.safetensors" in failed(folder, tmp_path, capsys)
-    flags = [f"--from={folder}", "--layout=marian", f"--workdir={tmp_path / 'run'}"]
-    assert main(["jformer", "import", *flags, "--vocabulary=x"]) == 2
-    assert "--vocabulary" in capsys.readouterr().err
