@@ -16,7 +16,6 @@ pytest.importorskip("matplotlib", reason="needs the extra plot")
 import nbformat
 
 from experiments.colab import build
-from tests.conftest import small_flags
 
 pytestmark = pytest.mark.process
 
@@ -43,18 +42,6 @@ def with_line(notebook, begins, line):
     return notebook
 
 
-@pytest.fixture
-def eight_devices(corpus_directory, tmp_path):
-    """A run directory that eight devices wrote together, each with a part of the parameters."""
-    workdir = tmp_path / "run"
-    split = ["--config.parallel.fsdp=8"]
-    subprocess.run(
-        [sys.executable, "-m", "jformer.main", *small_flags(corpus_directory, workdir), *split],
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "8"}, check=True, capture_output=True,
-    )  # fmt: skip
-    return workdir
-
-
 def assert_it_restores(path, folder):
     notebook = with_line(build.read("restore"), "RUN = ", f'RUN = "{path}"')
     build.run(notebook, folder)
@@ -68,11 +55,6 @@ def assert_it_restores(path, folder):
 def test_restore_runs_with_a_zip_of_a_run(trained_workdir, tmp_path):
     parts = trained_workdir.parent, trained_workdir.name
     assert_it_restores(shutil.make_archive(tmp_path / "run", "zip", *parts), tmp_path)
-
-
-@pytest.mark.slow
-def test_restore_runs_on_one_device_with_what_eight_have_written(eight_devices, tmp_path):
-    assert_it_restores(eight_devices, tmp_path)
 
 
 @pytest.mark.slow
@@ -149,14 +131,6 @@ def test_read_the_paper_runs_with_the_run_of_train(trained_workdir, tmp_path):
     build.run(notebook, tmp_path)
     assert_it_shows_the_paper(notebook)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-phrases-en-de"]
-
-
-@pytest.mark.slow
-def test_read_the_paper_trains_where_there_is_no_run(tmp_path):
-    notebook = build.read("read_the_paper")
-    build.run(notebook, tmp_path)
-    assert_it_shows_the_paper(notebook)
-    assert "step 300/300" in text_of(notebook)
 
 
 @pytest.mark.slow

@@ -72,13 +72,6 @@ def assert_same_sums(sums, expected):
         np.testing.assert_allclose(sums[name], expected[name], rtol=1e-5)
 
 
-def test_the_three_are_what_they_are_called():
-    assert [len(batch["source_BS"]) for batch in batches("one at a time")] == [1] * PAIRS
-    assert 1 < len(batches("buckets")) < PAIRS
-    assert max(batch["source_segments_BS"].max() for batch in batches("packed")) > 2
-    assert "source_segments_BS" not in batches("buckets")[0]
-
-
 @pytest.mark.parametrize(
     ("kinds", "changes"),
     [
