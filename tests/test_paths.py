@@ -10,15 +10,6 @@ from jformer.main import main
 from tests.conftest import small_flags
 
 STORED = str(Path(__file__).with_name("stored_run").absolute() / "run")
-KEYS = (
-    "data.directory",
-    "data.train",
-    "data.validation",
-    "data.test",
-    "data.vocabulary",
-    "data.cache",
-    "train.init_from",
-)
 
 
 @pytest.fixture

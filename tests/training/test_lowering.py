@@ -12,7 +12,7 @@ import pytest
 from jformer.config import Config, DataConfig, ModelConfig
 from jformer.extras.cost import abstract_step
 
-B, S, T, V = 16, 16, 24, 60
+B, T, V = 16, 24, 60
 SMALL = ModelConfig(num_layers=2, d_model=32, d_ff=48, num_heads=2, dtype="bfloat16")
 PLATFORMS = ["cuda", "tpu"]
 
