@@ -154,45 +154,6 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     assert re.fullmatch(rf"--memory=0\.001 GB holds not one row, {where}", lines[-1])
 
 
-@pytest.fixture
-def planned(capsys):
-    """Return a function from flags to the rows of a plan of `summary`, numbers by their names."""
-
-    def planned(*flags):
-        small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
-        command = ["summary", "--config=configs/tiny.py", "--devices=1,16", "--pairs=1000000"]
-        assert main(["jformer", *command, *small, *flags]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        rows = [re.split("  +", line) for line in lines if "  " in line]
-        numbers = {row[0]: [float(cell.replace(",", "")) for cell in row[1:]] for row in rows}
-        return numbers | {"told": [line for line in lines if "  " not in line]}
-
-    return planned
-
-
-@pytest.mark.process
-def test_summary_plans_a_run_on_devices_that_are_not_here(planned):
-    plan = planned()
-    assert plan["devices"] == [1, 16]
-    assert plan["steps"] == [1800, 1800]
-    tokens = 1024 * 0.84  # of train.batch_tokens
-    assert plan["target tokens of a step"] == pytest.approx([tokens, tokens], rel=0.01)
-    seen = 1800 * tokens / 32
-    assert plan["epochs"] == pytest.approx([seen / 10**6] * 2, rel=0.01)
-    assert plan["hours of tokenizing"] == pytest.approx([2 * 10**6 / 59_300 / 3600] * 2, rel=0.01)
-    # Parameters, gradients' moments and the step of 585,728 parameters, as `summary` counts them.
-    assert plan["GB of a device: state"] == pytest.approx([12 * 585_728 / 1e9] * 2, rel=0.01)
-    assert plan["MB out of a device in a step"] == [
-        0,
-        pytest.approx(4 * 0.5857 * 2 * 15 / 16, 0.01),
-    ]
-    told = [line for line in plan["told"] if line]
-    assert all(line.startswith("assumed: ") for line in told[:-2])
-    assert "assumed: a device does 989 TFLOP/s, of which 40% are used (MFU)" in told
-    assert re.fullmatch(r"1 device: .* breaks first \(\d+\.\d\d times its limit\)", told[-2])
-    assert told[-1].startswith("16 devices: ")
-
-
 RUN = {"workdir", "checkpoint", "plugins"}
 FLAGS = {
     "train": {"config", "workdir", "profile", "format"},

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -91,23 +90,6 @@ def test_files_of_different_lengths_are_refused_with_both_numbers(tmp_path, monk
     Path("b").write_text("eins\nzwei\ndrei")
     with pytest.raises(ValueError, match=r"\ba\b.*\b2\b.*\bb\b.*\b3\b"):
         run_upload_cell({"SOURCE": "a", "TARGET": "b", "Path": Path, "sys": sys})
-
-
-def test_colab_asks_for_files_that_are_not_there(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    asked = []
-
-    def upload():
-        asked.append(True)
-        Path("b").write_text("eins\r\nzwei\r\n")
-
-    colab = types.SimpleNamespace(files=types.SimpleNamespace(upload=upload))
-    monkeypatch.setitem(sys.modules, "google.colab", colab)
-    Path("a").write_text("one\ntwo")
-    for _ in range(2):  # the second time they are there
-        names = run_upload_cell({"SOURCE": "a", "TARGET": "b", "Path": Path, "sys": sys})
-        assert (names["sources"], names["targets"]) == (["one", "two"], ["eins", "zwei"])
-    assert len(asked) == 1
 
 
 def assert_it_shows_the_paper(notebook):

@@ -141,16 +141,3 @@ def test_kernels_count_products_slices_and_the_runs_of_loops():
 def test_collectives_are_counted_by_kind_with_the_runs_of_loops():
     moved = 3 * 4 * 4 * 8
     assert traffic.collectives(PROGRAM) == {"all-reduce": traffic.Collective(3, moved, 1.5 * moved)}
-
-
-@pytest.mark.parametrize(
-    ("groups", "devices"),
-    [
-        ("{{0,1},{2,3}}", 2),
-        ("[4,2]<=[2,4]T(1,0)", 2),
-        ("mesh['axis_0'=2,'axis_1'=4] {'axis_1'}", 4),
-    ],
-)
-def test_the_devices_of_a_collective_are_read_in_each_notation(groups, devices):
-    text = f"%x = f32[4] all-gather(%y), channel_id=1, replica_groups={groups}, dimensions={{0}}"
-    assert traffic.group_size(text) == devices

@@ -32,57 +32,6 @@ def doubles(params):
     return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
 
 
-def annotated_names(params):
-    """Our parameters by The Annotated Transformer's names."""
-    result = {
-        "src_embed.0.lut.weight": params["source_embedding"],
-        "tgt_embed.0.lut.weight": params["embedding"],
-        "generator.proj.weight": params["output"], "generator.proj.bias": params["output_bias"],
-    }  # fmt: skip
-
-    def norm(theirs, ours):
-        result.update({f"{theirs}.a_2": ours["scale"], f"{theirs}.b_2": ours["bias"]})
-
-    for side, attentions in (("encoder", ["self"]), ("decoder", ["self", "cross"])):
-        norm(f"{side}.norm", params[f"{side}_norm"])
-        for n in range(2):
-            ours, theirs = params[f"{side}_{n}"], f"{side}.layers.{n}"
-            for i, kind in enumerate(attentions):
-                name = {"self": "self_attn", "cross": "src_attn"}[kind]
-                for j, part in enumerate(("query", "key", "value", "out")):
-                    leaf = ours[f"{kind}_attention"][part]
-                    linear = f"{theirs}.{name}.linears.{j}"
-                    result[f"{linear}.weight"] = leaf["kernel"].reshape(D, D).T
-                    result[f"{linear}.bias"] = leaf["bias"].reshape(D)
-                norm(f"{theirs}.sublayer.{i}.norm", ours[f"{kind}_attention_residual"]["norm"])
-            norm(f"{theirs}.sublayer.{len(attentions)}.norm", ours["feed_forward_residual"]["norm"])
-            for part, linear in (("ffn_in", "w_1"), ("ffn_out", "w_2")):
-                leaf = ours["feed_forward"][part]
-                result[f"{theirs}.feed_forward.{linear}.weight"] = leaf["kernel"].T
-                result[f"{theirs}.feed_forward.{linear}.bias"] = leaf["bias"]
-    return result
-
-
-def test_the_annotated_transformer_gives_the_logits_of_its_twin_in_pytorch():
-    torch = pytest.importorskip(
-        "torch", reason="the extra `parity` has PyTorch: pip install -e '.[parity]'"
-    )
-    from tests.annotated import AnnotatedTransformer
-
-    _, model, params = small(annotated)
-    twin = AnnotatedTransformer(V_SOURCE, V, 2, D, F, H, pad=0).double()
-    state = {name: torch.tensor(x) for name, x in annotated_names(doubles(params)).items()}
-    tables = {name: x for name, x in twin.state_dict().items() if name.endswith(".pe")}
-    twin.load_state_dict(state | tables)
-    source, target = (torch.tensor(x, dtype=torch.long) for x in (SOURCE_BS, TARGET_BT))
-    with torch.no_grad():
-        expected_BTV = twin(source, target).numpy()
-    logits_BTV = model.apply({"params": params}, SOURCE_BS, TARGET_BT)
-    seen_BT = TARGET_BT != 0  # nothing is asked of what follows the end
-    # float32 against float64
-    np.testing.assert_allclose(logits_BTV[seen_BT], expected_BTV[seen_BT], atol=1e-4)
-
-
 MASKED = -(2.0**32) + 1
 
 

@@ -165,8 +165,6 @@ def test_another_config_is_refused_with_what_differs_but_more_steps_are_the_same
     ("workdir", "flag", "status", "message"),
     [
         ("new", "--config.parallel.fsdp=3", 2, "fsdp=3"),
-        ("new", "--profile=2", 2, "--profile=2: "),
-        ("new", "--profile=0:2", 2, "--profile=0:2: "),
         ("new", "--config.data.max_length=2", 2, "train.en"),
         ("file/run", "--config.seed=1", 2, "Not a directory"),
         ("run", "--config.seed=1", 1, "vocabulary.json"),  # which is a folder there

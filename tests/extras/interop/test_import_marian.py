@@ -110,17 +110,6 @@ def test_a_marian_model_gives_the_logits_that_it_gives_in_transformers(
     )  # fmt: skip
 
 
-def test_an_older_file_of_pytorch_and_one_sentencepiece_model_for_both(pieces, tmp_path):
-    folder = tmp_path / "theirs"
-    model = save_marian(pieces, folder)
-    (folder / "model.safetensors").unlink()
-    torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    (folder / "target.spm").write_bytes((folder / "source.spm").read_bytes())
-    run = run_of(folder, tmp_path)
-    compare_logits(run, model, rows_of(pieces[1]))
-    assert (run.config.model.tying, run.config.data.joint_vocabulary) == ("all", True)
-
-
 def test_texts_have_the_pieces_and_ids_that_they_have_in_transformers(pieces, tmp_path):
     save_marian(pieces, tmp_path / "theirs")
     run = run_of(tmp_path / "theirs", tmp_path)

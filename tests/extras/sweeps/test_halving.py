@@ -70,11 +70,6 @@ def test_what_is_better_is_told_by_the_mean_over_seeds(tmp_path, search):
     }  # fmt: skip
 
 
-def test_equal_scores_are_ordered_by_perplexity(search):
-    search([0.001, 0.002], "--rounds=2")  # of which 0.002 has the lower perplexity
-    assert points_of(search.folder) == {"0.002": 8}
-
-
 def test_a_point_of_which_a_seed_failed_does_not_go_on_and_is_told_at_the_end(search, capsys):
     failing = search.folder / "round-1" / "model.attention_dropout=0.1+seed=1"
     failing.mkdir(parents=True)

@@ -1,9 +1,7 @@
 """The points of a sweep, checked before anything runs."""
 
 import importlib.util
-import os
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -101,19 +99,6 @@ def test_a_mistake_in_a_sweep_is_named(make, body, message):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def sweep(:", r"mine\.py:1: .*syntax"),
-        ("def sweep():\n    yield {}\n", "has no CONFIG"),
-    ],
-)
-def test_a_file_that_is_no_sweep_is_named(tmp_path, text, message):
-    (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(UserError, match=message):
-        load_sweep(str(tmp_path / "mine.py"))
-
-
-@pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--jobs=0"], "--jobs: invalid positive int"),
@@ -141,15 +126,6 @@ def test_without_submitit_one_line_names_the_extra(corpus_directory, tmp_path, m
     assert not list(tmp_path.glob("*/config.json"))
 
 
-def test_a_dry_run_prints_a_command_a_point(capsys, tmp_path, corpus_directory):
-    flags = [f"--workdir={tmp_path / 'runs'}", "--dry_run", *file_flags(corpus_directory)]
-    assert run(["sweep", "tests/extras/sweeps/sweep_of_two.py", *flags]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.rpartition("=")[0].split()[-1] for line in lines][1].endswith("model.dropout")
-    assert len(lines) == 2
-    assert not (tmp_path / "runs").exists()
-
-
 SWEEPS = [path for path in Path("experiments").glob("*.py") if "def sweep()" in path.read_text()]
 
 
@@ -170,25 +146,3 @@ def test_a_complete_point_is_one_whose_process_ended_well_with_this_very_config(
     assert point.is_complete
     (longer,) = make('yield {"train.steps": 9999}')
     assert not type(point)(point.workdir, longer.config, longer.flags).is_complete
-
-
-def test_a_point_whose_validation_text_is_newer_than_its_scores_is_not_complete(
-    tmp_path, corpus_directory
-):
-    corpus = tmp_path / "corpus"
-    shutil.copytree(corpus_directory, corpus)
-    sweep = load_sweep("tests/extras/sweeps/sweep_of_two.py")
-
-    def first():
-        return make_points(sweep, tmp_path / "runs", file_flags(corpus), "base", 1)[0]
-
-    point = first()
-    point.workdir.mkdir(parents=True)
-    write_config(point.config, point.workdir / "config.json")
-    point.scores.write_text("{}")
-    assert first().is_complete
-    made = point.scores.stat().st_mtime
-    os.utime(corpus / "train.en", (made + 5, made + 5))  # of the training text no score is made
-    assert first().is_complete
-    os.utime(corpus / "validation.de", (made + 5, made + 5))
-    assert not first().is_complete

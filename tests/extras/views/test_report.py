@@ -113,18 +113,6 @@ def test_seeds_are_one_row_with_their_spread(write_run, tmp_path):
     assert found["num_heads=2"]["validation BLEU"] == "29.00"
 
 
-def test_a_run_has_the_end_of_its_path_by_which_it_differs_as_a_name(write_run, tmp_path):
-    for name, heads in (("a/seed=0", 8), ("a/seed=1", 8), ("b/seed=1", 4), ("b/last", 2)):
-        write_run(name, {"model.num_heads": heads})
-    runs = tmp_path / "runs"
-    found = cells(read_rows(find_runs([runs / "a", runs / "b"])))
-    assert {row: (cell["run"], cell["directory"]) for row, cell in found.items()} == {
-        "base": ("seed=0, a/seed=1", f"{runs}/a/seed=0, {runs}/a/seed=1"),
-        "num_heads=4": ("b/seed=1", f"{runs}/b/seed=1"),
-        "num_heads=2": ("last", f"{runs}/b/last"),
-    }
-
-
 def test_the_papers_figures_stand_beside_the_rows_that_are_the_papers(write_run, tmp_path):
     write_run("base", bleu=30.0)
     write_run("model.num_layers=1", {"model.num_layers": 1}, bleu=25.0)
@@ -136,16 +124,6 @@ def test_the_papers_figures_stand_beside_the_rows_that_are_the_papers(write_run,
         "num_layers=1": ["CN2", "23.7", "6.11", "36 M"],
         "num_layers=5": ["", "", "", ""],
     }
-
-
-def test_runs_are_found_in_folders_in_the_order_of_their_numbers(write_run, tmp_path):
-    for number in (16, 2, 4):
-        write_run(f"heads={number}", {"model.num_heads": number})
-    (tmp_path / "runs" / "not begun").mkdir()
-    named = ["heads=2", "heads=4", "heads=16"]
-    assert [run.name for run in find_runs([tmp_path / "runs"])] == named
-    both = [tmp_path / "runs" / "heads=16", tmp_path / "runs"]
-    assert [run.name for run in find_runs(both)] == ["heads=16", "heads=2", "heads=4"]
 
 
 @pytest.mark.parametrize(
@@ -193,20 +171,6 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert not re.search(r"(src|href)=\"(?!data:)", outside)  # it needs nothing but itself
     assert not re.search(r"<script[^>]*src", text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "DIR"),
-        (["none"], "none: "),
-    ],
-)
-def test_a_mistake_is_one_line(capsys, arguments, message):
-    assert main(["jformer", "report", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
 
 
 def test_without_plotly_one_line_names_it(write_run, tmp_path, capsys, monkeypatch):
