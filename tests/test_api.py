@@ -3,7 +3,6 @@
 import re
 import sys
 import types
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -70,24 +69,6 @@ def test_what_are_no_pairs_is_named(pairs, error, message, tmp_path):
     with pytest.raises(KeyboardInterrupt, match=message):
         jformer.train(jformer.get_config("tiny"), pairs, [("a", "b")], tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda _: jformer.train("tiny"), r"\bconfig\b.*get_config.*\bstr$"),
-        (lambda tiny: jformer.train(tiny, 3, []), "pairs "),
-        (lambda _: jformer.load("x", ensemble="y"), r"\bensemble\b.*\bstr$"),
-    ],
-)
-def test_an_argument_of_another_type_is_named(call, message):
-    with pytest.raises(TypeError, match=message):
-        call(jformer.get_config("tiny"))
-
-
-def test_another_thread_cannot_train():
-    with ThreadPoolExecutor(1) as pool, pytest.raises(jformer.UserError, match="main thread"):
-        pool.submit(jformer.train, jformer.get_config("tiny")).result()
 
 
 def test_pairs_need_others_to_validate_on(tmp_path):

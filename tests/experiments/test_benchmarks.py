@@ -7,15 +7,11 @@ import statistics
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 
 import jformer
-from experiments.benchmarks.racers import Contender
-from experiments.benchmarks.time_to_bleu import race
 from experiments.benchmarks.turns import take_turns
-from jformer.config import TrainConfig
 from jformer.training.schedules import learning_rate
 
 pytestmark = pytest.mark.process
@@ -108,55 +104,6 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
     assert "plotly" in chart.read_text()
 
 
-def test_few_of_many_checkpoints_are_translated_to_find_the_first_that_reaches_the_bar(tmp_path):
-    for step in range(10, 640, 10):
-        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
-    options = SimpleNamespace(minutes=1, bar=50, languages="en,de")
-    reference = "Ein Hund läuft im Park."
-
-    def translate(steps, output):
-        text = f"{reference}\n" if steps[-1] >= 130 else "Wort\n"
-        return program(f"open({str(output)!r}, 'w').write({text!r})")
-
-    train = TrainConfig(checkpoint_every=10)
-    contender = Contender(program("pass"), translate, tmp_path / "checkpoints", train)
-    run = race("name", contender, tmp_path, [reference], options)
-    assert run.record(options.bar) == run.minutes[130]
-    assert (round(run.bleu[130]), run.bleu[120], len(run.bleu)) == (100, 0, 6)
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Race a contender with one checkpoint, by its two programs."""
-    (tmp_path / "checkpoints" / "10").mkdir(parents=True)
-
-    def run(train, translate, minutes=1):
-        options = SimpleNamespace(minutes=minutes, bar=0, languages="en,de")
-        translating = program(f"output = {str(tmp_path / 'output10')!r}; {translate}")
-        contender = Contender(
-            program(train), lambda *_: translating, tmp_path / "checkpoints", TrainConfig()
-        )
-        return race("name", contender, tmp_path, ["Wort", "Satz"], options)
-
-    return run
-
-
-TWO_LINES = r"open(output, 'w').write('Wort\nSatz\n')"
-
-
-def test_a_contender_that_fails_is_told_with_its_last_line(run):
-    failing = "raise ValueError('no text')"
-    assert run(failing, TWO_LINES).error == "ValueError: no text"
-    untranslated = run("pass", failing)
-    assert (untranslated.error, untranslated.bleu) == ("ValueError: no text", {})
-
-
-def test_a_contender_that_the_time_limit_ends_is_scored_however_it_exits(run):
-    sleeps = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); time.sleep(60)"
-    stopped = run(sleeps, TWO_LINES, minutes=0.05)
-    assert (stopped.error, list(stopped.bleu)) == ("", [10])
-
-
 @with_peers
 def test_checkpoints_of_marian_are_averaged_and_only_its_matrices_decay(tmp_path):
     from transformers import MarianMTModel
@@ -198,10 +145,6 @@ def test_marian_has_the_learning_rate_of_the_config(schedule):
     expected = [float(learning_rate(config)(step - 1)) for step in (1, 100, 500, 501, 700, 900)]
     found = [rate(config, step) for step in (1, 100, 500, 501, 700, 900)]
     assert found == pytest.approx(expected, rel=1e-5)
-
-
-def program(text):
-    return [sys.executable, "-c", text]
 
 
 @with_peers

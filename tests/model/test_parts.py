@@ -10,7 +10,6 @@ import pytest
 
 from jformer import components
 from jformer.config import ModelConfig
-from jformer.decoding.attention import attention_weights
 from jformer.extras.halves import sinusoids_in_halves
 from jformer.model.attention import attend, causal_mask, padding_mask
 from jformer.model.transformer import Transformer
@@ -63,18 +62,3 @@ def test_additive_attention_trains_in_place_of_the_product():
         "decoder_0/cross_attention", "decoder_0/self_attention", "encoder_0/self_attention",
     ]  # fmt: skip
     assert all(np.all(np.abs(g) > 0) for path, g in leaves if path[-1].key == "v")
-
-
-def test_attention_weights_can_be_had_from_every_layer_and_head():
-    source, target = tokens(B, 5), tokens(B, L, seed=1)
-    model = Transformer(dataclasses.replace(SMALL, num_layers=2), V)
-    params = random_params(model)
-    weights = attention_weights(model, params, source, target)
-    assert {name: leaf.shape for name, leaf in weights.items()} == {
-        **{f"encoder_{n}/self_attention": (B, 3, 5, 5) for n in range(2)},
-        **{f"decoder_{n}/self_attention": (B, 3, L, L) for n in range(2)},
-        **{f"decoder_{n}/cross_attention": (B, 3, L, 5) for n in range(2)},
-    }
-    for leaf in weights.values():
-        np.testing.assert_allclose(np.sum(leaf, axis=-1), 1, rtol=1e-5)
-    assert np.all(np.triu(weights["decoder_1/self_attention"][0, 0], k=1) == 0)

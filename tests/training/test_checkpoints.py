@@ -7,10 +7,8 @@ import os
 import re
 import shutil
 import signal
-import socket
 import time
 
-import jax
 import pytest
 
 import jformer
@@ -90,7 +88,7 @@ def test_a_checkpoint_of_another_model_is_one_line(saved_once):
 FILES = ("params/_METADATA", "optimizer_state/_METADATA", "position/metadata", "metadata/metadata")
 
 
-@pytest.mark.parametrize("harm", [flip, saving.truncate, saving.empty, os.remove])
+@pytest.mark.parametrize("harm", [flip, os.remove])
 def test_damage_of_any_item_is_named_and_the_step_before_restored(saved_once, tmp_path, harm):
     step = saved_once / "checkpoints" / "4"
     for name in (str(saving.weights(step).relative_to(step)), *FILES):
@@ -114,12 +112,11 @@ def test_a_save_that_fails_in_the_background_ends_the_run_at_a_later_step(tmp_pa
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("harm", [flip, saving.truncate])
 def test_a_run_whose_newest_step_is_damaged_ends_as_an_undisturbed_one(
-    unserved, trained_workdir, corpus_directory, capsys, harm
+    unserved, trained_workdir, corpus_directory, capsys
 ):
     path = saving.weights(unserved / "checkpoints" / "12")
-    harm(path)
+    flip(path)
     assert main(["jformer", *small_flags(corpus_directory, unserved)]) == 0
     assert re.search(rf"checkpoints/12: .*{path.name}.* step 9\b", capsys.readouterr().err)
     runs = [jformer.load(workdir, "last") for workdir in (unserved, trained_workdir)]
@@ -211,23 +208,3 @@ def test_on_a_full_disk_a_run_ends_with_one_line_and_the_same_command_resumes(
     assert main(["jformer", *flags]) == 0
     assert re.search(r"resum.* step 9\b", capfd.readouterr().err)
     assert jformer.load(workdir).step == 12
-
-
-@pytest.mark.process
-def test_what_one_device_saved_eight_restore_and_the_other_way_round(tmp_path):
-    with Checkpoints(tmp_path, EVERY_STEP) as checkpoints:
-        save(checkpoints, 2)
-    saving.finish(saving.start("on_eight_devices", tmp_path, JAX_NUM_CPU_DEVICES="8"))
-    state, _ = restore_newest(tmp_path, UNTRAINED)
-    assert_same(state, state_at(4))
-    assert state.params["a"].devices() == {jax.local_devices()[0]}
-
-
-@pytest.mark.process
-def test_two_processes_save_and_fall_back_together_and_one_reads_alone(tmp_path):
-    with socket.create_server(("localhost", 0)) as server:
-        port = server.getsockname()[1]
-    devices = {"JAX_NUM_CPU_DEVICES": "4"}
-    for process in [saving.start("two_together", tmp_path, n, port, **devices) for n in range(2)]:
-        saving.finish(process)  # asserts what each process found
-    assert Checkpoints(tmp_path).steps() == [2, 4]

@@ -31,7 +31,7 @@ def random_run(
             }
         ),
     )  # fmt: skip
-    vocabulary = Vocabulary.train(TEXTS, 587 if kind == "wordpiece" else 283, kind)
+    vocabulary = Vocabulary.train(TEXTS, 283, kind)
     source = vocabulary if joint else Vocabulary.train(["xy", "xy"], 261)
     vocabularies = Vocabularies(source, vocabulary)
     network = Transformer(config.model, vocabulary.size, source.size)

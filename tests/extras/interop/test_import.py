@@ -1,6 +1,5 @@
 """`import`: weights of models in PyTorch, made here at random, and the run that they become."""
 
-import json
 import os
 import pickle
 import re
@@ -107,21 +106,6 @@ def test_each_row_of_an_embedding_goes_where_its_token_is(annotated, tmp_path):
     assert run.vocabulary.encode(["w0 w2 none"]) == [[4, 6, 3]]
     assert run.vocabulary.decode([4, 6, EOS]) == "w0 w2"
     assert run.vocabularies.source.encode(["w18"]) == [[22]]
-
-
-def test_the_imported_run_translates_and_is_scored_as_any_other(annotated, tmp_path, capsys):
-    _, command = annotated
-    run_of(command, tmp_path)
-    (tmp_path / "in").write_text("w1 w2\nw3\n")
-    workdir = f"--workdir={tmp_path / 'run'}"
-    files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
-    assert main(["jformer", "translate", workdir, *files, "--config.decode.beam_size=2"]) == 0
-    assert len((tmp_path / "out").read_text().splitlines()) == 2
-    for language in ("en", "de"):
-        (tmp_path / f"test.{language}").write_text("w1 w2\nw3\n")
-    assert main(["jformer", "evaluate", workdir, f"--data={tmp_path / 'test'}"]) == 0
-    (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
-    assert scores["perplexity"] > 1
 
 
 class OwnModel(torch.nn.Module):
@@ -294,16 +278,6 @@ def test_every_tensor_that_does_not_fit_is_named_in_one_error(annotated, tmp_pat
     assert re.search(rf"encoder\.norm\.a_2 .*\[{D + 1}\].*\[{D}\]", line)
     assert re.search(rf"decoder\.norm\.b_2 \[{D}\].*int8", line)
     assert not os.path.exists(tmp_path / "run")
-
-
-def test_bfloat16_is_read_without_another_rounding(annotated, tmp_path):
-    model, command = annotated
-    model.bfloat16()
-    path = tmp_path / "half.safetensors"
-    pytest.importorskip("safetensors.torch").save_file(model.state_dict(), path)
-    run = run_of([*without("--from", command), f"--from={path}"], tmp_path)
-    theirs = model.tgt_embed[0].lut.weight.detach().float().numpy()
-    np.testing.assert_array_equal(run.params["embedding"], theirs[ANNOTATED_ROWS])
 
 
 class Harm:

@@ -14,15 +14,13 @@ with_library = pytest.mark.skipif(
 )
 
 
+@pytest.mark.process
 @with_library
 @pytest.mark.parametrize(
     "model",
     [
         {},
-        pytest.param(
-            {"activation": "silu", "attention_bias": True, "output_bias": True},
-            marks=pytest.mark.process,
-        ),
+        {"activation": "silu", "attention_bias": True, "output_bias": True},
     ],
     ids=["paper", "biases"],
 )

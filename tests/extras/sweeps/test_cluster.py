@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("submitit", reason="needs the extra slurm")
 
-from jformer.errors import RunError
 from jformer.extras.sweeps.cluster import Cluster
 from jformer.extras.sweeps.points import load_sweep, make_points
 from jformer.rundir import last_metrics
@@ -75,16 +74,3 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(
     logs = [last_metrics(point.workdir) for point in (preempted, undisturbed)]
     assert logs[0] == logs[1]
     assert logs[0]["step"] == 200
-
-
-def test_a_cluster_that_takes_no_jobs_is_one_line(corpus_directory, tmp_path, monkeypatch):
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("sbatch", "srun"):
-        (programs / name).write_text("#!/bin/sh\necho the controller is away >&2\nexit 1\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    points = points_of(tmp_path / "sweep", corpus_directory)
-    cluster = Cluster("slurm:timeout_min=10", 1, tmp_path / "sweep")
-    with pytest.raises(RunError, match=r"^the cluster takes no jobs: .*the controller is away$"):
-        cluster.start(points)

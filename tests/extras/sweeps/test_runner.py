@@ -123,18 +123,6 @@ def test_the_points_of_a_sweep_are_run_and_a_row_each_is_printed(sweep, capsys):
         assert len([line for line in err.splitlines() if f"{name}: " in line]) == 2  # begins, ends
 
 
-def test_a_stopped_sweep_stops_its_processes_with_all_saved(sweep, capsys):
-    others = {*children(os.getpid())}
-    signal_when(lambda: begun(sweep.folder) == 2, signal.SIGTERM)
-    with pytest.raises(Stopped, match="SIGTERM"):
-        sweep(10_000, "--jobs=2")
-    assert {*children(os.getpid())} <= others
-    assert processes_of(sweep.folder) == []
-    for name in ("base", "model.dropout=0.4"):
-        assert log_of(sweep.folder, name).splitlines()[-1].endswith("stopped, all is saved")
-        assert not (sweep.folder / name / "scores.json").exists()
-
-
 def test_the_same_command_goes_on_with_a_stopped_sweep(sweep, capsys):
     signal_when(lambda: begun(sweep.folder) == 1, signal.SIGTERM)
     with pytest.raises(Stopped):
@@ -159,15 +147,6 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(sweep, capsys):
     assert states == ["step 0 of 3", "complete"]
     (sweep.folder / "base" / "fails").unlink()
     assert sweep(3) == 0  # tried again
-
-
-def test_a_process_that_is_killed_fails_its_point_alone(sweep, capsys):
-    signal_when(
-        lambda: begun(sweep.folder) == 1, signal.SIGKILL, lambda: processes_of(sweep.folder)[0]
-    )
-    with pytest.raises(RunError, match="1 of 1 points failed: base"):
-        sweep(10_000, "--only=base")
-    assert "base: failed: killed by SIGKILL" in capsys.readouterr().err
 
 
 SWEEP_OF_SMALL = """
