@@ -112,25 +112,5 @@ def test_adam_factor_multiplies_the_updates_of_the_rest_alone():
         np.testing.assert_allclose(other, factor * update, atol=1e-5, err_msg=str(name))
 
 
-def test_weight_decay_is_that_of_adamw():
-    params = parameters()
-    gradients = [random_like(params, 0)]
-    decays = {}
-    for name in ("adamw", "muon"):
-        config = OptimizerConfig(name=name)
-        decaying = OptimizerConfig(name=f"{name}(weight_decay=0.5)")
-        decayed = updates_of(decaying, params, gradients)
-        plain = updates_of(config, params, gradients)
-        decays[name] = jax.tree.map(jnp.subtract, decayed, plain)
-    jax.tree.map(
-        lambda one, other: np.testing.assert_allclose(one, other, atol=1e-5),
-        decays["muon"],
-        decays["adamw"],
-    )
-    kernel = decays["muon"]["encoder_0"]["feed_forward"]["ffn_in"]["kernel"]
-    expected = -0.5 * params["encoder_0"]["feed_forward"]["ffn_in"]["kernel"]
-    np.testing.assert_allclose(kernel, expected, atol=1e-5)
-
-
 def test_a_matrix_without_a_gradient_stays():
     assert not np.asarray(nearly_orthogonal(jnp.zeros((1, 4, 8)))).any()

@@ -8,8 +8,17 @@ from flax import linen as nn
 
 from jformer.config import DecodeConfig, ModelConfig
 from jformer.decoding.search import length_penalty
+from jformer.extras.halves import sinusoids_in_halves
 from jformer.model.layers import make_norm
+from jformer.model.positions import sinusoids
 from jformer.training.loss import loss_sums
+
+
+def test_sinusoids():
+    ours = sinusoids(jnp.arange(2), 4)[1]
+    np.testing.assert_allclose(ours, [0.84147, 0.54030, 0.01000, 0.99995], atol=5e-6)
+    theirs = sinusoids_in_halves(jnp.arange(2), 4)[1]
+    np.testing.assert_allclose(theirs, [0.84147, 0.00010, 0.54030, 1.00000], atol=5e-6)
 
 
 def test_layer_norms():
