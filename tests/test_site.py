@@ -1,4 +1,4 @@
-"""The documentation as a site: built whole, its links, its references, and in a real browser."""
+"""The documentation as a site: built whole, with its links and its references."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Runs side by side, as a table and as a page in a real browser."""
+"""Runs side by side, as a table and as a page."""
 
 import json
 import re
