@@ -339,9 +339,17 @@ MISTAKES = {
         ["config.data.name=own.py:mine", "train[0]"],
     ),
 }  # fmt: skip
+# A trial of these compiles for seconds.
+TRACED = ("positions of its own", "padding")
 
 
-@pytest.mark.parametrize(("keys", "code", "named"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(
+    ("keys", "code", "named"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.process] if name in TRACED else [])
+        for name, case in MISTAKES.items()
+    ],
+)
 def test_a_mistake_is_one_line_before_any_work(keys, code, named, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     keys = {"model.norm": "own.py:Same", **SMALL, **keys}

