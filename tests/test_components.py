@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import jax
@@ -15,7 +14,6 @@ from jformer.components import arguments, find, parse, split_list
 from jformer.main import main
 from tests.documented import blocks
 
-STORED = Path("tests/stored_run/run")
 PAGE = Path("docs/components.md")
 ONE = """
 import jax.numpy as jnp
@@ -245,29 +243,6 @@ def test_a_stopped_run_with_own_components_ends_with_the_bits_of_an_undisturbed_
     resumed = jformer.train(config, PAIRS, PAIRS[:5], folder / "run")
     assert resumed.step == 6
     jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
-
-
-@pytest.fixture
-def strange_run(folder):
-    """A run of somebody else's whose component leaves a file when it is run."""
-    workdir = folder / "strange"
-    shutil.copytree(STORED, workdir)
-    config = json.loads((workdir / "config.json").read_text())
-    config["model"]["norm"] = f"{folder}/strange.py:Strange"
-    (workdir / "config.json").write_text(json.dumps(config))
-    code = f"open({str(folder / 'was-run')!r}, 'w')\nfrom flax.linen import LayerNorm as Strange\n"
-    for file in (folder / "strange.py", workdir / "components" / "strange.py"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(code)
-    return workdir
-
-
-def test_opening_a_run_does_not_run_code_that_was_not_named(strange_run, folder, capsys):
-    assert run_main("translate", f"--workdir={strange_run}") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "config.model.norm" in line
-    assert f"--plugins={strange_run}/components/strange.py" in line
-    assert not (folder / "was-run").exists()
 
 
 @pytest.mark.process

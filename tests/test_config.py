@@ -39,23 +39,6 @@ def test_every_config_file_gives_a_valid_config_for_every_data_set(name, dataset
     assert freeze(config).data.name == dataset
 
 
-def test_the_parsers_sizes_are_those_of_the_paper_and_one_for_two_cores():
-    get_config = importlib.import_module("configs.parsing").get_config
-    small, paper = (freeze(edit_directory(get_config(size))) for size in ("small", "paper"))
-    assert (paper.model.num_layers, paper.model.d_model) == (4, 1024)
-    decode = paper.decode
-    assert (decode.beam_size, decode.length_penalty, decode.max_extra_length) == (21, 0.3, 300)
-    assert small.model.d_model < 256
-    assert small.decode.constraint == "trees"
-    with pytest.raises(UserError, match="no size 'smal'; did you mean small"):
-        get_config("smal")
-
-
-def edit_directory(config):
-    config.data.directory = "somewhere"
-    return config
-
-
 def test_the_default_is_the_papers_base_model():
     flat = flatten(freeze(thaw(Config())))
     expected = {

@@ -77,21 +77,6 @@ def test_train_saves_what_it_restores(tmp_path):
     assert pictures_of(notebook) == PICTURES["train"]
 
 
-def run_upload_cell(names):
-    """Run the cell of `train` that reads the two files."""
-    (cell,) = (c for c in build.read("train").cells if "def read_lines" in c.source)
-    exec(cell.source, names)
-    return names
-
-
-def test_files_of_different_lengths_are_refused_with_both_numbers(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("a").write_text("one\ntwo\n")
-    Path("b").write_text("eins\nzwei\ndrei")
-    with pytest.raises(ValueError, match=r"\ba\b.*\b2\b.*\bb\b.*\b3\b"):
-        run_upload_cell({"SOURCE": "a", "TARGET": "b", "Path": Path, "sys": sys})
-
-
 def assert_it_shows_the_paper(notebook):
     """What it computes is what its text says."""
     text = text_of(notebook)

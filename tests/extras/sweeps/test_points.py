@@ -59,11 +59,6 @@ def test_the_command_of_a_point_can_be_typed(make):
     ]  # fmt: skip
 
 
-def test_a_flag_is_for_all_points_and_a_point_goes_before_it(make):
-    points = make('yield from ({}, {"model.dropout": 0.2})', ["--config.model.dropout=0.5"])
-    assert [point.config.model.dropout for point in points] == [0.5, 0.2]
-
-
 def test_further_seeds_are_runs_beside_those_of_the_configs_own(make):
     points = make('yield from ({}, {"model.dropout": 0.2})', ["--config.seed=5"], seeds=3)
     assert [(point.name, point.config.seed) for point in points] == [
