@@ -246,3 +246,18 @@ def test_a_finite_loss_with_a_gradient_that_is_not_is_skipped_too():
     after, metrics = step(state, with_bad_words(), KEY)
     assert int(metrics["skipped"]) == 1
     assert_trees_close(after.replace(step=state.step), state, rtol=0)
+
+
+def test_the_step_after_a_skipped_one_has_the_learning_rate_of_its_number_and_nothing_else_of_it():
+    """Adam's first update is the rate times a direction that does not depend on the rate."""
+    step, state = poisoned()
+    first, _ = step(state, with_bad_words(), KEY)
+    skipped, _ = step(state, with_bad_words(5), KEY)
+    second, metrics = step(skipped, with_bad_words(), KEY)
+    assert (int(second.step), int(metrics["skipped"])) == (2, 0)
+    assert int(second.optimizer_state[0].count) == 1
+    changes = (after.params["output"] - state.params["output"] for after in (first, second))
+    once, twice = map(np.asarray, changes)
+    # Differences of parameters of about 1 are exact to 1e-7.
+    np.testing.assert_allclose(twice, 2 * once, atol=1e-6)
+    assert abs(once).max() > 1e-3
