@@ -62,6 +62,7 @@ def test_the_last_regular_steps_each_permanent_one_and_the_newest_are_kept(tmp_p
         ([100, 200, 300, 400], False, [200, 300, 400]),
         ([100, 200, 300, 350], False, [100, 200, 300]),  # stopped at 350
         ([100, 200, 300, 350], True, [200, 300, 350]),  # the last step
+        ([100, 200, 300], True, [100, 200, 300]),  # the last step is regular and counts once
         ([50], False, [50]),  # stopped before the first regular step
     ],
 )
