@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.console import Progress
-from jformer.data.corpora import Corpus, Report, read, read_lines
+from jformer.data.corpora import Corpus, Report, decode_line, read, read_lines
 from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import warn_of_lines
 from jformer.errors import UserError

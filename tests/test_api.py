@@ -1,12 +1,8 @@
 """Training from Python, as in a notebook: the same runs as by the command line."""
 
-import os
-import pydoc
 import re
-import signal
 import sys
 import types
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -39,11 +35,6 @@ def equal(one, other):
     return True
 
 
-@pytest.fixture(scope="module")
-def stored_run():
-    return jformer.load("tests/stored_run/run", "last")
-
-
 def test_a_config_is_that_of_the_command_line():
     config = jformer.get_config("tiny:multi30k", **{"model.dropout": 0.3, "train.steps": 7})
     assert (config.data.name, config.model.dropout, config.train.steps) == ("multi30k", 0.3, 7)
@@ -53,18 +44,12 @@ def test_a_config_is_that_of_the_command_line():
     assert jformer.get_config("parsing", **{"data.directory": "trees"}).data.directory == "trees"
 
 
-def test_the_functions_are_offered_by_name():
-    assert {"get_config", "load", "train", "UserError", "Stopped"} <= {*dir(jformer)}
-
-
 @pytest.mark.parametrize(
     ("name", "keys", "message"),
     [
         ("tinny", {}, r"tinny.*\btiny\b"),
         ("tiny", {"model.droput": 0.1}, r"config\.model\.droput\b.*\bmodel\.dropout\b"),
         ("tiny", {"model.dropout": 2.0}, r"config\.model\.dropout=2\.0: .*1"),
-        ("tiny", {"model.dropout": "0.1"}, r"config\.model\.dropout\b.*float\b.*str"),
-        ("tiny", {"seed.x": 1}, r"config\.seed"),
     ],
 )
 def test_a_mistake_in_a_config_is_named(name, keys, message):
@@ -84,57 +69,6 @@ def test_what_are_no_pairs_is_named(pairs, message, tmp_path):
     with pytest.raises(jformer.UserError, match=message):
         jformer.train(jformer.get_config("tiny"), pairs, [("a", "b")], tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda _: jformer.get_config(3), r"\bname\b.*\bint$"),
-        (lambda _: jformer.train("tiny"), r"\bconfig\b.*get_config.*\bstr$"),
-        (lambda tiny: jformer.train(tiny, 3, []), "pairs "),
-        (lambda tiny: jformer.train(tiny, [], 3), "validation "),
-        (lambda tiny: jformer.train(tiny, workdir=3), r"\bworkdir\b.*\bint$"),
-        (lambda tiny: jformer.train(tiny, on_metrics=3), r"\bon_metrics\b.*\bint$"),
-        (lambda _: jformer.load(3), r"\bworkdir\b.*\bint$"),
-        (lambda _: jformer.load("x", 1.5), r"\bcheckpoint\b.*\bfloat$"),
-        (lambda _: jformer.load("x", ensemble="y"), r"\bensemble\b.*\bstr$"),
-        (lambda _: jformer.load("x", ensemble=[3]), r"ensemble\[0\].*\bint$"),
-    ],
-)
-def test_an_argument_of_another_type_is_named(call, message):
-    with pytest.raises(TypeError, match=message):
-        call(jformer.get_config("tiny"))
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda run: run.translate("a b"), r"\bsentences\b.*\bstr$"),
-        (lambda run: run.translate(["a", 3]), r"sentences\[1\].*\bint$"),
-        (lambda run: run.translate(["a"], "b"), r"\bprefixes\b.*\bstr$"),
-        (lambda run: run.translate(x for x in "ab"), r"\bsentences\b.*\bgenerator$"),
-        (lambda run: run.score("a", "b"), r"\bsources\b.*\bstr$"),
-        (lambda run: run.score(["a"], "b"), r"\btargets\b.*\bstr$"),
-        (lambda run: run.can_score(["a"], [None]), r"targets\[0\].*\bNoneType$"),
-        (lambda run: run.attention(["a"], "b"), r"\bsource\b.*\blist$"),
-        (lambda run: run.attention("a", None), r"\btarget\b.*\bNoneType$"),
-    ],
-)
-def test_an_argument_of_a_run_of_another_type_is_named(call, message, stored_run):
-    with pytest.raises(TypeError, match=message):
-        call(stored_run)
-
-
-def test_help_shows_how_to_train_and_to_translate():
-    told = pydoc.render_doc(jformer, renderer=pydoc.plaintext)
-    for example in ('jformer.get_config("tiny', "jformer.train(", 'jformer.load("runs/mine")'):
-        assert told.count(example) >= 2, example  # of the package, and of the function
-    assert "run.translate([" in told
-
-
-def test_another_thread_cannot_train():
-    with ThreadPoolExecutor(1) as pool, pytest.raises(jformer.UserError, match="main thread"):
-        pool.submit(jformer.train, jformer.get_config("tiny")).result()
 
 
 def test_pairs_need_others_to_validate_on(tmp_path):
@@ -204,26 +138,6 @@ def test_the_run_of_the_callback_has_the_parameters_of_its_step_and_keeps_them(t
 
 
 @pytest.mark.process
-def test_neither_calls_nor_lines_go_back_in_steps_where_updates_are_skipped(trained, tmp_path):
-    """The loop learns of a skipped update two steps late."""
-    *_, config, _ = trained
-    keys = {"steps": 10, "log_every": 5, "evaluate_every": 3, "checkpoint_every": 100}
-    too_high = {"schedule": "equation_3(factor=1e30)"}
-    config, seen = replaced(config, {"train": keys, "optimizer": too_high}), []
-
-    def log(step, split, numbers, run):
-        seen.append((step, split))
-        return {"number": len(seen)}
-
-    workdir = tmp_path / "run"
-    jformer.train(config, pairs_of(TRAIN), pairs_of(VALIDATION), workdir, on_metrics=log)
-    assert [step for step, split in seen if split == "skipped"] == [*range(2, 11)]
-    assert [step for step, _ in seen] == sorted(step for step, _ in seen)
-    steps = [line["step"] for line in read_metrics(workdir)]
-    assert steps == sorted(steps)
-
-
-@pytest.mark.process
 def test_a_callback_that_returns_true_ends_the_training_and_the_same_call_goes_on(
     trained, tmp_path
 ):
@@ -238,10 +152,7 @@ def test_a_callback_that_returns_true_ends_the_training_and_the_same_call_goes_o
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on(
-    trained, tmp_path, error
-):
+def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on(trained, tmp_path):
     undisturbed, _, _, config, _ = trained
     data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
     seen = []
@@ -249,9 +160,9 @@ def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on
     def fail(step, *_):
         seen.append(step)
         if step == 8:
-            raise error("mine")
+            raise KeyboardInterrupt("mine")
 
-    with pytest.raises(error, match="mine") as caught:
+    with pytest.raises(KeyboardInterrupt, match="mine") as caught:
         jformer.train(config, *data, on_metrics=fail)
     (note,) = caught.value.__notes__
     assert "step 8" in note
@@ -261,29 +172,6 @@ def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on
     steps = [line["step"] for line in read_metrics(tmp_path / "run")]
     lines = read_metrics(undisturbed.workdir)
     assert steps == [line["step"] for line in lines if line["split"] != "callback"]
-
-
-def test_a_callback_is_refused_in_a_run_of_several_processes(tmp_path, monkeypatch):
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
-    with pytest.raises(jformer.UserError, match="on_metrics"):
-        jformer.train(jformer.get_config("tiny:given"), *data, on_metrics=lambda *_: None)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.process
-def test_ctrl_c_saves_and_the_same_call_goes_on(trained, tmp_path):
-    undisturbed, _, _, config, _ = trained
-    data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
-
-    def interrupt(step, *_):
-        if step == 4:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        jformer.train(config, *data, on_metrics=interrupt)
-    assert 4 <= jformer.load(tmp_path / "run", "last").step < undisturbed.step
-    assert equal(jformer.train(config, *data), undisturbed)
 
 
 @pytest.mark.process
@@ -319,13 +207,6 @@ def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, m
     names["config"] = replaced(config, {"train": {"steps": 40, "metrics_every": 2}})
     exec(with_end.replace("2000", "6"), names)
     assert names["run"].step < 40
-
-
-@pytest.mark.process
-def test_a_run_shows_itself_in_a_line(trained):
-    run = trained[0]
-    count = sum(leaf.size for leaf in jax.tree.leaves(run.params))
-    assert repr(run) == f"Run({str(run.workdir)!r}, step {run.step}, {count:,} parameters)"
 
 
 @pytest.mark.process

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 
 import jax
@@ -10,17 +9,11 @@ import numpy as np
 import pytest
 
 import jformer
-from jformer import components, results
-from jformer.components import arguments, find, parse, split_list, with_file, without_folders
-from jformer.config import Config, freeze
-from jformer.errors import UserError
-from jformer.evaluation import scorer
+from jformer import components
+from jformer.components import arguments, find, parse, split_list
 from jformer.main import main
-from jformer.schema import flatten, walk_components
-from tests.conftest import small_flags
 from tests.documented import blocks
 
-STORED = Path("tests/stored_run/run")
 PAGE = Path("docs/components.md")
 ONE = """
 import jax.numpy as jnp
@@ -90,9 +83,7 @@ def test_a_component_is_a_file_a_name_and_options(text, expected):
     assert (component.file, component.name, component.options) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a b", "f(1)", "f(x)", "f(x=print('run'))", "f(**{'x': 1})", "f(x=1", "b.py:"]
-)
+@pytest.mark.parametrize("text", ["", "f(1)", "f(x=print('run'))", "f(x=1"])
 def test_options_are_parsed_and_never_evaluated(text, capsys):
     with pytest.raises(ValueError, match="must be"):
         parse(text)
@@ -106,12 +97,6 @@ def test_a_list_is_split_at_commas_outside_brackets():
         "e",
     ]
     assert split_list("") == []
-
-
-def test_files_are_replaced_and_compared_by_their_names():
-    text = "x/a.py:f(p=1), chrf"
-    assert with_file(text, lambda file: file.upper()) == "X/A.PY:f(p=1), chrf"
-    assert without_folders("x/a.py:f") == without_folders("/y/a.py:f") != without_folders("b.py:f")
 
 
 def test_every_built_in_component_is_found_with_its_options():
@@ -134,14 +119,9 @@ def test_every_built_in_component_is_found_with_its_options():
     ("key", "value", "named"),
     [
         ("optimizer.name", "adamm", "adam"),
-        ("model.norm", "layernorm", "layer_norm"),
-        ("model.positions", "rotary(cros_attention=True)", "cross_attention"),
-        ("optimizer.schedule", "cosine(decay_step=3)", "decay_steps"),
         ("data.augment", "bpe_dropout(p=0.1), word_drop(p=1)", "word_dropout"),
         ("decode.search", "sampling(temprature=2)", "temperature"),
         ("decode.search", "sampling(temperature=0)", "temperature=0"),
-        ("train.metrics", "bleu, chr", "chrf"),
-        ("train.loss", "cross_entropy(0.1)", "keywords"),
     ],
 )
 def test_an_unknown_name_or_option_is_named_with_the_nearest(key, value, named, capsys):
@@ -151,17 +131,7 @@ def test_an_unknown_name_or_option_is_named_with_the_nearest(key, value, named, 
     assert named in line
 
 
-def test_two_files_of_one_name_are_refused(folder):
-    (folder / "other").mkdir()
-    shutil.copy(folder / "one.py", folder / "other")
-    keys = {
-        "model.norm": f"{folder}/one.py:Same",
-        "optimizer.name": f"{folder}/other/one.py:lion",
-    }
-    with pytest.raises(UserError, match=r"one\.py"):
-        trained(folder, **keys)
-
-
+@pytest.mark.process
 @pytest.mark.parametrize(
     "attention", ["gated.py:GatedAttention", "window.py:SlidingWindow(width=2)"]
 )
@@ -180,6 +150,7 @@ def test_search_and_score_agree_for_an_attention_in_a_file(attention, folder):
     assert any(abs(a.log_prob - b.log_prob) > 1e-3 for a, b in zip(scores, other, strict=True))
 
 
+@pytest.mark.process
 def test_a_schedule_of_a_file_sets_the_rate(folder):
     keys = {
         "optimizer.schedule": f"{folder}/wsd.py:warmup_stable_decay(decay=0.5)",
@@ -192,6 +163,7 @@ def test_a_schedule_of_a_file_sets_the_rate(folder):
     np.testing.assert_allclose(rates, expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.process
 def test_a_loss_of_a_file_is_minimized_and_the_nll_is_still_logged(folder):
     def losses(name, weight):
         loss = f"{folder}/zloss.py:cross_entropy_with_z(weight={weight})"
@@ -206,23 +178,7 @@ def test_a_loss_of_a_file_is_minimized_and_the_nll_is_still_logged(folder):
     assert nll == pytest.approx(plain_nll, rel=1e-6)  # of the same first step
 
 
-def test_an_augmentation_of_a_file_draws_other_tokens_in_each_epoch(folder):
-    from jformer.data.batches import make_batches
-    from jformer.data.datasets import open_data
-    from jformer.data.tokens import make_vocabularies, select_training_pairs, tokenize_corpora
-
-    config = config_with(**{"data.augment": f"{folder}/swap.py:swap_neighbours(p=0.5)"})
-    corpora, _ = open_data(config, {"train": PAIRS, "validation": PAIRS[:5]})
-    vocabularies = make_vocabularies(corpora, "content", config.data)
-    tokenized = tokenize_corpora(corpora, "content", vocabularies, config.data)
-    rows = select_training_pairs(tokenized, config.data)
-    batches = make_batches(config, tokenized.pairs, rows, vocabularies)
-    first, second, again = (batches._plan(epoch).pairs.sources.flat for epoch in (0, 1, 0))
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(first, again)
-    np.testing.assert_array_equal(np.sort(first), np.sort(tokenized.pairs.sources.flat))
-
-
+@pytest.mark.process
 def test_a_metric_of_a_file_selects_the_best_checkpoint(folder):
     keys = {
         "train.metrics": f"{folder}/digits.py:number_accuracy, chrf", "train.metrics_every": 2,
@@ -264,6 +220,7 @@ def test_one_component_of_each_other_kind_trains_and_translates(folder, capsys):
     assert "complete" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_a_run_keeps_a_copy_of_a_component_and_opens_with_it(folder, capsys):
     run = trained(folder, **{"model.norm": f"{folder}/one.py:Same(factor=0.5)"})
     norm = run.params["encoder_0"]["feed_forward_residual"]["norm"]
@@ -277,14 +234,6 @@ def test_a_run_keeps_a_copy_of_a_component_and_opens_with_it(folder, capsys):
     assert again.config.model.norm == f"{copy}:Same(factor=0.5)"
 
 
-def test_a_component_file_may_move_between_two_starts_of_a_run(folder):
-    trained(folder, **{"model.norm": f"{folder}/one.py:Same"})
-    (folder / "moved").mkdir()
-    shutil.move(folder / "one.py", folder / "moved")
-    keys = {"model.norm": f"{folder}/moved/one.py:Same", "train.steps": 7}
-    assert trained(folder, **keys).step == 7
-
-
 @pytest.mark.process
 def test_a_stopped_run_with_own_components_ends_with_the_bits_of_an_undisturbed_one(folder):
     keys = {"model.norm": f"{folder}/one.py:Same", "optimizer.name": f"{folder}/one.py:lion"}
@@ -294,49 +243,6 @@ def test_a_stopped_run_with_own_components_ends_with_the_bits_of_an_undisturbed_
     resumed = jformer.train(config, PAIRS, PAIRS[:5], folder / "run")
     assert resumed.step == 6
     jax.tree.map(np.testing.assert_array_equal, whole.params, resumed.params)
-
-
-@pytest.fixture
-def strange_run(folder):
-    """A run of somebody else's whose component leaves a file when it is run."""
-    workdir = folder / "strange"
-    shutil.copytree(STORED, workdir)
-    config = json.loads((workdir / "config.json").read_text())
-    config["model"]["norm"] = f"{folder}/strange.py:Strange"
-    (workdir / "config.json").write_text(json.dumps(config))
-    code = f"open({str(folder / 'was-run')!r}, 'w')\nfrom flax.linen import LayerNorm as Strange\n"
-    for file in (folder / "strange.py", workdir / "components" / "strange.py"):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(code)
-    return workdir
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["translate"],
-        ["score", "--data=tests/stored_run/test"],
-        ["evaluate"],
-        ["evaluate", "--data=tests/stored_run/test"],
-        ["translate", "--config.decode.beam_size=1"],
-    ],
-    ids=" ".join,
-)
-def test_opening_a_run_does_not_run_code_that_was_not_named(command, strange_run, folder, capsys):
-    assert run_main(*command, f"--workdir={strange_run}") == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "config.model.norm" in line
-    assert f"--plugins={strange_run}/components/strange.py" in line
-    assert not (folder / "was-run").exists()
-
-
-def test_neither_load_nor_report_runs_a_file_that_was_not_named(strange_run, folder):
-    with pytest.raises(UserError, match=r"config\.model\.norm.*plugins="):
-        jformer.load(strange_run)
-    assert run_main("report", strange_run) == 0
-    other = small_flags(STORED.parent, folder / "new")
-    assert run_main(*other, f"--config.train.init_from={strange_run}") == 2
-    assert not (folder / "was-run").exists()
 
 
 @pytest.mark.process
@@ -352,19 +258,14 @@ def test_a_run_whose_optimizer_and_data_alone_are_own_opens_without_them(folder,
 
 
 @pytest.mark.process
-def test_a_changed_component_is_reported_and_its_scores_are_not_known(folder, capsys):
+def test_a_changed_component_is_reported(folder, capsys):
     run = trained(folder, **{"model.norm": f"{folder}/one.py:Same"})
-    tests = {"test": scorer.TestSet(["120 120"], [["021"]])}
-    results.score_all(run, tests)
-    assert results.known_scores(run, tests)
     (folder / "one.py").write_text(ONE.replace("return x_BLD *", "return 2 * x_BLD *"))
     components.run_file.cache_clear()  # as in a new process
     capsys.readouterr()
-    again = jformer.load(run.workdir, plugins=[folder / "one.py"])
+    jformer.load(run.workdir, plugins=[folder / "one.py"])
     assert "one.py" in capsys.readouterr().err
-    assert not results.known_scores(again, tests)
-    longer = dataclasses.replace(run.config, train=dataclasses.replace(run.config.train, steps=7))
-    jformer.train(longer, PAIRS, PAIRS[:5], run.workdir)
+    trained(folder, **{"model.norm": f"{folder}/one.py:Same", "train.steps": 7})
     assert "one.py" in capsys.readouterr().err
 
 
@@ -372,32 +273,10 @@ MISTAKES = {
     "no such file": ({"model.norm": "none.py:Same"}, "", ["none.py"]),
     "syntax": ({}, "def f(:", ["own.py:1", "SyntaxError"]),
     "import": ({}, "\nimport nothing_of_that_name", ["own.py:2", "ModuleNotFoundError"]),
-    "exit": ({}, "raise SystemExit(3)", ["own.py:1", "SystemExit"]),
     "misspelled": ({}, "def Sane(): pass", ["Same", "Sane?"]),
     "a number": ({}, "Same = 3", ["Same"]),
-    "a function of a library": (
-        {"model.norm": "own.py:Popen(args='ls')"},
-        "from subprocess import Popen",
-        ["Popen"],
-    ),
-    "a rate out of range": (
-        {"model.norm": "layer_norm", "optimizer.schedule": "linear(end=1.0)"},
-        "",
-        ["config.optimizer.schedule", "end=1.0"],
-    ),
     "wrong arguments": ({}, "def Same(): pass", ["config.model.norm=own.py:Same", "Same()"]),
-    "raises": ({}, "\ndef Same(x_BLD):\n    return x_BLD.shap", ["own.py:3", "AttributeError"]),
     "another shape": ({}, "def Same(x_BLD):\n    return x_BLD[:, :1]", ["own.py:Same"]),
-    "unknown option": (
-        {"model.norm": "own.py:Same(widht=3)"},
-        "def Same(x_BLD, *, width=3):\n    return x_BLD",
-        ["widht", "width?"],
-    ),
-    "optimizer": (
-        {"model.norm": "layer_norm", "optimizer.name": "own.py:sgd"},
-        "def sgd():\n    return optax.sgd(1)",
-        ["config.optimizer.name=own.py:sgd", "own.py:2", "NameError"],
-    ),
     "not finite": (
         {"model.norm": "layer_norm", "train.loss": "own.py:nan"},
         "def nan(logits, labels, smoothing, mean):\n    return logits.sum(-1) / 0, logits[..., 0]",
@@ -424,41 +303,28 @@ MISTAKES = {
         "def high(validation):\n    return 'high'",
         ["config.train.metrics=own.py:high", "high"],
     ),
-    "a metric with other arguments": (
-        {"model.norm": "layer_norm", "train.metrics": "own.py:high", "train.metrics_every": 2},
-        "def high(outputs, references):\n    return 1",
-        ["config.train.metrics=own.py:high", "references"],
-    ),
     "an augmentation with other arguments": (
         {"model.norm": "layer_norm", "data.augment": "own.py:noise"},
         "def noise(pairs, rng):\n    return pairs",
         ["own.py", "noise", "rng"],
-    ),
-    "no dict": (
-        {"model.norm": "layer_norm", "data.name": "own.py:mine"},
-        "def mine(config, with_train):\n    return [('a', 'b')]",
-        ["config.data.name=own.py:mine", "dict"],
     ),
     "no pairs": (
         {"model.norm": "layer_norm", "data.name": "own.py:mine"},
         "def mine(config, with_train):\n    return {'train': ['a'], 'validation': []}",
         ["config.data.name=own.py:mine", "train[0]"],
     ),
-    "empty": (
-        {"model.norm": "layer_norm", "data.name": "own.py:mine"},
-        "def mine(config, with_train):\n    return {'train': [('a', 'b')], 'validation': []}",
-        ["config.data.name=own.py:mine", "validation"],
-    ),
-    "a generator that raises": (
-        {"model.norm": "layer_norm", "data.name": "own.py:mine"},
-        "def mine(config, with_train):\n    none = (1 / n for n in [0])\n"
-        "    return {'train': none, 'validation': none}",
-        ["own.py:2", "ZeroDivisionError"],
-    ),
 }  # fmt: skip
+# A trial of these compiles for seconds.
+TRACED = ("positions of its own", "padding")
 
 
-@pytest.mark.parametrize(("keys", "code", "named"), MISTAKES.values(), ids=MISTAKES)
+@pytest.mark.parametrize(
+    ("keys", "code", "named"),
+    [
+        pytest.param(*case, id=name, marks=[pytest.mark.process] if name in TRACED else [])
+        for name, case in MISTAKES.items()
+    ],
+)
 def test_a_mistake_is_one_line_before_any_work(keys, code, named, folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     keys = {"model.norm": "own.py:Same", **SMALL, **keys}
@@ -471,6 +337,7 @@ def test_a_mistake_is_one_line_before_any_work(keys, code, named, folder, capsys
     assert not Path("run").exists()
 
 
+@pytest.mark.process
 def test_a_component_that_the_user_names_for_a_search_needs_no_plugins(folder, capfd):
     run = trained(folder)
     shortest = f"{folder}/parts.py:shortest"
@@ -484,11 +351,3 @@ def test_a_component_that_the_user_names_for_a_search_needs_no_plugins(folder, c
     assert capfd.readouterr().out.endswith(f"{expected}\n")
     assert run_main(*command, "--config.decode.search=beam(diversty=1)") == 2
     assert "diversity?" in capfd.readouterr().err
-
-
-def test_every_component_key_declares_a_kind_of_the_table():
-    keys = {key for key, _, _ in walk_components(Config())}
-    assert {"config.model.attention", "config.optimizer.name", "config.train.metrics"} <= keys
-    assert {kind for _, kind, _ in walk_components(Config())} <= components.BUILT_IN.keys()
-    assert freeze({}) == Config()
-    assert len(flatten(Config())) <= 95

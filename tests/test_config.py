@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jformer.cli import config_of_flags
 from jformer.components import BUILT_IN, arguments
-from jformer.config import Config, default_config, freeze, read_config, write_config
+from jformer.config import Config, freeze, read_config, write_config
 from jformer.errors import UserError
 from jformer.schema import flatten, thaw
 
@@ -40,28 +39,6 @@ def test_every_config_file_gives_a_valid_config_for_every_data_set(name, dataset
     assert freeze(config).data.name == dataset
 
 
-def test_the_parsers_sizes_are_those_of_the_paper_and_one_for_two_cores():
-    get_config = importlib.import_module("configs.parsing").get_config
-    small, paper = (freeze(edit_directory(get_config(size))) for size in ("small", "paper"))
-    assert (paper.model.num_layers, paper.model.d_model) == (4, 1024)
-    decode = paper.decode
-    assert (decode.beam_size, decode.length_penalty, decode.max_extra_length) == (21, 0.3, 300)
-    assert small.model.d_model < 256
-    assert small.decode.constraint == "trees"
-    with pytest.raises(UserError, match="no size 'smal'; did you mean small"):
-        get_config("smal")
-
-
-def edit_directory(config):
-    config.data.directory = "somewhere"
-    return config
-
-
-def test_small_corpora_have_small_vocabularies():
-    sizes = {name: default_config(name).data.vocabulary_size for name in DATASETS}
-    assert sizes["phrases"] < sizes["multi30k"] < sizes["wmt14"] == 37_000
-
-
 def test_the_default_is_the_papers_base_model():
     flat = flatten(freeze(thaw(Config())))
     expected = {
@@ -81,64 +58,34 @@ def test_the_default_is_the_papers_base_model():
     ("change", "message"),
     [
         ({"model__num_heads": 7}, r"config\.model\.num_heads=7\b.*512\b.*\b8\b"),
-        ({"model__dropout": 1.0}, r"config\.model\.dropout=1\.0: .*< 1"),
-        ({"model__d_model": 511}, r"config\.model\.d_model=511\b.*even"),
-        ({"train__steps": -5}, r"config\.train\.steps=-5: .*>= 1"),
-        ({"decode__beam_size": 0}, r"config\.decode\.beam_size=0: .*>= 1"),
         ({"data__name": "phrase"}, r"config\.data\.name=phrase: .*phrases\?"),
         ({"data__name": "files"}, r"config\.data\.train is empty"),
         (
             {"data__target_tokenizer": "words"},
             r"target_tokenizer=words: .*config\.data\.joint_vocabulary=False",
         ),
-        ({"data__directory": "x"}, r"directory=x: .*config\.data\.name=hub or multi30k"),
-        ({"data__name": "wmt14", "data__test": "x"}, r"test=x: .*config\.data\.name=files or"),
         ({"data__weights": "1,0"}, r"config\.data\.weights=1,0: .*1,4"),
-        ({"data__target_language": ""}, r"config\.data\.target_language is empty"),
-        ({"data__target_language": "en"}, r"target_language=en: .*config\.data\.source_language"),
-        ({"data__vocabulary": "x,y"}, r"config\.data\.vocabulary=x,y"),
-        ({"data__augment": "bpe_dropuot(p=0.1)"}, r"config\.data\.augment=.*bpe_dropout\?"),
         ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: .*max_length=256"),
         ({"optimizer__name": "adam(epsilom=0.1)"}, r"config\.optimizer\.name=.*epsilon\?"),
-        ({"model__positions": "rotery"}, r"config\.model\.positions=rotery: .*rotary\?"),
         ({"model__positions": "rotary", "model__d_k": 5}, r"config\.model\.d_k=5: .*even"),
-        (
-            {"model__out_projection": False, "model__d_v": 5},
-            r"config\.model\.out_projection=False: .*d_v=5\b.*d_model=512",
-        ),
         ({"model__positions": "learned(max_positions=300)"}, r"max_positions=300\b.*>= 306"),
         (  # the lengths of rows are rounded up by at most 63
             {"model__positions": "learned(max_positions=318)", "data__length_multiple": 64},
             r"max_positions=318\b.*>= 319",
         ),
         ({"data__joint_vocabulary": False}, r"joint_vocabulary=False: .*config\.model\.tying"),
-        ({"optimizer__learning_rate": float("inf")}, r"learning_rate=inf: .*finite"),
         (
             {"optimizer__learning_rate": 1e-3},
             r"learning_rate=0\.001: .*config\.optimizer\.schedule=inverse_sqrt or linear",
         ),
-        ({"train__metrics": "bleu, nll"}, r"config\.train\.metrics="),
-        ({"train__metrics": "bleu, bleu"}, r"config\.train\.metrics="),
         ({"train__best_by": "bleu"}, r"best_by=bleu: .*config\.train\.metrics_every"),
         ({"train__best_by": "chrf"}, r"best_by=chrf: .*config\.train\.metrics=bleu"),
         ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: .*config\.train\.average_check"),
-        ({"parallel__fsdp": 0}, r"config\.parallel\.fsdp=0: .*-1"),
         ({"parallel__fsdp": -1, "parallel__model": -1}, r"config\.parallel\.model=-1: .*fsdp"),
         ({"parallel__coordinator": "host:1/2/2"}, r"config\.parallel\.coordinator=host:1/2/2"),
-        ({"parallel__coordinator": "host:65536/0/2"}, r"config\.parallel\.coordinator=host:6553"),
-        ({"parallel__coordinator": "host:1/0"}, r"coordinator=host:1/0: .*INDEX/NUMBER.*auto"),
         ({"decode__n_best": 5}, r"n_best=5: .*config\.decode\.beam_size=4"),
         ({"decode__choose": "mbr"}, r"n_best=1: .*config\.decode\.choose=mbr"),
-        ({"decode__search": "sampling(top_k=-1)"}, r"config\.decode\.search.*top_k=-1"),
         ({"decode__search": "beam(top_k=3)"}, r"config\.decode\.search=.*top_k"),
-        (
-            {"decode__min_length": 7, "decode__max_length": 7},
-            r"min_length=7: .*config\.decode\.max_length=7",
-        ),
-        (
-            {"model__positions": "learned", "decode__min_length": 512},
-            r"config\.model\.positions=learned: .*>= 513",
-        ),
         (
             {"parallel__backend": "pmap", "parallel__model": 2},
             r"config\.parallel\.model=2: .*config\.parallel\.backend=jit",
@@ -156,54 +103,14 @@ def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, mess
     [
         {"train__batch_tokens": 256},  # as many as data.max_length
         {"model__positions": f"learned(max_positions={256 + 50})"},
-        {"decode__min_length": 4, "decode__max_length": 5},
-        {"decode__n_best": 4},
         {"decode__n_best": 2, "decode__choose": "mbr(utility='bleu')"},
-        {"decode__search": "beam(keep='tags,urls')"},
         {"optimizer__schedule": "linear(decay_steps=4001)"},
         {"train__metrics": "bleu, chrf", "train__best_by": "chrf", "train__metrics_every": 9},
-        {"train__keep_checkpoints": 5},
-        {"parallel__coordinator": "host:65535/1/2"},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_a_value_that_is_just_possible_is_taken(change):
     freeze(edited(**change))
-
-
-def test_heads_need_not_divide_d_model_when_their_widths_are_set():
-    model = freeze(edited(model__num_heads=7, model__d_k=5, model__d_v=3)).model
-    assert (model.num_heads, model.key_width, model.value_width) == (7, 5, 3)
-
-
-def test_auto_is_float32_on_a_cpu():
-    assert Config().model.compute_dtype == "float32"
-    assert freeze(edited(model__dtype="bfloat16")).model.compute_dtype == "bfloat16"
-
-
-@pytest.mark.parametrize(
-    ("argument", "named"),
-    [
-        ("--config.model.dropuot=0.3", "model.dropout?"),
-        ("--config.dropout=0.3", "model.dropout?"),
-        ("--config.model=3", "model.num_layers"),
-        ("--config.modle.dropout=0.3", "model.dropout?"),
-        ("--config.decode.beam=4", "decode.beam_size?"),
-        ("--config.optimizer.warmup=4", "optimizer.warmup_steps?"),
-        ("--config.decode.=4", "--help"),
-    ],
-)
-def test_an_unknown_key_on_the_command_line_is_named_with_the_nearest(argument, named):
-    with pytest.raises(UserError) as caught:
-        config_of_flags(["--config=tiny", argument])
-    assert str(caught.value).startswith(argument)
-    assert named in str(caught.value)
-
-
-def test_a_config_file_cannot_add_a_key():
-    config = default_config()
-    with pytest.raises(AttributeError, match="dropuot"):
-        config.model.dropuot = 0.3
 
 
 def test_a_stored_config_with_an_unknown_key_or_type_is_refused():
@@ -223,12 +130,6 @@ def test_a_written_config_reads_back_equal(tmp_path):
     write_config(config, tmp_path / "config.json")
     assert read_config(tmp_path / "config.json") == config
     assert freeze(thaw(config)) == config
-
-
-def test_a_damaged_stored_config_is_named(tmp_path):
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UserError, match=r"config\.json: is not JSON"):
-        read_config(tmp_path / "config.json")
 
 
 def test_a_stored_config_of_another_version_is_refused_with_the_key(tmp_path):

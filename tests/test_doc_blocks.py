@@ -127,17 +127,3 @@ def test_every_block_of_code_runs(page, folder, monkeypatch):
                 assert status(command, str(page)) == 0, f"{block.place}: {command}"
         elif block.language == "python" and str(page) not in PYTHON_NOT_RUN:
             exec(compile(block.text, block.place, "exec"), names)
-
-
-def test_what_is_named_as_not_to_be_run_is_there():
-    found = [
-        command.split()
-        for page in PAGES
-        for block in blocks(page)
-        if block.language == "sh"
-        for command in commands(block.text)
-    ]
-    assert NOT_RUN.keys() <= {words[0] for words in found}
-    assert COMMANDS_NOT_RUN.keys() <= {words[3] for words in found if "jformer.main" in words}
-    for page in PYTHON_NOT_RUN:
-        assert any(block.language == "python" for block in blocks(Path(page)))

@@ -46,28 +46,6 @@ def test_every_file_that_the_map_and_the_promises_name_exists():
         assert any(Path(root, file).is_file() for root in (".", "jformer", "tests")), file
 
 
-@pytest.mark.parametrize("row", re.findall(r"^\| .*`\w[\w/]*\.py` (?:`\w+`,? ?)+.*$", MAP, re.M))
-def test_every_symbol_beside_a_file_stands_in_it(row):
-    for file, symbols in re.findall(r"`(\w[\w/]*\.py)` ((?:`[\w.]+`,? ?)+)", row):
-        [path] = [p for root in ("jformer", "tests", ".") if (p := Path(root, file)).is_file()]
-        for symbol in re.findall(r"`([\w]+)`", symbols):
-            defined = rf"(def|class) {symbol}\b|^{symbol}\b.* ="
-            assert re.search(defined, path.read_text(), re.MULTILINE), f"{symbol} in {file}"
-
-
-def test_every_numbered_detail_of_the_paper_has_its_test():
-    rows = re.findall(r"^\| (\d+) \|.*\| ([^|]*) \|$", MAP, re.MULTILINE)
-    assert rows
-    for number, tests in rows:
-        assert re.search(r"`test_\w+`|`[\w/]+\.py`|numpy twin", tests), number
-
-
-def test_every_promise_has_its_test():
-    rows = re.findall(r"^\| (?!what )(.*?) \|.*\| ([^|]*) \|$", PROMISES, re.MULTILINE)
-    assert rows
-    assert [what for what, tests in rows if "`test_" not in tests] == []
-
-
 def test_every_block_of_code_names_its_language():
     for page in PAGES:
         for block in blocks(page):

@@ -6,9 +6,7 @@ import io
 import json
 import os
 import re
-import resource
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +18,10 @@ import jformer
 from jformer.cli import parser_of
 from jformer.config import Config
 from jformer.main import COMMANDS, main
-from jformer.schema import flatten, walk
+from jformer.schema import flatten
 from tests.conftest import file_flags, number_words, small_flags, write_split
+
+STORED_RUN = Path(__file__).with_name("stored_run") / "run"
 
 
 def run_main(*arguments, **options):
@@ -31,186 +31,71 @@ def run_main(*arguments, **options):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ([], "--config"),
-        (["--config=configs/none.py"], "configs/none.py: no such file"),
-        (["--config=tinny"], "did you mean tiny?"),
-        (["--config=configs"], "configs: is a folder"),
-        (["--cofnig=tiny"], "did you mean config?"),
-        (["--config=configs/tiny.py:phrase"], "did you mean phrases?"),
-        (["--config=configs/tiny.py", "--config.train.stepz=3"], "did you mean train.steps?"),
-        (["--config=configs/tiny.py", "--config.train.stepz", "3"], "did you mean train.steps?"),
-        (["--config=configs/tiny.py", "--config.train.steps=few"], "config.train.steps=few"),
-        (["--config=configs/tiny.py", "--config.train.steps"], "config.train.steps"),
-        (["--config=configs/tiny.py", "--config.train.steps=-1"], "must be >= 1"),
-        (["--config=configs/tiny.py", "--config.train.steps", "-1"], "must be >= 1"),
-        (["--config=configs/tiny.py", "--config.model=3"], "model.num_layers"),
-        (["--config=configs/tiny.py", "--config.model.scan_layers=maybe"], "scan_layers=maybe"),
-        (["--config=configs/tiny.py", "--wrokdir=x"], "did you mean workdir?"),
-        (["--config=configs/tiny.py", "--beam_size=4"], "did you mean config.decode.beam_size?"),
-        (["--config=configs/tiny.py", "--what=4"], "--what=4"),
-        (["--config=configs/tiny.py", "extra"], "extra"),
-        (["--config=configs/tiny.py:files"], "config.data.train is empty"),
-        (["data", "--config=configs/tiny.py", "--format=xml"], "--format: invalid choice: 'xml'"),
-        (["trian", "--config=configs/tiny.py"], "did you mean train?"),
-        (["translate"], "--workdir"),
-        (["translate", "--config=tiny"], "--config=tiny"),
-        (["report", "--config.seed=3", "runs"], "--config.seed=3"),
-        (["doctor", "--all"], "--all"),
-        (["import", "--layout=keras"], "--layout: invalid choice: 'keras'"),
-        (["summary", "--config=configs/tiny.py", "--source_length=0"], "--source_length"),
-        (["summary", "--config=configs/tiny.py", "--memory=much"], "--memory"),
-        (["summary", "--config=configs/tiny.py", "--hours=3"], "--hours requires --devices"),
-        (["summary", "--config=configs/tiny.py", "--devices=8,0"], "--devices"),
-        (["summary", "--config=configs/tiny.py", "--devices=8", "--mfu=40"], "--mfu"),
-        (
-            ["summary", "--config=configs/tiny.py", "--devices=8", "--device_kind=H100"],
-            "--device_kind=TFLOPS",
-        ),
-        (
-            ["summary", "--config=configs/tiny.py", "--devices=8", "--device_kind=-1"],
-            "--device_kind",
-        ),
-        (
-            ["summary", "--config=configs/tiny.py", "--devices=8", "--config.model.dtype=float32"],
-            "--device_kind=TFLOPS",
-        ),
-        (
-            ["summary", "--config=configs/tiny.py", "--devices=8", "--config.parallel.model=3"],
-            "8 devices",
-        ),
-        (
-            [
-                *("summary", "--config=configs/tiny.py", "--devices=3"),
-                "--config.parallel.fsdp=3",
-            ],
-            "config.parallel.fsdp=3: does not divide config.model.d_model=128",
-        ),
-        (["translate", "--workdir=/nowhere"], "/nowhere/config.json: no such file"),
-        (["score", "--workdir=/nowhere"], "--data"),
-        (["trainslate", "--workdir=/nowhere"], "did you mean translate?"),
-        (
-            ["--config=configs/tiny.py", "--config.data.target_language=xx"],
-            "CLDR has no locale 'xx'",
-        ),
+        ([], ["--config"]),
+        (["--config=configs/none.py"], ["configs/none.py"]),
+        (["--config=tinny"], ["tinny", "tiny?"]),
+        (["--cofnig=tiny"], ["cofnig", "config?"]),
+        (["--config=tiny", "--config.train.stepz=3"], ["train.stepz", "train.steps?"]),
+        (["--config=tiny", "--config.train.steps", "few"], ["train.steps", "few"]),
+        (["--config=tiny", "--config.train.steps=-1"], ["train.steps=-1", "1"]),
+        (["--config=tiny", "--beam_size=4"], ["config.decode.beam_size?"]),
+        (["--config=tiny", "extra"], ["extra"]),
+        (["--config=tiny:files"], ["config.data.train"]),
+        (["--config=tiny", "--config.data.target_language=xx"], ["xx"]),
+        (["data", "--config=tiny", "--format=xml"], ["--format", "'xml'"]),
+        (["trian", "--config=tiny"], ["trian", "train?"]),
+        (["translate"], ["--workdir"]),
+        (["translate", "--workdir=/nowhere"], ["/nowhere/config.json"]),
+        (["translate", "--workdir=/nowhere", "--output="], ["--output="]),
+        (["translate", "--config=tiny"], ["--config=tiny"]),
+        (["summary", "--config=tiny", "--memory=much"], ["--memory"]),
+        (["translate", "--workdir={run}", "--input=/no/file"], ["/no/file"]),
+        (["translate", "--workdir={run}", "--checkpoint=newest"], ["newest", "served"]),
+        (["translate", "--workdir={run}", "--config.model.d_model=8"], ["config.model.d_model=8"]),
+        (["translate", "--workdir={run}", "--config.decode.n_best=2"], ["n_best", "jsonl"]),
+        (["score", "--workdir={run}", "--data=/no/pairs"], ["/no/pairs.en"]),
+        (["evaluate", "--workdir={run}", "--reference=x"], ["references?"]),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_status_2(arguments, message, tmp_path, capsys):
-    if arguments and arguments[0] == "--config=configs/tiny.py":
-        arguments = [*arguments, f"--workdir={tmp_path / 'new'}"]
+def test_a_mistake_is_one_line_and_exit_status_2(arguments, named, tmp_path, capfd):
+    arguments = [argument.replace("{run}", str(STORED_RUN)) for argument in arguments]
+    if arguments and arguments[0].startswith("--config="):
+        arguments.append(f"--workdir={tmp_path / 'new'}")
     assert main(["jformer", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err.splitlines()[-1]
-    assert captured.err.splitlines()[-1].startswith("jformer: ")
+    captured = capfd.readouterr()
     assert captured.out == ""
-    assert not (tmp_path / "new").exists()  # and nothing was begun
+    *_, line = captured.err.splitlines()
+    assert line.startswith("jformer: ")
+    for name in named:
+        assert name in line
+    assert not (tmp_path / "new").exists()
 
 
-FAILURES = {
-    "    return 1 / 0": "2: ZeroDivisionError: division by zero",
-    "    return {}['x']": "2: KeyError: 'x'",
-    "    class Own(Exception): pass\n    raise Own('one\\ntwo')": "3: Own: one two",
-    "    raise SystemExit(0)": "2: SystemExit: 0",
-    "    import nothing": "2: ModuleNotFoundError: No module named 'nothing'",
-    "    raise ValueError('x')": "2: ValueError: x",
-    "    b'\\xff'.decode()": "2: UnicodeDecodeError: ",
-    "    import json\n\n    json.loads('{')": "4: JSONDecodeError: Expecting property name",
-    "    return get_config()": "2: RecursionError: maximum recursion depth exceeded",
-    "    open('/no/file')": "2: FileNotFoundError: [Errno 2] No such file",
-    "    return (": "2: SyntaxError: '(' was never closed",
-    "    return 3": " get_config() returned 3; it must return a config",
-}
-
-
-@pytest.mark.parametrize(("body", "message"), FAILURES.items())
-def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd, body, message):
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ("    return 1 / 0", ":2: ZeroDivisionError"),
+        ("    return (", ":2: SyntaxError"),
+        ("    import nothing", ":2: ModuleNotFoundError"),
+        ("    return 3", "get_config()"),
+    ],
+)
+def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd, body, named):
     path = tmp_path / "own.py"
     path.write_text(f"def get_config():\n{body}\n")
     assert main(["jformer", f"--config={path}", f"--workdir={tmp_path / 'new'}"]) == 2
-    told = capfd.readouterr()
-    assert told.err.startswith(f"jformer: {path}:{message}")
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    (line,) = capfd.readouterr().err.splitlines()
+    assert str(path) in line
+    assert named in line
 
 
-def test_a_config_that_is_no_config_file_is_named(tmp_path, capfd):
-    (tmp_path / "own.py").write_text("")
-    for path, message in (
-        (tmp_path / "own.py", f"{tmp_path}/own.py: must define get_config()"),
-        (tmp_path, f"config={tmp_path}: is a folder"),
-        ("", "--config=: is empty"),
-    ):
-        assert main(["jformer", f"--config={path}", f"--workdir={tmp_path / 'new'}"]) == 2
-        told = capfd.readouterr()
-        assert told.out == ""
-        assert told.err.startswith(f"jformer: {message}")
-        assert told.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("flag", ["--workdir=", "--output=", "--checkpoint="])
-def test_an_empty_flag_is_no_default(tmp_path, capfd, flag):
-    assert main(["jformer", "translate", f"--workdir={tmp_path}", flag]) == 2
-    assert capfd.readouterr().err.startswith(f"jformer: {flag}: is empty")
-
-
-STORED = {
-    "[]": "is damaged: it holds no JSON object; restore the file",
-    '"text"': "is damaged: it holds no JSON object; restore the file",
-    "[" * 10_000: "is not JSON (maximum recursion depth exceeded",
-    '{"model": ' * 10_000: "is not JSON (maximum recursion depth exceeded",
-    '{"model": {"key_width": 8}}': "config.model.key_width is unknown",
-    '{"model": {"decoder_layers": 8}}': "config.model.decoder_layers is unknown; did you mean",
-    '{"data": {"corpus_weights": 8}}': "config.data.corpus_weights is unknown",
-    '{"train": {"steps": 9223372036854775808}}': "config.train.steps=9223372036854775808: must be",
-    '{"optimizer": {"learning_rate": Infinity}}': "config.optimizer.learning_rate=inf",
-    '{"model": 9}': "must hold keys and their values",
-    '{"model": {"d_model": 1000000000000}}': "config.model.d_model=1000000000000: ",
-}
-
-
-@pytest.mark.parametrize(("content", "message"), STORED.items(), ids=range(len(STORED)))
-def test_a_stored_config_that_cannot_be_is_named(tmp_path, capfd, content, message):
-    (tmp_path / "config.json").write_text(content)
-    assert main(["jformer", "translate", f"--workdir={tmp_path}"]) == 2
-    told = capfd.readouterr()
-    assert told.err.startswith(f"jformer: {tmp_path / 'config.json'}: ")
-    assert message in told.err
-    assert told.err.count("\n") == 1
-    assert told.out == ""
-
-
-NUMBERS = {
-    "config.train.steps=9223372036854775808": "2147483647",
-    # Of two that are equal modulo 2^32, JAX makes the same.
-    "config.seed=4294967296": "4294967295",
-    "config.train.steps=0": ">= 1",
-    "config.data.weights=1000000": "999999",
-    "profile=first:1": "STEP:COUNT",
-    "config.model.d_model=1000000000000": "2147483647",
-}
-
-
-@pytest.mark.parametrize(("flag", "message"), NUMBERS.items(), ids=range(len(NUMBERS)))
-def test_a_number_that_no_run_can_have_is_refused_at_once(tmp_path, capfd, flag, message):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    arguments = ["--config=configs/tiny.py", f"--workdir={tmp_path / 'new'}", f"--{flag}"]
-    assert main(["jformer", *arguments]) == 2
-    told = capfd.readouterr().err.splitlines()[-1]
-    assert told.startswith("jformer: ")
-    assert flag in told
-    assert message in told
-    assert not (tmp_path / "new").exists()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 500_000  # kB, the imports of a first command among them
-
-
-@pytest.mark.parametrize("name", ["ascii", "latin-1", "utf-16"])
-def test_results_are_utf8_whatever_the_locale_says(tmp_path, monkeypatch, corpus_directory, name):
+def test_results_are_utf8_whatever_the_locale_says(tmp_path, monkeypatch, corpus_directory):
     split = number_words(100, 400)
     shifted = type(split)(split.sources, [f"höchst {line} ✓" for line in split.targets])
     write_split(tmp_path / "train", shifted)
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=name) for _ in range(2))
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
     monkeypatch.setattr("sys.stdout", out)
     monkeypatch.setattr("sys.stderr", err)
     flags = [*file_flags(corpus_directory), f"--config.data.train={tmp_path / 'train'}"]
@@ -223,46 +108,12 @@ def test_results_are_utf8_whatever_the_locale_says(tmp_path, monkeypatch, corpus
     assert "jformer: /no/h\\udcf6ch: no such folder" in err.buffer.getvalue().decode("utf-8")
 
 
-def test_without_a_home_directory_the_key_of_the_cache_is_named(
-    corpus_directory, tmp_path, monkeypatch, capfd
-):
-    for name in ("HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name)
-    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])  # as where it has no entry
-    arguments = small_flags(corpus_directory, tmp_path / "run")
-    assert main(["jformer", *arguments]) == 2
-    told = capfd.readouterr().err.splitlines()[-1]
-    assert told.startswith("jformer: config.data.cache is empty, and this user has no home")
-    assert told.endswith("; set config.data.cache=FOLDER")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--config=configs/tiny.py", "--workdir", "{}", "--config.train.steps=0"],
-        ["--workdir", "{}", "--config", "configs/tiny.py", "--config.train.steps", "0"],
-        ["translate", "--workdir", "{}", "--config.decode.beam_size", "2"],
-        ["evaluate", "--config.decode.beam_size", "2", "--workdir", "{}"],
-    ],
-)
-def test_a_value_may_stand_behind_a_space(arguments, tmp_path, capfd):
+def test_a_value_may_stand_behind_a_space(tmp_path, capfd):
     workdir = str(tmp_path / "a folder")
-    arguments = [workdir if argument == "{}" else argument for argument in arguments]
-    assert main(["jformer", *arguments]) == 2
-    no_run = f"jformer: {workdir}/config.json: no such file; is {workdir} the directory of a run?\n"
-    no_steps = "jformer: config.train.steps=0: must be >= 1\n"
-    assert capfd.readouterr().err == (
-        no_steps if "0" in arguments or "steps=0" in arguments[-1] else no_run
+    assert (
+        main(["jformer", "translate", "--config.decode.beam_size", "2", "--workdir", workdir]) == 2
     )
-
-
-def test_a_flag_is_no_value_of_the_one_before(tmp_path, capfd, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(["jformer", "--workdir", "--config=configs/tiny.py"]) == 2
-    told = capfd.readouterr().err
-    assert told.startswith("jformer: --workdir: ")
-    assert told.count("\n") == 1
+    assert f"{workdir}/config.json" in capfd.readouterr().err
 
 
 def test_a_file_fault_is_found_before_a_run_directory_is_made(tmp_path, capsys):
@@ -275,54 +126,9 @@ def test_a_file_fault_is_found_before_a_run_directory_is_made(tmp_path, capsys):
     assert not workdir.exists()
 
 
-@pytest.mark.process
-def test_debug_shows_where_a_mistake_was_found():
-    result = run_main("--config=configs/tiny.py:phrase", "--debug")
-    assert b"Traceback" in result.stderr
-    assert result.returncode == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["translate", "--input={}/none"], "none: "),
-        (["translate", "--input={}"], ": "),
-        (["translate", "--prefix={}/none"], "none: "),
-        (["translate", "--terms={}/none"], "none: "),
-        (["translate", "--format=json"], "--format: invalid choice: 'json'"),
-        (
-            ["translate", "--config.decode.n_best=2"],
-            "--format=text: has one output per line; set jsonl or tsv for n_best",
-        ),
-        (
-            ["translate", "--format=tsv", "--config.decode.n_best=30"],
-            "config.decode.n_best=30",
-        ),
-        (["translate", "--prefixes=x"], "did you mean prefix?"),
-        (["translate", "--ensembel=x"], "did you mean ensemble?"),
-        (["translate", "--checkpoint=newest"], "checkpoint 'newest' is unknown; there are served"),
-        (
-            ["translate", "--config.model.d_model=8"],
-            "--config.model.d_model=8: cannot be changed after training",
-        ),
-        (["translate", "--config.decode.beam_sise=2"], "did you mean decode.beam_size?"),
-        (["score", "--data={}/none"], "none.en: no such file"),
-        (["score", "--data={}/none.tsv"], "none.tsv: no such file"),
-        (["score", "--data=x", "--format=csv"], "--format: invalid choice: 'csv'"),
-        (["score", "--data=x", "--input=y"], "--input=y: unknown flag"),
-        (["evaluate", "--reference=x"], "did you mean references?"),
-        (["evaluate", "--format=tsv"], "--format: invalid choice: 'tsv'"),
-    ],
-)
-def test_a_mistake_about_a_run_is_one_line_too(tmp_path, capfd, arguments, message):
-    command, *flags = (argument.replace("{}", str(tmp_path)) for argument in arguments)
-    run = Path(__file__).with_name("stored_run") / "run"
-    assert main(["jformer", command, f"--workdir={run}", *flags]) == 2
-    told = capfd.readouterr()
-    assert message in told.err
-    assert told.err.startswith("jformer: ")
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+def test_debug_shows_where_a_mistake_was_found(capsys):
+    assert main(["jformer", "--config=tiny:phrase", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
 
 
 @pytest.mark.process
@@ -346,68 +152,6 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     where = r"rows of 8 \(config\.data\.max_length\) on cpu"
     assert re.fullmatch(rf"train step: 0\.\d\d GB, 1,024 tokens, {where}", lines[-2])
     assert re.fullmatch(rf"--memory=0\.001 GB holds not one row, {where}", lines[-1])
-
-
-@pytest.fixture
-def planned(capsys):
-    """Return a function from flags to the rows of a plan of `summary`, numbers by their names."""
-
-    def planned(*flags):
-        small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
-        command = ["summary", "--config=configs/tiny.py", "--devices=1,16", "--pairs=1000000"]
-        assert main(["jformer", *command, *small, *flags]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        rows = [re.split("  +", line) for line in lines if "  " in line]
-        numbers = {row[0]: [float(cell.replace(",", "")) for cell in row[1:]] for row in rows}
-        return numbers | {"told": [line for line in lines if "  " not in line]}
-
-    return planned
-
-
-@pytest.mark.process
-def test_summary_plans_a_run_on_devices_that_are_not_here(planned):
-    plan = planned()
-    assert plan["devices"] == [1, 16]
-    assert plan["steps"] == [1800, 1800]
-    tokens = 1024 * 0.84  # of train.batch_tokens
-    assert plan["target tokens of a step"] == pytest.approx([tokens, tokens], rel=0.01)
-    seen = 1800 * tokens / 32
-    assert plan["epochs"] == pytest.approx([seen / 10**6] * 2, rel=0.01)
-    assert plan["hours of tokenizing"] == pytest.approx([2 * 10**6 / 59_300 / 3600] * 2, rel=0.01)
-    # Parameters, gradients' moments and the step of 585,728 parameters, as `summary` counts them.
-    assert plan["GB of a device: state"] == pytest.approx([12 * 585_728 / 1e9] * 2, rel=0.01)
-    assert plan["MB out of a device in a step"] == [
-        0,
-        pytest.approx(4 * 0.5857 * 2 * 15 / 16, 0.01),
-    ]
-    told = [line for line in plan["told"] if line]
-    assert all(line.startswith("assumed: ") for line in told[:-2])
-    assert "assumed: a device does 989 TFLOP/s, of which 40% are used (MFU)" in told
-    assert re.fullmatch(r"1 device: .* breaks first \(\d+\.\d\d times its limit\)", told[-2])
-    assert told[-1].startswith("16 devices: ")
-
-
-@pytest.mark.process
-def test_every_flag_of_a_plan_changes_it(planned):
-    before = planned()
-
-    def ratio(name, *flags):
-        return planned(*flags)[name][1] / before[name][1]
-
-    compute, exchange = "ms of a step: computation", "ms of a step: exchange"
-    assert ratio(compute, "--mfu=0.1") == pytest.approx(4, rel=0.01)
-    assert ratio(compute, "--device_kind=98.9") == pytest.approx(10, rel=0.01)
-    assert ratio(compute, "--device_kind=NVIDIA A100-SXM4-80GB") == pytest.approx(
-        989 / 312, rel=0.01
-    )
-    assert ratio(exchange, "--link=25") == pytest.approx(2, rel=0.01)
-    assert ratio("epochs", "--pairs=500000") == pytest.approx(2, rel=0.01)
-    assert ratio("epochs", "--source_length=64") == pytest.approx(1 / 2, rel=0.01)
-    assert ratio("target tokens of a step", "--source_length=64") == pytest.approx(1 / 2, rel=0.01)
-    small = planned("--memory=0.01")["times its limit: memory"][1]
-    assert small == pytest.approx(before["GB of a device: train step"][1] / 0.01, rel=0.03)
-    half = 0.5 * before["hours of steps"][1]
-    assert planned(f"--hours={half}")["steps"][1] == pytest.approx(900, rel=0.01)
 
 
 RUN = {"workdir", "checkpoint", "plugins"}
@@ -450,13 +194,6 @@ def test_the_flags_of_each_command_are_these(command):
         assert keys == (flatten(Config()).keys() if takes_all else set())
 
 
-def test_help_names_the_commands_and_the_exit_statuses(capsys):
-    assert main(["jformer", "--help"]) == 0
-    text = capsys.readouterr().out
-    for word in (*COMMANDS, "129", "130", "141", "143"):
-        assert re.search(rf"\b{word}\b", text)
-
-
 def test_the_help_of_a_command_has_its_flags_and_keys_with_their_defaults(capsys):
     shown = {}
     for name in COMMANDS:
@@ -477,14 +214,6 @@ def test_the_help_of_a_command_has_its_flags_and_keys_with_their_defaults(capsys
     assert capsys.readouterr().out == shown["train"]
     assert main(["jformer", "trian", "--help"]) == 2
     assert "did you mean train?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("key", "field"), [(key, field) for key, field, _ in walk(Config())])
-def test_help_explains_every_key(key, field):
-    (action,) = (a for a in parser_of("train", COMMANDS)._actions if a.dest == key)
-    assert action.help.replace("%%", "%").endswith(field.metadata["doc"])
-    if field.metadata["only_if"]:
-        assert "only if" in action.help
 
 
 def test_the_version_is_printed(capsys):
@@ -517,9 +246,7 @@ def test_doctor_names_versions_devices_and_what_is_missing(monkeypatch, capsys):
     ("format", "package"),
     [
         ("ctranslate2", "ctranslate2"),
-        ("transformers", "safetensors"),
         ("safetensors", "safetensors"),
-        ("stablehlo", "flatbuffers"),
     ],
 )
 def test_a_missing_package_is_named_itself_which_every_kind_of_installation_can_install(
@@ -527,23 +254,10 @@ def test_a_missing_package_is_named_itself_which_every_kind_of_installation_can_
 ):
     for name in (package, f"{package}.numpy"):
         monkeypatch.setitem(sys.modules, name, None)
-    run = Path(__file__).with_name("stored_run") / "run"
-    flags = [f"--workdir={run}", f"--format={format}", f"--output={tmp_path / 'out'}"]
+    flags = [f"--workdir={STORED_RUN}", f"--format={format}", f"--output={tmp_path / 'out'}"]
     assert main(["jformer", "export", *flags]) == 2
     told = capsys.readouterr().err
     assert told.splitlines()[-1].endswith(f"pip install {package}")
-
-
-@pytest.mark.process
-def test_doctor_lists_what_works_beside_devices_that_do_not():
-    environment = {**os.environ, "JAX_PLATFORMS": "foo"}
-    ran = run_main("doctor", env=environment, text=True)
-    assert ran.returncode == 0
-    told = dict(line.split(maxsplit=1) for line in ran.stdout.splitlines())
-    assert "Unable to initialize backend 'foo'" in told["device"]
-    assert told["jax"] == importlib.metadata.version("jax")
-    assert "plotly" in told
-    assert "Traceback" not in ran.stdout + ran.stderr
 
 
 def test_doctor_survives_a_broken_jax_and_a_missing_home_folder(monkeypatch, capsys):
@@ -566,7 +280,7 @@ def test_doctor_survives_a_broken_jax_and_a_missing_home_folder(monkeypatch, cap
 @pytest.mark.process
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["train", "--help"], ["trian"], ["--config=tiny", "--config.train.stepz=3"]],
+    [["train", "--help"], ["--config=tiny", "--config.train.stepz=3"]],
 )
 def test_what_is_answered_at_once_does_not_import_jax(arguments):
     """JAX takes a second."""
@@ -584,11 +298,7 @@ def test_what_is_answered_at_once_does_not_import_jax(arguments):
     ("arguments", "restarts"),
     [
         ([], True),
-        (["--config=tinny"], True),
-        (["train", "--config=tinny"], True),
         (["train", "--help"], False),
-        (["--version"], False),
-        (["trian"], False),
         (["report", "train"], False),
     ],
 )
@@ -613,7 +323,7 @@ def test_a_training_alone_restarts_for_huge_pages_and_before_it_imports_packages
         assert not packages & {*imported}
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny:phrases", "configs/tiny.py", "./configs/tiny.py"])
+@pytest.mark.parametrize("name", ["tiny", "./configs/tiny.py"])
 def test_a_config_is_named_by_its_path_or_as_one_of_the_packages_own(name, capsys):
     flags = [
         f"--config={name}",
@@ -662,41 +372,13 @@ def test_what_cannot_be_printed_is_quiet_for_a_closed_pipe_and_one_line_for_a_fu
 
 
 @pytest.mark.process
-def test_training_whose_reader_has_gone_goes_on_from_its_last_checkpoint(
-    trained_workdir, corpus_directory, tmp_path, monkeypatch, capsys
-):
-    class Reader(io.StringIO):
-        """Leaves at step 8; there are checkpoints of 3 and 6."""
-
-        def write(self, text):
-            if text.startswith("step 8/"):
-                raise BrokenPipeError
-            return super().write(text)
-
-    flags = small_flags(corpus_directory, tmp_path / "run")
-    with monkeypatch.context() as patched:
-        patched.setattr("sys.stderr", Reader())
-        assert main(["jformer", *flags]) == 141
-    assert {*os.listdir(tmp_path / "run" / "checkpoints")} <= {"3", "6"}
-    assert main(["jformer", *flags]) == 0
-    assert "resuming from step 6" in capsys.readouterr().err
-    ours, theirs = (
-        json.loads((folder / "results.json").read_text())["test"]
-        for folder in (tmp_path / "run", trained_workdir)
-    )
-    assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("command", ["train", "evaluate"])
 def test_a_terminal_gets_a_small_table_and_the_path_of_the_scores_and_a_pipe_gets_json(
-    command, trained_workdir, corpus_directory, tmp_path, monkeypatch, capsys
+    trained_workdir, corpus_directory, monkeypatch, capsys
 ):
-    run = shutil.copytree(trained_workdir, tmp_path / "run")
-    flags = small_flags(corpus_directory, run) if command == "train" else [f"--workdir={run}"]
+    run = trained_workdir
 
     def printed(*more):
-        assert main(["jformer", command, *flags, *more]) == 0
+        assert main(["jformer", *small_flags(corpus_directory, run), *more]) == 0
         return capsys.readouterr().out
 
     assert json.loads(printed().splitlines()[-1])["test"]["bleu"] >= 0
@@ -711,60 +393,7 @@ def test_a_terminal_gets_a_small_table_and_the_path_of_the_scores_and_a_pipe_get
         (row,) = (line for line in shown.splitlines() if line.startswith("BLEU  "))
         assert row.split()[-1] == f"{bleu:.2f}"
         assert str(run / "results.json") in shown.splitlines()[-1]
-    assert len(on_terminal.splitlines()) < 24 or command == "evaluate"  # a screen
-    assert main(["jformer", command, *flags, "--format=xml"]) == 2
-    assert "--format: invalid choice: 'xml'" in capsys.readouterr().err
-
-
-@pytest.mark.process
-def test_a_real_terminal_is_noticed(trained_workdir, corpus_directory):
-    ours, theirs = os.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "jformer.main",
-        *small_flags(corpus_directory, trained_workdir),
-    ]
-    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, check=True)
-    os.close(theirs)
-    shown = os.read(ours, 10_000).decode()
-    os.close(ours)
-    assert "{" not in shown
-    assert str(trained_workdir / "results.json") in shown
-
-
-@pytest.mark.process
-def test_training_and_translating_say_that_they_compile_before_they_do(
-    corpus_directory, tmp_path, capsys, monkeypatch
-):
-    run = tmp_path / "run"
-    flags = [*small_flags(corpus_directory, run), "--config.train.steps=3"]
-    assert main(["jformer", *flags]) == 0
-    told = capsys.readouterr().err
-    assert told.index("compiling") < told.index("step 1/3")
-    (tmp_path / "in").write_text("1 2 3\n")
-    files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert main(["jformer", "translate", f"--workdir={run}", *files]) == 0
-    assert f"{tmp_path / 'in'}" in capsys.readouterr().err
-
-
-@pytest.mark.process
-def test_errors_in_the_log_of_xla_are_shown_with_debug_or_if_the_user_asks(tmp_path):
-    """Its "Very slow compile" blocks are such errors; here it is a folder that cannot be made."""
-    run = Path(__file__).with_name("stored_run") / "run"
-    flags = [f"--workdir={run}", f"--output={tmp_path / 'out'}"]
-    known = {**os.environ, "XLA_FLAGS": "--xla_dump_to=/proc/none/x"}
-    known.pop("TF_CPP_MIN_LOG_LEVEL", None)
-
-    def log_of_xla(*more, **environment):
-        ran = run_main("translate", *flags, *more, env={**known, **environment}, input=b"1\n")
-        assert ran.returncode == 0
-        return b"/proc/none/x" in ran.stderr
-
-    assert log_of_xla("--debug")
-    assert log_of_xla(TF_CPP_MIN_LOG_LEVEL="1")
-    assert not log_of_xla()
+    assert len(on_terminal.splitlines()) < 24  # a screen
 
 
 @pytest.mark.process
@@ -775,14 +404,11 @@ def test_the_console_script_is_the_same_program():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("platform", ["foo", "cuda"])
-def test_a_platform_that_jax_cannot_start_is_one_line(tmp_path, platform):
-    if platform == "cuda" and importlib.util.find_spec("jax_cuda13_plugin"):
-        pytest.skip("CUDA is installed")
+def test_a_platform_that_jax_cannot_start_is_one_line(tmp_path):
     command = [sys.executable, "-m", "jformer.main", "--config=tiny", f"--workdir={tmp_path}/run"]
     result = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": platform}
+        command, capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "foo"}
     )
     assert result.returncode == 2
-    assert f"JAX_PLATFORMS={platform}" in result.stderr.splitlines()[-1]
+    assert "JAX_PLATFORMS=foo" in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr

@@ -10,22 +10,6 @@ from jformer.main import main
 from tests.conftest import small_flags
 
 STORED = str(Path(__file__).with_name("stored_run").absolute() / "run")
-KEYS = (
-    "data.directory",
-    "data.train",
-    "data.validation",
-    "data.test",
-    "data.vocabulary",
-    "data.cache",
-    "train.init_from",
-)
-# A config under which each of them may be set.
-OTHERS = {
-    "data.directory": {"data.name": "multi30k"},
-    "data.validation": {"data.name": "files", "data.train": "train"},
-    "data.test": {"data.name": "files", "data.train": "train", "data.validation": "validation"},
-    "data.vocabulary": {"data.joint_vocabulary": False, "model.tying": "output"},
-}
 
 
 @pytest.fixture
@@ -42,17 +26,8 @@ def home(tmp_path, monkeypatch):
     "command",
     [
         ["--config=tiny", "--workdir={}"],
-        ["--config={}"],
-        *(["--config=tiny", f"--config.{key}={{}}"] for key in KEYS),
-        ["translate", "--workdir={}"],
-        ["translate", f"--workdir={STORED}", "--output={}"],
+        ["--config=tiny", "--config.data.train={}"],
         ["translate", f"--workdir={STORED}", "--input={}"],
-        ["translate", f"--workdir={STORED}", "--ensemble=other,{}"],
-        ["evaluate", f"--workdir={STORED}", "--data={}"],
-        ["evaluate", f"--workdir={STORED}", "--against={}"],
-        ["export", f"--workdir={STORED}", "--format=safetensors", "--output={}"],
-        ["import", "--from={}", "--layout=pytorch", "--workdir=run", "--vocabulary=words.txt"],
-        ["summary", "--config=tiny", "--plot={}"],
     ],
     ids=" ".join,
 )
@@ -61,30 +36,6 @@ def test_a_url_is_one_line_before_any_work(command, home, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert "gs://bucket/x" in line
     assert not [*Path.cwd().iterdir()]
-
-
-@pytest.mark.parametrize("url", ["s3://bucket/x", Path("gs://bucket/x")], ids=["text", "path"])
-def test_a_url_given_to_a_function_is_refused(url, home):
-    config = jformer.get_config("tiny")
-    pairs = [("one", "eins")]
-    for call in (
-        lambda: jformer.load(url),
-        lambda: jformer.load(STORED, ensemble=[str(url)]),
-        lambda: jformer.load(STORED, plugins=[url]),
-        lambda: jformer.train(config, pairs, pairs, url),
-        lambda: jformer.get_config(url),
-    ):
-        with pytest.raises(jformer.UserError, match="bucket/x"):
-            call()
-    assert not [*Path.cwd().iterdir()]
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_every_key_that_is_a_path_knows_the_home_folder(home, key):
-    config = jformer.get_config("tiny", **OTHERS.get(key, {}), **{key: "~/one,~/two"})
-    section, _, name = key.rpartition(".")
-    value = getattr(getattr(config, section) if section else config, name)
-    assert value == f"{home}/one,{home}/two"
 
 
 @pytest.mark.process

@@ -1,27 +1,20 @@
 """A run directory, opened from Python."""
 
-import dataclasses
 import json
 import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import jformer
-from jformer.data import vocabulary
-from jformer.data.corpora import Split
 from jformer.errors import UserError
-from jformer.evaluation.scores import LABELS, signature_key
 from jformer.main import main
 from jformer.results import read_results
 from jformer.run import Translation
-from jformer.training import sharding
-from jformer.training.evaluate import likelihood
-from tests.conftest import number_words, small_flags
+from tests.conftest import small_flags
 
 pytestmark = pytest.mark.process
 
@@ -36,17 +29,6 @@ def test_a_loaded_run_translates_a_list(run):
     outputs = run.translate(sentences)
     assert outputs == [run.translate([sentence])[0] for sentence in sentences]
     assert [bool(text) for text in outputs] == [True, False, True]
-
-
-def test_threads_that_share_a_run_get_the_outputs_that_each_gets_alone(
-    trained_workdir, monkeypatch
-):
-    monkeypatch.setattr(vocabulary, "PART", 4)
-    requests = [[f"{n} {n + 7} {n + thread}" for n in range(40)] for thread in range(4)]
-    alone = [jformer.load(trained_workdir).translate(request) for request in requests]
-    run = jformer.load(trained_workdir)
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(run.translate, requests)) == alone
 
 
 def test_decode_overrides_take_effect_and_are_checked(run):
@@ -73,11 +55,6 @@ def test_a_run_can_be_opened_at_an_earlier_step(trained_workdir):
         jformer.load(trained_workdir, 10)
 
 
-def test_a_copied_run_directory_is_all_that_is_needed(run, trained_workdir, tmp_path):
-    shutil.copytree(trained_workdir, tmp_path / "elsewhere")
-    assert jformer.load(tmp_path / "elsewhere").translate(["1 2"]) == run.translate(["1 2"])
-
-
 def test_what_is_no_run_directory_is_named(tmp_path, trained_workdir):
     with pytest.raises(UserError, match=rf"{tmp_path}/config\.json: "):
         jformer.load(tmp_path)
@@ -101,15 +78,6 @@ def test_outputs_come_with_scores_tokens_and_alignments(run):
             words = [link[1] for link in one.alignment]
             assert words == list(range(len(one.text.split())))
             assert all(0 <= i < len(sentence.split()) for i, _ in one.alignment)
-
-
-def test_alignments_of_a_text_that_is_split_count_its_own_words(run):
-    text = " ".join(["1 2 3\u30024 5.", *["6 7\u30028"] * 12])
-    ((one,),) = run.hypotheses([text], details=True, long_texts="split")
-    assert {j for _, j in one.alignment} == set(range(len(one.text.split())))
-    sources = [i for i, _ in one.alignment]
-    assert max(sources) < len(text.split())
-    assert max(sources) >= 24  # the last part begins within it
 
 
 @pytest.mark.parametrize(
@@ -175,17 +143,6 @@ def test_an_ensemble_needs_one_vocabulary(trained_workdir, corpus_directory, tmp
         jformer.load(trained_workdir, ensemble=[str(tmp_path / "other")])
 
 
-def test_a_member_of_an_ensemble_whose_table_of_positions_is_too_short_is_named(run, tmp_path):
-    model = dataclasses.replace(run.config.model, positions="learned(max_positions=53)")
-    config = dataclasses.replace(run.config, model=model)
-    short = dataclasses.replace(run, config=config, workdir=tmp_path)
-    both = dataclasses.replace(run, others=(short,))
-    assert both.decoder.places == run.decoder.places  # 48 + 5 positions suffice
-    message = rf"{tmp_path}: .*config\.model\.positions=learned\(max_positions=53\).*\b54\b"
-    with pytest.raises(UserError, match=message):
-        both.translate(["1 2 3"], max_extra_length=6)
-
-
 def test_attention_has_the_weights_of_each_kind_and_the_tokens(run):
     attention = run.attention("1 2 3", "one two")
     T, S = len(attention.target_tokens), len(attention.source_tokens)
@@ -198,27 +155,6 @@ def test_attention_has_the_weights_of_each_kind_and_the_tokens(run):
     }
     for weights in attention.weights.values():
         np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)
-
-
-def test_results_hold_the_scores_of_the_test_split(trained_workdir):
-    results = read_results(trained_workdir)
-    scores = {*LABELS, *map(signature_key, LABELS.keys() - {"bleu_interval"})}
-    assert set(results["test"]) - scores == {
-        "perplexity", "by_length", "step", "steps", "checkpoint", "ensemble", "seconds", "decode",
-        "text_sha256", "params_sha256", "versions", "bleu_tokenizer",
-    }  # fmt: skip
-    assert scores < set(results["test"])
-    assert results["test"]["step"] == 12
-    assert results["test"]["perplexity"] > 1
-
-
-def test_perplexity_is_that_of_each_pair_scored_alone(run):
-    """Batches, their padding and their order play no part in it."""
-    sources, targets = ["1 2 3", "4", "5 6 7 8"], ["one two three", "four", "five six seven eight"]
-    together = run.score(sources, targets)
-    for number, one in enumerate(together):
-        (alone,) = run.score(sources[number : number + 1], targets[number : number + 1])
-        assert one.perplexity == pytest.approx(alone.perplexity, rel=1e-4)
 
 
 def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, capsys):
@@ -249,21 +185,3 @@ def test_results_json_is_what_was_printed(trained_workdir, capsys):
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     stored = read_results(trained_workdir)
     assert {name: stored[name] for name in printed} == printed
-
-
-def test_a_split_is_scored_whole_whatever_the_batches(run):
-    """Each sentence once: the mean over all tokens is that of the sentences one by one."""
-    split = number_words(410, 423)
-
-    def nll(split, batch_tokens):
-        train = dataclasses.replace(run.config.train, batch_tokens=batch_tokens)
-        config = dataclasses.replace(run.config, train=train)
-        mesh = sharding.make_mesh(config)
-        return likelihood(run.model, run.vocabularies, split, config, mesh)(run.params)["nll"]
-
-    tokens = [len(ids) + 1 for ids in run.vocabulary.encode(split.targets)]
-    single = [nll(Split([s], [t]), 48) for s, t in zip(split.sources, split.targets, strict=True)]
-    mean = np.dot(single, tokens) / sum(tokens)
-    # Float32 sums in another order.
-    assert nll(split, 48) == pytest.approx(mean, rel=1e-5)
-    assert nll(split, 4096) == pytest.approx(mean, rel=1e-5)

@@ -52,13 +52,6 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
     assert not (workdir / "lock").exists()
 
 
-def test_a_lock_that_a_user_removed_does_not_make_a_clean_end_a_failure(tmp_path):
-    with locked(tmp_path / "run"):
-        (tmp_path / "run" / "lock").unlink()
-        (tmp_path / "run" / "metrics.jsonl").touch()
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
-
-
 def test_a_directory_that_its_run_leaves_empty_goes_with_the_lock(tmp_path):
     with locked(tmp_path / "runs" / "new"):
         assert (tmp_path / "runs" / "new" / "lock").exists()

@@ -73,9 +73,3 @@ def test_it_runs_a_sweep_of_a_config_by_its_name(installed, tmp_path):
     assert {path.name for path in (tmp_path / "runs" / "mine").iterdir()} == {
         "base", "model.dropout=0.5",
     }  # fmt: skip
-
-
-def test_a_sweep_takes_the_name_of_a_config_with_a_data_set(installed, tmp_path):
-    (tmp_path / "mine.py").write_text('CONFIG = "tiny:multi30k"\nsweep = lambda: [{}]\n')
-    command = run_in(tmp_path, installed, "sweep", "mine.py", "--dry_run")[-1]
-    assert command == "python -m jformer.main --config=tiny:multi30k --workdir=runs/mine/base"

@@ -2,23 +2,16 @@
 
 import importlib.util
 import json
-import math
 import re
 import statistics
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 
 import jformer
-from experiments.benchmarks.end_to_end import JobError, watch
-from experiments.benchmarks.racers import Contender, ours
-from experiments.benchmarks.scaling import fit
-from experiments.benchmarks.time_to_bleu import Run, race, table
-from experiments.benchmarks.turns import in_order, take_turns
-from jformer.config import TrainConfig
+from experiments.benchmarks.turns import take_turns
 from jformer.training.schedules import learning_rate
 
 pytestmark = pytest.mark.process
@@ -90,29 +83,6 @@ def get_config(dataset):
 
 
 @with_peers
-def test_whole_jobs_of_jformer_and_marian_have_their_parts_timed(tmp_path):
-    config, file = tmp_path / "small.py", tmp_path / "jobs.json"
-    config.write_text(SMALL_CONFIG)
-    text = f"--prefix={STORED}/train", "--held_out=20"
-    rows = benchmark("end_to_end", *text, f"--config={config}", "--steps=5", f"--json={file}")
-    assert list(rows) == ["jformer", "jformer again", "marian"]
-    assert rows["jformer"]["speed, jformer = 1"] == "1.00 (1.00 to 1.00)"
-    # The second run has the batches and the bits of the first.
-    for name in ("target tokens", "validation NLL", "words an output"):
-        assert rows["jformer"][name] == rows["jformer again"][name]
-    # After five steps both are near a guess among 300 entries, which costs 5.7 at least.
-    assert all(5.5 < float(row["validation NLL"]) < 7.5 for row in rows.values())
-    # Of 5 x 256 positions most hold a token of Marian's batches; ours have one shape for all.
-    tokens = {name: int(row["target tokens"].replace(",", "")) for name, row in rows.items()}
-    assert 400 < tokens["jformer"] < tokens["marian"] <= 1280
-    for result in json.loads(file.read_text())["results"]:
-        parts = [each["seconds"] for each in result["answer"]]
-        assert [sum(each.values()) for each in parts] == pytest.approx(result["seconds"])
-        assert all(min(each.values()) > 0 and len(each) == 7 for each in parts)
-        assert result["memory"] > 10**8  # a process with XLA or PyTorch
-
-
-@with_peers
 def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tmp_path):
     config, file, chart = (tmp_path / name for name in ("small.py", "runs.json", "curve.html"))
     keys = "config.train.steps = 20\n    config.train.checkpoint_every = 10\n    "
@@ -132,91 +102,6 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
         first = [run["minutes"]["10"] for run in runs]
         assert rows[name]["minutes"].startswith(f"{statistics.median(first):.2f} (")
     assert "plotly" in chart.read_text()
-
-
-def test_a_checkpoint_counts_with_those_before_it_that_are_averaged(tmp_path):
-    config = tmp_path / "mine.py"
-    config.write_text(
-        "from jformer.config import default_config\n\n\n"
-        "def get_config(dataset):\n"
-        "    config = default_config(dataset)\n"
-        "    config.train.checkpoint_every = 50\n"
-        "    config.train.average_checkpoints = 3\n"
-        "    return config\n"
-    )
-    options = SimpleNamespace(languages="en,de", config=str(config), platform="cpu")
-    for step in range(50, 1200, 50):
-        (tmp_path / "run" / "run" / "checkpoints" / str(step)).mkdir(parents=True)
-    contender = ours(tmp_path / "run", options)
-    averaged = {step: contender.averaged(step) for step in (50, 100, 1000)}
-    assert averaged == {50: [50], 100: [50, 100], 1000: [900, 950, 1000]}
-    assert "--checkpoint=50,100" in contender.translate(averaged[100], tmp_path)
-
-
-def test_a_bar_that_is_not_reached_has_no_record():
-    run = Run({10: 1.0, 20: 2.0, 30: 3.0}, {10: 30.0, 20: 35.1, 30: 36.0})
-    assert [run.record(bar) for bar in (30, 35, 36.5)] == [1.0, 2.0, None]
-
-
-def test_few_of_many_checkpoints_are_translated_to_find_the_first_that_reaches_the_bar(tmp_path):
-    for step in range(10, 640, 10):
-        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
-    options = SimpleNamespace(minutes=1, bar=50, languages="en,de")
-    reference = "Ein Hund läuft im Park."
-
-    def translate(steps, output):
-        text = f"{reference}\n" if steps[-1] >= 130 else "Wort\n"
-        return program(f"open({str(output)!r}, 'w').write({text!r})")
-
-    train = TrainConfig(checkpoint_every=10)
-    contender = Contender(program("pass"), translate, tmp_path / "checkpoints", train)
-    run = race("name", contender, tmp_path, [reference], options)
-    assert run.record(options.bar) == run.minutes[130]
-    assert (round(run.bleu[130]), run.bleu[120], len(run.bleu)) == (100, 0, 6)
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Race a contender with one checkpoint, by its two programs."""
-    (tmp_path / "checkpoints" / "10").mkdir(parents=True)
-
-    def run(train, translate, minutes=1):
-        options = SimpleNamespace(minutes=minutes, bar=0, languages="en,de")
-        translating = program(f"output = {str(tmp_path / 'output10')!r}; {translate}")
-        contender = Contender(
-            program(train), lambda *_: translating, tmp_path / "checkpoints", TrainConfig()
-        )
-        return race("name", contender, tmp_path, ["Wort", "Satz"], options)
-
-    return run
-
-
-TWO_LINES = r"open(output, 'w').write('Wort\nSatz\n')"
-
-
-def test_a_contender_that_fails_is_told_with_its_last_line(run):
-    failing = "raise ValueError('no text')"
-    assert run(failing, TWO_LINES).error == "ValueError: no text"
-    untranslated = run("pass", failing)
-    assert (untranslated.error, untranslated.bleu) == ("ValueError: no text", {})
-
-
-def test_a_contender_that_is_killed_has_failed(run):
-    killed = run("import os; os.kill(os.getpid(), 9)", TWO_LINES)
-    assert (killed.error, killed.bleu) == ("exit status -9", {})
-
-
-def test_a_contender_that_the_time_limit_ends_is_scored_however_it_exits(run):
-    sleeps = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143)); time.sleep(60)"
-    stopped = run(sleeps, TWO_LINES, minutes=0.05)
-    assert (stopped.error, list(stopped.bleu)) == ("", [10])
-
-
-def test_a_translation_that_lacks_a_line_is_an_error_of_its_contender_alone(run):
-    lacking = run("pass", r"open(output, 'w').write('Wort\n')")
-    assert lacking.error
-    good = run("pass", TWO_LINES)
-    assert lacking.error in table({"lacking": [good, lacking], "good": [good]}, bar=0)
 
 
 @with_peers
@@ -249,8 +134,6 @@ def test_checkpoints_of_marian_are_averaged_and_only_its_matrices_decay(tmp_path
     "schedule",
     [
         {},
-        {"schedule": "equation_3(factor=0.5)"},
-        {"schedule": "cosine", "learning_rate": 0.002},
         {"schedule": "linear", "learning_rate": 0.002},
     ],
 )
@@ -262,37 +145,6 @@ def test_marian_has_the_learning_rate_of_the_config(schedule):
     expected = [float(learning_rate(config)(step - 1)) for step in (1, 100, 500, 501, 700, 900)]
     found = [rate(config, step) for step in (1, 100, 500, 501, 700, 900)]
     assert found == pytest.approx(expected, rel=1e-5)
-
-
-def program(text):
-    return [sys.executable, "-c", text]
-
-
-def test_the_parts_of_a_process_end_with_lines_of_its_standard_error():
-    waits = """
-import sys, time
-for text, seconds in [("first", 0.5), ("noise", 0.0), ("second", 0.2)]:
-    time.sleep(seconds)
-    print(text, file=sys.stderr)
-time.sleep(0.3)
-"""
-    seconds, memory = watch(program(waits), {}, {"one": "^fir", "two": "^second$"})
-    assert list(seconds) == ["one", "two", "end"]
-    # A process takes a while to start and to end.
-    assert list(seconds.values()) == pytest.approx([0.5, 0.2, 0.3], abs=0.2)
-    assert memory > 10**6  # in bytes, of a Python process
-
-
-def test_a_process_that_fails_or_lacks_a_part_is_told_with_the_reason():
-    with pytest.raises(JobError, match=r"^ValueError: no text$"):
-        watch(program("raise ValueError('no text')"), {}, {"one": "^first"})
-    with pytest.raises(JobError, match=r"'\^first'"):
-        watch(program("pass"), {}, {"one": "^first"})
-
-
-def test_each_contender_is_the_first_of_a_round():
-    rounds = [in_order(["a", "b", "c"], number) for number in range(4)]
-    assert rounds == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"], ["a", "b", "c"]]
 
 
 @with_peers
@@ -321,37 +173,6 @@ def test_the_batches_of_pytorch_hold_every_pair_once_within_the_budget():
     assert sorted(seen) == sorted((s.tolist(), t.tolist()) for s, t in pairs)
 
 
-@with_peers
-def test_the_input_pipelines_of_others_are_measured_on_the_same_pairs():
-    names = ["torch", "datasets", "grain"]
-    command = [sys.executable, "-m", "experiments.benchmarks.data", f"--prefix={STORED}/train"]
-    command += ["--pairs=900", f"--contenders=jformer,{','.join(names)}"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-    ours, others = lines[:3], {line["contender"]: line for line in lines[3:]}
-    assert [(line["contender"], line["cache"]) for line in ours] == [
-        ("jformer, buckets", "cold"),
-        ("jformer, buckets", "warm"),
-        ("jformer, packed", "warm"),
-    ]
-    assert list(others) == names
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    for name in missing:
-        assert others.pop(name)["error"] == f"No module named '{name}'"
-    for line in (*ours, *others.values()):
-        assert 0 < line["token_utilization"] <= 1
-        assert line["pairs_batched_per_second"] > 0
-        parts = line["seconds"]
-        # Each of at most eight parts is rounded to two digits.
-        before = sum(parts.values()) - parts["epoch"]
-        assert line["seconds_to_first_batch"] == pytest.approx(before, abs=0.05)
-    # The pairs fit one batch or two, and of their own lengths.
-    assert others["torch"]["batches"] <= 2
-    assert others["torch"]["token_utilization"] > 0.5
-    rows = [line for line in result.stdout.splitlines() if line.startswith("| 900")]
-    assert len(rows) == 6
-
-
 def sleeper(seconds):
     return lambda: time.sleep(seconds)
 
@@ -368,68 +189,3 @@ def test_contenders_take_turns_and_one_that_fails_is_named_with_the_reason():
     assert failed.error == "ValueError: no such model"
     assert failed.seconds == []
     assert slow.memory > 10**7  # a Python process
-
-
-SMALL = """
-from configs import tiny
-
-def get_config():
-    config = tiny.get_config()
-    config.model.update({"num_layers": 1, "d_model": 16, "d_ff": 16})
-    config.data.vocabulary_size = 300
-    return config
-"""
-
-
-def test_a_step_is_timed_over_one_size_at_a_time(tmp_path):
-    config, measured, chart = (tmp_path / name for name in ("small.py", "s.json", "s.html"))
-    config.write_text(SMALL)
-    command = [sys.executable, "-m", "experiments.benchmarks.scaling", f"--config={config}"]
-    flags = "--axes=batch_tokens,length,d_model", "--rounds=2"
-    files = f"--json={measured}", f"--chart={chart}"
-    shown = subprocess.run([*command, *flags, *files], capture_output=True, text=True, check=True)
-    data = json.loads(measured.read_text())
-    points = {(point["axis"], point["size"]): point for point in data["points"]}
-    assert [*points] == [
-        *(("batch_tokens", size) for size in (1024, 2048, 4096, 8192)),
-        *(("length", size) for size in (32, 64, 128, 256)),
-        *(("d_model", size) for size in (16, 32, 64)),
-    ]
-    for point in points.values():
-        assert len(point["seconds"]) == 2
-        assert point["first"] > 2 * min(point["seconds"])  # it compiles
-    # Eight times the rows are eight times the work, and rows of another length as many tokens.
-    flops = {name: point["flops"] for name, point in points.items()}
-    assert flops["batch_tokens", 8192] == 8 * flops["batch_tokens", 1024]
-    attention = 3 * 2 * 1024 * 2 * 16 * 3  # of three attentions, with another position of each row
-    assert flops["length", 256] - flops["length", 32] == (256 - 32) * attention
-    assert points["batch_tokens", 1024] == {
-        **points["length", 32],
-        "axis": "batch_tokens",
-        "size": 1024,
-    }
-    growth = [statistics.median(points["d_model", size]["seconds"]) for size in (16, 64)]
-    exponent = math.log(growth[1] / growth[0], 4)
-    assert data["fits"]["d_model"]["exponent"] == pytest.approx(exponent)
-    rows = [line.split(" | ") for line in shown.stdout.splitlines() if line.startswith("| d_model")]
-    assert rows[-1][3] == f"{exponent:.2f}"
-    assert "plotly" in chart.read_text()
-
-
-def test_a_line_is_fitted_to_times_and_an_exponent_between_the_ends():
-    line = fit([1, 2, 4, 8], [5 + 3 * size for size in (1, 2, 4, 8)])
-    assert (line.a, line.b) == (pytest.approx(5), pytest.approx(3))
-    assert line.farthest == pytest.approx(0, abs=1e-9)
-    square = fit([1, 2, 4], [7, 28, 112])
-    assert square.exponent == pytest.approx(2)
-    # By hand: the means are 7/3 and 49, and deviations from them make a slope of 168 / (14/3).
-    assert square.b == pytest.approx(36)
-    assert square.a == pytest.approx(49 - 36 * 7 / 3)
-    assert square.farthest == pytest.approx((7 + 35 - 36) / 7)
-
-
-def test_an_axis_that_there_is_not_is_named():
-    command = [sys.executable, "-m", "experiments.benchmarks.scaling", "--axes=length,depth"]
-    ended = subprocess.run(command, capture_output=True, text=True)
-    assert ended.returncode == 2
-    assert re.search(r"--axes: .*depth.*batch_tokens, length, d_model, vocabulary", ended.stderr)

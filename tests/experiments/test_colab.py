@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ pytest.importorskip("matplotlib", reason="needs the extra plot")
 import nbformat
 
 from experiments.colab import build
-from tests.conftest import small_flags
 
 pytestmark = pytest.mark.process
 
@@ -43,18 +41,6 @@ def with_line(notebook, begins, line):
     return notebook
 
 
-@pytest.fixture
-def eight_devices(corpus_directory, tmp_path):
-    """A run directory that eight devices wrote together, each with a part of the parameters."""
-    workdir = tmp_path / "run"
-    split = ["--config.parallel.fsdp=8"]
-    subprocess.run(
-        [sys.executable, "-m", "jformer.main", *small_flags(corpus_directory, workdir), *split],
-        env={**os.environ, "JAX_NUM_CPU_DEVICES": "8"}, check=True, capture_output=True,
-    )  # fmt: skip
-    return workdir
-
-
 def assert_it_restores(path, folder):
     notebook = with_line(build.read("restore"), "RUN = ", f'RUN = "{path}"')
     build.run(notebook, folder)
@@ -68,11 +54,6 @@ def assert_it_restores(path, folder):
 def test_restore_runs_with_a_zip_of_a_run(trained_workdir, tmp_path):
     parts = trained_workdir.parent, trained_workdir.name
     assert_it_restores(shutil.make_archive(tmp_path / "run", "zip", *parts), tmp_path)
-
-
-@pytest.mark.slow
-def test_restore_runs_on_one_device_with_what_eight_have_written(eight_devices, tmp_path):
-    assert_it_restores(eight_devices, tmp_path)
 
 
 @pytest.mark.slow
@@ -96,38 +77,6 @@ def test_train_saves_what_it_restores(tmp_path):
     assert pictures_of(notebook) == PICTURES["train"]
 
 
-def run_upload_cell(names):
-    """Run the cell of `train` that reads the two files."""
-    (cell,) = (c for c in build.read("train").cells if "def read_lines" in c.source)
-    exec(cell.source, names)
-    return names
-
-
-def test_files_of_different_lengths_are_refused_with_both_numbers(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("a").write_text("one\ntwo\n")
-    Path("b").write_text("eins\nzwei\ndrei")
-    with pytest.raises(ValueError, match=r"\ba\b.*\b2\b.*\bb\b.*\b3\b"):
-        run_upload_cell({"SOURCE": "a", "TARGET": "b", "Path": Path, "sys": sys})
-
-
-def test_colab_asks_for_files_that_are_not_there(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    asked = []
-
-    def upload():
-        asked.append(True)
-        Path("b").write_text("eins\r\nzwei\r\n")
-
-    colab = types.SimpleNamespace(files=types.SimpleNamespace(upload=upload))
-    monkeypatch.setitem(sys.modules, "google.colab", colab)
-    Path("a").write_text("one\ntwo")
-    for _ in range(2):  # the second time they are there
-        names = run_upload_cell({"SOURCE": "a", "TARGET": "b", "Path": Path, "sys": sys})
-        assert (names["sources"], names["targets"]) == (["one", "two"], ["eins", "zwei"])
-    assert len(asked) == 1
-
-
 def assert_it_shows_the_paper(notebook):
     """What it computes is what its text says."""
     text = text_of(notebook)
@@ -149,14 +98,6 @@ def test_read_the_paper_runs_with_the_run_of_train(trained_workdir, tmp_path):
     build.run(notebook, tmp_path)
     assert_it_shows_the_paper(notebook)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-phrases-en-de"]
-
-
-@pytest.mark.slow
-def test_read_the_paper_trains_where_there_is_no_run(tmp_path):
-    notebook = build.read("read_the_paper")
-    build.run(notebook, tmp_path)
-    assert_it_shows_the_paper(notebook)
-    assert "step 300/300" in text_of(notebook)
 
 
 @pytest.mark.slow

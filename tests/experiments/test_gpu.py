@@ -1,6 +1,5 @@
 """The benchmark of a GPU, on a CPU and at sizes that take seconds."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -8,7 +7,6 @@ import sys
 import pytest
 
 from experiments.benchmarks import gpu
-from tests.experiments.test_benchmarks import with_peers
 
 pytestmark = pytest.mark.process
 
@@ -54,23 +52,6 @@ def test_the_second_call_measures_the_search_a_resumed_run_and_other_steps(tmp_p
     assert rows["train unpacked"]["mfu"] == rows["train unpacked"]["mfu_with_padding"]
 
 
-@with_peers
-def test_the_step_of_a_peer_is_measured_beside_ours():
-    sizes = {"tokens": 128, "vocabulary": 300, "rounds": 2, "steps": 2}
-    arguments = {**sizes, "platform": "cpu", "config": "tiny", "peer": "torch bf16"}
-    found = gpu.in_process(gpu.Measurement("", "peers", arguments), "cpu", left=100)
-    assert found["tokens_per_second"] > 0
-    assert len(found["speed_of_ours"]) == 2
-
-
-def test_what_there_is_no_time_for_is_a_row_that_says_so(tmp_path):
-    rows, table = rows_of("second", tmp_path, "--minutes=0")
-    assert all("skipped" in row["error"] for row in rows.values())
-    assert table.count("skipped") == len(rows)
-    _, table = rows_of("first", tmp_path, "--only=peak", "--minutes=0")
-    assert table.count("skipped") == len(rows) + 1  # another call adds to the first
-
-
 def test_a_measurement_that_fails_is_an_error_in_place_of_numbers(monkeypatch):
     sizes = {"config": "tiny", "tokens": 128, "length": 64, "rounds": 1, "steps": 1}
     unknown = gpu.Measurement("", "train", {**sizes, "keys": {"model.no_such_key": 1}})
@@ -82,23 +63,3 @@ def test_a_measurement_that_fails_is_an_error_in_place_of_numbers(monkeypatch):
     monkeypatch.setattr(gpu, "LONGEST_MEASUREMENT", 0.3)
     slow = gpu.Measurement("", "peak", {"rounds": 1})
     assert "0.3 s" in gpu.in_process(slow, "cpu", left=100)["error"]
-
-
-def test_the_input_is_measured_while_the_interpreter_is_idle_and_busy():
-    command = [sys.executable, "-m", "experiments.benchmarks.input"]
-    sizes = ["--tokens=512", "--milliseconds=1", "--pairs=500", "--steps=3"]
-    done = subprocess.run([*command, *sizes], capture_output=True, text=True, check=True)
-    for layout in ("packed", "buckets"):
-        for host in ("none", "idle", "busy"):
-            assert f"| {layout} | {host} | " in done.stdout
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("jax_cuda13_plugin") is not None, reason="the plugin is installed"
-)
-def test_a_compilation_that_fails_is_a_row_with_the_reason(tmp_path):
-    command = [sys.executable, "-m", "experiments.benchmarks.compiled", "gpu", "--only=base h100"]
-    subprocess.run([*command, f"--output={tmp_path}"], capture_output=True, check=True)
-    [line] = (tmp_path / "gpu.jsonl").read_text().splitlines()
-    assert "jax[cuda13]" in json.loads(line)["error"]
-    assert "jax[cuda13]" in (tmp_path / "gpu.md").read_text()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import table1
-from experiments.table1 import LAYERS, NEAR, TAPS, slope
+from experiments.table1 import LAYERS, NEAR, TAPS
 
 N, D = 7, 5
 RNG = np.random.default_rng(0)
@@ -47,19 +47,6 @@ def by_loops(name):
 def test_a_layer_computes_what_its_name_says(name):
     found = LAYERS[name][0](jnp.asarray(X), WEIGHTS)
     np.testing.assert_allclose(found, by_loops(name), atol=1e-4)  # float32 against float64
-
-
-def test_an_exponent_is_that_of_the_last_step():
-    assert slope([1.0, 2.0, 32.0], [1, 4, 16]) == pytest.approx(2.0)
-    assert math.isnan(slope([0.0, 0.0], [1, 2]))
-
-
-@pytest.mark.parametrize("sizes", ["64", "64,0", "few"])
-def test_an_exponent_needs_two_sizes(sizes, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["table1", f"--lengths={sizes}"])
-    with pytest.raises(SystemExit, match="2"):
-        table1.main()
-    assert f"--lengths: invalid at_least_two value: '{sizes}'" in capsys.readouterr().err
 
 
 @pytest.mark.process

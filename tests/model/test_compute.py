@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 
 from jformer import components
-from jformer.config import EOS, PAD, DecodeConfig
-from jformer.decoding.attention import attention_weights
-from jformer.decoding.pool import Decoder, Request
-from jformer.decoding.scoring import score_pairs
-from jformer.extras.cost import step_bytes
 from jformer.model.decoding import precompute_cross_kv
 from jformer.model.transformer import Transformer
-from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches, small_config
-from tests.model.test_parts import ADDITIVE, register_own_parts
+from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches
+from tests.model.test_parts import ADDITIVE
 
 pytestmark = pytest.mark.process
 
@@ -25,15 +20,6 @@ N = MODEL.num_layers
 WAYS = [{"remat": "layer"}, {"remat": "dots"}, {"scan_layers": True}]
 ALL = {"scan_layers": True, "remat": "layer", "dtype": "bfloat16"}
 WAYS += [ALL]
-
-
-def slow(*values):
-    """A case more of what another shows in the fast tier: compiling takes all the time here."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-def name_of(changes):
-    return "-".join(map(str, changes.values()))
 
 
 def make(**changes):
@@ -75,21 +61,6 @@ def random_params(model, source_BS, target_BT):
     )
 
 
-def equations(jaxpr, name):
-    """Those of a primitive, also in functions called within."""
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == name:
-            yield equation
-        for inner in equation.params.values():
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from equations(inner, name)
-
-
-def dtypes_of_inputs(jaxpr, name):
-    return [str(x.aval.dtype) for equation in equations(jaxpr, name) for x in equation.invars]
-
-
 def assert_trees_close(a, b, **tolerance):
     jax.tree.map(functools.partial(np.testing.assert_allclose, **tolerance), a, b)
 
@@ -97,18 +68,6 @@ def assert_trees_close(a, b, **tolerance):
 @pytest.fixture(scope="module")
 def bfloat16():
     return make(dtype="bfloat16")
-
-
-@pytest.fixture(scope="module")
-def gradient_jaxpr(bfloat16, params, source_BS, target_BT):
-    step = functools.partial(value_and_grad, bfloat16, train=True)
-    return jax.make_jaxpr(step)(params, source_BS, target_BT).jaxpr
-
-
-def test_a_model_made_by_hand_with_auto_computes_in_float32(model, params, source_BS, target_BT):
-    assert MODEL.dtype == "auto"
-    logits = [apply(m, params, source_BS, target_BT) for m in (model, make(dtype="float32"))]
-    np.testing.assert_array_equal(*logits)
 
 
 def test_in_bfloat16_parameters_gradients_and_logits_are_float32(bfloat16, source_BS, target_BT):
@@ -132,47 +91,8 @@ def test_bfloat16_is_float32_up_to_its_rounding(model, bfloat16, params, source_
     assert np.linalg.norm(flat[1] - flat[0]) < 0.03 * np.linalg.norm(flat[0])
 
 
-def test_all_modules_return_bfloat16_and_the_logits_are_float32(
-    bfloat16, params, source_BS, target_BT
-):
-    watched = functools.partial(bfloat16.apply, capture_intermediates=True, mutable="intermediates")
-    _, kept = jax.eval_shape(watched, {"params": params}, source_BS, target_BT)
-    others = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(kept["intermediates"]):
-        if leaf.dtype != jnp.bfloat16:
-            others["/".join(str(key.key) for key in path[:-1])] = leaf.dtype
-    assert others == {"__call__": jnp.float32.dtype}  # of the whole model: the logits
-
-
-def test_every_product_of_the_train_step_takes_bfloat16(gradient_jaxpr):
-    dtypes = dtypes_of_inputs(gradient_jaxpr, "dot_general")
-    forward = N * (4 + 2 + 2) + N * (2 * (4 + 2) + 2) + 1
-    assert len(dtypes) == 3 * 2 * forward  # two operands; two products back for each forth
-    assert set(dtypes) == {"bfloat16"}
-
-
-def test_products_before_a_softmax_keep_their_float32_sums(bfloat16, params, source_BS, target_BT):
-    trace = jax.make_jaxpr(functools.partial(apply, bfloat16))
-    jaxpr = trace(params, source_BS, target_BT).jaxpr
-    results = [str(e.outvars[0].aval.dtype) for e in equations(jaxpr, "dot_general")]
-    assert results.count("float32") == 3 * N + 1  # Equation 1 in 3 N attentions, and the output
-
-
-def test_softmax_statistics_and_sums_of_gradients_of_embeddings_are_in_float32(gradient_jaxpr):
-    exps = dtypes_of_inputs(gradient_jaxpr, "exp")
-    assert len(exps) >= 3 * N + 1  # the attentions and the loss
-    roots = dtypes_of_inputs(gradient_jaxpr, "rsqrt")
-    assert len(roots) == 2 * 5 * N  # a norm for each residual, forward and backward
-    added = [str(e.outvars[0].aval.dtype) for e in equations(gradient_jaxpr, "scatter-add")]
-    assert len(added) == 2  # source and target
-    assert {*exps, *roots, *added} == {"float32"}
-
-
-@pytest.mark.parametrize("positions", [slow("sinusoidal"), "relative"])
-def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
-    positions, source_BS, target_BT
-):
-    model = make(dtype="bfloat16", positions=positions)
+def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(source_BS, target_BT):
+    model = make(dtype="bfloat16", positions="relative")
     variables = {"params": random_params(model, source_BS, target_BT)}
     expected_BTV = apply(model, variables["params"], source_BS, target_BT)
     memory_BSD = model.apply(variables, source_BS, method="encode")
@@ -191,21 +111,6 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(
     }
 
 
-def test_beam_search_in_bfloat16_scores_what_it_finds(bfloat16, params, source_BS):
-    config = DecodeConfig(beam_size=3, n_best=3, max_extra_length=3)
-    decoder = Decoder((bfloat16,), (params,), config, 64, 4)
-    sources = [[int(token) for token in row if token > EOS] for row in source_BS]
-    found = decoder.find([Request(source, [], 0) for source in sources])
-    for number, hypotheses in found.items():
-        for tokens_T, log_prob in zip(hypotheses.tokens_WT, hypotheses.sums_W, strict=True):
-            tokens = tokens_T[tokens_T != PAD].tolist()
-            pair = (sources[number], [token for token in tokens if token != EOS])
-            (scored,) = score_pairs((bfloat16,), (params,), [pair], 1)
-            # Of up to 14 tokens, each off by the rounding of a logit.
-            expected = scored.log_probs_T[: len(tokens)].sum()
-            np.testing.assert_allclose(log_prob, expected, atol=0.1)
-
-
 def test_initial_parameters_are_the_same_however_the_model_is_computed(model, source_BS, target_BT):
     shapes = [shapes_of(m, source_BS, target_BT) for m in (model, *(make(**c) for c in WAYS))]
     assert shapes.count(shapes[0]) == 1 + len(WAYS)
@@ -213,54 +118,19 @@ def test_initial_parameters_are_the_same_however_the_model_is_computed(model, so
     jax.tree.map(np.testing.assert_array_equal, *trees)
 
 
-@pytest.mark.parametrize("changes", [slow({"remat": "dots"}), ALL], ids=name_of)
-def test_steps_and_attention_weights_are_those_of_the_plain_model(
-    changes, params, source_BS, target_BT
-):
-    plain, other = make(dtype=changes.get("dtype", "auto")), make(**changes)
-    weights = [
-        jax.jit(attention_weights, static_argnums=0)(m, params, source_BS, target_BT)
-        for m in (plain, other)
-    ]
-    assert len(weights[0]) == 3 * N
-    jax.tree.map(np.testing.assert_array_equal, *weights)
-
-    @functools.partial(jax.jit, static_argnums=0)
-    def first_step(model, params):
-        variables = {"params": params}
-        memory_BSD = model.apply(variables, source_BS, method="encode")
-        memory = model.apply(variables, memory_BSD, source_BS, method=precompute_cross_kv)
-        cache, places_B1T = init_caches(model, B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
-        step = decode_step_of(model)
-        return step(variables, target_BT[:, :1], jnp.int32(0), places_B1T, cache, memory)[0]
-
-    # The memory comes from a scan or not: bfloat16 may round to a neighbour.
-    atol = 0.05 if "dtype" in changes else 1e-5
-    np.testing.assert_allclose(first_step(plain, params), first_step(other, params), atol=atol)
-
-
-@pytest.mark.parametrize(
-    ("remat", "scan_layers"),
-    [slow("dots", False), ("layer", False), slow("layer", True)],
-)
-def test_remat_draws_the_same_masks_and_gives_the_same_gradients(
-    remat, scan_layers, params, source_BS, target_BT
-):
+def test_remat_draws_the_same_masks_and_gives_the_same_gradients(params, source_BS, target_BT):
     (value, grads), (value_again, grads_again) = (
-        value_and_grad(
-            make(remat=r, scan_layers=scan_layers), params, source_BS, target_BT, train=True
-        )
-        for r in ("none", remat)
+        value_and_grad(make(remat=remat), params, source_BS, target_BT, train=True)
+        for remat in ("none", "layer")
     )
     # The same formulas, compiled in other pieces: float32 rounding.
     np.testing.assert_allclose(value, value_again, rtol=1e-6)
     assert_trees_close(grads, grads_again, atol=1e-6)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_remat_keeps_the_products_or_what_enters_a_layer(scan_layers, source_BS, target_BT):
+def test_remat_keeps_the_products_or_what_enters_a_layer(source_BS, target_BT):
     def kept(remat):
-        model = make(remat=remat, scan_layers=scan_layers, num_layers=4)
+        model = make(remat=remat, scan_layers=True, num_layers=4)
 
         def backward(params):
             rngs = {"dropout": jax.random.key(0)}
@@ -276,33 +146,11 @@ def test_remat_keeps_the_products_or_what_enters_a_layer(scan_layers, source_BS,
     assert layer < dots / 2 < none / 4
 
 
-@pytest.mark.slow
-def test_the_compiled_train_step_takes_less_memory_with_remat():
-    def size(remat):
-        model = dataclasses.replace(
-            small_config().model, num_layers=4, d_model=64, d_ff=256, num_heads=4,
-            scan_layers=True, remat=remat,
-        )  # fmt: skip
-        return step_bytes(dataclasses.replace(small_config(), model=model), 1024, 32)
-
-    assert size("layer") < 0.7 * size("dots")
-    assert size("dots") < 0.7 * size("none")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        slow({"positions": "relative"}),
-        {"norm_position": "pre", "attention": ADDITIVE, "norm": "sample"},
-    ],
-    ids=["post-relative", "pre-own-parts"],
-)
-def test_without_dropout_a_scan_over_the_layers_gives_the_same_gradients(
-    changes, source_BS, target_BT, monkeypatch
-):
-    register_own_parts(monkeypatch)
+def test_without_dropout_a_scan_over_the_layers_gives_the_same_gradients(source_BS, target_BT):
     components.allow(components.parse(ADDITIVE).file)
-    unrolled, scanned = (make(**changes, scan_layers=s) for s in (False, True))
+    unrolled, scanned = (
+        make(norm_position="pre", attention=ADDITIVE, scan_layers=scan) for scan in (False, True)
+    )
     params = random_params(unrolled, source_BS, target_BT)
     value, grads = value_and_grad(unrolled, params, source_BS, target_BT)
     value_again, grads_again = value_and_grad(scanned, params, source_BS, target_BT)
@@ -323,37 +171,11 @@ def test_packed_rows_go_through_a_scan(params):
     np.testing.assert_allclose(*logits, atol=1e-5)  # float32 rounding
 
 
-def test_a_scanned_model_is_one_loop_and_one_layer_for_each_stack(params, source_BS, target_BT):
-    def count(name, model):
-        trace = jax.make_jaxpr(functools.partial(apply, model))
-        return len(list(equations(trace(params, source_BS, target_BT).jaxpr, name)))
-
-    assert count("scan", make()) == 0
-    assert count("scan", make(scan_layers=True)) == 2
-    assert count("dot_general", make()) == N * (8 + 14) + 1
-    assert count("dot_general", make(scan_layers=True)) == (8 + 14) + 1
-
-
-@pytest.mark.slow
-def test_the_program_of_a_scanned_model_hardly_grows_with_its_layers(source_BS, target_BT):
-    def size(num_layers, scan_layers):
-        model = make(num_layers=num_layers, scan_layers=scan_layers)
-        shapes = shapes_of(model, source_BS, target_BT)
-        lowered = value_and_grad.lower(model, shapes, source_BS, target_BT, train=True)
-        return len(lowered.as_text())
-
-    assert size(6, False) > 2.5 * size(2, False)
-    assert size(6, True) < 1.5 * size(2, True)
-
-
-@pytest.mark.parametrize(
-    "changes", [slow({}), slow({"remat": "layer"}), {"scan_layers": True}], ids=name_of
-)
-def test_each_layer_draws_masks_of_its_own(changes, source_BS, target_BT, monkeypatch):
+def test_each_layer_of_a_scan_draws_masks_of_its_own(source_BS, target_BT, monkeypatch):
     """With a feed-forward network that says 1 and nothing else, the memory counts the layers whose
     masks have kept an element."""
     monkeypatch.setitem(components.BUILT_IN["norm"], "nothing", "tests.model.test_compute:nothing")
-    model = make(norm="nothing", positions="none", **changes)
+    model = make(norm="nothing", positions="none", scan_layers=True)
     shapes = shapes_of(model, source_BS, target_BT)
     params = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
     for n in range(N):

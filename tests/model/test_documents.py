@@ -8,10 +8,8 @@ import pytest
 
 from configs import annotated, kyubyong
 from jformer.config import freeze
-from jformer.extras.cost import module_name
 from jformer.model.decoding import precompute_cross_kv
 from jformer.model.transformer import Transformer
-from jformer.training.schedules import learning_rate
 from tests.conftest import decode_step_of, init_caches, random_params
 
 B, S, T, V, V_SOURCE, D, F, H = 2, 7, 11, 19, 23, 20, 31, 5
@@ -32,57 +30,6 @@ def small(document):
 
 def doubles(params):
     return jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-
-
-def annotated_names(params):
-    """Our parameters by The Annotated Transformer's names."""
-    result = {
-        "src_embed.0.lut.weight": params["source_embedding"],
-        "tgt_embed.0.lut.weight": params["embedding"],
-        "generator.proj.weight": params["output"], "generator.proj.bias": params["output_bias"],
-    }  # fmt: skip
-
-    def norm(theirs, ours):
-        result.update({f"{theirs}.a_2": ours["scale"], f"{theirs}.b_2": ours["bias"]})
-
-    for side, attentions in (("encoder", ["self"]), ("decoder", ["self", "cross"])):
-        norm(f"{side}.norm", params[f"{side}_norm"])
-        for n in range(2):
-            ours, theirs = params[f"{side}_{n}"], f"{side}.layers.{n}"
-            for i, kind in enumerate(attentions):
-                name = {"self": "self_attn", "cross": "src_attn"}[kind]
-                for j, part in enumerate(("query", "key", "value", "out")):
-                    leaf = ours[f"{kind}_attention"][part]
-                    linear = f"{theirs}.{name}.linears.{j}"
-                    result[f"{linear}.weight"] = leaf["kernel"].reshape(D, D).T
-                    result[f"{linear}.bias"] = leaf["bias"].reshape(D)
-                norm(f"{theirs}.sublayer.{i}.norm", ours[f"{kind}_attention_residual"]["norm"])
-            norm(f"{theirs}.sublayer.{len(attentions)}.norm", ours["feed_forward_residual"]["norm"])
-            for part, linear in (("ffn_in", "w_1"), ("ffn_out", "w_2")):
-                leaf = ours["feed_forward"][part]
-                result[f"{theirs}.feed_forward.{linear}.weight"] = leaf["kernel"].T
-                result[f"{theirs}.feed_forward.{linear}.bias"] = leaf["bias"]
-    return result
-
-
-def test_the_annotated_transformer_gives_the_logits_of_its_twin_in_pytorch():
-    torch = pytest.importorskip(
-        "torch", reason="the extra `parity` has PyTorch: pip install -e '.[parity]'"
-    )
-    from tests.annotated import AnnotatedTransformer
-
-    _, model, params = small(annotated)
-    twin = AnnotatedTransformer(V_SOURCE, V, 2, D, F, H, pad=0).double()
-    state = {name: torch.tensor(x) for name, x in annotated_names(doubles(params)).items()}
-    tables = {name: x for name, x in twin.state_dict().items() if name.endswith(".pe")}
-    twin.load_state_dict(state | tables)
-    source, target = (torch.tensor(x, dtype=torch.long) for x in (SOURCE_BS, TARGET_BT))
-    with torch.no_grad():
-        expected_BTV = twin(source, target).numpy()
-    logits_BTV = model.apply({"params": params}, SOURCE_BS, TARGET_BT)
-    seen_BT = TARGET_BT != 0  # nothing is asked of what follows the end
-    # float32 against float64
-    np.testing.assert_allclose(logits_BTV[seen_BT], expected_BTV[seen_BT], atol=1e-4)
 
 
 MASKED = -(2.0**32) + 1
@@ -166,49 +113,3 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder(document):
         stepped.append(logits_B1V[:, 0])
     expected_BTV = model.apply(variables, SOURCE_BS, target_BT)
     np.testing.assert_allclose(np.stack(stepped, axis=1), expected_BTV, atol=1e-5)
-
-
-def test_the_documents_learning_rates_are_those_of_their_formulas():
-    rates = learning_rate(freeze(kyubyong.get_config()))
-    for step in (1, 3999, 4000, 4001, 16_000):
-        theirs = 0.0003 * 4000**0.5 * min(step * 4000**-1.5, step**-0.5)
-        # at the peak the two rises meet in float32
-        assert float(rates(step - 1)) == pytest.approx(theirs, rel=1e-4)
-    rates = learning_rate(freeze(annotated.get_config()))
-    for step in (1, 299, 300, 301, 725):
-        batches = 10 * step  # theirs counts each of the ten that it moves by
-        theirs = 512**-0.5 * min(batches**-0.5, batches * 3000**-1.5)
-        assert float(rates(step - 1)) == pytest.approx(theirs, rel=1e-5)
-
-
-def test_the_documents_drop_out_what_they_say():
-    annotated_model, kyubyong_model = (
-        freeze(document.get_config()).model for document in (annotated, kyubyong)
-    )
-    keys = ("dropout", "residual_dropout", "attention_dropout", "activation_dropout")
-    assert [getattr(annotated_model, name) for name in keys] == [0.1, True, 0.1, 0.1]
-    assert [getattr(kyubyong_model, name) for name in keys] == [0.3, False, 0.3, 0.0]
-
-
-def test_the_parameters_of_the_documents_are_as_many_as_theirs_at_full_size():
-    """6 + 6 layers, d_model 512, d_ff 2048: written out by hand, with 1,000 words a side."""
-    D, F, V = 512, 2048, 1000
-    linear, feed_forward, norm = D * D + D, 2 * D * F + F + D, 2 * D
-
-    def count(document, source_size):
-        config = freeze(document.get_config()).model
-        model = Transformer(config, V, source_size)
-        tokens_11 = np.ones((1, 1), np.int32)
-        shapes = jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
-        names = {module_name([key.key for key in path]) for path, _ in
-                 jax.tree_util.tree_leaves_with_path(shapes)}  # fmt: skip
-        return sum(leaf.size for leaf in jax.tree.leaves(shapes)), names
-
-    attention = 4 * linear
-    layers = 6 * (attention + feed_forward + 2 * norm + 2 * attention + feed_forward + 3 * norm)
-    total, names = count(annotated, 1100)
-    assert total == layers + 2 * norm + (V + 1100) * D + V * D + V
-    assert {"output", "output_bias", "source_embedding", "encoder_norm"} <= names
-    attention = 3 * linear
-    layers = 6 * (attention + feed_forward + 2 * norm + 2 * attention + feed_forward + 3 * norm)
-    assert count(kyubyong, None)[0] == layers + V * D

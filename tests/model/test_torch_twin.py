@@ -9,8 +9,6 @@ from jformer.config import ModelConfig
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums
 from tests.conftest import random_params
-from tests.model.test_parts import EncoderOnly
-from tests.traced import multiply_adds
 
 torch = pytest.importorskip(
     "torch", reason="the extra `parity` has PyTorch: pip install -e '.[parity]'"
@@ -142,22 +140,3 @@ def test_cross_entropy_of_torch_is_the_smoothing_over_all_entries():
         ignore_index=0, label_smoothing=0.1,
     )  # fmt: skip
     assert float(sums["loss"] / sums["tokens"]) == pytest.approx(float(theirs), rel=1e-5)
-
-
-def test_multiply_adds_are_what_thop_counts_in_the_linear_layers():
-    """Its "FLOPs" are multiply-adds. It sees neither attention nor what torch fuses with it."""
-    thop = pytest.importorskip("thop", reason="the extra `parity` has thop")
-    D, F, N, words, length = 256, 1024, 6, 1000, 5
-    layer = torch.nn.TransformerEncoderLayer(D, 4, F, batch_first=True)
-    stack = torch.nn.TransformerEncoder(layer, N, enable_nested_tensor=False)
-    toy = torch.nn.Sequential(torch.nn.Embedding(words, D), stack, torch.nn.Linear(D, words))
-    tokens = torch.tensor([[1, 2, 3, 4, 5]])
-    without_norms = {torch.nn.LayerNorm: lambda module, inputs, output: None}
-    theirs, _ = thop.profile(toy, inputs=(tokens,), custom_ops=without_norms, verbose=False)
-
-    ours = EncoderOnly(ModelConfig(num_layers=N, d_model=D, d_ff=F, num_heads=4), words)
-    tokens_15 = jnp.array([[1, 2, 3, 4, 5]])
-    variables = jax.eval_shape(ours.init, jax.random.key(0), tokens_15)
-    costs = multiply_adds(ours.apply, variables, tokens_15)
-    assert costs["EncoderLayer/feed_forward"] + costs["Dense"] == theirs
-    assert costs["EncoderLayer/self_attention"] == N * (4 * D * D * length + 2 * length**2 * D)

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from jformer.config import ModelConfig
-from jformer.model.attention import causal_mask, padding_mask
-from jformer.model.decoding import precompute_cross_kv
 from jformer.model.transformer import Transformer
 from tests import reference
-from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches
+from tests.conftest import MODEL, B, V
 
 
 def test_logits_equal_those_of_plain_numpy_loops(model, params, source_BS, target_BT):
@@ -22,71 +20,6 @@ def test_logits_equal_those_of_plain_numpy_loops(model, params, source_BS, targe
         np.testing.assert_allclose(logits_BTV[b], expected_TV, rtol=1e-4, atol=1e-4)
 
 
-def test_no_logit_depends_on_a_later_target_token(model, params, source_BS):
-    def decode_embedded(self, x_1TD):
-        """`decode`, from the embeddings of the target: tokens have no gradient."""
-        memory_1SD = self.encode(source_BS[1:])
-        for layer in self.decoder:
-            x_1TD = layer(x_1TD, causal_mask(T), memory_1SD, padding_mask(source_BS[1:]), False)
-        return self.logits(x_1TD)
-
-    x_1TD = np.random.default_rng(0).normal(size=(1, T, MODEL.d_model)).astype(np.float32)
-    jacobian = jax.jacrev(
-        lambda x_1TD: model.apply({"params": params}, x_1TD, method=decode_embedded)
-    )
-    jacobian_TVTD = jax.jit(jacobian)(x_1TD)[0, :, :, 0]
-    influence_TT = np.abs(jacobian_TVTD).sum(axis=(1, 3))
-    assert np.all(np.triu(influence_TT, k=1) == 0)
-    assert np.all(influence_TT[np.tril_indices(T)] > 0)  # but on each earlier one it does depend
-
-
-def test_changing_a_later_target_token_leaves_the_logits_before_it(
-    model, params, source_BS, target_BT
-):
-    changed_BT = target_BT.copy()
-    changed_BT[:, 7:] = 5
-    before, after = (
-        model.apply({"params": params}, source_BS, t)[:, :7] for t in (target_BT, changed_BT)
-    )
-    np.testing.assert_array_equal(before, after)
-
-
-def test_padding_the_source_changes_nothing(model, params, source_BS, target_BT):
-    padded_BS = np.pad(source_BS, ((0, 0), (0, 6)))
-    narrow, wide = (model.apply({"params": params}, s, target_BT) for s in (source_BS, padded_BS))
-    np.testing.assert_allclose(narrow, wide, atol=1e-5)  # sums of other lengths, in float32
-
-
-def test_what_stands_in_the_padding_of_a_target_changes_nothing_before_it(
-    model, params, source_BS, target_BT
-):
-    padded_BT = np.pad(target_BT, ((0, 0), (0, 3)))
-    narrow = model.apply({"params": params}, source_BS, target_BT)
-    wide = model.apply({"params": params}, source_BS, padded_BT)[:, :T]
-    np.testing.assert_allclose(narrow, wide, atol=1e-5)
-
-
-def test_cached_steps_give_the_logits_of_the_whole_decoder(model, params, source_BS, target_BT):
-    variables = {"params": params}
-    expected_BTV = model.apply(variables, source_BS, target_BT)
-    memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method=precompute_cross_kv)
-    cache, step = init_caches(model, B, 3, T), decode_step_of(model)
-    places_BWT = np.broadcast_to(np.arange(3)[None, :, None], (B, 3, T))  # nobody moves
-    for t in range(T):
-        # Three hypotheses a sentence; only the second is the target's.
-        tokens_BW = np.stack([target_BT[:, t] * 0 + 4, target_BT[:, t], target_BT[:, t] * 0 + 9], 1)
-        logits_BWV, cache = step(variables, tokens_BW, jnp.int32(t), places_BWT, cache, memory)
-        np.testing.assert_allclose(logits_BWV[:, 1], expected_BTV[:, t], atol=1e-5)
-
-
-def test_encode_and_decode_are_the_two_halves_of_the_model(model, params, source_BS, target_BT):
-    variables = {"params": params}
-    memory_BSD = model.apply(variables, source_BS, method="encode")
-    halves = model.apply(variables, target_BT, memory_BSD, source_BS, method="decode")
-    np.testing.assert_array_equal(halves, model.apply(variables, source_BS, target_BT))
-
-
 def test_dropout_acts_in_training_only_and_follows_its_key(model, params, source_BS, target_BT):
     def logits(train, key):
         rngs = {"dropout": jax.random.key(key)}
@@ -96,16 +29,6 @@ def test_dropout_acts_in_training_only_and_follows_its_key(model, params, source
     np.testing.assert_array_equal(logits(True, 0), logits(True, 0))
     assert not np.allclose(logits(True, 0), logits(True, 1))
     assert not np.allclose(logits(True, 0), logits(False, 0))
-
-
-def test_d_k_and_d_v_are_free_of_each_other_and_of_d_model():
-    layer = shapes_of(MODEL)["decoder_1"]["cross_attention"]
-    assert {name: leaf["kernel"].shape for name, leaf in layer.items()} == {
-        "query": (22, 3, 5),
-        "key": (22, 3, 5),
-        "value": (22, 3, 7),
-        "out": (3, 7, 22),
-    }
 
 
 def test_every_parameter_has_its_name_in_the_tree():
@@ -138,20 +61,14 @@ def test_layers_begin_with_different_weights(model, source_BS, target_BT):
 
 
 def test_scaled_embeddings_begin_with_variance_one():
-    init = jax.jit(Transformer(ModelConfig(num_layers=1), 5000).init)
+    config = ModelConfig(num_layers=1, d_model=64, d_ff=8, num_heads=1)
+    init = jax.jit(Transformer(config, 5000).init)
     params = init(jax.random.key(0), jnp.ones((1, 1), int), jnp.ones((1, 1), int))["params"]
-    # 2.5 million draws: the deviation's own error is below 0.1 %
-    assert np.std(params["embedding"] * 512**0.5) == pytest.approx(1, rel=0.01)
+    # 320,000 draws: the deviation's own error is near 0.1 %
+    assert np.std(params["embedding"] * 64**0.5) == pytest.approx(1, rel=0.01)
 
 
 def shapes_of(config):
     tokens_11 = jnp.ones((1, 1), jnp.int32)
     model = Transformer(config, V)
     return jax.eval_shape(model.init, jax.random.key(0), tokens_11, tokens_11)["params"]
-
-
-def test_tabulate_lists_the_modules_with_their_flops(model, params, source_BS, target_BT):
-    table = model.tabulate(jax.random.key(0), source_BS, target_BT, compute_flops=True, depth=1)
-    number = sum(leaf.size for leaf in jax.tree.leaves(params))
-    assert "decoder_1" in table
-    assert f"Total Parameters: {number:,}" in table

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jformer.config import TrainConfig
 from jformer.main import main
@@ -97,17 +96,6 @@ def weights(step):
     return max((step / "params/ocdbt.process_0/d").iterdir(), key=lambda path: path.stat().st_size)
 
 
-def sharded(state):
-    """Place the arrays of eight rows over all devices, and the others on each."""
-    mesh = Mesh(np.asarray(jax.devices()), "x")
-
-    def place(x):
-        axes = PartitionSpec("x") if x.shape[:1] == (8,) else PartitionSpec()
-        return jax.make_array_from_callback(x.shape, NamedSharding(mesh, axes), x.__getitem__)
-
-    return jax.tree.map(place, jax.device_get(state))
-
-
 def train_and_die(workdir, step, *flags):
     """Run the command line, and end without warning while it writes the checkpoint of a step."""
     own = module.write_sums
@@ -119,40 +107,6 @@ def train_and_die(workdir, step, *flags):
 
     module.write_sums = write_sums
     main(["jformer", *flags, f"--workdir={workdir}"])
-
-
-def on_eight_devices(workdir):
-    """Restore what one device wrote, and write for one device."""
-    state, _ = restore_newest(workdir, sharded(state_at(0)))
-    assert state.params["a"].addressable_shards[0].data.shape == (1, 6)
-    assert_same(state, state_at(2))
-    with Checkpoints(workdir, EVERY_STEP) as checkpoints:
-        save(checkpoints, 4, place=sharded)
-
-
-def two_together(workdir, number, port):
-    """Save on the devices of both processes, and restore an earlier step, as one file is damaged.
-
-    Then the first process reads alone.
-    """
-    jax.distributed.initialize(f"localhost:{port}", 2, int(number), initialization_timeout=60)
-    assert jax.device_count() == 8
-    with Checkpoints(workdir, EVERY_STEP) as checkpoints:
-        save(checkpoints, 2, 4, place=sharded)
-    if number == "0":
-        (workdir / "checkpoints" / "4" / "position" / "metadata").write_text("{}")
-    else:
-        module.first_damage = None  # one process reads all files, and tells the other
-    state, position = restore_newest(workdir, sharded(state_at(0)))
-    assert position == {"step": 2}
-    for shard in state.params["a"].addressable_shards:
-        np.testing.assert_array_equal(shard.data, np.asarray(state_at(2).params["a"])[shard.index])
-    with Checkpoints(workdir, EVERY_STEP) as checkpoints:
-        save(checkpoints, 4, place=sharded)
-    if number == "0":
-        assert Checkpoints(workdir).steps() == [2, 4]
-        mean = Checkpoints(workdir).mean([2, 4], state_at(0).params)
-        assert_same(mean, state_at(3).params)
 
 
 if __name__ == "__main__":

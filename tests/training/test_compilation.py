@@ -13,9 +13,7 @@ from jformer.training.compilation import use_compilation_cache
         ("on", "cpu", None, "{cache}/jformer/xla"),
         ("auto", "gpu", None, "{cache}/jformer/xla"),
         ("auto", "cpu", None, None),
-        ("off", "gpu", None, None),
         ("on", "gpu", "/of/the/user", "/of/the/user"),
-        ("on", "gpu", "", ""),
     ],
 )
 def test_programs_are_kept_where_the_config_or_the_user_says(

@@ -1,11 +1,5 @@
 """Validation while training: the likelihood, scores of outputs, and the best checkpoint by one."""
 
-import contextlib
-import io
-import json
-import math
-import re
-
 import numpy as np
 import pytest
 
@@ -127,88 +121,16 @@ def test_moving_averages_are_validated_where_a_run_has_them(directory):
     assert line["nll"] == pytest.approx(average, rel=1e-5)
 
 
-def test_the_likelihood_is_that_of_each_pair_once_whatever_the_batches(monkeypatch):
-    """And one long pair costs its own positions, not a batch of them."""
+def test_the_likelihood_is_that_of_each_pair_once_whatever_the_batches():
+    """With a pair that is much longer than the others."""
     run = jformer.load("tests/stored_run/run", "last")
-    shapes, shard_batch = [], sharding.shard_batch
     sources, targets = ["7", " ".join("7" * 60)], ["seven", " ".join(["seven"] * 60)]
     split = Split([*VALIDATION.sources, *sources], [*VALIDATION.targets, *targets])
-
-    def noting(batch, mesh):
-        shapes.append(batch["source_BS"].shape)
-        return shard_batch(batch, mesh)
-
-    monkeypatch.setattr(sharding, "shard_batch", noting)
     expected = nll_of(run, split)
     for batch_tokens, num_buckets in ((256, 1), (8192, 3)):
         keys = {"train": {"batch_tokens": batch_tokens}, "data": {"num_buckets": num_buckets}}
         config = replaced(run.config, keys)
         mesh = sharding.make_mesh(config)
-        shapes.clear()
         scores = likelihood(run.model, run.vocabularies, split, config, mesh)(run.params)
-        assert len(shapes) > 1
         assert scores["nll"] == pytest.approx(expected, rel=1e-5)
         assert scores["perplexity"] == pytest.approx(np.exp(scores["nll"]))
-    assert min(shapes) == (1, max(S for _, S in shapes))
-    assert sum(rows for rows, _ in shapes) == len(split)
-
-
-LIMIT = 53  # the least that the data and the search of `small_flags` ask for
-LONG = "7" * 60  # as many tokens, whatever the vocabulary: digits stand alone
-FITTING = "7" * (LIMIT - 1)  # and EOS; the length of its row would be rounded up beyond the table
-LEARNED = f"--config.model.positions=learned(max_positions={LIMIT})"
-
-
-@pytest.fixture(scope="module")
-def long_pairs(tmp_path_factory):
-    """Folder, output and errors of a run: test has a long source, validation a long target."""
-    directory = tmp_path_factory.mktemp("long")
-    write_split(directory / "train", number_words(100, 400))
-    validation, test = number_words(400, 406), number_words(420, 426)
-    validation.targets[:2] = test.sources[2:4] = LONG, FITTING
-    write_split(directory / "validation", validation)
-    write_split(directory / "test", test)
-    command = ["jformer", *small_flags(directory, directory / "run"), LEARNED]
-    output, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-        assert main([*command, "--config.train.metrics_every=6"]) == 0, errors.getvalue()
-    return directory, validation, test, output.getvalue(), errors.getvalue()
-
-
-@pytest.mark.process
-def test_validation_leaves_out_pairs_beyond_the_learned_positions_and_says_how_many(long_pairs):
-    directory, validation, _, _, errors = long_pairs
-    begins = errors.index("training    12 steps")
-    assert re.search(r"^validation .*\b1 of 6\b.*max_positions", errors[:begins], re.MULTILINE)
-    line = validated(directory / "run")[-1]
-    expected = nll_of(
-        jformer.load(directory / "run", "last"),
-        Split(validation.sources[1:], validation.targets[1:]),
-    )
-    assert line["nll"] == pytest.approx(expected, rel=1e-5)
-    assert "bleu" in line
-
-
-@pytest.mark.process
-def test_a_pair_beyond_the_positions_costs_its_own_perplexity_and_not_the_bleu(long_pairs, capfd):
-    directory, _, test, output, _ = long_pairs
-    scores, run = json.loads(output)["test"], jformer.load(directory / "run")
-    assert scores["bleu"] == score(run.translate(test.sources), [test.targets], "de")["bleu"]
-    others = Split(*([*side[:2], *side[3:]] for side in (test.sources, test.targets)))
-    assert scores["perplexity"] == pytest.approx(math.exp(nll_of(run, others)))
-    assert scores["pairs_without_perplexity"] == 1
-    # `score` has a line for each pair, so there it is an error.
-    data = directory / "test"
-    assert main(["jformer", "score", f"--workdir={run.workdir}", f"--data={data}"]) == 2
-    message = capfd.readouterr().err.splitlines()[-1]
-    assert re.match(rf"jformer: config\.model\.positions\b.*{LIMIT}\b.*pair 3\b.*61", message)
-
-
-@pytest.mark.process
-def test_a_validation_split_of_which_no_pair_can_be_scored_is_refused(long_pairs, tmp_path, capsys):
-    write_split(tmp_path / "long", Split(["7", "8"], [LONG, LONG]))
-    more = [LEARNED, f"--config.data.validation={tmp_path / 'long'}"]
-    assert main(["jformer", *small_flags(long_pairs[0], tmp_path / "run"), *more]) == 2
-    message = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(rf"jformer: config\.model\.positions=.*{LIMIT}\b.*validation", message)
-    assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from jformer.extras.annotated import cross_entropy_over_others
 from jformer.training import loss
-from jformer.training.fast_loss import cross_entropy, loss_by_chunks, statistics_in_one_pass
+from jformer.training.fast_loss import cross_entropy, loss_by_chunks
 from jformer.training.loss import loss_sums
 
 B, T, V = 2, 5, 7
@@ -44,18 +44,6 @@ def test_logits_far_apart_or_far_from_zero_overflow_nowhere():
     assert float(total) == pytest.approx(1 + math.log1p(math.exp(-1)), abs=1e-3)
     share = 1 / (1 + math.e)
     np.testing.assert_allclose(gradient[0, 0], [1 - share, 0, 0, share - 1], atol=1e-6)
-
-
-def test_one_pass_over_the_logits_finds_their_maximum_sum_and_label():
-    logits_BTV = np.concatenate([LOGITS * 30, np.full((1, T, V), -1e30, np.float32)])
-    logits_BTV[0, 0, 2] = -np.inf
-    labels_BT = np.concatenate([LABELS, LABELS[:1]])
-    max_BT, sum_BT, label_BT = statistics_in_one_pass(logits_BTV, labels_BT)
-    np.testing.assert_array_equal(max_BT, logits_BTV.max(-1))
-    expected_BT = np.exp(logits_BTV - logits_BTV.max(-1, keepdims=True)).sum(-1)
-    np.testing.assert_allclose(sum_BT, expected_BT, rtol=1e-6)
-    expected_BT = np.take_along_axis(logits_BTV, labels_BT[..., None], -1)[..., 0]
-    np.testing.assert_array_equal(label_BT, expected_BT)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])

@@ -1,54 +1,26 @@
 """metrics.jsonl, the clock, TensorBoard's event files and JAX's profile."""
 
 import contextlib
-import importlib.util
 import io
-import json
 import re
 import shutil
 import struct
-import subprocess
-import sys
 import time
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from PIL import Image  # with which tensorboardX writes pictures
 
 from jformer.components import arguments
 from jformer.config import Config, read_config
-from jformer.decoding.attention import Attention
 from jformer.main import main
 from jformer.rundir import read_metrics
 from jformer.schema import flatten
 from jformer.training import flops
-from jformer.training.logging import Clock, Profile, TensorBoard, Window, warning_of_epochs
+from jformer.training.logging import TensorBoard, Window
 from tests.conftest import small_config, small_flags
 
 CONFIG = small_config()
-
-
-@pytest.fixture
-def wait(monkeypatch):
-    """`wait(5)` moves the hands of the clock by five seconds."""
-    now = [100.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    return lambda seconds: now.append(now.pop() + seconds)
-
-
-def test_the_clock_counts_seconds_by_activity_and_says_their_shares(wait):
-    clock = Clock()
-    for activity, seconds in (("steps", 100), ("compilation", 20), ("steps", 42), ("input", 2)):
-        with contextlib.suppress(KeyError), clock(activity):
-            wait(seconds)
-            raise KeyError  # an activity that fails counts as well
-    wait(36)
-    assert clock.total == 200
-    assert clock.seconds["steps"] == 142
-    assert "03:20" in clock.report()
-    shares = dict(re.findall(r"(\w+) (\d+)%", clock.report()))
-    assert shares.items() > {"compilation": "10", "input": "1", "steps": "71"}.items()
 
 
 def add_step(window, step, timed=True, **metrics):
@@ -60,17 +32,6 @@ def add_step(window, step, timed=True, **metrics):
 
 
 FLOPS_PER_TOKEN = flops.step_flops(CONFIG, 2, 5, 6) / 12
-
-
-def test_metrics_are_fetched_late_and_added_to_the_sums_of_a_checkpoint():
-    window = Window(CONFIG, 1.0, {"loss": 6.0, "tokens": 12.0, "steps": 3.0})
-    for step in range(4, 9):
-        add_step(window, step)
-    assert [after["taken"] for after, _ in window.fetch(behind=2)] == [4, 5, 6]
-    assert (window.sums["loss"], window.sums["steps"]) == (12.0, 6)
-    assert [after["taken"] for after, _ in window.fetch()] == [7, 8]
-    assert (window.sums["loss"], window.sums["tokens"], window.sums["steps"]) == (16.0, 32.0, 8)
-    assert json.loads(json.dumps(window.sums)) == window.sums  # a checkpoint holds them
 
 
 def test_means_are_of_the_window_and_the_speed_is_of_the_steps_timed_here():
@@ -148,37 +109,6 @@ def test_a_profile_is_a_trace_in_the_run_directory(profiled):
     assert any(path.stat().st_size for path in (workdir / "profile").rglob("*.xplane.pb"))
 
 
-def test_a_profile_ends_with_its_run_and_is_not_begun_by_one_that_resumes_within_it(tmp_path):
-    for name, steps in (("short", (1, 2, 3, 4)), ("resumed", (4, 5, 6))):
-        profile = Profile("3:3", tmp_path / name)
-        for step in steps:
-            profile.step_begins(step)
-            profile.step_ended(step, {})
-        profile.close()
-    assert [*(tmp_path / "short").rglob("*.xplane.pb")]
-    assert not (tmp_path / "resumed").exists()
-
-
-@pytest.mark.process
-def test_what_is_trained_is_said_before_the_first_step(profiled):
-    _, lines = profiled
-    text = "\n".join(lines).partition("\nstep ")[0]
-    for facts in (
-        r"^model +[\d,]+ parameters, .*\d+, bfloat16",
-        r"^data +300 pairs.*nothing skipped or changed",
-        r"^batches +\d+x\d+\+\d+\b",
-        r"^ +\d+ batches.*\b\d\d%",
-        r"^training +12 steps, 1\.\d epochs.*\bjit\b.*1 x cpu$",
-    ):
-        assert re.search(facts, text, re.MULTILINE)
-
-
-def test_many_epochs_are_a_warning_that_names_the_keys():
-    keys = r"config\.train\.steps\b.*config\.train\.patience"
-    assert re.search(rf"50\.1\b.*{keys}", warning_of_epochs(50.1))
-    assert warning_of_epochs(50.0) == ""
-
-
 def events_in(workdir):
     """The records of all event files in the order of their names, as TensorBoard reads them."""
     from tensorboardX.proto.event_pb2 import Event
@@ -248,45 +178,3 @@ def test_a_resumed_run_hides_later_steps_of_the_one_before_and_has_a_file_of_its
     curve = [(step, value.simple_value) for step, value in values_in(tmp_path, "train/loss")]
     assert curve == [(10, 1.0), (20, 2.0), (30, 7.0)]
     assert len([*(tmp_path / "tensorboard").iterdir()]) == 3
-
-
-def test_translations_are_one_table_that_no_character_breaks(board, tmp_path):
-    board.translations(30, [("a | b", "*c*", "d\ne"), ("1 < 2 & 3", "\\", "[x]")])
-    board.close()
-    assert text_in(tmp_path, "validation/translations") == (
-        "| source | reference | output |\n"
-        "| --- | --- | --- |\n"
-        "| a \\| b | \\*c\\* | d e |\n"
-        "| 1 &lt; 2 &amp; 3 | \\\\ | \\[x\\] |"
-    )
-
-
-def test_cross_attention_is_a_picture_and_tokens_stand_beside_it(board, tmp_path):
-    """Two heads side by side; of long sentences too it is no wider than a screen."""
-    weights_HQM = np.zeros((2, 3, 5), np.float32)
-    weights_HQM[0, 1, 2] = 1.004  # more than 1, as rounding to bfloat16 gives it: still white
-    names = [
-        f"{name}_attention" for name in ("decoder_0/cross", "decoder_1/cross", "decoder_0/self")
-    ]
-    long_HQM = np.zeros((8, 61, 59), np.float32)
-    weights = dict(zip(names, (weights_HQM, long_HQM, weights_HQM), strict=True))
-    board.attention(40, Attention(weights, ["Ein", "Hund"], ["<s>", "a", "|"]))
-    board.close()
-    tags = (f"attention/{name}" for name in names)
-    (small,), (large,), own = ([v.image for _, v in values_in(tmp_path, tag)] for tag in tags)
-    gray = Image.open(io.BytesIO(small.encoded_image_string)).convert("L")
-    assert gray.size == (small.width, small.height)
-    assert gray.width > 3 * gray.height
-    assert gray.getextrema() == (0, 255)
-    assert 8 * 59 < large.width < 2100
-    assert own == []
-    lines = text_in(tmp_path, "attention/tokens").splitlines()
-    assert lines[2:] == ["| 0 | Ein | &lt;s> |", "| 1 | Hund | a |", "| 2 |  | \\| |"]
-
-
-@pytest.mark.process
-@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
-def test_torch_is_not_imported_where_it_is_installed():
-    program = "import sys; from jformer.training.logging import summary_writer; summary_writer(); "
-    program += "assert 'torch' not in sys.modules; import torch"  # it can be imported afterwards
-    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=120)

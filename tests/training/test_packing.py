@@ -8,35 +8,51 @@ import numpy as np
 import pytest
 
 from jformer.components import BUILT_IN
-from jformer.config import EOS, ModelConfig
-from jformer.data.batches import Batches, Buckets, Packing
-from jformer.data.tokens import Ragged, TokenPairs
+from jformer.config import BOS, EOS, ModelConfig
 from jformer.model.transformer import Transformer
 from jformer.training.loss import loss_sums
 from jformer.training.step import run_model
 from tests.conftest import random_params
 
-V, PAIRS = 19, 23
+V, PAIRS = 19, 24
 MODEL = ModelConfig(num_layers=1, d_model=14, d_ff=17, num_heads=3, d_k=4, d_v=5)
+
+
+def random_pairs():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 12, (PAIRS, 2))
+    return [[[*rng.integers(3, V, n), EOS] for n in of_pair] for of_pair in lengths]
+
+
+def batch_of(rows):
+    """A batch of rows, of which each is a list of pairs; none is without padding."""
+    length = 13 * max(map(len, rows))
+    names = ["source_BS", "labels_BT", "target_BT", "source_segments_BS", "target_segments_BT"]
+    batch = {name: np.zeros((len(rows), length), np.int32) for name in names}
+    for b, row in enumerate(rows):
+        s = t = 0
+        for segment, (source, target) in enumerate(row, start=1):
+            batch["source_BS"][b, s : s + len(source)] = source
+            batch["source_segments_BS"][b, s : s + len(source)] = segment
+            batch["labels_BT"][b, t : t + len(target)] = target
+            batch["target_BT"][b, t : t + len(target)] = [BOS, *target[:-1]]
+            batch["target_segments_BT"][b, t : t + len(target)] = segment
+            s, t = s + len(source), t + len(target)
+    is_packed = any(len(row) > 1 for row in rows)
+    return {name: rows for name, rows in batch.items() if is_packed or "segments" not in name}
 
 
 @functools.cache
 def batches(kind):
     """All batches of one epoch of the same pairs."""
-    rng = np.random.default_rng(0)
-    sides = [
-        Ragged.from_rows([[*rng.integers(3, V, n), EOS] for n in rng.integers(1, 12, PAIRS)])
-        for _ in range(2)
-    ]
-    pairs, rows = TokenPairs(*sides), np.arange(PAIRS)
-    S, T = pairs.lengths(rows)
-    layout = {
-        "one at a time": lambda: Buckets(S, T, 12, 1, 4),
-        "buckets": lambda: Buckets(S, T, 48, 3, 4),
-        "packed": lambda: Packing(S, T, 120, 40, 4),
-    }[kind]()
-    made = Batches(pairs, rows, layout, seed=1)
-    return [made.batch(0, number) for number in range(len(made.epoch(0)))]
+    alone = [[pair] for pair in random_pairs()]
+    packed = [random_pairs()[first : first + 4] for first in range(0, PAIRS, 4)]
+    rows, size = {
+        "one at a time": (alone, 1),
+        "buckets": (sorted(alone, key=lambda row: len(row[0][0])), 6),
+        "packed": (packed, 3),
+    }[kind]
+    return [batch_of(rows[first : first + size]) for first in range(0, len(rows), size)]
 
 
 @functools.cache
@@ -69,13 +85,6 @@ def assert_same_sums(sums, expected):
     # Float32 sums in another order.
     for name in ("loss", "nll"):
         np.testing.assert_allclose(sums[name], expected[name], rtol=1e-5)
-
-
-def test_the_three_are_what_they_are_called():
-    assert [len(batch["source_BS"]) for batch in batches("one at a time")] == [1] * PAIRS
-    assert 1 < len(batches("buckets")) < PAIRS
-    assert max(batch["source_segments_BS"].max() for batch in batches("packed")) > 2
-    assert "source_segments_BS" not in batches("buckets")[0]
 
 
 @pytest.mark.parametrize(

@@ -95,18 +95,6 @@ def test_two_processes_of_which_one_is_stopped_end_as_one_process_that_was_not(
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), *params)
 
 
-def test_a_process_that_has_joined_and_not_begun_ends_at_once_at_a_signal():
-    joined = f"""
-import os, signal
-from jformer.config import ParallelConfig
-from jformer.training.sharding import join
-join(ParallelConfig(coordinator="localhost:{free_port()}/0/1"))
-os.kill(os.getpid(), signal.SIGTERM)
-"""
-    ended = subprocess.run([sys.executable, "-c", joined], env=ENVIRONMENT, timeout=60)
-    assert ended.returncode == -signal.SIGTERM
-
-
 def test_when_one_process_is_killed_the_other_ends_with_a_message(corpus_directory, tmp_path):
     workdir = tmp_path / "run"
     first, second = start_two(corpus_directory, workdir, "--config.train.steps=100000")
@@ -141,9 +129,3 @@ def test_processes_without_a_shared_workdir_all_end_before_any_work(corpus_direc
         assert f"workdir={folder}" in error.splitlines()[-1]
         assert "tokenizing" not in error
         assert not any(folder.glob("*"))
-
-
-def test_where_there_is_no_cluster_auto_says_so(corpus_directory, tmp_path):
-    codes, errors = ends(start(corpus_directory, tmp_path, "--config.parallel.coordinator=auto"))
-    assert codes == [2]
-    assert "config.parallel.coordinator=auto" in errors[0].splitlines()[-1]

@@ -116,39 +116,6 @@ def test_a_config_that_is_not_the_checkpoints_own_is_refused_with_its_key(run, s
             jformer.load(run, checkpoint)
 
 
-def test_keys_that_do_not_make_another_run_may_be_edited(run):
-    config = json.loads((run / "config.json").read_text())
-    config["decode"]["beam_size"], config["model"]["dtype"] = 1, "bfloat16"
-    (run / "config.json").write_text(json.dumps(config))
-    opened = jformer.load(run)
-    assert (opened.config.decode.beam_size, opened.model.config.dtype) == (1, "bfloat16")
-
-
-def test_a_best_checkpoint_without_others_protects_its_directory_and_ends_with_the_next_start(
-    corpus, tmp_path, during_step, capsys
-):
-    """As when a kill comes after the first best score, and before the first checkpoint."""
-
-    def killed():
-        raise KeyboardInterrupt
-
-    workdir = tmp_path / "run"
-    flags = flags_of(corpus, workdir, "--config.train.checkpoint_every=1000")
-    during_step({9: killed})
-    assert main(flags) == 130
-    assert not Checkpoints(workdir).steps()
-    assert jformer.load(workdir, "best").step == 6
-
-    assert main([*flags, "--config.seed=5"]) == 2
-    assert re.search(rf"{workdir}\b.*config\.seed\b.*0\b.*5\b", capsys.readouterr().err)
-    assert jformer.load(workdir, "best").step == 6
-
-    write_split(corpus / "train", number_words(500, 800))  # other text
-    during_step({3: killed})
-    assert main(flags) == 130
-    assert not Checkpoints(workdir).steps(best=True)
-
-
 # ---- versions
 
 
@@ -209,24 +176,3 @@ def test_edited_code_is_named_beside_stored_scores_and_when_a_run_resumes(
         result = subprocess.run(command, capture_output=True, text=True, cwd=package.parent)
         assert result.returncode == 0, result.stderr
         assert len(re.findall(r"source \w+, now", result.stderr)) == 1
-
-
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="setpriv (util-linux) is not installed")
-def test_a_complete_run_that_cannot_be_written_prints_its_scores(run, corpus_directory):
-    # Root may write anywhere, unless it gives that up.
-    command = ["setpriv", "--bounding-set=-dac_override", sys.executable, "-m", "jformer.main"]
-    command += small_flags(corpus_directory, run)
-    for path in (*run.rglob("*"), run):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    try:
-        scores = json.loads((run / "results.json").read_text())
-        result = subprocess.run(command, capture_output=True, text=True)
-        assert result.returncode == 0, result.stderr
-        assert json.loads(last_line(result.stdout)) == {"test": scores["test"]}
-        more = [*command, "--config.train.steps=15"]
-        result = subprocess.run(more, capture_output=True, text=True)
-        assert result.returncode == 2
-        assert re.match(rf"jformer: workdir={run}: .*Permission denied", last_line(result.stderr))
-    finally:
-        for path in (run, *run.rglob("*")):
-            path.chmod(0o755)

@@ -89,9 +89,3 @@ def test_a_run_without_its_results_decides_again_when_the_same_command_runs(
     assert main(["jformer", *small_flags(corpus_directory, workdir)]) == 0
     assert served_of(workdir) == before
     assert (workdir / "metrics.jsonl").read_text() == metrics  # nothing was trained
-
-
-def test_of_one_checkpoint_there_is_nothing_to_compare(corpus_directory, tmp_path, capsys):
-    flags = small_flags(corpus_directory, tmp_path / "run")
-    assert main(["jformer", *flags, "--config.train.average_checkpoints=1"]) == 0
-    assert served_of(tmp_path / "run") == {"checkpoint": "last", "step": 12}

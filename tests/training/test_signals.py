@@ -24,7 +24,7 @@ def heard():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP"])
 def test_a_signal_saves_the_step_that_it_falls_in_and_sets_the_exit_status(
     corpus_directory, tmp_path, during_step, heard, capsys, name
 ):
@@ -39,18 +39,15 @@ def test_a_signal_saves_the_step_that_it_falls_in_and_sets_the_exit_status(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("work", ["validate", "save"])
-def test_a_signal_in_the_last_validation_or_save_is_heard(
-    corpus_directory, tmp_path, monkeypatch, capsys, work
-):
-    own = getattr(Training, work)
+def test_a_signal_in_the_last_validation_is_heard(corpus_directory, tmp_path, monkeypatch, capsys):
+    own = Training.validate
 
     def with_signal(self, argument):
         if int(self.state.step) == 12:
             signal.raise_signal(signal.SIGTERM)
         own(self, argument)
 
-    monkeypatch.setattr(Training, work, with_signal)
+    monkeypatch.setattr(Training, "validate", with_signal)
     command = ["jformer", *small_flags(corpus_directory, tmp_path / "run")]
     assert main(command) == 128 + signal.SIGTERM
     out, err = capsys.readouterr()

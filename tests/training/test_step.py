@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh
 
 from jformer.config import BOS, EOS, PAD, ModelConfig, OptimizerConfig, TrainConfig
 from jformer.model.numerics import dropout_key
@@ -15,7 +14,7 @@ from jformer.model.transformer import Transformer
 from jformer.training import step as step_module
 from jformer.training.loss import loss_sums, r_drop_kl
 from jformer.training.optimizer import make_optimizer
-from jformer.training.step import create_state, evaluation_step, loss_chunks, make_train_step
+from jformer.training.step import create_state, evaluation_step, make_train_step
 
 V = 31
 CONFIG = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2, dropout=0.2)
@@ -72,12 +71,6 @@ def test_a_model_learns_to_copy():
     assert int(state.step) == 300
 
 
-def test_the_same_arguments_give_the_same_bits():
-    step, state = setup()
-    (first, _), (second, _) = step(state, batch(), KEY), step(state, batch(), KEY)
-    assert_trees_close(first.params, second.params, rtol=0)
-
-
 def test_successive_steps_draw_different_dropout_masks():
     step, state = setup()
     later = state.replace(step=state.step + 1)
@@ -121,13 +114,6 @@ def test_evaluation_has_no_dropout_and_no_smoothing():
     assert float(sums["loss"]) == pytest.approx(float(sums["nll"]))
     again = evaluate(model_with(0.2), state.params, batch())
     assert float(again["nll"]) == float(sums["nll"])
-
-
-def test_label_smoothing_changes_the_loss_and_not_the_likelihood():
-    (step, state), (smooth, _) = setup(dropout=0.0), setup(dropout=0.0, label_smoothing=0.3)
-    plain, smoothed = (s(state, batch(), KEY)[1] for s in (step, smooth))
-    assert float(plain["nll"]) == pytest.approx(float(smoothed["nll"]))
-    assert float(plain["loss"]) != pytest.approx(float(smoothed["loss"]), rel=1e-3)
 
 
 def test_r_drop_is_the_loss_of_two_passes_and_their_divergence():
@@ -182,44 +168,6 @@ def test_r_drop_in_chunks_keeps_the_two_passes_of_a_row_together(monkeypatch):
     b, in_chunks = chunked(state, batch(), KEY)
     assert float(in_chunks["loss"]) == pytest.approx(float(at_once["loss"]), rel=1e-5)
     assert_trees_close(a.optimizer_state[0].mu, b.optimizer_state[0].mu, atol=1e-7)
-
-
-def test_a_chunk_has_as_many_rows_as_fit_and_divide_the_batch():
-    lengths = {10: 1, 11: 2, 21: 2, 22: 3, 64: 6, 65: 8, 256: 24, 257: 24}
-    for length, chunks in lengths.items():
-        assert loss_chunks(24, length, d_model=128) == chunks, length
-    with jax.sharding.use_abstract_mesh(AbstractMesh((2,), ("data",))):
-        assert loss_chunks(24, 257, d_model=128) == 1  # each would cost an exchange of gradients
-
-
-@pytest.mark.parametrize(
-    ("backend", "d_model", "most"), [("cpu", 64, 256), ("cpu", 512, 1024), ("gpu", 512, 16384)]
-)
-def test_the_backend_and_the_width_choose_the_positions_of_a_chunk(
-    backend, d_model, most, monkeypatch
-):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    assert loss_chunks(most, 1, d_model) == 1
-    assert loss_chunks(2 * most, 1, d_model) == 2
-
-
-def test_without_dropout_two_passes_are_one():
-    (once, state), (twice, _) = setup(dropout=0.0), setup(dropout=0.0, r_drop_alpha=5.0)
-    (a, plain), (b, both) = (step(state, batch(), KEY) for step in (once, twice))
-    assert float(both["loss"]) == pytest.approx(float(plain["loss"]), rel=1e-5)
-    # Adam's first moment is 0.1 of the gradient; sums of other lengths, in float32.
-    assert_trees_close(a.optimizer_state[0].mu, b.optimizer_state[0].mu, atol=1e-6)
-
-
-def test_the_state_of_a_step_is_four_things():
-    _, state = setup()
-    assert [field.name for field in dataclasses.fields(state)] == [
-        "step",
-        "params",
-        "optimizer_state",
-        "ema",
-    ]
-    assert state.step.dtype == jnp.int32
 
 
 def test_the_moving_average_follows_the_new_parameters_with_a_decay_that_warms_up():
@@ -277,7 +225,7 @@ def with_bad_words(*rows):
     return {**batch(), "source_BS": source}
 
 
-@pytest.mark.parametrize(("accumulate", "row"), [(1, 3), (2, 0), (2, 1)])
+@pytest.mark.parametrize(("accumulate", "row"), [(1, 3), (2, 0)])
 def test_a_step_that_is_not_finite_changes_nothing_but_its_number(accumulate, row):
     """Also where one part of the batch is: with two parts, rows 0 and 1 are of different ones."""
     step, state = poisoned(accumulate)

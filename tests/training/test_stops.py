@@ -79,14 +79,6 @@ def test_a_run_that_signals_stopped_serves_what_an_undisturbed_one_does(
     assert_served_alike(tmp_path / "run", undisturbed)
 
 
-def test_a_run_saved_by_the_clock_serves_what_one_without_does(
-    corpus_directory, tmp_path, undisturbed
-):
-    flags = flags_of(corpus_directory, tmp_path / "run", "--config.train.checkpoint_minutes=1e-9")
-    assert main(["jformer", *flags]) == 0
-    assert_served_alike(tmp_path / "run", undisturbed)
-
-
 def test_a_run_that_was_extended_serves_what_one_of_so_many_steps_does(
     corpus_directory, tmp_path, undisturbed, stopped_at
 ):

@@ -1,7 +1,6 @@
 """`import` of Marian models, made here at random with SentencePiece vocabularies trained here."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -97,6 +96,7 @@ def compare_logits(run, model, rows):
     assert np.all(logits_BTV[..., PAD] < -1e8)  # <pad> is BOS, and counts once in the softmax
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("scale_embedding", [True, False])
 def test_a_marian_model_gives_the_logits_that_it_gives_in_transformers(
     scale_embedding, pieces, tmp_path
@@ -108,17 +108,6 @@ def test_a_marian_model_gives_the_logits_that_it_gives_in_transformers(
     assert (run.config.model.activation, run.config.model.norm) == (
         "silu", "layer_norm(epsilon=1e-5)",
     )  # fmt: skip
-
-
-def test_an_older_file_of_pytorch_and_one_sentencepiece_model_for_both(pieces, tmp_path):
-    folder = tmp_path / "theirs"
-    model = save_marian(pieces, folder)
-    (folder / "model.safetensors").unlink()
-    torch.save(model.state_dict(), folder / "pytorch_model.bin")
-    (folder / "target.spm").write_bytes((folder / "source.spm").read_bytes())
-    run = run_of(folder, tmp_path)
-    compare_logits(run, model, rows_of(pieces[1]))
-    assert (run.config.model.tying, run.config.data.joint_vocabulary) == ("all", True)
 
 
 def test_texts_have_the_pieces_and_ids_that_they_have_in_transformers(pieces, tmp_path):
@@ -141,6 +130,7 @@ def tokenizer_of(folder):
     return transformers.MarianTokenizer(*files)
 
 
+@pytest.mark.process
 def test_greedy_outputs_are_those_of_generate(pieces, tmp_path):
     longest, folder, tokenizer = 12, tmp_path / "theirs", tokenizer_of(pieces[0])
     sources = [torch.tensor([tokenizer(sentence).input_ids]) for sentence in SENTENCES]
@@ -164,42 +154,3 @@ def test_greedy_outputs_are_those_of_generate(pieces, tmp_path):
         expected = [ids[token] for token in theirs[1:] if token != 0]
         assert best.tokens == run.vocabulary.tokens(expected)
         assert best.text == run.vocabulary.decode(expected)
-
-
-def failed(folder, tmp_path, capsys):
-    flags = [f"--from={folder}", "--layout=marian", f"--workdir={tmp_path / 'run'}"]
-    assert main(["jformer", "import", *flags]) == 2
-    assert not (tmp_path / "run").exists()
-    return capsys.readouterr().err.splitlines()[-1]
-
-
-def edit(path, **changes):
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def test_what_cannot_be_had_here_is_one_line(pieces, tmp_path, capsys):
-    folder = tmp_path / "theirs"
-    save_marian(pieces, folder)
-    edit(folder / "config.json", decoder_ffn_dim=17)
-    assert re.search("encoder_ffn_dim=31.*decoder_ffn_dim=17", failed(folder, tmp_path, capsys))
-    edit(folder / "config.json", decoder_ffn_dim=F, activation_function="tanh")
-    assert "activation_function=tanh" in failed(folder, tmp_path, capsys)
-    edit(folder / "config.json", activation_function="swish", encoder_layers=3)
-    line = failed(folder, tmp_path, capsys)
-    assert "model.encoder.layers.2.self_attn.q_proj.weight [20, 20]" in line
-    edit(folder / "config.json", encoder_layers=1)
-    line = failed(folder, tmp_path, capsys)
-    assert "model.encoder.layers.1.fc1.weight [31, 20]" in line
-    edit(folder / "config.json", encoder_layers=2)
-    edit(folder / "vocab.json", more=len(pieces[1]))
-    V = len(pieces[1])
-    assert re.search(rf"\[{V}, 20\].*\[{V + 1}, 20\]", failed(folder, tmp_path, capsys))
-    (folder / "target.spm").write_bytes(b"no model")
-    assert re.search(r"target\.spm: .*SentencePiece", failed(folder, tmp_path, capsys))
-    (folder / "target.spm").unlink()
-    assert "target.spm: " in failed(folder, tmp_path, capsys)
-    (folder / "model.safetensors").unlink()
-    assert "model.safetensors" in failed(folder, tmp_path, capsys)
-    flags = [f"--from={folder}", "--layout=marian", f"--workdir={tmp_path / 'run'}"]
-    assert main(["jformer", "import", *flags, "--vocabulary=x"]) == 2
-    assert "--vocabulary" in capsys.readouterr().err

@@ -5,7 +5,6 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from jformer.extras.interop import marian
-from jformer.model.positions import sinusoids
 from tests.extras.interop.small import random_run
 
 
@@ -18,10 +17,3 @@ def test_every_parameter_has_a_name_and_comes_back_in_its_shape(bias):
         matrix = marian.matrix_of(name, np.asarray(array))
         assert matrix.ndim <= 2
         np.testing.assert_array_equal(marian.array_of(name, matrix, array.shape), array)
-
-
-def test_the_order_of_the_features_turns_our_sinusoids_into_halves():
-    table_LD = np.asarray(sinusoids(np.arange(11), 14))
-    halves_LD = table_LD[:, marian.halves_order(14)]
-    np.testing.assert_array_equal(halves_LD[:, :7], table_LD[:, 0::2])
-    np.testing.assert_array_equal(halves_LD[:, 7:], table_LD[:, 1::2])

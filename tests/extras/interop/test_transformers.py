@@ -14,15 +14,13 @@ with_library = pytest.mark.skipif(
 )
 
 
+@pytest.mark.process
 @with_library
 @pytest.mark.parametrize(
     "model",
     [
         {},
-        pytest.param(
-            {"activation": "silu", "attention_bias": True, "output_bias": True},
-            marks=pytest.mark.process,
-        ),
+        {"activation": "silu", "attention_bias": True, "output_bias": True},
     ],
     ids=["paper", "biases"],
 )
@@ -61,8 +59,6 @@ def test_the_tokenizer_has_the_ids_of_the_model_and_an_end(tmp_path, kind):
     ("model", "key"),
     [
         ({"norm_position": "pre"}, "model.norm_position=pre"),
-        ({"positions": "learned"}, "model.positions=learned"),
-        ({"tying": "output"}, "model.tying=output"),
         ({"joint": False, "tying": "output"}, "model.tying=output"),
     ],
 )

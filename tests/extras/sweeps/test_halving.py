@@ -7,10 +7,7 @@ import sys
 
 import pytest
 
-from jformer.config import default_config, freeze
 from jformer.errors import RunError, UserError
-from jformer.extras.sweeps.halving import rank
-from jformer.extras.sweeps.points import Point
 from tests.conftest import sweep_flags
 from tests.extras.sweeps.test_runner import command, run_small, table_of
 
@@ -73,33 +70,6 @@ def test_what_is_better_is_told_by_the_mean_over_seeds(tmp_path, search):
     }  # fmt: skip
 
 
-def test_text_in_lower_case_is_compared_without_case(search):
-    search([0.1, 0.2], "--rounds=2", "--config.data.tokenizer=byte_bpe(normalization='lower')")
-    assert points_of(search.folder) == {"0.2": 8}
-
-
-@pytest.mark.parametrize(
-    ("better", "worse"),
-    [
-        ({"f1": 90.0, "precision": 90.0}, {"f1": 89.0, "precision": 91.0}),
-        ({"bleu": 1.0, "perplexity": 9.0}, {"bleu": 1.0}),
-    ],
-    ids=["trees by their F1", "without perplexity last"],
-)
-def test_of_two_scores_the_better_one_comes_first(better, worse, tmp_path):
-    config, ranks = freeze(default_config("phrases")), []
-    for name, scores in (("better", better), ("worse", worse)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "scores.json").write_text(json.dumps({"validation": scores}))
-        ranks.append(rank([Point(tmp_path / name, config, ())]))
-    assert ranks[0] < ranks[1]
-
-
-def test_equal_scores_are_ordered_by_perplexity(search):
-    search([0.001, 0.002], "--rounds=2")  # of which 0.002 has the lower perplexity
-    assert points_of(search.folder) == {"0.002": 8}
-
-
 def test_a_point_of_which_a_seed_failed_does_not_go_on_and_is_told_at_the_end(search, capsys):
     failing = search.folder / "round-1" / "model.attention_dropout=0.1+seed=1"
     failing.mkdir(parents=True)
@@ -120,16 +90,6 @@ def test_a_failed_point_counts_when_half_of_the_points_is_rounded_up(search, cap
     assert points_of(search.folder) == {"0.2": 8, "0.3": 8}
 
 
-def test_where_all_points_fail_there_is_no_later_round(search, capsys):
-    for name in ("0.1", "0.2"):
-        failing = search.folder / "round-1" / f"model.attention_dropout={name}"
-        failing.mkdir(parents=True)
-        (failing / "fails").touch()
-    with pytest.raises(RunError, match="2 of 2 points failed"):
-        search([0.1, 0.2], "--rounds=3")
-    assert len(table_of(capsys.readouterr().out)) == 4  # one table, whose points have no scores
-
-
 def test_the_same_command_again_runs_no_complete_point(search):
     search([0.1, 0.2], "--rounds=2")
     logs = {log: log.read_text() for log in search.folder.rglob("log.txt")}
@@ -138,32 +98,9 @@ def test_the_same_command_again_runs_no_complete_point(search):
     assert {log: log.read_text() for log in search.folder.rglob("log.txt")} == logs
 
 
-def test_points_of_a_plain_sweep_are_those_of_the_last_round(search):
-    search([0.1, 0.2])
-    log = search.folder / "model.attention_dropout=0.1" / "log.txt"
-    before = log.read_text()
-    search([0.1, 0.2], "--rounds=2")
-    assert log.read_text() == before
-
-
-def test_a_dry_run_prints_the_commands_of_the_first_round(search, capsys):
-    search([0.1, 0.2], "--rounds=2", "--dry_run")
-    out, err = capsys.readouterr()
-    assert "round 1 of 2" in err
-    lines = out.splitlines()
-    for name, line in zip(("0.1", "0.2"), lines, strict=True):
-        assert f"{search.folder}/round-1/model.attention_dropout={name} 4 " in line  # 4 steps
-
-
-def test_the_first_round_may_have_a_single_step(search, capsys):
-    assert search([0.1], "--rounds=4", "--dry_run") == 0
-    assert f"{search.folder}/round-1/model.attention_dropout=0.1 1 " in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--rounds=0",), "--rounds: invalid positive int"),
         (("--rounds=5",), "has 8 steps, too few for so many halvings"),
         (
             (

@@ -1,7 +1,6 @@
 """Sweeps: one of real runs, the others of a small program in the place of each run."""
 
 import dataclasses
-import fcntl
 import functools
 import json
 import os
@@ -18,8 +17,6 @@ from jformer.errors import RunError, Stopped
 from jformer.extras.sweeps import runner
 from jformer.extras.sweeps.points import Point
 from jformer.main import run
-from jformer.results import read_results
-from tests.conftest import sweep_flags
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 
@@ -59,17 +56,6 @@ def table_of(text):
     return [[cell.strip() for cell in line.split("|")[1:-2]] for line in lines]
 
 
-@pytest.fixture(scope="module")
-def undisturbed(corpus_directory, tmp_path_factory):
-    """The folder of a sweep that ran from its beginning to its end, and what that printed."""
-    folder = tmp_path_factory.mktemp("sweep") / "undisturbed"
-    ended = subprocess.run(
-        command(folder, sweep_flags(corpus_directory), "--jobs=2"), capture_output=True, text=True
-    )
-    assert ended.returncode == 0, ended.stderr
-    return folder, ended
-
-
 def children(pid):
     """The processes that a process has started and that are alive."""
     listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
@@ -86,20 +72,6 @@ def wait_for(condition, process):
     while not condition():
         assert process.poll() is None, "the sweep ended before it could be stopped"
         time.sleep(0.01)
-
-
-@pytest.mark.process
-def test_each_point_is_a_whole_run_and_the_table_has_all(undisturbed):
-    folder, ended = undisturbed
-    heading, _, *rows = table_of(ended.stdout)
-    assert [row[0] for row in rows] == ["base", "model.dropout=0.4"]
-    assert {row[heading.index("state")] for row in rows} == {"complete"}
-    for name in ("base", "model.dropout=0.4"):
-        scores = json.loads((folder / name / "scores.json").read_text())
-        assert list(scores) == ["validation"]
-        assert read_results(folder / name) == scores
-        assert "step 200/200" in (folder / name / "log.txt").read_text()
-    assert "2/2" in ended.stderr.splitlines()[-1]
 
 
 def run_small(folder, steps, *flags, path=SWEEP):
@@ -151,18 +123,6 @@ def test_the_points_of_a_sweep_are_run_and_a_row_each_is_printed(sweep, capsys):
         assert len([line for line in err.splitlines() if f"{name}: " in line]) == 2  # begins, ends
 
 
-def test_a_stopped_sweep_stops_its_processes_with_all_saved(sweep, capsys):
-    others = {*children(os.getpid())}
-    signal_when(lambda: begun(sweep.folder) == 2, signal.SIGTERM)
-    with pytest.raises(Stopped, match="SIGTERM"):
-        sweep(10_000, "--jobs=2")
-    assert {*children(os.getpid())} <= others
-    assert processes_of(sweep.folder) == []
-    for name in ("base", "model.dropout=0.4"):
-        assert log_of(sweep.folder, name).splitlines()[-1].endswith("stopped, all is saved")
-        assert not (sweep.folder / name / "scores.json").exists()
-
-
 def test_the_same_command_goes_on_with_a_stopped_sweep(sweep, capsys):
     signal_when(lambda: begun(sweep.folder) == 1, signal.SIGTERM)
     with pytest.raises(Stopped):
@@ -173,31 +133,6 @@ def test_the_same_command_goes_on_with_a_stopped_sweep(sweep, capsys):
     out, err = capsys.readouterr()
     assert "base: goes on" in err
     assert len(table_of(out)) == 3
-
-
-def test_a_point_with_another_process_at_work_waits_for_that_and_says_so(sweep, capsys):
-    (sweep.folder / "base").mkdir(parents=True)
-    with (sweep.folder / "base" / "sweep.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        release = threading.Timer(0.5, lock.close)
-        release.start()
-        assert sweep(3, "--only=base") == 0
-        release.join()
-    told = [line for line in capsys.readouterr().err.splitlines() if "base: " in line]
-    assert len(told) == 3  # waits, begins, is complete
-    assert "another process" in told[0]
-
-
-def test_a_point_that_another_process_completes_is_not_run_again(sweep, monkeypatch, capsys):
-    assert sweep(3, "--only=base") == 0
-    scores = (sweep.folder / "base" / "scores.json").rename(sweep.folder / "base" / "kept")
-    with (sweep.folder / "base" / "sweep.lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        complete = threading.Timer(0.5, scores.rename, [scores.with_name("scores.json")])
-        complete.start()
-        assert sweep(3, "--only=base") == 0
-        complete.join()
-    assert "by another process" in capsys.readouterr().err
 
 
 def test_a_point_that_fails_is_reported_and_the_others_go_on(sweep, capsys):
@@ -212,15 +147,6 @@ def test_a_point_that_fails_is_reported_and_the_others_go_on(sweep, capsys):
     assert states == ["step 0 of 3", "complete"]
     (sweep.folder / "base" / "fails").unlink()
     assert sweep(3) == 0  # tried again
-
-
-def test_a_process_that_is_killed_fails_its_point_alone(sweep, capsys):
-    signal_when(
-        lambda: begun(sweep.folder) == 1, signal.SIGKILL, lambda: processes_of(sweep.folder)[0]
-    )
-    with pytest.raises(RunError, match="1 of 1 points failed: base"):
-        sweep(10_000, "--only=base")
-    assert "base: failed: killed by SIGKILL" in capsys.readouterr().err
 
 
 SWEEP_OF_SMALL = """
@@ -277,12 +203,3 @@ def test_a_sweep_killed_half_way_ends_with_a_whole_table(sweep, capsys):
     heading, _, *rows = table_of(out)
     for name, expected in (("state", "complete"), ("validation BLEU", "5.00")):
         assert [row[heading.index(name)] for row in rows] == [expected] * 2
-
-
-@pytest.mark.process
-def test_a_sweep_of_which_nothing_begins_ends_with_an_empty_table(corpus_directory, tmp_path):
-    flags = [*sweep_flags(corpus_directory), "--config.data.train=none", "--only=base"]
-    ended = subprocess.run(command(tmp_path, flags), capture_output=True, text=True)
-    assert ended.returncode == 1
-    assert "base: failed: status 2: jformer: none.en: no such file" in ended.stderr
-    assert len(ended.stdout.splitlines()) == 2  # the heading

@@ -1,32 +1,21 @@
-"""Runs side by side, as a table and as a page in a real browser."""
+"""Runs side by side, as a table and as a page."""
 
 import json
 import re
-import shutil
-import sys
-from pathlib import Path
 
 import pytest
 
 from configs.small import get_config as small_base
-from configs.table3 import get_config as row_of_the_paper
-from experiments import table3, table3_small
 from jformer.config import freeze, write_config
 from jformer.data.vocabulary import Vocabulary
-from jformer.errors import UserError
-from jformer.extras.paper import PAPER_BASE, TABLE_3, flat_with_widths, paper_row
-from jformer.extras.views.page import page
 from jformer.extras.views.report import (
-    base_line,
     find_runs,
     markdown,
-    notes,
     read_rows,
     table,
 )
 from jformer.main import main
-from jformer.schema import flatten, replaced
-from tests.extras.views.chromium import needs_chromium, open_page
+from jformer.schema import replaced
 
 pytestmark = pytest.mark.process
 
@@ -95,28 +84,6 @@ def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, 
     }  # fmt: skip
 
 
-def test_the_validation_nll_is_the_last_one_also_after_a_line_that_a_kill_has_cut(write_run):
-    workdir = write_run("base", bleu=30.0)
-    with (workdir / "metrics.jsonl").open("a") as file:
-        file.write('\n{"step": 2400, "split": "validation", "nll": 2.5}\n')
-    assert cells(read_rows([workdir]))["base"]["validation NLL"] == "2.500"
-
-
-def test_runs_on_text_in_lower_case_have_their_bleu_without_case_too(write_run):
-    run = write_run("lower", {"data.tokenizer": "byte_bpe(normalization='lower')"}, bleu=30.0)
-    row = cells(read_rows([run]))["base"]
-    assert (row["validation BLEU"], row["validation lc"]) == ("30.00", "31.00")
-
-
-def test_what_the_rows_change_is_told_as_it_is_where_they_do_not(write_run, tmp_path):
-    write_run("model.dropout=0.5", {"model.dropout": 0.5})
-    assert base_line(read_rows(find_runs([tmp_path / "runs"]))) == ""
-    write_run("model.num_heads=2", {"model.num_heads": 2})
-    write_run("train.label_smoothing=0.3", {"train.label_smoothing": 0.3})
-    rows = read_rows(find_runs([tmp_path / "runs"]))
-    assert base_line(rows) == "base: dropout=0.1, num_heads=8, label_smoothing=0.1"
-
-
 def test_a_run_that_is_going_on_has_its_step_and_what_is_known(write_run, tmp_path):
     write_run("base", bleu=30.0)
     write_run("model.num_heads=1", {"model.num_heads": 1})
@@ -144,55 +111,6 @@ def test_seeds_are_one_row_with_their_spread(write_run, tmp_path):
     assert found["num_heads=2"]["validation BLEU"] == "29.00"
 
 
-def test_a_run_has_the_end_of_its_path_by_which_it_differs_as_a_name(write_run, tmp_path):
-    for name, heads in (("a/seed=0", 8), ("a/seed=1", 8), ("b/seed=1", 4), ("b/last", 2)):
-        write_run(name, {"model.num_heads": heads})
-    runs = tmp_path / "runs"
-    found = cells(read_rows(find_runs([runs / "a", runs / "b"])))
-    assert {row: (cell["run"], cell["directory"]) for row, cell in found.items()} == {
-        "base": ("seed=0, a/seed=1", f"{runs}/a/seed=0, {runs}/a/seed=1"),
-        "num_heads=4": ("b/seed=1", f"{runs}/b/seed=1"),
-        "num_heads=2": ("last", f"{runs}/b/last"),
-    }
-
-
-def test_test_sets_scored_by_path_have_short_names_and_a_line_each(write_run):
-    run = write_run("base")
-    names = ["test", "/a/long/path/news", "/another/path/test", "sacrebleu:wmt14/full"]
-    (run / "results.json").write_text(json.dumps({name: {"bleu": 30.0} for name in names}))
-    rows = read_rows([run])
-    bleu = [heading for heading in table(rows)[0] if heading.endswith(" BLEU")]
-    assert bleu == ["test BLEU", "news BLEU", "path/test BLEU", "sacrebleu:wmt14/full BLEU"]
-    legend = ["news: /a/long/path/news", "path/test: /another/path/test"]
-    assert markdown(rows).split("\n\n")[1:] == notes(rows) == legend
-
-
-def test_runs_on_different_texts_from_python_are_different_rows(tmp_path):
-    """Such a text has no name; a run on the same one, with another seed, shares the row."""
-    stored = Path(__file__).parents[2] / "stored_run" / "run"
-    for name, text, seed in (("a", "one", 0), ("b", "two", 0), ("c", "two", 1)):
-        run = shutil.copytree(stored, tmp_path / name)
-        config = json.loads((run / "config.json").read_text())
-        config["data"] |= {"name": "given", "train": "", "validation": "", "test": ""}
-        (run / "config.json").write_text(json.dumps({**config, "seed": seed}))
-        (checkpoint,) = (run / "checkpoints").iterdir()
-        (checkpoint / "SHA256SUMS").unlink()
-        position = checkpoint / "position" / "metadata"
-        content = json.loads(position.read_text())
-        position.write_text(json.dumps({**content, "text": [["pairs", text]]}))
-    rows = read_rows(find_runs([tmp_path]))
-    assert [[run.workdir.name for run in row.runs] for row in rows] == [["b", "c"], ["a"]]
-    assert rows[0].label == "base"
-    assert re.fullmatch("text=[0-9a-f]{8}", rows[1].label)
-    assert re.fullmatch("base: text=[0-9a-f]{8}", base_line(rows))
-
-
-def test_a_text_from_python_is_not_known_before_the_first_checkpoint(write_run, tmp_path):
-    for name in ("a", "b"):
-        write_run(name, {"data.name": "given", "data.directory": ""}, steps=0)
-    assert [len(row.runs) for row in read_rows(find_runs([tmp_path / "runs"]))] == [1, 1]
-
-
 def test_the_papers_figures_stand_beside_the_rows_that_are_the_papers(write_run, tmp_path):
     write_run("base", bleu=30.0)
     write_run("model.num_layers=1", {"model.num_layers": 1}, bleu=25.0)
@@ -206,66 +124,9 @@ def test_the_papers_figures_stand_beside_the_rows_that_are_the_papers(write_run,
     }
 
 
-def test_the_papers_rows_stand_in_its_order_before_all_others(write_run, tmp_path):
-    changes = {"heads": 16, "dropout": 0.2, "layers": 1, "other": 7, "few heads": 4}
-    keys = ("num_heads", "dropout", "num_layers", "d_ff", "num_heads")
-    for (name, value), key in zip(changes.items(), keys, strict=True):
-        write_run(name, {f"model.{key}": value})
-    write_run("the base")
-    rows = read_rows(find_runs([tmp_path / "runs"]))
-    expected = ["base", "num_heads=4", "num_heads=16", "num_layers=1", "dropout=0.2", "d_ff=7"]
-    assert [row.label for row in rows] == expected
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "printed"),
-    [("model.num_heads", 4, 16), ("model.dropout", 0.3, 0.2), ("train.label_smoothing", 0.1, 0.0)],
-)
-def test_what_is_no_size_must_change_from_the_papers_value(key, value, printed):
-    base = flat_with_widths(BASE) | {key: value}
-    is_the_papers = value == PAPER_BASE[key]
-    assert bool(paper_row(base, {key: printed})) is is_the_papers
-
-
-def test_no_row_is_the_papers_where_only_the_base_could_be(write_run, tmp_path):
-    write_run("base", bleu=30.0)
-    write_run("model.num_layers=5", {"model.num_layers": 5}, bleu=31.0)
-    assert not any("paper" in cell for cell in table(read_rows(find_runs([tmp_path / "runs"])))[0])
-
-
-@pytest.mark.parametrize("sweep", [table3, table3_small])
-def test_both_sweeps_have_the_rows_of_table_3_in_its_order(sweep):
-    base = BASE if sweep is table3_small else freeze(row_of_the_paper("base"))
-    rows = [paper_row(flat_with_widths(base), changes) for changes in sweep.sweep()]
-    expected = [row.name for row in TABLE_3]
-    if sweep is table3_small:
-        expected.remove("big")
-    assert [row.name for row in rows if row] == expected
-    assert len(rows) == len(expected)
-
-
-def test_the_small_base_has_the_papers_dropout_and_smoothing():
-    """What is no size must be the paper's, where a row is to say the same."""
-    ours, papers = flatten(BASE), flatten(freeze(row_of_the_paper("base")))
-    for key in ("model.dropout", "train.label_smoothing", "train.average_checkpoints"):
-        assert ours[key] == papers[key]
-
-
-def test_runs_are_found_in_folders_in_the_order_of_their_numbers(write_run, tmp_path):
-    for number in (16, 2, 4):
-        write_run(f"heads={number}", {"model.num_heads": number})
-    (tmp_path / "runs" / "not begun").mkdir()
-    named = ["heads=2", "heads=4", "heads=16"]
-    assert [run.name for run in find_runs([tmp_path / "runs"])] == named
-    both = [tmp_path / "runs" / "heads=16", tmp_path / "runs"]
-    assert [run.name for run in find_runs(both)] == ["heads=16", "heads=2", "heads=4"]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("config.json", b"[]", "config.json: "),
-        ("vocabulary.json", b"{", "vocabulary.json: "),
         ("results.json", b'{"validation": ', "results.json: "),
         ("metrics.jsonl", None, "metrics.jsonl"),
     ],
@@ -284,17 +145,6 @@ def test_a_damaged_run_is_left_out_with_a_warning(
     assert told.err.startswith(str(damaged))
     assert message in told.err
     assert told.err.count("\n") == 1
-    shutil.rmtree(tmp_path / "runs" / "base")
-    assert main(["jformer", "report", str(tmp_path / "runs")]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.count("\n") == 2
-
-
-def test_a_folder_of_folders_of_runs_is_told_which_to_name(write_run, tmp_path):
-    write_run("base")
-    with pytest.raises(UserError, match=f"{tmp_path}: .*{tmp_path / 'runs'}$"):
-        find_runs([tmp_path])
 
 
 @pytest.mark.usefixtures("_plotly")
@@ -314,43 +164,3 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert not re.search(r"(src|href)=\"(?!data:)", outside)  # it needs nothing but itself
     assert not re.search(r"<script[^>]*src", text)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "DIR"),
-        (["runs", "--out=x.html"], "--out=x.html: "),
-        (["none"], "none: "),
-        (["tests"], "tests: "),
-        (["none", "--output=/dev/null/x"], "--output=/dev/null/x: "),
-    ],
-)
-def test_a_mistake_is_one_line(capsys, arguments, message):
-    assert main(["jformer", "report", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1
-
-
-def test_without_plotly_one_line_names_it(write_run, tmp_path, capsys, monkeypatch):
-    write_run("base", bleu=30.0)
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    output = tmp_path / "report.html"
-    assert main(["jformer", "report", str(tmp_path / "runs"), f"--output={output}"]) == 2
-    told = capsys.readouterr().err
-    assert re.search("--output .*pip install plotly", told)
-    assert told.count("\n") == 1
-    assert not output.exists()
-
-
-@pytest.mark.usefixtures("_plotly")
-@needs_chromium
-def test_a_browser_draws_every_curve_and_has_no_complaint(write_run, tmp_path):
-    write_run("base", bleu=30.0)
-    write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=31.0)
-    path = tmp_path / "report.html"
-    path.write_text(page(read_rows(find_runs([tmp_path / "runs"]))))
-    document, logged = open_page(path)
-    assert "CONSOLE" not in logged
-    assert document.count('class="trace scatter') == 4  # two runs in each of two figures

@@ -1,14 +1,11 @@
 """The picture of a schedule: what it shows, and the file that it is written to."""
 
-import dataclasses
 import re
-import sys
 
 import numpy as np
 import pytest
 
-from configs import base
-from jformer.config import Config, OptimizerConfig, TrainConfig, freeze
+from jformer.config import Config, OptimizerConfig, TrainConfig
 from jformer.extras.views.schedule import draw_schedule
 from jformer.main import main
 from jformer.training.schedules import learning_rate
@@ -37,28 +34,6 @@ def test_the_line_is_the_learning_rate_of_every_step():
     np.testing.assert_allclose(lines(LINEAR)[0], expected, rtol=1e-6)  # float32
 
 
-@pytest.mark.usefixtures("_matplotlib")
-def test_the_line_of_a_long_run_has_its_ends_and_its_peak():
-    config = freeze(base.get_config())
-    config = dataclasses.replace(config, train=TrainConfig(steps=1_000_003))
-    step_nums, rates = lines(config)[0].T
-    peak = config.optimizer.warmup_steps
-    assert len(step_nums) < 2002
-    assert {1, peak, 1_000_003} <= {*step_nums}
-    assert step_nums[np.argmax(rates)] == peak
-    for number, rate in zip(step_nums[::97], rates[::97], strict=True):
-        expected = float(learning_rate(config)(int(number) - 1))
-        assert rate == pytest.approx(expected, rel=1e-6)  # float32
-
-
-@pytest.mark.usefixtures("_matplotlib")
-def test_the_end_of_warm_up_is_marked_where_the_run_gets_there():
-    assert [x for x, _ in lines(LINEAR)[1]] == [13, 13]
-    optimizer = OptimizerConfig(schedule="constant", warmup_steps=13)
-    short = dataclasses.replace(LINEAR, train=TrainConfig(steps=12), optimizer=optimizer)
-    assert len(lines(short)) == 1
-
-
 def summary(*arguments) -> int:
     small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
     return main(["jformer", "summary", "--config=configs/tiny.py", *small, *arguments])
@@ -82,12 +57,3 @@ def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(tmp_path
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(rf"jformer: --plot={tmp_path / name}: .*\.png.*\.svg.*\n", captured.err)
-
-
-def test_without_matplotlib_it_is_named(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # as if it were not there
-    assert summary(f"--plot={tmp_path / 'rate.png'}") == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert len(captured.err.splitlines()) == 1
-    assert "pip install matplotlib" in captured.err
