@@ -1,4 +1,7 @@
-"""The batch iterator: shuffled batches of token ids in static shapes, resumable at any batch.
+"""Batches of token ids in few static shapes, shuffled in each epoch and resumable at any batch.
+
+A layout, `Buckets` or `Packing`, has `shapes`, `(B, S, T)` each, which are compiled once. `B * S`
+and `B * T` are at most the batch's tokens, padding included, unless a single row is longer.
 
 An epoch depends only on the seed and its number, and contains each training pair exactly once (or
 as often as data.weights repeats it). The position is a few integers (epoch, next batch, batches
@@ -15,7 +18,6 @@ import numpy as np
 
 from jformer.components import find, split_list
 from jformer.config import BOS, PAD, Config, DataConfig
-from jformer.data.layout import Buckets, Packing
 from jformer.data.tokens import TokenPairs, choose
 from jformer.data.vocabulary import Vocabularies
 
@@ -23,8 +25,153 @@ Batch = dict[str, np.ndarray]
 # A random version of all pairs.
 Augment = Callable[[TokenPairs, np.random.Generator], TokenPairs]
 Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
+Shape = tuple[int, int, int]  # B rows of S source and T target positions
+# The pairs in row order, the number of pairs in each row, and the number of rows of each shape.
+Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 PREFETCHED = 8  # batches made ahead of the one in use
+ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
+GRID = 512  # lengths compared per side; more would take seconds and gigabytes
+OPEN_ROWS = 16  # packed rows that may take the next pair
+
+
+def rows_that_fit(batch_tokens: int, length: int) -> int:
+    rows = max(1, batch_tokens // length)
+    return rows - rows % ROW_MULTIPLE if rows >= ROW_MULTIPLE else rows
+
+
+def round_up(lengths, multiple: int):
+    return -(-lengths // multiple) * multiple
+
+
+class Buckets:
+    """One pair per row; pairs of similar lengths share a batch, in at most `number` shapes.
+
+    The source and target lengths of the shapes are multiples of `multiple`.
+    """
+
+    packed = False
+
+    def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, number: int, multiple: int):
+        lengths = sorted(bucket_lengths(S, T, number, multiple), key=sum, reverse=True)
+        self.shapes = [(rows_that_fit(batch_tokens, max(pair)), *pair) for pair in lengths]
+
+    def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
+        """Assign each pair to the smallest shape that it fits.
+
+        Pairs that do not fill a batch move to the next larger shape if that takes fewer positions.
+        """
+        shape_of = self.smallest(S, T)
+        for number, (height, s, t) in reversed(list(enumerate(self.shapes))):
+            members = np.flatnonzero(shape_of == number)
+            left = members[len(members) - len(members) % height :]
+            larger = [k for k in range(number) if np.all(np.array(self.shapes[k][1:]) >= (s, t))]
+            if larger and len(left) * sum(self.shapes[larger[-1]][1:]) < height * (s + t):
+                shape_of[left] = larger[-1]
+        rows = np.bincount(shape_of, minlength=len(self.shapes))
+        return np.argsort(shape_of, kind="stable"), np.ones(len(S), np.int32), rows
+
+    def smallest(self, S: np.ndarray, T: np.ndarray) -> np.ndarray:
+        """Return the number of the smallest shape that each pair fits."""
+        shape_of = np.zeros(len(S), np.uint8)
+        for number, (_, s, t) in enumerate(self.shapes):
+            shape_of[(s >= S) & (t >= T)] = number  # shapes are sorted, largest first
+        return shape_of
+
+    def trim(self, S: np.ndarray, T: np.ndarray) -> None:
+        """Lower the height of each shape whose pairs, all that there are, do not fill a batch."""
+        numbers = np.bincount(self.smallest(S, T), minlength=len(self.shapes)).tolist()
+        shapes = zip(self.shapes, numbers, strict=True)
+        self.shapes = [(min(height, number), s, t) for (height, s, t), number in shapes if number]
+
+
+def bucket_lengths(
+    S: np.ndarray, T: np.ndarray, number: int, multiple: int
+) -> list[tuple[int, int]]:
+    """Return at most `number` pairs of lengths, chosen greedily for little padding.
+
+    The first fits all pairs. Each further one saves the most positions, given that every pair uses
+    the smallest lengths that it fits. All pairs of multiples of `multiple` are compared, or of a
+    larger step if these were more than `GRID` per side.
+    """
+    longest = max(S.max(), T.max())
+    step = multiple * -(-longest // (multiple * GRID))
+    cell_S, cell_T = (-(-lengths // step) for lengths in (S, T))
+    pairs_ST = np.zeros((cell_S.max() + 1, cell_T.max() + 1), np.int64)
+    np.add.at(pairs_ST, (cell_S, cell_T), 1)
+    # The row lengths of each cell; a larger step must not make the longest row longer.
+    row_S, row_T = (
+        np.minimum(np.arange(cells) * step, round_up(lengths.max(), multiple))
+        for cells, lengths in zip(pairs_ST.shape, (S, T), strict=True)
+    )
+    size_ST = row_S[:, None] + row_T  # positions in a row of these lengths
+
+    chosen = [(int(row_S[-1]), int(row_T[-1]))]
+    taken_ST = np.full_like(size_ST, size_ST[-1, -1])  # positions that a pair takes so far
+    while len(chosen) < number:
+        # What the lengths of each cell would save, from pairs that take the same so far.
+        saved_ST = np.zeros_like(size_ST)
+        for taken in {sum(lengths) for lengths in chosen}:
+            within_ST = (pairs_ST * (taken_ST == taken)).cumsum(axis=0).cumsum(axis=1)
+            saved_ST += within_ST * (taken - size_ST).clip(min=0)
+        if not saved_ST.any():
+            break
+        # Of equals the longest source, then the shortest target. The choice must not change: a
+        # resumed run must get the same batches.
+        cells_N2 = np.argwhere(saved_ST == saved_ST.max())
+        s, t = min(cells_N2.tolist(), key=lambda cell: (-cell[0], cell[1]))
+        taken_ST[: s + 1, : t + 1] = taken_ST[: s + 1, : t + 1].clip(max=size_ST[s, t])
+        chosen.append((int(row_S[s]), int(row_T[t])))
+    return chosen
+
+
+@dataclasses.dataclass
+class PackedRow:
+    """The free positions of a row, and the pairs in it."""
+
+    free_S: int
+    free_T: int
+    pairs: list[int] = dataclasses.field(default_factory=list)
+
+
+class Packing:
+    """Several pairs per row; attention masks keep them apart.
+
+    A row has `length` positions for the language with more tokens, and fewer for the other, in
+    proportion to its tokens: a multiple of `multiple`, or as many as the longest pair.
+    """
+
+    packed = True
+
+    def __init__(self, S: np.ndarray, T: np.ndarray, batch_tokens: int, length: int, multiple: int):
+        longer = int(max(S.sum(), T.sum()))
+        widths = []
+        for lengths in (S, T):
+            share = -(-int(lengths.sum()) * length // longer)
+            widths.append(min(length, max(int(lengths.max()), round_up(share, multiple))))
+        self.shapes = [(rows_that_fit(batch_tokens, length), *widths)]
+
+    def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
+        """Put each pair into the first of the open rows that has room for it.
+
+        If none has room, the oldest open row is complete, and a new one takes its place.
+        """
+        _, width_S, width_T = self.shapes[0]
+        complete: list[list[int]] = []
+        rows: deque[PackedRow] = deque()
+        for pair, (s, t) in enumerate(zip(S.tolist(), T.tolist(), strict=True)):
+            row = next((row for row in rows if row.free_S >= s and row.free_T >= t), None)
+            if row is None:
+                if len(rows) == OPEN_ROWS:
+                    complete.append(rows.popleft().pairs)
+                row = PackedRow(width_S, width_T)
+                rows.append(row)
+            row.free_S -= s
+            row.free_T -= t
+            row.pairs.append(pair)
+        complete += [row.pairs for row in rows]
+        counts = np.array([len(pairs) for pairs in complete], np.int32)
+        return np.concatenate(complete), counts, np.array([len(complete)])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +180,7 @@ class Epoch:
 
     pairs: TokenPairs
     members: np.ndarray  # indices into `pairs`
-    row_offsets: np.ndarray  # row r holds members[row_offsets[r] : row_offsets[r + 1]]
+    row_offsets: np.ndarray  # row r has members[row_offsets[r] : row_offsets[r + 1]]
     batches: np.ndarray  # (number of the shape, first row, end row) of each
 
     def __len__(self) -> int:
@@ -60,20 +207,21 @@ class Batches:
     def _plan(self, number: int) -> Epoch:
         rng = np.random.default_rng((self.seed, number))
         order = rng.permutation(self.rows)
-        pairs = self.pairs
+        pairs, shapes = self.pairs, self.layout.shapes
         if self.augment is not None:
             drawn = self.augment(pairs, rng)
-            fits = self.layout.fits(*(side.lengths for side in drawn))
+            S, T = (side.lengths for side in drawn)
+            fits = np.any([(s >= S) & (t >= T) for _, s, t in shapes], axis=0)
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
-        by_row, counts, rows = self.layout.arrange(*pairs.lengths(order))
+        by_row, counts, rows_of_shapes = self.layout.arrange(*pairs.lengths(order))
         offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
         batches, first = [], 0
-        for shape, (height, _, _) in enumerate(self.layout.shapes):
-            end = first + int(rows[shape])
+        for shape, (height, _, _) in enumerate(shapes):
+            end = first + int(rows_of_shapes[shape])
             batches += [(shape, i, min(i + height, end)) for i in range(first, end, height)]
             first = end
-        batches = [batches[i] for i in rng.permutation(len(batches))]
-        return Epoch(pairs, order[by_row], offsets, np.array(batches, np.int32))
+        shuffled = np.array(batches, np.int32)[rng.permutation(len(batches))]
+        return Epoch(pairs, order[by_row], offsets, shuffled)
 
     def batch(self, epoch: int, number: int, part: int = 0, parts: int = 1) -> Batch:
         """Return batch `number` of an epoch, or one of `parts` equal parts of its rows.
@@ -88,21 +236,21 @@ class Batches:
         offsets = plan.row_offsets[first : last + 1]
         members = plan.members[offsets[0] : offsets[-1]]
         row = np.repeat(np.arange(last - first), np.diff(offsets)) - part * height
-        mine = (row >= 0) & (row < height)
-        members, row = members[mine], row[mine]
+        own = (row >= 0) & (row < height)
+        members, row = members[own], row[own]
         segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
-            taken = getattr(plan.pairs, f"{side}s").take(members)
-            tokens, lengths = taken.flat, taken.lengths
+            texts = getattr(plan.pairs, f"{side}s").take(members)
             # The texts of a row are concatenated, from its first position on.
-            filled = np.arange(width) < np.bincount(row, lengths, height)[:, None]
-            texts = {f"{side}_{axes}": tokens}
+            filled = np.arange(width) < np.bincount(row, texts.lengths, height)[:, None]
+            arrays = {f"{side}_{axes}": texts.flat}
             if side == "target":
-                texts = {"labels_BT": tokens, "target_BT": shift_right(tokens, lengths)}
-            if isinstance(self.layout, Packing):
-                texts[f"{side}_segments_{axes}"] = np.repeat(segment, lengths)
-            for name, values in texts.items():
+                shifted = shift_right(texts.flat, texts.lengths)
+                arrays = {"labels_BT": texts.flat, "target_BT": shifted}
+            if self.layout.packed:
+                arrays[f"{side}_segments_{axes}"] = np.repeat(segment, texts.lengths)
+            for name, values in arrays.items():
                 batch[name] = np.full(filled.shape, PAD, np.int32)
                 batch[name][filled] = values
         return batch
@@ -130,8 +278,16 @@ def iterate(
     With each batch comes the position after it, which checkpoints store as JSON and which is the
     same in every process.
     """
-    first = {"epoch": 0, "batch": 0, "taken": 0}
-    made = batches_from(batches, stop, position or first, part, parts)
+
+    def batches_from(epoch: int, batch: int, taken: int) -> Iterator[tuple[Batch, Position]]:
+        while taken < stop:
+            if batch == len(batches.epoch(epoch)):
+                epoch, batch = epoch + 1, 0
+            made = batches.batch(epoch, batch, part, parts)
+            batch, taken = batch + 1, taken + 1
+            yield made, {"epoch": epoch, "batch": batch, "taken": taken}
+
+    made = batches_from(**(position or {"epoch": 0, "batch": 0, "taken": 0}))
     thread = ThreadPoolExecutor(1)
     try:
         coming = deque(thread.submit(next, made, None) for _ in range(PREFETCHED))
@@ -142,23 +298,10 @@ def iterate(
         thread.shutdown(cancel_futures=True)
 
 
-def batches_from(
-    batches: Batches, stop: int, position: Position, part: int, parts: int
-) -> Iterator[tuple[Batch, Position]]:
-    """Yield the batches through the epochs in turn, each with the position after it."""
-    epoch, number = position["epoch"], position["batch"]
-    for taken in range(position["taken"] + 1, stop + 1):
-        if number == len(batches.epoch(epoch)):
-            epoch, number = epoch + 1, 0
-        batch = batches.batch(epoch, number, part, parts)
-        number += 1
-        yield batch, {"epoch": epoch, "batch": number, "taken": taken}
-
-
 def make_batches(
     config: Config, pairs: TokenPairs, rows: np.ndarray, vocabularies: Vocabularies
 ) -> Batches:
-    """Return the batches of the training pairs `rows`, laid out as the config says."""
+    """Return the batches of the training pairs `rows`, with the layout of the config."""
     data, tokens = config.data, config.train.batch_tokens
     augment = make_augment(data, vocabularies)
     S, T = pairs.lengths(rows)

@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh
 
 from jformer.config import Config
 from jformer.console import say
-from jformer.data.layout import ROW_MULTIPLE, rows_that_fit
+from jformer.data.batches import ROW_MULTIPLE, rows_that_fit
 from jformer.extras.plan import Sizes
 from jformer.model.transformer import Transformer
 from jformer.training.compilation import use_compilation_cache

@@ -1,7 +1,9 @@
 """Batches: everything once, as it was laid out, the same again from any position."""
 
 import dataclasses
+import itertools
 import json
+import time
 
 import numpy as np
 import pytest
@@ -9,7 +11,14 @@ import pytest
 from jformer import components
 from jformer.config import BOS, EOS, PAD, DataConfig
 from jformer.data import batches as batches_module
-from jformer.data.batches import Batches, Buckets, Packing, iterate
+from jformer.data.batches import (
+    Batches,
+    Buckets,
+    Packing,
+    bucket_lengths,
+    iterate,
+    rows_that_fit,
+)
 from jformer.data.corpora import Split
 from jformer.data.tokens import Ragged, TokenPairs, tokenize
 from jformer.data.vocabulary import Vocabularies
@@ -161,7 +170,10 @@ def test_a_drawing_that_no_row_has_room_for_is_replaced_with_the_plain_segmentat
     rows = np.arange(PAIRS)
     layout = Buckets(*pairs.lengths(rows), BATCH_TOKENS, 1, 4)  # room for what is plain
     epoch = Batches(pairs, rows, layout, 0, dropping(0.9)).epoch(0)
-    assert layout.fits(*epoch.pairs.lengths(rows)).all()
+    ((_, width_S, width_T),) = layout.shapes
+    S, T = epoch.pairs.lengths(rows)
+    assert (S.max(), T.max()) <= (width_S, width_T)
+    assert T.max() <= width_T
     assert epoch.pairs.sources.flat.tolist() != pairs.sources.flat.tolist()
 
 
@@ -293,3 +305,183 @@ def test_several_augmentations_are_applied_in_turn(monkeypatch, augment, expecte
 
 def test_without_an_augmentation_no_epoch_draws_tokens():
     assert batches_module.make_augment(DataConfig(), None) is None
+
+
+ROW_TOKENS, LONGEST, MULTIPLE = 512, 60, 4
+
+
+def random_lengths(number=997, seed=0):
+    """Of sources and targets that go together, as those of translations do."""
+    rng = np.random.default_rng(seed)
+    S = rng.geometric(0.08, number).clip(2, LONGEST)
+    return S, (S * rng.uniform(0.7, 1.6, number)).astype(int).clip(2, LONGEST)
+
+
+def layouts():
+    S, T = random_lengths()
+    return {
+        "buckets": Buckets(S, T, ROW_TOKENS, 7, MULTIPLE),
+        "one bucket": Buckets(S, T, ROW_TOKENS, 1, MULTIPLE),
+        "packed": Packing(S, T, ROW_TOKENS, 64, MULTIPLE),
+        "packed in rows of the longest": Packing(S, T, ROW_TOKENS, LONGEST, MULTIPLE),
+    }
+
+
+def padded(shapes, S, T):
+    """Positions that all pairs take, each in the smallest of the shapes that has room for it."""
+    sizes = [np.where((s >= S) & (t >= T), s + t, np.inf) for s, t in shapes]
+    return np.min(sizes, axis=0).sum()
+
+
+@pytest.mark.parametrize("multiple", [2, 4, 5])
+def test_each_bucket_is_the_best_that_can_be_added_by_an_exhaustive_search(multiple):
+    S, T = random_lengths(83)
+    chosen = bucket_lengths(S, T, 5, multiple)
+    every = range(multiple, LONGEST + 1, multiple)
+    assert chosen[0] == (60, 60)
+    for number in range(1, 5):
+        before = chosen[:number]
+        best = min(padded([*before, added], S, T) for added in itertools.product(every, every))
+        assert padded(chosen[: number + 1], S, T) == best < padded(before, S, T)
+
+
+def plain_bucket_lengths(S, T, number):
+    """The same choice in loops; of equals the longest sources and then the shortest targets."""
+    pairs = list(zip(S, T, strict=True))
+    chosen = [(max(S), max(T))]
+    taken = [sum(chosen[0])] * len(pairs)
+    while len(chosen) < number:
+        choices = []
+        for s, t in itertools.product(set(S), set(T)):
+            inside = [i for i, (a, b) in enumerate(pairs) if a <= s and b <= t]
+            saved = sum(max(0, taken[i] - s - t) for i in inside)
+            choices.append((saved, s, -t, inside))
+        saved, s, t, inside = max(choices)
+        if not saved:
+            break
+        chosen.append((s, -t))
+        for i in inside:
+            taken[i] = min(taken[i], s - t)
+    return chosen
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_choice_among_equals_does_not_change(seed):
+    """A run that goes on must get the batches it had: each step is that of a plain search."""
+    rng = np.random.default_rng(seed)
+    S, T = 4 * rng.integers(1, 7, (2, rng.integers(1, 30)))  # so few lengths that many are equal
+    assert bucket_lengths(S, T, 6, MULTIPLE) == plain_bucket_lengths(S.tolist(), T.tolist(), 6)
+
+
+def test_long_lengths_take_seconds():
+    """CPU time, which other programs of the machine do not change much; it was minutes."""
+    S, T = np.random.default_rng(0).integers(1, 4097, (2, 100_000)).astype(np.int32)
+    began = time.process_time()
+    layout = Buckets(S, T, 2**15, 10, MULTIPLE)
+    assert time.process_time() - began < 2
+    assert len(layout.shapes) == 10
+
+
+@pytest.mark.parametrize("longest", [2045, 2051, 4099, 9001])
+def test_larger_steps_of_lengths_make_the_longest_row_no_longer(longest):
+    S = np.array([longest, 7, 2000, 35, 60] * 9)
+    T = S[::-1].copy()
+    shapes = Buckets(S, T, 2**15, 10, MULTIPLE).shapes
+    assert max(max(shape[1:]) for shape in shapes) == -(-longest // MULTIPLE) * MULTIPLE
+    assert len(shapes) > 2
+
+
+def test_lengths_are_multiples_and_smaller_ones_pad_less():
+    S, T = random_lengths()
+    costs = []
+    for multiple in (1, 2, 4, 8, 16):
+        chosen = bucket_lengths(S, T, 500, multiple)
+        assert all(length % multiple == 0 for pair in chosen for length in pair)
+        costs.append(padded(chosen, S, T))
+        packed = Packing(S, np.minimum(2 * S, LONGEST), ROW_TOKENS, 500, multiple).shapes[0]
+        assert packed[1] % multiple == 0
+    assert costs == sorted(set(costs))
+    assert costs[0] == S.sum() + T.sum()  # no padding
+
+
+def test_pairs_that_do_not_fill_a_batch_move_to_a_larger_shape():
+    """One pair of each of two lengths: two batches of one would be nearly all padding."""
+    S = np.array([4] * 64 + [8])
+    layout = Buckets(S, S, 32 * 8, 2, MULTIPLE)
+    (height_8, *_), (height_4, *_) = layout.shapes
+    assert (height_8, height_4) == (32, 64)
+    few = np.array([4] * 3 + [8] * 3)
+    assert layout.arrange(few, few)[2].tolist() == [6, 0]
+    assert layout.arrange(S, S)[2].tolist() == [1, 64]
+
+
+def test_a_trimmed_layout_computes_a_long_pair_alone():
+    """Untrimmed, its batch has the rows of a whole one, and pairs that fill none move there."""
+    S, T = random_lengths()
+    S, T = np.append(S, 400), np.append(T, 410)
+    layout = Buckets(S, T, 100_000, 4, MULTIPLE)
+
+    def positions():
+        _, _, rows = layout.arrange(S, T)
+        shapes = zip(layout.shapes, rows, strict=True)
+        return sum(-(-n // height) * height * (s + t) for (height, s, t), n in shapes)
+
+    untrimmed = positions()
+    layout.trim(S, T)
+    assert layout.shapes[0] == (1, 400, 412)
+    assert sum(rows for rows, _, _ in layout.shapes) == len(S)
+    assert positions() == sum(rows * (s + t) for rows, s, t in layout.shapes) < untrimmed / 7
+
+
+@pytest.mark.parametrize("length", [60, 301, 32_768])
+def test_a_pair_as_long_as_a_row_has_a_row_of_its_own(length):
+    S = np.array([length, length - 1, length, 2, 1], np.int32)
+    order, counts, _ = Packing(S, S, length, length, MULTIPLE).arrange(S, S)
+    assert sorted(np.add.reduceat(S[order], np.cumsum(counts) - counts)) in (
+        [3, length - 1, length, length], [2, length, length, length]
+    )  # fmt: skip
+
+
+def test_the_side_that_takes_less_has_shorter_rows():
+    S, _ = random_lengths(500)
+    _, row_S, row_T = Packing(S, np.minimum(2 * S, LONGEST), ROW_TOKENS, 128, MULTIPLE).shapes[0]
+    assert row_S < row_T == 128
+
+
+@pytest.mark.parametrize(
+    ("batch_tokens", "length", "rows"),
+    [(25_000, 100, 248), (25_000, 96, 256), (800, 100, 8), (799, 100, 7), (100, 30, 3), (9, 10, 1)],
+)
+def test_rows_are_a_multiple_of_8_where_there_are_as_many(batch_tokens, length, rows):
+    """So that they divide among devices."""
+    assert rows_that_fit(batch_tokens, length) == rows
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_every_row_has_room_for_its_pairs(name):
+    layout = layouts()[name]
+    S, T = random_lengths()
+    order, counts, rows = layout.arrange(S, T)
+    assert sorted(order) == list(range(len(S)))
+    assert counts.min() >= 1, "a row is empty"
+    room = np.repeat(np.array(layout.shapes), rows, axis=0)
+    row_of = np.repeat(np.arange(len(counts)), counts)
+    assert np.all(np.bincount(row_of, S[order]) <= room[:, 1])
+    assert np.all(np.bincount(row_of, T[order]) <= room[:, 2])
+
+
+@pytest.mark.parametrize("name", layouts())
+def test_no_batch_exceeds_its_tokens_on_either_side(name):
+    for rows, S, T in layouts()[name].shapes:
+        assert rows * S <= ROW_TOKENS
+        assert rows * T <= ROW_TOKENS
+
+
+def test_packing_leaves_little_of_a_row_empty_and_takes_neighbouring_pairs():
+    S, T = random_lengths(5000)
+    layout = Packing(S, T, ROW_TOKENS, 128, MULTIPLE)
+    order, counts, _ = layout.arrange(S, T)
+    _, row_S, row_T = layout.shapes[0]
+    assert (S.sum() + T.sum()) / (len(counts) * (row_S + row_T)) > 0.9
+    # The order of an epoch is random, so that a batch of neighbouring rows is a sample of it.
+    assert np.abs(order - np.arange(len(order))).mean() < 500
