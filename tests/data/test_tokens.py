@@ -273,9 +273,7 @@ def test_a_file_of_a_file_manager_is_ignored(data):
     assert prepared(data)[0].pairs.sources.flat.tolist() == before.pairs.sources.flat.tolist()
 
 
-def test_the_cache_keeps_what_was_used_within_a_week_and_the_newest_of_the_rest(
-    data, monkeypatch, tmp_path
-):
+def test_the_cache_keeps_what_was_used_within_a_week(data, monkeypatch):
     monkeypatch.setattr(module, "MAX_CACHE_BYTES", 0)
     other = Path(data.cache) / "tokens-of-my-own"
     other.mkdir(parents=True)
@@ -291,12 +289,22 @@ def test_the_cache_keeps_what_was_used_within_a_week_and_the_newest_of_the_rest(
     prepared(data)
     assert [name.partition("-")[0] for name in entries(data)] == [*["tokens"] * 3, "vocabulary"]
     assert other.exists()
-    size = sum(path.stat().st_size for path in Path(data.cache).rglob("*") if path.is_file())
-    for name in entries(data):
-        os.utime(Path(data.cache) / name, (long_ago, long_ago))
-    monkeypatch.setattr(module, "MAX_CACHE_BYTES", 2 * size)
-    prepared(dataclasses.replace(data, vocabulary_size=290))
-    assert len(entries(data)) == 6
+
+
+def test_of_entries_unused_for_a_week_the_cache_keeps_the_newest(data, monkeypatch):
+    cuts = [dataclasses.replace(data, long_pairs="truncate", max_length=n) for n in (7, 8, 9)]
+    folders = []
+    for days, cut in zip((10, 30, 20), cuts, strict=True):
+        before = {*Path(data.cache).glob("tokens-*/")}
+        prepared(cut)
+        (folder,) = {*Path(data.cache).glob("tokens-*/")} - before
+        used = time.time() - days * 24 * 3600
+        os.utime(folder, (used, used))
+        folders.append(folder)
+    total = sum(path.stat().st_size for path in Path(data.cache).glob("*-*/*"))
+    monkeypatch.setattr(module, "MAX_CACHE_BYTES", total)
+    prepared(data)
+    assert [folder.exists() for folder in folders] == [True, False, True]
 
 
 def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):

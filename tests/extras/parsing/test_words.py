@@ -69,6 +69,7 @@ def test_each_source_word_is_replaced_by_its_class_with_the_probability():
     plain, drawn = made.pairs.sources, made.epoch(0).pairs.sources
     changed = drawn.flat != plain.flat
     entries = vocabularies.source.entries()
+    assert "<unk>~ing" in {entries[token] for token in plain.flat}
     pairs = zip(plain.flat[changed], drawn.flat[changed], strict=True)
     replaced = {(entries[word], entries[other]) for word, other in pairs}
     same = ("the", "a", "cat", "likes", ".")  # no class of a rare word is like these
