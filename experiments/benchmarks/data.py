@@ -169,7 +169,7 @@ def measure(contender: str, folder: str, languages: list[str], pairs: int, **way
 
 def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str) -> dict:
     from jformer.config import Config, DataConfig, TrainConfig
-    from jformer.data import tokenize
+    from jformer.data import tokens
     from jformer.data.batches import make_batches
     from jformer.data.datasets import open_corpora
     from jformer.data.tokens import (
@@ -191,7 +191,7 @@ def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str
         cache=cache,
     )
     config = dataclasses.replace(Config(), data=data, train=TrainConfig(batch_tokens=BATCH_TOKENS))
-    tokenize.VOCABULARY_SAMPLE = VOCABULARY_SAMPLE  # as many pairs as the peers learn from
+    tokens.VOCABULARY_SAMPLE = VOCABULARY_SAMPLE  # as many pairs as the peers learn from
     lap("import")
     corpora = open_corpora(config)["train"]
     content = content_hash(corpora)

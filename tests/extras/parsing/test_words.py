@@ -7,7 +7,7 @@ import pytest
 
 from jformer.components import find
 from jformer.config import Config, DataConfig
-from jformer.data import pipeline
+from jformer.data.batches import make_batches
 from jformer.data.corpora import Split
 from jformer.data.tokens import tokenize
 from jformer.data.vocabulary import Vocabularies, Vocabulary
@@ -61,7 +61,7 @@ def batches(p, **changes):
     vocabularies = Vocabularies(source, Vocabulary.train(TARGETS, 100, "words"))
     pairs, config = tokenize(Split(SOURCES, TARGETS), vocabularies, data), Config(data=data)
     rows = np.arange(len(SOURCES), dtype=np.int32)
-    return vocabularies, pipeline.make_batches(config, pairs, rows, vocabularies)
+    return vocabularies, make_batches(config, pairs, rows, vocabularies)
 
 
 def test_each_source_word_is_replaced_by_its_class_with_the_probability():
