@@ -157,7 +157,7 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
 RUN = {"workdir", "checkpoint", "plugins"}
 FLAGS = {
     "train": {"config", "workdir", "profile", "format"},
-    "translate": {*RUN, "ensemble", "input", "output", "prefix", "terms", "format"},
+    "translate": {*RUN, "ensemble", "input", "output", "prefix", "format"},
     "score": {*RUN, "ensemble", "data", "output", "format"},
     "evaluate": {*RUN, "ensemble", "data", "references", "against", "format"},
     "attention": {*RUN, "ensemble", "source", "target", "output"},

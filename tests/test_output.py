@@ -244,13 +244,12 @@ def test_only_the_same_command_resumes_a_file(job, run, learnt, tmp_path, capfd)
     before = partial.read_bytes()
     other = shutil.copytree(learnt, tmp_path / "other")
     (tmp_path / "prefix").write_text("\n" * len(FEW))
-    (tmp_path / "terms").write_text("a\tb\n")
     for flags, options in (
         (["--config.decode.beam_size=1"], {}),
         (["--checkpoint=150"], {}),
         ([f"--ensemble={other}"], {}),
         ([f"--prefix={tmp_path / 'prefix'}"], {}),
-        ([f"--terms={tmp_path / 'terms'}"], {}),
+        (["--config.decode.constraint=terms(keep='numbers')"], {}),
         (["--format=jsonl"], {}),
         ([], {"workdir": other}),
         ([], {"lines": [*FEW[:-1], "9 9"]}),

@@ -304,7 +304,9 @@ def test_outputs_have_the_terms_of_their_lines(translate, tmp_path):
     (tmp_path / "terms").write_text("3\tnine nine\n7 7\tzero\n")
     lines = ["1 2 3", "4 5", "33"]
     free = in_lines(translate(as_file(lines)))
-    bound = in_lines(translate(as_file(lines), f"--terms={tmp_path / 'terms'}"))
+    bound = in_lines(
+        translate(as_file(lines), f"--config.decode.constraint=terms(file='{tmp_path / 'terms'}')")
+    )
     assert "nine nine" in bound[0]
     assert "nine nine" not in free[0]
     assert bound[1:] == free[1:]

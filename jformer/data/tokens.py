@@ -268,7 +268,7 @@ def write_tokens(
                 progress.advance(len(part))
             ends.append(sizes["lines"])
     if not sizes["lines"]:
-        names = ", ".join(corpus.names[0] for corpus in corpora)
+        names = ", ".join(" and ".join(dict.fromkeys(corpus.names)) for corpus in corpora)
         raise UserError(f"{names}: no pair to train on; {'; '.join(report.lines())}")
     meta = {
         "arrays": {name: [dtypes[name], sizes[name]] for name in dtypes},
@@ -331,11 +331,12 @@ def content_hash(corpora: list[Corpus]) -> str:
 def reading_options(corpora: list[Corpus], data: DataConfig) -> list:
     """Return what decides the text of files besides their bytes, but not their paths.
 
-    Languages select columns. The options of the data set decide the text of trees, and a user's
-    files may do anything.
+    If a file has both sides, the languages select columns. The options of the data set decide the
+    text of trees, and a user's files may do anything.
     """
     markup = [corpus.markup for corpus in corpora]
-    languages = [data.source_language, data.target_language]
+    has_columns = any(source == target for source, target in (corpus.names for corpus in corpora))
+    languages = [data.source_language, data.target_language] if has_columns else []
     return [markup, languages, component_key(data.name, data.scorer)]
 
 
