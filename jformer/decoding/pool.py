@@ -51,6 +51,7 @@ COMPILED = ("search", "beam_size", "n_best")
 ARGUMENTS = ("length_penalty", "length_penalty_beta", "min_length")
 
 State = tuple[Sentence, Search]
+Static = tuple[Models, DecodeConfig]  # what a program is compiled for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,7 +233,7 @@ class Pool:
             return
         self._shape = shape
         batch = self._batch([self._example])
-        empty = empty_state(*self._static, self._params, len(self._numbers), *batch)
+        empty = empty_state(self._static, self._params, len(self._numbers), *batch)
         self._state = empty if self._state is None else resize(self._state, empty)
 
     def _tokens(self, bucket: int) -> int:
@@ -260,7 +261,7 @@ class Pool:
         slots_R = np.full(self.part, len(self._numbers))
         slots_R[: len(slots)] = slots
         batch = self._batch([*requests.values()])
-        self._state = insert(*self._static, self._params, self._state, slots_R, *batch)
+        self._state = insert(self._static, self._params, self._state, slots_R, *batch)
 
     def _batch(self, requests: Sequence[Request]) -> tuple[np.ndarray, Sentence]:
         """Return sources and sentences, without their memory, of `part` rows."""
@@ -277,8 +278,9 @@ class Pool:
             seeds_R[row] = request.seed
 
         def stack(*leaves):
-            rows = np.stack(leaves)
-            return np.pad(rows, [(0, R - len(rows)), *[(0, 0)] * (rows.ndim - 1)])
+            rows = np.zeros((R, *leaves[0].shape), leaves[0].dtype)
+            rows[: len(leaves)] = leaves
+            return rows
 
         constraint = [(request.given, request.progress) for request in requests]
         given, progress = jax.tree.map(stack, *constraint)
@@ -291,7 +293,7 @@ class Pool:
         waiting = ~self.occupied() | (self._t >= self._shape[1] - 1)
         min_waiting = slots if last else min(slots, int(waiting.sum()) + self.part)
         arguments = (self._params, self._keys, self._strategy, self._state, min_waiting)
-        self._state, seen = run_searches(*self._static, *arguments, self._rules)
+        self._state, seen = run_searches(self._static, *arguments, self._rules)
         busy, t, found = jax.device_get(seen)
         self._t = np.where(self.occupied(), t, 0)
         for slot in np.flatnonzero(self.occupied() & ~busy):
@@ -301,13 +303,10 @@ class Pool:
 
 
 def init_searches(
-    models: Models,
-    config: DecodeConfig,
-    params: tuple[Any, ...],
-    source_BS: Array,
-    sentences_B: Sentence,
+    static: Static, params: tuple[Any, ...], source_BS: Array, sentences_B: Sentence
 ) -> State:
     """Encode the sources and return their searches before the first token."""
+    models, config = static
     W = find("config.decode.search", "search", config.search).width(config)
     memory = ensemble.encode_sources(models, params, source_BS)
     sentences_B = dataclasses.replace(sentences_B, memory=memory)
@@ -315,20 +314,15 @@ def init_searches(
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 3))
+@functools.partial(jax.jit, static_argnums=(0, 2))
 def empty_state(
-    models: Models,
-    config: DecodeConfig,
-    params: tuple[Any, ...],
-    slots: int,
-    source_RS: Array,
-    sentences_R: Sentence,
+    static: Static, params: tuple[Any, ...], slots: int, source_RS: Array, sentences_R: Sentence
 ) -> State:
     """Return a pool without sentences, of the shapes of some sentences."""
     inputs = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct((slots, *x.shape[1:]), x.dtype), (source_RS, sentences_R)
     )
-    state = jax.eval_shape(functools.partial(init_searches, models, config), params, *inputs)
+    state = jax.eval_shape(functools.partial(init_searches, static), params, *inputs)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state)
 
 
@@ -343,25 +337,18 @@ def resize(state: State, empty: State) -> State:
     return jax.tree.map(copy, state, empty)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def insert(
-    models: Models,
-    config: DecodeConfig,
-    params: tuple[Any, ...],
-    state: State,
-    slots_R: Array,
-    source_RS: Array,
-    sentences_R: Sentence,
+    static: Static, params: tuple[Any, ...], state: State, slots_R: Array, *batch: Any
 ) -> State:
     """Put new searches into `slots_R`."""
-    new = init_searches(models, config, params, source_RS, sentences_R)
+    new = init_searches(static, params, *batch)
     return jax.tree.map(lambda old, new: old.at[slots_R].set(new, mode="drop"), state, new)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=5)
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
 def run_searches(
-    models: Models,
-    config: DecodeConfig,
+    static: Static,
     params: tuple[Any, ...],
     keys: dict[str, Array],
     strategy: Any,
@@ -374,7 +361,7 @@ def run_searches(
     `keys` are those of the config that a compiled search takes as arguments, and `strategy` is the
     component that extends the hypotheses.
     """
-    config = dataclasses.replace(config, **keys)
+    models, config = static[0], dataclasses.replace(static[1], **keys)
     sentences_B, searches_B = state
     step = ensemble.make_step(models, params)
     extend = functools.partial(strategy.extend, step, config, rules=rules)

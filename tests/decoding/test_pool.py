@@ -82,7 +82,7 @@ def shapes(monkeypatch):
     seen, grown = [], pool.run_searches
 
     def watched(*arguments):
-        state = arguments[5]
+        state = arguments[4]
         B, _, T = state[1].live_tokens_WT.shape[-3:]
         seen.append((B, state[0].memory[0].mask_B11S.shape[-1], T))
         return grown(*arguments)
