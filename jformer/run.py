@@ -287,7 +287,7 @@ def load(
         run.translate(["A sentence.", "Another one."], beam_size=1)
 
     The run has the methods `translate`, `hypotheses` (n-best lists with scores), `score`
-    (log-probabilities of given pairs) and `attention`, and `config`, `model`, `params`,
+    (log-probabilities of given pairs), `attention` and `warm_up`, and `config`, `model`, `params`,
     `vocabulary` and `step`.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving

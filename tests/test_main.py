@@ -232,7 +232,7 @@ def test_doctor_names_versions_devices_and_what_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(importlib.metadata, "version", without_plotly)
     assert main(["jformer", "doctor"]) == 0
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    for name in ("jax", "babel", "tokenizers", "sacrebleu"):
+    for name in ("jax", "tokenizers", "sacrebleu"):
         assert told[name] == version(name)
     assert told["device"].endswith(f"{jax.local_devices()[0].device_kind} (cpu)")
     assert re.search("/jformer/xla, (not )?kept", told["compiled"])

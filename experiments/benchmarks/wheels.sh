@@ -4,5 +4,5 @@
 set -eu
 cd "$(dirname "$0")/../.."
 pip download --quiet --no-deps --only-binary=:all: --dest wheels \
-  ml_collections babel tensorboardX sacremoses joblib click filelock
+  ml_collections tensorboardX sacremoses joblib click filelock
 du -sh wheels

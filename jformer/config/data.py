@@ -15,8 +15,8 @@ class DataConfig(Section):
     name: str = component(
         "phrases", "dataset", "data set (given: the pairs of a call of jformer.train)"
     )
-    source_language: str = key("en", "suffix of the source files; for phrases a CLDR locale")
-    target_language: str = key("de", "suffix of the target files; for phrases a CLDR locale")
+    source_language: str = key("en", "suffix of the source files; for phrases en or de")
+    target_language: str = key("de", "suffix of the target files; for phrases de or en")
     directory: str = paths(
         "folder with the files of a named data set, or of Parquet files for hub; empty: from the "
         "Hugging Face hub; for parsing with .mrg files",

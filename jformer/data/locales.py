@@ -1,7 +1,6 @@
-"""How two locales word dates, quantities, money, names and lists, after Unicode's CLDR.
+"""How English and German word dates, quantities, money, names and lists, after Unicode's CLDR.
 
-English and German come from `cldr.json`, so that their text is the same with any version of Babel.
-`tests/data/make_cldr.py` made that file. Any other locale comes from the installed Babel.
+The words are in `cldr.json`, which `tests/data/make_cldr.py` made.
 """
 
 import datetime
@@ -12,12 +11,10 @@ from typing import Any
 
 from jformer.errors import UserError
 
-STORED = ("de", "en")
-# When a currency must be in use; without a date Babel takes today's.
-IN_USE = datetime.date(2026, 7, 1)
+LOCALES = ("de", "en")
 
 
-class StoredLocale:
+class Locale:
     """A locale of `cldr.json`, for the numbers of the corpus: positive and below 1,000."""
 
     def __init__(self, name: str) -> None:
@@ -85,66 +82,12 @@ def read_cldr() -> dict[str, Any]:
     return stored
 
 
-class BabelLocale:
-    """A locale of the installed Babel, with the methods of `StoredLocale`."""
-
-    def __init__(self, name: str) -> None:
-        import babel  # here, because the stored locales need no Babel
-        import babel.dates
-        import babel.lists
-        import babel.numbers
-        import babel.units
-
-        try:
-            self.locale = babel.Locale.parse(name.replace("-", "_"))
-        except (babel.UnknownLocaleError, ValueError) as error:
-            raise UserError(
-                f"CLDR has no locale {name!r}: set config.data.source_language and "
-                f"config.data.target_language to codes such as en, de or pt_BR ({error})"
-            ) from error
-        self.name = name
-        self.babel: Any = babel
-        self.territories: dict[str, str] = dict(self.locale.territories)
-        self.languages: dict[str, str] = dict(self.locale.languages)
-        in_use = {
-            currency
-            for territory in self.territories
-            for currency in babel.numbers.get_territory_currencies(territory, IN_USE)
-        }
-        currencies: dict[str, str] = dict(self.locale.currencies)
-        self.currencies = {c: name for c, name in currencies.items() if c in in_use}
-        units: list[str] = [*self.locale.unit_display_names]
-        # Babel words a unit by CLDR's code if the locale has no word for it.
-        self.units = {unit for unit in units if unit not in self.quantity(2, unit)}
-
-    def moment(self, kind: str, moment: datetime.datetime, style: str) -> str:
-        word = getattr(self.babel.dates, f"format_{kind}")
-        return word(moment, style, locale=self.locale)
-
-    def from_now(self, number: int, unit: str) -> str:
-        seconds = number * dict(self.babel.dates.TIMEDELTA_UNITS)[unit]
-        # A threshold that no number reaches, so that the unit stays the one that was drawn.
-        return self.babel.dates.format_timedelta(
-            seconds, unit, threshold=99, add_direction=True, locale=self.locale
-        )
-
-    def quantity(self, number: float, unit: str) -> str:
-        return self.babel.units.format_unit(number, unit, "long", locale=self.locale)
-
-    def money(self, number: float, currency: str, style: str) -> str:
-        return self.babel.numbers.format_currency(
-            number, currency, format_type=style, locale=self.locale
-        )
-
-    def both(self, parts: list[str], style: str) -> str:
-        return self.babel.lists.format_list(parts, style, self.locale)
-
-
-Locale = StoredLocale | BabelLocale
-
-
 def open_locales(source: str, target: str) -> tuple[Locale, Locale]:
-    """Return both locales from one version of CLDR: stored if both are, else Babel's."""
-    if {source, target} <= {*STORED}:
-        return StoredLocale(source), StoredLocale(target)
-    return BabelLocale(source), BabelLocale(target)
+    """Return both locales; `UserError` for another language."""
+    for name in (source, target):
+        if name not in LOCALES:
+            raise UserError(
+                f"config.data.name=phrases: has the languages {' and '.join(LOCALES)}, not "
+                f"{name!r}; for another language set config.data.name=files"
+            )
+    return Locale(source), Locale(target)

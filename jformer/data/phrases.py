@@ -1,10 +1,8 @@
-"""The built-in corpus: phrases of Unicode's CLDR in two locales.
+"""The built-in corpus: phrases of Unicode's CLDR in English and German.
 
 It consists of dates, times, durations, quantities, amounts of money, territories, languages (with
 or without a territory), and lists of these. A *kind* draws a value, and both locales word it. So
-the corpus needs no network, and exists for any two locales. English and German are stored: their
-corpus is a function of the seed, the number and the languages. That of any other two locales
-depends on the version of Babel as well.
+the corpus needs no network. It is a function of the seed, the number and the languages.
 
 Scores on it show whether a Transformer trains and decodes, not how well it would translate text.
 """
@@ -17,7 +15,6 @@ from collections.abc import Callable
 from functools import partial
 
 from jformer.data.locales import Locale, open_locales
-from jformer.errors import UserError
 
 Render = Callable[[Locale], str]  # words a value
 Names = dict[str, list[str]]  # CLDR's codes of territories, languages, currencies and units
@@ -85,18 +82,12 @@ def shared_names(source: Locale, target: Locale) -> Names:
         both = names.keys() & getattr(target, sort).keys()
         return sorted(c for c in both if re.fullmatch(pattern, c) and uses[names[c]] <= 1)
 
-    names = {
+    return {
         "territories": shared("territories", "[A-Z]{2}"),
         "languages": shared("languages", "[a-z]{2}"),
         "currencies": shared("currencies", "[A-Z]{3}"),
         "units": sorted(set(source.units) & set(target.units)),
     }
-    if min(len(names[sort]) for sort in NAMED) < 20:
-        raise UserError(
-            f"CLDR has too few names in both {source.name} and {target.name} for a corpus of "
-            f"phrases: set config.data.source_language and config.data.target_language to others"
-        )
-    return names
 
 
 def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:

@@ -65,7 +65,7 @@ DEVICES = {
 SLICES = {
     "v5e": {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
     "v5p": {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8"},
-}  # fmt: skip
+}
 SLICES["v6e"] = SLICES["v5e"]
 # The module of JAX's plugin, and what installs it.
 PLUGINS = {"gpu": ("jax_cuda13_plugin", "jax[cuda13]"), "tpu": ("libtpu", "jax[tpu]")}

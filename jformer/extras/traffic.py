@@ -16,15 +16,36 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 BYTES = {
-    "f64": 8, "s64": 8, "u64": 8, "f32": 4, "s32": 4, "u32": 4, "bf16": 2, "f16": 2, "s16": 2,
-    "u16": 2, "s8": 1, "u8": 1, "pred": 1, "f8e4m3fn": 1, "f8e5m2": 1,
-}  # fmt: skip
+    "f64": 8,
+    "s64": 8,
+    "u64": 8,
+    "f32": 4,
+    "s32": 4,
+    "u32": 4,
+    "bf16": 2,
+    "f16": 2,
+    "s16": 2,
+    "u16": 2,
+    "s8": 1,
+    "u8": 1,
+    "pred": 1,
+    "f8e4m3fn": 1,
+    "f8e5m2": 1,
+}
 ARRAY = re.compile(r"\b(" + "|".join(BYTES) + r")\[([\d,]*)\](\{[^}]*\})?")
 NAME = r"[\w.\-]+"
 FREE = {
-    "after-all", "bitcast", "constant", "get-tuple-element", "iota", "opt-barrier", "parameter",
-    "partition-id", "replica-id", "tuple",
-}  # fmt: skip
+    "after-all",
+    "bitcast",
+    "constant",
+    "get-tuple-element",
+    "iota",
+    "opt-barrier",
+    "parameter",
+    "partition-id",
+    "replica-id",
+    "tuple",
+}
 CALLS = ("while", "conditional", "call", "async-start")
 UPDATE = "dynamic-update-slice"
 SLICES = ("slice", "dynamic-slice", "gather", UPDATE)

@@ -36,7 +36,6 @@ PACKAGES = (
     "optax",
     "orbax-checkpoint",
     "numpy",
-    "babel",  # words the phrases of other languages than English and German
     "tokenizers",
     "sacrebleu",
 )

@@ -3,6 +3,7 @@
 Another version of Babel makes another corpus, whose scores cannot be compared with earlier ones.
 """
 
+import datetime
 import json
 import re
 from collections.abc import Mapping
@@ -22,10 +23,56 @@ FILE = Path(locales.__file__).with_name("cldr.json")
 SOURCE = "Unicode CLDR 49, with plain spaces for no-break and thin ones"  # the CLDR of Babel 2.19
 
 
+# When a currency must be in use; without a date Babel takes today's.
+IN_USE = datetime.date(2026, 7, 1)
+
+
+class BabelLocale:
+    """A locale of the installed Babel, with the methods of `Locale`."""
+
+    def __init__(self, name: str) -> None:
+        self.locale = babel.Locale.parse(name)
+        self.name = name
+        self.territories: dict[str, str] = dict(self.locale.territories)
+        self.languages: dict[str, str] = dict(self.locale.languages)
+        in_use = {
+            currency
+            for territory in self.territories
+            for currency in babel.numbers.get_territory_currencies(territory, IN_USE)
+        }
+        currencies: dict[str, str] = dict(self.locale.currencies)
+        self.currencies = {c: name for c, name in currencies.items() if c in in_use}
+        units: list[str] = [*self.locale.unit_display_names]
+        # Babel words a unit by CLDR's code if the locale has no word for it.
+        self.units = {unit for unit in units if unit not in self.quantity(2, unit)}
+
+    def moment(self, kind: str, moment: datetime.datetime, style: str) -> str:
+        word = getattr(babel.dates, f"format_{kind}")
+        return word(moment, style, locale=self.locale)
+
+    def from_now(self, number: int, unit: str) -> str:
+        seconds = number * dict(babel.dates.TIMEDELTA_UNITS)[unit]
+        # A threshold that no number reaches, so that the unit stays the one that was drawn.
+        return babel.dates.format_timedelta(
+            seconds, unit, threshold=99, add_direction=True, locale=self.locale
+        )
+
+    def quantity(self, number: float, unit: str) -> str:
+        return babel.units.format_unit(number, unit, "long", locale=self.locale)
+
+    def money(self, number: float, currency: str, style: str) -> str:
+        return babel.numbers.format_currency(
+            number, currency, format_type=style, locale=self.locale
+        )
+
+    def both(self, parts: list[str], style: str) -> str:
+        return babel.lists.format_list(parts, style, self.locale)
+
+
 def stored() -> str:
     """Return the text of the file."""
     licence = Path(babel.__file__).parent / "locale-data" / "LICENSE.unicode"
-    words = {name: words_of(locales.BabelLocale(name)) for name in locales.STORED}
+    words = {name: words_of(BabelLocale(name)) for name in locales.LOCALES}
     digits = {c: babel.numbers.get_currency_precision(c) for c in words["en"]["currencies"]}
     about = {
         "babel": babel.__version__,
@@ -45,7 +92,7 @@ def one_line(short_list: re.Match) -> str:
     return json.dumps(json.loads(short_list[0]), ensure_ascii=False)
 
 
-def words_of(of_babel: locales.BabelLocale) -> dict[str, Any]:
+def words_of(of_babel: BabelLocale) -> dict[str, Any]:
     locale = of_babel.locale
     territories = {
         c: name for c, name in of_babel.territories.items() if re.fullmatch("[A-Z]{2}", c)
