@@ -17,7 +17,6 @@ from jformer.data.batches import Batches, Buckets
 from jformer.data.corpora import Split
 from jformer.data.tokens import TokenPairs, model_sources, tokenize
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.attention import attention_of
 from jformer.decoding.translate import translate
 from jformer.errors import UserError
 from jformer.evaluation.metrics import Validation, score_by
@@ -112,8 +111,8 @@ def scores_of_outputs(
 ) -> dict[str, float]:
     """Return the scores in `train.metrics` of the first `train.metrics_pairs` pairs, by name.
 
-    Each process translates all of them, on one device. With a `board`, some translations and
-    the attention of one pair are written there.
+    Each process translates all of them, on one device, and writes some of the translations to a
+    `board`.
     """
     params, number = on_one_device(params), config.train.metrics_pairs
     sources, targets = split.sources[:number], split.targets[:number]
@@ -125,11 +124,6 @@ def scores_of_outputs(
     if board:
         rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
         board.translations(step, rows)
-        pairs = tokenize(split, vocabularies, config.data)
-        shown = has_room(pairs, config.model).argmax()  # the first
-        (source,) = model_sources([split.sources[shown]], vocabularies, config.data)
-        attention = attention_of(model, params, vocabularies, source, split.targets[shown])
-        board.attention(step, attention)
     validation = Validation(
         sources, outputs, targets, params, config, bleu_tokenizer, split.gold[:number]
     )

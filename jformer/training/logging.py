@@ -6,7 +6,6 @@ of a run, however often it is stopped and resumed.
 
 import collections
 import contextlib
-import itertools
 import json
 import re
 import sys
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from jformer.config import Config
@@ -24,7 +22,6 @@ from jformer.console import Progress, as_duration, say
 from jformer.data.batches import Batch, Batches, Position
 from jformer.data.corpora import Report
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.attention import Attention
 from jformer.errors import RunError, UserError
 from jformer.files import replace_file, writing
 from jformer.rundir import METRICS, PROFILE, TENSORBOARD, read_metrics
@@ -39,7 +36,6 @@ SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
 NOT_SHOWN = ("flops", "seconds")  # in metrics.jsonl, not on the terminal
 FIRST_ESTIMATE = 20  # steps after which the first line with the time left is printed
 MANY_EPOCHS = 50
-CELL, MAX_WIDTH = 12, 2048  # pixels: side of a weight's square; width beyond which it shrinks
 
 
 class Clock:
@@ -245,21 +241,6 @@ class TensorBoard:
         text = table(("source", "reference", "output"), rows)
         self._writer.add_text("validation/translations", text, step)
 
-    def attention(self, step: int, seen: Attention) -> None:
-        """Write a picture of each layer's cross-attention for one pair, and a table of its tokens.
-
-        White is a weight of 1. Rows are queries, columns are positions of the memory, and the
-        heads are side by side.
-        """
-        for name, weights_HQM in seen.weights.items():
-            if name.endswith("/cross_attention"):
-                pixels = picture(weights_HQM)
-                self._writer.add_image(f"attention/{name}", pixels, step, dataformats="HW")
-        tokens = itertools.zip_longest(seen.source_tokens, seen.target_tokens, fillvalue="")
-        rows = [(str(position), *pair) for position, pair in enumerate(tokens)]
-        text = table(("position", "source", "target"), rows)
-        self._writer.add_text("attention/tokens", text, step)
-
     def close(self) -> None:
         self._writer.close()
 
@@ -290,16 +271,6 @@ def table(head: tuple, rows: list[tuple]) -> str:
 def cell(text: str) -> str:
     escaped = re.sub(r"([\\`*|\[\]])", r"\\\1", re.sub(r"[\r\n]+", " ", text))
     return escaped.replace("&", "&amp;").replace("<", "&lt;")
-
-
-def picture(weights_HQM: np.ndarray) -> np.ndarray:
-    """Return the gray levels (height, width) of a picture with a gray line between two heads."""
-    H, _, M = weights_HQM.shape
-    side = max(1, min(CELL, MAX_WIDTH // (H * M)))
-    # In bfloat16 a weight may be a little more than 1.
-    pixels_HQM = np.round(255 * weights_HQM.astype(np.float32).clip(0, 1)).astype(np.uint8)
-    heads = [np.kron(pixels_QM, np.ones((side, side), np.uint8)) for pixels_QM in pixels_HQM]
-    return np.hstack([np.pad(h, ((0, 0), (0, 1)), constant_values=128) for h in heads])[:, :-1]
 
 
 class Profile:

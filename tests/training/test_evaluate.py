@@ -105,9 +105,7 @@ def test_bleu_is_of_translating_with_the_parameters_and_tensorboard_shows_some(b
     rows = zip(VALIDATION.sources[:PAIRS], VALIDATION.targets[:PAIRS], outputs, strict=True)
     lines = text_in(by_nll, "validation/translations").splitlines()
     assert lines[2:] == [f"| {' | '.join(row)} |" for row in rows]
-    for tag in ("validation/bleu", "attention/decoder_0/cross_attention"):
-        assert [step for step, _ in values_in(by_nll, tag)] == [10, 20, 30, 40, 50]
-    assert text_in(by_nll, "attention/tokens")
+    assert [step for step, _ in values_in(by_nll, "validation/bleu")] == [10, 20, 30, 40, 50]
 
 
 @pytest.mark.process
