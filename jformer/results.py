@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find, without_folders
-from jformer.config import Config
+from jformer.components import find, parse, without_folders
+from jformer.config import Config, DecodeConfig
 from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
 from jformer.data.datasets import open_corpora, read_split
@@ -157,7 +157,7 @@ def made_by(run: Run) -> dict[str, Any]:
     del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
         del decode["batch_size"]  # only bfloat16 rounds by the shapes
-    hashes = component_hashes(run.config)
+    hashes = component_hashes(run.config) | option_hashes(run.config.decode)
     return {
         **({"components": hashes} if hashes else {}),
         "step": run.step,
@@ -167,6 +167,13 @@ def made_by(run: Run) -> dict[str, Any]:
         "params_sha256": [member.params_sha256 for member in members],
         "decode": decode,
     }
+
+
+def option_hashes(decode: DecodeConfig) -> dict[str, str]:
+    """Return the hashes of the files that options of the search name, such as a glossary."""
+    options = (parse(text).options for text in (decode.search, decode.constraint, decode.choose))
+    values = [value for each in options for value in each.values() if isinstance(value, str)]
+    return {value: sha256_of(Path(value)) for value in values if Path(value).is_file()}
 
 
 def job_of(run: Run, format: str, files: dict[str, str]) -> dict[str, Any]:

@@ -133,7 +133,8 @@ class Run(Restored):
 
         One program serves sources of up to 15 tokens, the next one sources of up to 31, then 63,
         and so on. `lengths` has a number of tokens for each program. After that, no request of up
-        to `batch` sentences compiles anything. `decode` overrides keys of `config.decode`.
+        to `batch` sentences without prefixes compiles anything. `decode` overrides keys of
+        `config.decode`.
         """
         warm_up(self.with_decode(**decode).decoder, self.vocabularies, lengths, batch)
 

@@ -79,7 +79,7 @@ class Buckets:
         return shape_of
 
     def trim(self, S: np.ndarray, T: np.ndarray) -> None:
-        """Lower the height of each shape whose pairs, all that there are, do not fill a batch."""
+        """Give no shape more rows than it has pairs."""
         numbers = np.bincount(self.smallest(S, T), minlength=len(self.shapes)).tolist()
         shapes = zip(self.shapes, numbers, strict=True)
         self.shapes = [(min(height, number), s, t) for (height, s, t), number in shapes if number]
@@ -116,8 +116,8 @@ def bucket_lengths(
             saved_ST += within_ST * (taken - size_ST).clip(min=0)
         if not saved_ST.any():
             break
-        # Of equals the longest source, then the shortest target. The choice must not change: a
-        # resumed run must get the same batches.
+        # On ties, prefer the longest source, then the shortest target. The choice must not change,
+        # because a resumed run must get the same batches.
         cells_N2 = np.argwhere(saved_ST == saved_ST.max())
         s, t = min(cells_N2.tolist(), key=lambda cell: (-cell[0], cell[1]))
         taken_ST[: s + 1, : t + 1] = taken_ST[: s + 1, : t + 1].clip(max=size_ST[s, t])

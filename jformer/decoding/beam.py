@@ -3,7 +3,7 @@
 At each position the 2W best continuations count. Of the W best, those with EOS are finished; the W
 best without EOS stay live. A sentence is done when no live hypothesis can enter the best `n_best`
 finished ones, with `early_stopping` when W are finished, or at its limit. If none has finished by
-then, the live ones are the result.
+then, the live ones are the result. `advance` in search.py calls `Beam.extend` for each token.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ class Beam:
         parents, tokens, sums = best // C, tokens_M[best], sums_M[best]
         histories_T = search.live_tokens_WT[parents].at[:, t].set(tokens)
 
-        # At most W of the 2W end, one per hypothesis, so W stay live. They are sorted by sums.
+        # At most one continuation of each hypothesis ends, so W of the 2W stay live.
         ends = tokens == EOS
         live_W = jnp.argsort(ends, stable=True)[:W]
         sums_W, order_W = jax.lax.top_k(jnp.where(ends, -jnp.inf, sums)[live_W], W)

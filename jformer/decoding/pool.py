@@ -1,7 +1,7 @@
 """Many sentences through one compiled search: finished ones leave, and others take their slots.
 
 A `Decoder` holds models and how to search with them. It decodes requests in pools: one for each
-thread, or a single small pool if there is a slot for each request from the start.
+thread, or a single pool if all requests fit at once.
 
 A pool has a fixed number of slots and static shapes: S source positions, T tokens. The longest
 sentences come first, and the shapes shrink with them, so that the last steps, with many empty
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 MIN_BUCKET = 16  # source positions; buckets double from here
 PARTS = 8  # a pool is refilled when this share of its slots is empty
 SLOTS_PER_THREAD = 16  # with fewer, a search is mostly overhead
-# A compiled search is made for these keys, takes those as arguments, and does not see the others.
+# Keys that a search is compiled for, and keys that it takes as arguments.
 COMPILED = ("search", "beam_size", "n_best")
 ARGUMENTS = ("length_penalty", "length_penalty_beta", "min_length")
 
@@ -243,7 +243,7 @@ class Pool:
         return long if self._long else min(max(bucket + 16, bucket * 3 // 2), long)
 
     def _needs_more(self, T: int, last: bool) -> bool:
-        """Return whether the searches that fill T tokens need more, or still wait for it."""
+        """Return whether T is too short for the searches that fill it."""
         occupied = self.occupied()
         full = occupied & (self._t >= T - 1)
         if self._shape[1] > T:

@@ -1,9 +1,9 @@
-"""Prefixes of outputs: their tokens, and the tokens that may take the place of these.
+"""Prefixes of outputs: their tokens, and the tokens that may replace them.
 
-A prefix may end within a word or with a space, and the best output may have other tokens there than
-the prefix by itself: " Mai" begins with the space of "3. ". So any token that begins with the whole
-rest of the prefix may take the place of a token; the search is free from there on. In the order of
-their entries, these tokens are a range.
+A prefix may end within a word or with a space, and the output may be tokenized differently from the
+prefix alone: " Mai" begins with the space of "3. ". So any token that begins with the whole rest of
+the prefix may replace a token, and the search is free from there on. Sorted by their entries, these
+tokens are contiguous.
 """
 
 import bisect
@@ -26,7 +26,7 @@ SPACE = "\u2581"  # in SentencePiece's entries
 
 class Prefix(NamedTuple):
     ids: list[int]
-    spans: list[tuple[int, int]]  # for each id: the first and last + 1 rank of its replacements
+    spans: list[tuple[int, int]]  # for each id: the half-open range of ranks of its replacements
 
 
 class Ranking(NamedTuple):

@@ -12,7 +12,8 @@ A hypothesis is the tokens after BOS up to and with EOS, then PAD. Its score is 
 log-probabilities over ((beta + length) / (beta + 1))^alpha, EOS counted in the length. Equation 14
 of Wu et al. (2016) has beta = 5, and beta = 0 is length^alpha.
 
-beam.py and sampling.py extend hypotheses by one token. A name without B is about one sentence.
+beam.py and sampling.py extend hypotheses by one token. Names without an axis B describe one
+sentence.
 """
 
 import dataclasses
@@ -43,12 +44,12 @@ class Sentence:
     progress: Any = None  # the state of a constraint before the first token
 
 
-@struct.dataclass
-class Constraint:
+class Constraint(struct.PyTreeNode):
     """A constraint on outputs, and the component `none`, which allows every output.
 
-    A component is a function of the target vocabulary that returns an instance. Only a beam calls
-    `candidates` and `select`; a constraint that needs them sets `needs_beam`.
+    A component is a function of the target vocabulary that returns an instance, whose fields are
+    arrays. Only a beam calls `candidates` and `select`; a constraint that needs them sets
+    `needs_beam`.
     """
 
     needs_beam: ClassVar[bool] = False
@@ -128,7 +129,7 @@ def init_search(sentence: Sentence, cache: Any, W: int) -> Search:
         busy=sentence.limit > 0,
         t=jnp.int32(0),
         cache=cache,
-        beam_indices_WT=no_tokens_WT,
+        beam_indices_WT=jnp.zeros_like(no_tokens_WT),
         live_tokens_WT=no_tokens_WT,
         live_sums_W=jnp.zeros(W),
         finished_tokens_WT=no_tokens_WT,
@@ -147,8 +148,8 @@ def advance(
     """Extend all searches token by token until at least `min_waiting` of them wait.
 
     A search waits when it is done, or when it has no room for more tokens. The last position stays
-    free, because a waiting search writes to its cache again and again. Sentences do not influence
-    each other.
+    free, because a waiting search keeps overwriting that position of its cache. Sentences do not
+    influence each other.
     """
     last = searches_B.live_tokens_WT.shape[-1] - 1
 
@@ -211,7 +212,8 @@ def top_tokens(logits_WV: Array, count: int) -> tuple[Array, Array]:
     """Return the `count` largest logits of each hypothesis and their tokens, the largest first.
 
     The tokens are dealt into blocks of `BLOCK`, and only the blocks with the largest maxima are
-    sorted: on a CPU 2.6 to 4 times as fast as sorting all. Of equal logits it may take others.
+    sorted: on a CPU 2.6 to 4 times as fast as sorting all. Ties may be broken differently from
+    `top_k`.
     """
     W, V = logits_WV.shape
     count, blocks = min(count, V), -(-V // BLOCK)

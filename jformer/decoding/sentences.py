@@ -43,8 +43,8 @@ def join_texts(parts: Iterable[str]) -> str:
 
 def pieces(
     text: str, longest: int, encode: Callable[[Sequence[str]], list[list[int]]]
-) -> Iterator[tuple[list[int], int]]:
-    """Yield pieces of at most `longest` ids, with the index of the text's word where each begins.
+) -> Iterator[tuple[list[int], int, str]]:
+    """Yield pieces of at most `longest` ids, the index of the word where each begins, and its text.
 
     A piece is a sentence, or as many words of a longer sentence as fit. A word that does not fit
     by itself is cut.
@@ -56,9 +56,10 @@ def pieces(
         words = first + len(units)
         sizes = [len(ids) for ids in encode(units)]
         for start, stop in runs(sizes, longest):
-            (ids,) = encode(["".join(units[start:stop]).strip()])
+            piece = "".join(units[start:stop]).strip()
+            (ids,) = encode([piece])
             for i in range(0, len(ids), longest):
-                yield ids[i : i + longest], first + start
+                yield ids[i : i + longest], first + start, piece
 
 
 def runs(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:

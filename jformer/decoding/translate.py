@@ -110,7 +110,13 @@ def hypotheses(
                 f"no output to choose; take another checkpoint, or model.dtype=float32"
             )
         source = requests[i].source
-        parts[n].append(as_texts(found[i], source, first_word, vocabularies, config.n_best))
+        part = as_texts(found[i], source, first_word, vocabularies, config.n_best)
+        if not part:
+            raise UserError(
+                f"line {first_line + n}: no output is possible with "
+                f"config.decode.constraint={config.constraint} and this prefix"
+            )
+        parts[n].append(part)
     blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
     outputs = [join(each) if each else [blank[n]] for n, each in enumerate(parts)]
     if config.choose != "score":
@@ -163,16 +169,15 @@ def encode(
                 f"line {first_line + n}: its prefix has {len(prefix.ids)} tokens, and at most "
                 f"{max_length} are allowed (config.data.max_length)"
             )
-        parts = [(source, 0)]
+        parts = [(source, 0, texts[n])]
         if len(source) > max_length and decoder.config.long_texts == "split":
             parts = list(pieces(texts[n], max_length, vocabularies.source.encode))
         elif len(source) > max_length:
             report.add("cut", f"line {first_line + n}")
-            parts = [(source[:max_length], 0)]
-        words = texts[n].split()
-        ends = [first_word for _, first_word in parts[1:]] + [len(words)]
-        for (ids, first_word), end in zip(parts, ends, strict=True):
-            yield n, " ".join(words[first_word:end]), first_word, ids, prefix
+            cut = source[:max_length]
+            parts = [(cut, 0, vocabularies.source.decode(cut))]
+        for ids, first_word, text in parts:
+            yield n, text, first_word, ids, prefix
             prefix = Prefix([], [])
 
 

@@ -9,6 +9,7 @@ output and elsewhere, and L for the tokens of a spelling, then PAD. A term of PA
 """
 
 import functools
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,12 +27,8 @@ from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.search import Constraint, Search, Sentence, top_tokens
 from jformer.errors import UserError
 
-# Strings that `keep` knows by name, in the order of a match: a number in a URL is a part of it.
-KINDS = {
-    "urls": r"(?:https?://|www\.)\S*[\w/]",
-    "tags": r"</?[A-Za-z][^<>]*>",
-    "numbers": r"(?<!\w)\d+(?:[.,:/-]\d+)*(?!\w)",
-}
+log = logging.getLogger(__name__)
+
 MAX_TERMS = 8  # of a sentence
 MAX_TOKENS = 16  # of a term
 
@@ -39,23 +36,22 @@ MAX_TOKENS = 16  # of a term
 def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
     """Return the constraint for the terms of a file, and for strings of a source to keep.
 
-    `file` has lines of source TAB target. `keep` is a regular expression, or some of urls, tags and
-    numbers, separated by commas.
+    `file` has lines of source TAB target, and `keep` is a regular expression.
     """
     if not (file or keep):
-        raise UserError("config.decode.constraint=terms: requires file='FILE' or keep='numbers'")
-    names = keep.split(",")
-    if all(name in KINDS for name in names):
-        keep = "|".join(KINDS[name] for name in KINDS if name in names)
+        raise UserError("config.decode.constraint=terms: requires file='FILE' or keep='PATTERN'")
+    pairs = read_terms(file) if file else ()
+    patterns = [rf"(?<!\w){re.escape(source)}(?!\w)" for source, _ in pairs]
     try:
-        re.compile(keep)
+        pattern = re.compile("|".join([*patterns, keep] if keep else patterns))
     except re.error as error:
         raise UserError(f"config.decode.constraint: keep={keep!r}: {error}") from error
-    return Terms(edges(vocabulary), vocabulary, read_terms(file) if file else (), keep)
+    return Terms(edges(vocabulary), vocabulary, pairs, pattern)
 
 
+@functools.lru_cache(maxsize=8)
 def read_terms(file: str) -> tuple[tuple[str, str], ...]:
-    """Read lines of source TAB target, the longest source first."""
+    """Read lines of source TAB target, the longest source first; once per process."""
     pairs = []
     for number, line in enumerate(decode_lines(read_lines(Path(file)), file, "error"), start=1):
         source, _, target = line.partition("\t")
@@ -67,7 +63,7 @@ def read_terms(file: str) -> tuple[tuple[str, str], ...]:
 
 @functools.lru_cache(maxsize=8)
 def edges(vocabulary: Vocabulary) -> np.ndarray:
-    """Return whether each token begins and ends within a word (V, 2), after another token."""
+    """Return whether the text of each token begins and ends with a word character (V, 2)."""
     (before,) = vocabulary.encode(["a"])
     start = len(vocabulary.decode(before))
     found = [vocabulary.decode([*before, token])[start:] for token in range(vocabulary.size)]
@@ -98,11 +94,11 @@ class Progress:
         return jnp.max(jnp.where(self.matched_WCKL, lengths_L[None, None, None], 0), axis=-1)
 
 
-@struct.dataclass
 class Terms(Constraint):
     """Outputs contain the target of each term whose source is in their text.
 
-    Of nested terms the longest counts. No letter or digit may follow a term: 17 is not in 175.
+    Of nested terms the longest counts. No letter or digit may follow a term: 17 is not in 175. Both
+    languages must have spaces between words.
     """
 
     needs_beam: ClassVar[bool] = True
@@ -110,33 +106,33 @@ class Terms(Constraint):
     edges_V2: Any
     vocabulary: Vocabulary = struct.field(pytree_node=False)
     pairs: tuple[tuple[str, str], ...] = struct.field(pytree_node=False)
-    keep: str = struct.field(pytree_node=False)
+    pattern: re.Pattern = struct.field(pytree_node=False)
 
     def encode(self, source: str, ids: Sequence[int]) -> tuple[np.ndarray, Progress]:
         """Return the spellings (C, K, L) of the terms of a source, and no progress in them."""
-        wanted = self.find(source)
-        if len(wanted) > MAX_TERMS:
-            raise UserError(
-                f"{source[:80]!r} has {len(wanted)} terms, and a sentence may have {MAX_TERMS}; "
-                f"split it, or set config.decode.constraint=none"
+        wanted = [
+            self.vocabulary.encode([term, f" {term}" if spaced else term])
+            for term, spaced in self.find(source).items()
+        ]
+        usable = [spelled for spelled in wanted if max(map(len, spelled)) <= MAX_TOKENS][:MAX_TERMS]
+        if len(usable) < len(wanted):
+            log.warning(
+                f"{source[:60]!r}: {len(usable)} of {len(wanted)} terms are forced, because a "
+                f"sentence may have {MAX_TERMS} terms of {MAX_TOKENS} tokens"
             )
         terms_CKL = np.full((MAX_TERMS, 2, MAX_TOKENS), PAD, np.int32)
-        for c, (term, spaced) in enumerate(wanted.items()):
-            spellings = self.vocabulary.encode([term, f" {term}" if spaced else term])
+        for c, spellings in enumerate(usable):
             for k, tokens in enumerate(spellings):
-                if len(tokens) > MAX_TOKENS:
-                    raise UserError(f"term {term!r} has more than {MAX_TOKENS} tokens; shorten it")
                 terms_CKL[c, k, : len(tokens)] = tokens
-        absent_C = np.all(terms_CKL == PAD, axis=(1, 2))
-        return terms_CKL, Progress(terms_CKL != terms_CKL, absent_C != absent_C, absent_C)
+        absent_C = np.arange(MAX_TERMS) >= len(usable)
+        nothing_CKL = np.zeros(terms_CKL.shape, bool)
+        return terms_CKL, Progress(nothing_CKL, np.zeros_like(absent_C), absent_C)
 
     def find(self, source: str) -> dict[str, bool]:
         """Return the strings that the output must contain, and whether a space precedes each."""
         targets = dict(self.pairs)
-        patterns = [rf"(?<!\w){re.escape(term)}(?!\w)" for term in targets]
-        patterns += [self.keep] if self.keep else []
         found: dict[str, bool] = {}
-        for match in re.finditer("|".join(patterns), source):
+        for match in self.pattern.finditer(source):
             if text := match.group().strip():
                 # After a bracket or a quotation mark the output has no space, either.
                 before = source[: match.start()][-1:]
@@ -186,8 +182,8 @@ def follow(
 
     If it continues the word of the token before, a term that ended there is not met.
     """
-    begins_CK1 = may_begin(terms_CKL, t)[:, :, None]
-    begins_WCK1 = jnp.broadcast_to(begins_CK1, (len(tokens_W), *begins_CK1.shape))
+    begins_K1 = may_begin(t)[:, None]
+    begins_WCK1 = jnp.broadcast_to(begins_K1, (*before.matched_WCKL.shape[:3], 1))
     before_WCKL = jnp.concatenate([begins_WCK1, before.matched_WCKL[..., :-1]], axis=-1)
     matched_WCKL = before_WCKL & (terms_CKL[None] == tokens_W[:, None, None, None])
     follows_CKL = jnp.pad(terms_CKL[..., 1:], ((0, 0), (0, 0), (0, 1)), constant_values=PAD)
@@ -197,9 +193,9 @@ def follow(
     return Progress(matched_WCKL, ended_WC, met_WC)
 
 
-def may_begin(terms_CKL: Array, t: Array) -> Array:
-    """Return whether each spelling (C, K) may begin at position t."""
-    return jnp.broadcast_to((jnp.arange(2) == 1) == (t > 0), terms_CKL.shape[:2])
+def may_begin(t: Array) -> Array:
+    """Return whether a term may begin at position t with each of its spellings (K,)."""
+    return jnp.array([False, True]) == (t > 0)
 
 
 def next_tokens(terms_CKL: Array, progress: Progress, t: Array) -> Array:
@@ -209,7 +205,7 @@ def next_tokens(terms_CKL: Array, progress: Progress, t: Array) -> Array:
     index_WCK1 = jnp.minimum(reached_WCK, L - 1)[..., None]
     terms_WCKL = jnp.broadcast_to(terms_CKL, progress.matched_WCKL.shape)
     next_WCK = jnp.take_along_axis(terms_WCKL, index_WCK1, axis=-1)[..., 0]
-    possible_WCK = ~progress.has_WC[..., None] & ((reached_WCK > 0) | may_begin(terms_CKL, t)[None])
+    possible_WCK = ~progress.has_WC[..., None] & ((reached_WCK > 0) | may_begin(t)[None, None])
     return jnp.where(possible_WCK, next_WCK, PAD).reshape(W, -1)
 
 

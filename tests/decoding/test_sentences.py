@@ -62,7 +62,7 @@ def test_translations_are_joined_with_a_space_unless_their_script_has_none(parts
 @given(text=st.text("ab .!\u3002\n", max_size=40), longest=st.integers(1, 12))
 def test_pieces_fit_hold_all_of_the_text_and_know_the_word_they_begin_in(vocabulary, text, longest):
     words, together = text.split(), ""
-    for ids, first_word in pieces(text, longest, vocabulary.encode):
+    for ids, first_word, _ in pieces(text, longest, vocabulary.encode):
         assert 0 < len(ids) <= longest
         piece = vocabulary.decode(ids)
         within = len("".join(words[:first_word]))
@@ -78,7 +78,7 @@ def test_a_long_sentence_is_cut_between_words_as_late_as_they_fit(vocabulary):
     size = len(vocabulary.encode(["the old house das"])[0])
     found = [
         (vocabulary.decode(ids).strip(), word)
-        for ids, word in pieces(text, size, vocabulary.encode)
+        for ids, word, _ in pieces(text, size, vocabulary.encode)
     ]
     assert found[0] == ("the old house das", 0)
     assert found[1][0].split()[0] == "alte"
@@ -88,7 +88,13 @@ def test_a_long_sentence_is_cut_between_words_as_late_as_they_fit(vocabulary):
 def test_only_a_word_that_does_not_fit_by_itself_is_cut_within(vocabulary):
     text = "old " + "ab" * 20 + " old"
     found = list(pieces(text, 10, vocabulary.encode))
-    assert [word for _, word in found][:1] == [0]
+    assert [word for _, word, _ in found][:1] == [0]
     assert found[-1][1] == 2
-    assert {word for _, word in found[1:-1]} == {1}
-    assert "".join(vocabulary.decode(ids) for ids, _ in found[1:-1]).strip() == "ab" * 20
+    assert {word for _, word, _ in found[1:-1]} == {1}
+    assert "".join(vocabulary.decode(ids) for ids, *_ in found[1:-1]).strip() == "ab" * 20
+
+
+def test_each_piece_has_its_own_text_without_spaces_between_sentences():
+    vocabulary = Vocabulary.train(["我们在这里。房子。"], 270)
+    found = [text for *_, text in pieces("我们在这里。房子。", 20, vocabulary.encode)]
+    assert found == ["我们在这里。", "房子。"]

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
+from jformer import components
 from jformer.config import EOS, PAD, Config, DataConfig, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.pool import Decoder
-from jformer.decoding.search import Hypotheses
+from jformer.decoding.search import Constraint, Hypotheses
 from jformer.decoding.sentences import split
 from jformer.decoding.translate import (
     Hypothesis,
@@ -378,3 +379,24 @@ def test_after_a_warm_up_no_request_of_its_sizes_compiles_anything(translator):
         warm_up(decoder, translator.vocabularies, lengths=[15], batch=17)
     with pytest.raises(UserError, match=r"100\b.*99"):
         warm_up(decoder, translator.vocabularies, lengths=[100], batch=1)
+
+
+def test_a_constraint_gets_the_text_of_each_part_and_of_a_source_that_is_cut(translator):
+    seen = []
+
+    class Watching(Constraint):
+        def encode(self, source, ids):
+            seen.append((source, list(ids)))
+            return None, None
+
+    components.BUILT_IN["constraint"]["watching"] = "tests.decoding.test_translate:watching"
+    globals()["watching"] = lambda vocabulary: Watching()
+    try:
+        options = {"constraint": "watching", "max_length": 16}
+        translator.find([LONG, "two"], long_texts="split", **options)
+        translator.find([LONG], **options)
+    finally:
+        del components.BUILT_IN["constraint"]["watching"]
+    assert len(seen) > 3
+    for source, ids in seen:
+        assert source and source.strip() in translator.vocabularies.source.decode(ids)

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import struct
 from jax import Array
 
 from jformer.config import EOS
@@ -22,7 +21,6 @@ from jformer.extras.parsing.trees import DEEPEST_OUTPUT
 from jformer.extras.parsing.words import UNKNOWN
 
 
-@struct.dataclass
 class WellFormed(Constraint):
     """Allow tokens with which an output can still become a tree with all words of its source.
 
