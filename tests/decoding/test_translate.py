@@ -399,4 +399,5 @@ def test_a_constraint_gets_the_text_of_each_part_and_of_a_source_that_is_cut(tra
         del components.BUILT_IN["constraint"]["watching"]
     assert len(seen) > 3
     for source, ids in seen:
-        assert source and source.strip() in translator.vocabularies.source.decode(ids)
+        assert source
+        assert source.strip() in translator.vocabularies.source.decode(ids)
