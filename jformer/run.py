@@ -19,6 +19,7 @@ import numpy as np
 from jformer.components import find
 from jformer.config import check_components
 from jformer.data.corpora import Report
+from jformer.data.tokens import model_sources
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.attention import Attention, attention_of
 from jformer.decoding.pool import Decoder
@@ -114,7 +115,7 @@ class Run(Restored):
             if len(prefixes) != len(sentences):
                 raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
         run = self.with_decode(**decode)
-        sources = [self.scorer.source(sentence, self.vocabularies) for sentence in sentences]
+        sources = model_sources(sentences, self.vocabularies, self.config.data)
         given = (prefixes, first_line, self.bleu_tokenizer, report)
         found = hypotheses(run.decoder, self.vocabularies, sources, *given)
         if not details:
@@ -174,7 +175,7 @@ class Run(Restored):
         check_type("source", source, str, "a string")
         check_type("target", target, str, "a string")
         target = self.scorer.target(target, source, self.config)
-        source = self.scorer.source(source, self.vocabularies)
+        (source,) = model_sources([source], self.vocabularies, self.config.data)
         return attention_of(self.model, self.params, self.vocabularies, source, target)
 
     @functools.cached_property
@@ -237,7 +238,7 @@ class Run(Restored):
             raise UserError(f"{len(sources)} sources and {len(targets)} targets")
         pairs = zip(targets, sources, strict=True)
         targets = [self.scorer.target(*pair, self.config) for pair in pairs]
-        sources = [self.scorer.source(source, self.vocabularies) for source in sources]
+        sources = model_sources(sources, self.vocabularies, self.config.data)
         sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
         return list(zip(*sides, strict=True))
 

@@ -110,7 +110,9 @@ def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, mess
     ids=lambda change: next(iter(change)),
 )
 def test_a_value_that_is_just_possible_is_taken(change):
-    freeze(edited(**change))
+    values = flatten(freeze(edited(**change)))
+    for name, value in change.items():
+        assert values[name.replace("__", ".")] == value
 
 
 def test_a_stored_config_with_an_unknown_key_or_type_is_refused():

@@ -25,7 +25,6 @@ Batch = dict[str, np.ndarray]
 # A random version of all pairs.
 Augment = Callable[[TokenPairs, np.random.Generator], TokenPairs]
 Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
-Shape = tuple[int, int, int]  # B rows of S source and T target positions
 # The pairs in row order, the number of pairs in each row, and the number of rows of each shape.
 Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
 

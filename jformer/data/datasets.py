@@ -1,4 +1,4 @@
-"""Where the text of a config comes from: a named data set, files, or pairs in memory.
+"""Opens the text that a config names: a named data set, files, or pairs in memory.
 
 To add a data set, add an entry to `DATASETS` here, and its name to `NAMED_DATASETS` in
 components.py.

@@ -68,17 +68,14 @@ class Request:
     @property
     def bucket(self) -> int:
         """The number of source positions in whose static shape it is decoded."""
-        return bucket_of(max(len(self.source) + 1, len(self.prefix)))
+        longest = max(len(self.source) + 1, len(self.prefix))
+        return max(MIN_BUCKET, 1 << (longest - 1).bit_length())
 
     def limit(self, config: DecodeConfig) -> int:
         """Return the maximum number of tokens of a hypothesis, EOS counted."""
         limit = max(len(self.source), len(self.prefix)) + config.max_extra_length
         limit = min(limit, config.max_length or limit)
         return max(limit, config.min_length + 1, len(self.prefix) + 1)
-
-
-def bucket_of(length: int) -> int:
-    return max(MIN_BUCKET, 1 << (length - 1).bit_length())
 
 
 def slots_for(number: int) -> int:

@@ -108,6 +108,10 @@ class Terms(Constraint):
     pairs: tuple[tuple[str, str], ...] = struct.field(pytree_node=False)
     pattern: re.Pattern = struct.field(pytree_node=False)
 
+    @functools.cached_property
+    def targets(self) -> dict[str, str]:
+        return dict(self.pairs)
+
     def encode(self, source: str, ids: Sequence[int]) -> tuple[np.ndarray, Progress]:
         """Return the spellings (C, K, L) of the terms of a source, and no progress in them."""
         wanted = [
@@ -130,14 +134,13 @@ class Terms(Constraint):
 
     def find(self, source: str) -> dict[str, bool]:
         """Return the strings that the output must contain, and whether a space precedes each."""
-        targets = dict(self.pairs)
         found: dict[str, bool] = {}
         for match in self.pattern.finditer(source):
             if text := match.group().strip():
                 # After a bracket or a quotation mark the output has no space, either.
                 before = source[: match.start()][-1:]
-                spaced = text in targets or not before or before.isspace()
-                found.setdefault(targets.get(text, text), spaced)
+                spaced = text in self.targets or not before or before.isspace()
+                found.setdefault(self.targets.get(text, text), spaced)
         return found
 
     def candidates(
