@@ -63,13 +63,3 @@ def test_it_trains_in_an_empty_folder_by_the_name_of_a_config(installed, tmp_pat
     assert {"config.json", "vocabulary.json", "metrics.jsonl", "results.json"} <= {
         path.name for path in run.iterdir()
     }
-
-
-def test_it_runs_a_sweep_of_a_config_by_its_name(installed, tmp_path):
-    points = 'yield {}\n    yield {"model.dropout": 0.5}'
-    (tmp_path / "mine.py").write_text(f'CONFIG = "tiny"\n\n\ndef sweep():\n    {points}\n')
-    lines = run_in(tmp_path, installed, "sweep", "mine.py", "--jobs=2", *SMALL)
-    assert sum("| complete |" in line for line in lines) == 2
-    assert {path.name for path in (tmp_path / "runs" / "mine").iterdir()} == {
-        "base", "model.dropout=0.5",
-    }  # fmt: skip

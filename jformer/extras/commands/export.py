@@ -1,23 +1,29 @@
 """Write a run in the format of another program, with its vocabulary.
 
+The format jformer is a run directory with the served parameters alone, for sharing a model.
 The folder is removed if the export fails or is stopped.
 """
 
 from typing import Any
 
 from jformer import cli
+from jformer.errors import UserError
 from jformer.files import new_folder
 
-FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "stablehlo")
+FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "stablehlo", "jformer")
 
 
 def add_flags(parser: cli.Parser) -> None:
     parser.add_argument("--format", required=True, choices=FORMATS, help="format of the export")
+    text = "dtype of the parameters with --format=jformer"
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help=text)
     parser.add_path("--output", "FOLDER", "folder to write; must be new or empty", required=True)
     cli.add_run_flags(parser, ensemble=False)
 
 
 def main(args: Any) -> int:
+    if args.dtype != "float32" and args.format != "jformer":
+        raise UserError(f"--dtype={args.dtype}: requires --format=jformer")
     cli.config_of(args)  # raises for a run that cannot be opened, before any work
 
     from jformer.output import stopping
@@ -25,13 +31,25 @@ def main(args: Any) -> int:
 
     with stopping(f"{args.output} is removed"), new_folder("output", args.output) as folder:
         run = load(args.workdir, args.checkpoint, plugins=cli.files_in(args.plugins))
-        exporter(args.format).export(run, folder, args.format)
+        option = args.dtype if args.format == "jformer" else args.format
+        exporter(args.format).export(run, folder, option)
     return 0
 
 
 def exporter(format: str) -> Any:
     """Return the module that writes a format."""
-    from jformer.extras.interop import ctranslate2, safetensors, stablehlo, transformers
+    from jformer.extras.interop import (
+        ctranslate2,
+        run_directory,
+        safetensors,
+        stablehlo,
+        transformers,
+    )
 
-    modules = {"transformers": transformers, "safetensors": safetensors, "stablehlo": stablehlo}
+    modules = {
+        "jformer": run_directory,
+        "safetensors": safetensors,
+        "stablehlo": stablehlo,
+        "transformers": transformers,
+    }
     return modules.get(format, ctranslate2)

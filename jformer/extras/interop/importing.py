@@ -8,22 +8,20 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 
-from jformer.config import BOS, PAD, Config, write_config
+from jformer.config import BOS, PAD, Config
 from jformer.console import say
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.evaluation.scores import tokenizer_for
 from jformer.extras.interop import marian_models, pytorch
+from jformer.extras.interop.run_directory import write_run
 from jformer.extras.interop.weights import Weights, read_weights
 from jformer.extras.interop.words import Words, read_words
 from jformer.files import sha256_of
 from jformer.model.transformer import Transformer
-from jformer.rundir import CONFIG, has_run, locked
+from jformer.rundir import has_run
 from jformer.training.checkpoints import Checkpoints
-from jformer.training.loop import NEW
-from jformer.training.provenance import metadata
 from jformer.training.restore import parameter_shapes
-from jformer.training.step import TrainState
 
 STEP = 1  # of the only checkpoint
 FORBIDDEN = -1e9  # a bias that no logit makes up for
@@ -74,7 +72,9 @@ def import_run(
     vocabularies = Vocabularies(words[0].vocabulary, words[1].vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     check_complete(params, model, source)
-    write_run(workdir, config, vocabularies, params)
+    tokenizer = tokenizer_for(config.data.target_language)
+    params = jax.tree.map(np.asarray, params)
+    write_run(workdir, config, vocabularies, params, STEP, tokenizer)
     tell(source, theirs, params, words, workdir)
 
 
@@ -160,19 +160,6 @@ def check_complete(params: dict[str, Any], model: Transformer, source: Path) -> 
     ]
     if wrong:
         raise UserError(f"--from={source}: of our parameters {'; '.join(sorted(wrong))}")
-
-
-def write_run(
-    workdir: Path, config: Config, vocabularies: Vocabularies, params: dict[str, Any]
-) -> None:
-    """Write the files of a run; its config, by which it is one, last."""
-    with locked(workdir):
-        state = TrainState(np.int32(STEP), jax.tree.map(np.asarray, params), None)
-        with Checkpoints(workdir, config.train) as checkpoints:
-            position = {**NEW, "bleu_tokenizer": tokenizer_for(config.data.target_language)}
-            checkpoints.save(state, position, metadata(config, vocabularies.hash))
-        vocabularies.save(workdir)
-        write_config(config, workdir / CONFIG)
 
 
 def tell(
