@@ -2,8 +2,8 @@
 
     python -m jformer.main --config=configs/parsing.py --config.data.directory=FOLDER
 
-`small`, the default, is trained by two CPU cores in an hour. Its departures from the paper: 6 + 4
-layers of width 192, norms before the sub-layers, a rate that falls to nothing, words as their
+`small`, the default, is trained by one CPU core in about two hours. Its departures from the paper:
+6 + 4 layers of width 192, norms before the sub-layers, a rate that falls to nothing, words as their
 numbers in the output, by which a decoder knows which word is next, classes for all but the most
 frequent words, and word dropout, which trains these. docs/parsing.md has its results. `paper` has
 the 4 layers of d_model 1024, beam 21 and alpha 0.3 of Section 6.3, and the 16,000 tokens of its

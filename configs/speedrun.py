@@ -7,8 +7,8 @@ times it, with the text in lower case. Muon and rotary positions learn in fewer 
 still where embeddings move twice as fast and cross-attention sees distances, too. Batches are
 small, and the rate is high and falls to nothing, for which norms stand before the sub-layers.
 Packed rows have one shape, which compiles once, and all pairs fit. Checkpoints are few, as each
-takes over half a second, and the last one is as good as a mean. experiments/LOG.md has what was
-tried.
+takes over half a second, and the last one is as good as a mean. experiments/notes.md has what
+was tried.
 """
 
 from jformer.config import default_config

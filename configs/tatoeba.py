@@ -4,7 +4,7 @@
 dropout and label smoothing are light. Muon, rotary positions and GELU learn in fewer steps, and
 Muon needs more weight decay than Adam. Packed rows, 32 of 48 tokens, leave little padding beside
 sentences of nine tokens; 15 pairs are longer and are skipped. The recipe, the search, and the last
-checkpoint in place of a mean were chosen on validation. experiments/LOG.md has what was tried.
+checkpoint in place of a mean were chosen on validation. experiments/notes.md has what was tried.
 """
 
 from jformer.config import default_config

@@ -1,4 +1,4 @@
-"""A sweep of the paper's Table 3 around a small base model: two to three hours on two cores.
+"""A sweep of the paper's Table 3 around a small base model: about two hours on two cores.
 
     jformer sweep experiments/table3_small.py --jobs=2 --config.data.directory=MULTI30K
 

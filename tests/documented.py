@@ -16,6 +16,11 @@ from typing import NamedTuple
 from tests.conftest import number_words, write_split
 
 PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), *sorted(Path("docs").glob("*.md"))]
+RECORDS = [
+    Path("experiments/README.md"),
+    Path("experiments/notes.md"),
+    *sorted(Path("experiments/records").glob("*/README.md")),
+]
 MODULES = [*sorted(Path("configs").glob("*.py")), *sorted(Path("experiments").rglob("*.py"))]
 FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]*)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAMS = (
@@ -34,7 +39,6 @@ NAMED = {
     "FOLDER": "exported",
     "GB": "1",
     "TEXT": "one",
-    "ID": "1",
     "MULTI30K": "multi30k",
     **dict.fromkeys(("PATTERN", "PYTHON", "VALUE", "INPUT", "STEP", "OUTPUT"), "one"),
     **dict.fromkeys(("FUNCTION", "ARGUMENTS"), "one"),
@@ -110,7 +114,7 @@ def shell_commands(source: Path) -> list[str]:
 def all_commands() -> list[tuple[Path, str]]:
     """Every command line of our programs, wherever it stands."""
     found = []
-    for source in (*PAGES, *MODULES):
+    for source in (*PAGES, *RECORDS, *MODULES):
         lines = shell_commands(source)
         lines += inline(source) if source.suffix == ".md" else []
         lines = [re.sub(r".*?\| ", "", line) for line in lines]  # what is piped into a command

@@ -16,6 +16,7 @@ from tests.documented import (
     OTHER_PROGRAMS,
     PAGES,
     PROGRAMS,
+    RECORDS,
     all_commands,
     blocks,
     inline,
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.docs
 
 MAP = Path("docs/paper_map.md").read_text()
 PROMISES = Path("docs/promises.md").read_text()
-TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
+TEXTS = {page: page.read_text(encoding="utf-8") for page in (*PAGES, *RECORDS)}
 TESTS = {path: path.read_text() for path in Path("tests").rglob("test_*.py")}
 
 
@@ -47,12 +48,12 @@ def test_every_file_that_the_map_and_the_promises_name_exists():
 
 
 def test_every_block_of_code_names_its_language():
-    for page in PAGES:
+    for page in (*PAGES, *RECORDS):
         for block in blocks(page):
             assert block.language in ("sh", "python", "text", "output"), block.place
 
 
-@pytest.mark.parametrize("source", [*PAGES, *MODULES], ids=str)
+@pytest.mark.parametrize("source", [*PAGES, *RECORDS, *MODULES], ids=str)
 def test_every_line_that_is_pasted_into_a_shell_is_a_command(source):
     """Without a backslash before it, the second line of a command would run by itself."""
     for line in shell_commands(source):
@@ -122,8 +123,6 @@ def test_every_flag_of_a_command_line_is_one_of_the_command(command, folder, cap
     arguments.append("--last_flag=1")
     if module is None or module[1] == "jformer.main":
         assert program.main(["jformer", *arguments]) == 2
-    elif module[1] == "experiments.run":
-        assert program.main(["jformer", "sweep", *arguments]) == 2
     else:
         found = importlib.util.find_spec(module[1])
         source = (

@@ -24,7 +24,8 @@ HERE = Path(__file__).parent
 SETTINGS = "zensical.toml"
 REPOSITORY = "https://github.com/jformer/jformer"
 PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))} | {
-    "log.md": ROOT / "experiments/LOG.md",
+    "records.md": ROOT / "experiments/README.md",
+    "notes.md": ROOT / "experiments/notes.md",
     "changelog.md": ROOT / "CHANGELOG.md",
     "contributing.md": ROOT / "CONTRIBUTING.md",
 }

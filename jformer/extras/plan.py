@@ -30,7 +30,7 @@ class Assumptions:
     link_between_machines: float = 50e9
     devices_per_machine: int = 8
     least_tokens: int = 2000  # of a side on a device in a step; fewer leave it idle
-    # The input pipeline as experiments/LOG.md has it, of one process on two cores.
+    # The input pipeline as experiments/notes.md has it, of one process on two cores.
     batch_time: float = 3.7e-3 / 25_000  # per position of a side
     tokenizing_time: float = 2 / 59_300  # per pair
     epoch_memory: float = 33  # peak per pair, of the host, while an epoch is planned
