@@ -24,7 +24,7 @@ from tests.conftest import number_words, random_params
 STEPS = 30
 SIZES = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "dropout": 0.0}
 CONFIG = Config(
-    model=ModelConfig(**SIZES),
+    model=ModelConfig(**SIZES, dtype="float32"),
     data=DataConfig(vocabulary_size=300, num_buckets=1),
     train=TrainConfig(batch_tokens=512),
     optimizer=OptimizerConfig(warmup_steps=100),
@@ -44,8 +44,8 @@ def vocabularies():
 @pytest.fixture(scope="module")
 def models(vocabularies):
     size = vocabularies.target.size
-    by_hand = minimal.Transformer(minimal.Config(**SIZES, warmup_steps=100), size)
-    return Transformer(CONFIG.model, size), by_hand
+    config = minimal.Config(**SIZES, warmup_steps=CONFIG.optimizer.warmup_steps)
+    return Transformer(CONFIG.model, size), minimal.Transformer(config, size)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +72,10 @@ def test_the_same_key_gives_the_same_parameters(trained):
 
 def test_training_gives_the_same_losses(trained):
     _, losses, _ = trained
-    ours, theirs = zip(*losses, strict=True)
-    assert ours[-1] < ours[0] - 2
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    package_losses, minimal_losses = zip(*losses, strict=True)
+    assert package_losses[-1] < package_losses[0] - 2
+    # Sums of float32 in another order; 1e-6 was measured.
+    np.testing.assert_allclose(minimal_losses, package_losses, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("ends", ["with EOS", "at the limit"])
