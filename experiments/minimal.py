@@ -8,8 +8,8 @@ the vocabulary and the batches. The package computes the same and adds what long
 checkpoints, several devices, beam search. `tests/experiments/test_minimal.py` trains both and
 compares their losses and outputs.
 
-It trains a model of the size `SMALL` in minutes on a CPU (5 minutes of processor time on an Intel
-Xeon), prints the loss, a few translations and the BLEU of the test split, 94.8.
+The command trains a model of the size `SMALL` and prints the loss, five translations and the BLEU
+of the test split: 94.84, after 5 minutes of processor time on two shared cores of an Intel Xeon.
 
 The end of a name is the shape of the array, with a letter for each axis:
 
@@ -114,8 +114,9 @@ class Transformer(nn.Module):
         x_BLD += positional_encoding(length, d_model)[None]
         return self.dropout(x_BLD, deterministic=not train)
 
-    def logits(self, x_BTD):
-        return x_BTD @ self.embedding_VD.T
+    def logits(self, x):
+        """Return (..., V) for (..., D)."""
+        return x @ self.embedding_VD.T
 
 
 # Section 3.1: Encoder and Decoder Stacks
@@ -354,6 +355,7 @@ def greedy_decode(model, params, source_BS):
 
 
 def translate(model, params, vocabulary, sources, batch_size=250):
+    """Return the output for each source."""
     outputs = []
     for first in range(0, len(sources), batch_size):
         encoded = vocabulary.encode(sources[first : first + batch_size])
