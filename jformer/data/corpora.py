@@ -40,8 +40,6 @@ REASONS = {
     "too_long": "pairs skipped: more tokens than config.data.max_length",  # long_pairs=skip
     "truncated": "pairs cut to config.data.max_length tokens",  # long_pairs=truncate
     "replaced": "lines with bytes that are not UTF-8, replaced with U+FFFD",
-    "carriage_return": "lines without the carriage return at their end",
-    "byte_order_mark": "lines without the byte order mark at their beginning",
     "cut": "lines cut to config.data.max_length tokens; config.decode.long_texts=split translates "
     "all of them",
     "prefix": "outputs without the prefix of their line, which the vocabulary cannot express",
@@ -53,8 +51,8 @@ NAMES_KEPT = 3
 class Split:
     """Parallel text in memory; line i of one side is the translation of line i of the other."""
 
-    sources: list[str]
-    targets: list[str]
+    sources: Sequence[str]
+    targets: Sequence[str]
     names: Sequence[str] = ()  # FILE:LINE of each pair; empty if not read from a corpus
     gold: Sequence[Any] = ()  # of each pair, for a scorer that needs more than the target's text
 
@@ -70,7 +68,6 @@ class Corpus:
     files: tuple[Path, ...]  # that hold the text; empty if it is in memory
     rows: Callable[[], Iterator[Row]]
     gold: Callable[[], list[Any]] | None = None  # see Split
-    markup: bool = False  # whether lines of tags, as IWSLT publishes them, are not text
 
 
 class Report:
@@ -132,7 +129,7 @@ def open_files(source: Path, target: Path) -> Corpus:
                 )
             yield "markup" if tagged and TAG.match(one) and TAG.match(other) else (one, other)
 
-    return Corpus((str(source), str(target)), paths, rows, markup=tagged)
+    return Corpus((str(source), str(target)), paths, rows)
 
 
 def open_tsv(path: Path, languages: Languages) -> Corpus:
@@ -232,8 +229,7 @@ def find_with_suffix(name: str) -> Path | None:
 def require_file(path: Path) -> Path:
     """Return the path, or raise `UserError` if it is not a file."""
     if not os.path.isfile(path):  # unlike Path.is_file, also for a name that is too long
-        reason = "is a folder; a file is needed" if os.path.isdir(path) else "not found"
-        raise UserError(f"{path}: {reason}")
+        raise UserError(f"{path}: not found, or not a file")
     return path
 
 
@@ -309,13 +305,7 @@ def decode_line(
             if policy == "skip":
                 return None
             text = line.decode("utf-8", "replace")
-    if is_first and text.startswith("\ufeff"):
-        report.add("byte_order_mark", name)
-        text = text[1:]
-    if text.endswith("\r"):
-        report.add("carriage_return", name)
-        text = text[:-1]
-    return text
+    return (text.removeprefix("\ufeff") if is_first else text).removesuffix("\r")
 
 
 def decode_lines(lines: Iterable[bytes], name: str, policy: str) -> list[str]:

@@ -4,7 +4,6 @@ The words are in `cldr.json`, which `tests/data/make_cldr.py` made.
 """
 
 import datetime
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ class Locale:
     """A locale of `cldr.json`, for the numbers of the corpus: positive and below 1,000."""
 
     def __init__(self, name: str) -> None:
-        stored = read_cldr()
-        self.name = name
+        stored = json.loads(Path(__file__).with_name("cldr.json").read_text(encoding="utf-8"))
         self.digits: dict[str, int] = stored["digits"]
         self.words: dict[str, Any] = stored["locales"][name]
         self.territories: dict[str, str] = self.words["territories"]
@@ -73,13 +71,6 @@ def plural(number: float, forms: list[str]) -> str:
     """Choose the form for a number by the rule of English and German."""
     one, other = forms
     return one if number == 1 else other
-
-
-@functools.cache
-def read_cldr() -> dict[str, Any]:
-    text = Path(__file__).with_name("cldr.json").read_text(encoding="utf-8")
-    stored: dict[str, Any] = json.loads(text)
-    return stored
 
 
 def open_locales(source: str, target: str) -> tuple[Locale, Locale]:

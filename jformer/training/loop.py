@@ -24,12 +24,7 @@ from jformer.console import say
 from jformer.data.batches import Batch, Position, iterate, make_augment, make_batches
 from jformer.data.corpora import Corpus, Split, in_memory
 from jformer.data.datasets import open_data
-from jformer.data.tokens import (
-    content_hashes,
-    make_vocabularies,
-    select_training_pairs,
-    tokenize_corpora,
-)
+from jformer.data.tokens import content_hashes, make_vocabularies, tokenize_corpora
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import check_tokenizer
@@ -139,9 +134,8 @@ class Training:
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
         text_hash = self._open_vocabularies(corpora)
         tokenized = tokenize_corpora(corpora, text_hash, self.vocabularies, config.data)
-        rows = select_training_pairs(tokenized, config.data)
         self.report = tokenized.report
-        self.batches = make_batches(config, tokenized.pairs, rows, self.vocabularies)
+        self.batches = make_batches(config, tokenized.pairs, tokenized.rows, self.vocabularies)
         sizes = self.vocabularies.target.size, self.vocabularies.source.size
         self.model = Transformer(config.model, *sizes)
         self.likelihood = likelihood(self.model, self.vocabularies, validation, config, mesh)

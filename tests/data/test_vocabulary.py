@@ -192,7 +192,7 @@ def foreign():
 @pytest.fixture
 def external(tmp_path):
     foreign().save(str(tmp_path / "tokenizer.json"))
-    return Vocabulary.from_file(tmp_path / "tokenizer.json")
+    return Vocabulary.load(tmp_path / "tokenizer.json")
 
 
 def test_special_tokens_of_an_external_tokenizer_are_text(external):
@@ -214,7 +214,7 @@ def test_an_external_tokenizer_is_saved_whole(external, tmp_path):
 
 def test_the_size_of_a_tokenizer_with_gaps_covers_its_last_id(tmp_path):
     Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")).save(str(tmp_path / "gaps.json"))
-    vocabulary = Vocabulary.from_file(tmp_path / "gaps.json")
+    vocabulary = Vocabulary.load(tmp_path / "gaps.json")
     assert vocabulary.encode(["b"])[0][0] == 10 < vocabulary.size == 11
 
 
@@ -227,7 +227,7 @@ def test_a_file_that_is_not_a_usable_tokenizer_is_named_with_what_is_needed(cont
     if content is not None:
         path.write_text(content)
     with pytest.raises(UserError, match=r"tokenizer\.json: .*tokenizer\.json\b.*SentencePiece"):
-        Vocabulary.from_file(path)
+        Vocabulary.load(path)
 
 
 def settings_of(**changes):
