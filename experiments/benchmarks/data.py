@@ -172,7 +172,7 @@ def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str
     from jformer.data import tokens
     from jformer.data.batches import make_batches
     from jformer.data.datasets import open_corpora
-    from jformer.data.tokens import content_hash, make_vocabularies, tokenize_corpora
+    from jformer.data.tokens import make_vocabularies, tokenize_corpora
 
     data = DataConfig(
         name="files",
@@ -189,11 +189,9 @@ def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str
     tokens.VOCABULARY_SAMPLE = VOCABULARY_SAMPLE  # as many pairs as the peers learn from
     lap("import")
     corpora = open_corpora(config)["train"]
-    content = content_hash(corpora)
-    lap("hash")
-    vocabularies = make_vocabularies(corpora, content, data)
+    vocabularies = make_vocabularies(corpora, data)
     lap("vocabulary")
-    tokenized = tokenize_corpora(corpora, content, vocabularies, data)
+    tokenized = tokenize_corpora(corpora, vocabularies, data)
     lap("tokenize")
     batches = make_batches(config, tokenized.pairs, tokenized.rows, vocabularies)
     batches.batch(0, 0)

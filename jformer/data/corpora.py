@@ -8,9 +8,12 @@ reason, with the first line numbers of each.
 
 import contextlib
 import dataclasses
+import functools
 import gzip
+import hashlib
 import html
 import itertools
+import json
 import os
 import re
 import zlib
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.errors import UserError, import_extra
+from jformer.files import sha256_of
 
 # Source and target, or the reason in `REASONS` why a line has neither.
 Row = tuple[bytes | str, bytes | str] | str
@@ -68,6 +72,19 @@ class Corpus:
     files: tuple[Path, ...]  # that hold the text; empty if it is in memory
     rows: Callable[[], Iterator[Row]]
     gold: Callable[[], list[Any]] | None = None  # see Split
+
+    @functools.cached_property
+    def hashes(self) -> list[tuple[str, str]]:
+        """Return `(name, hash of all bytes)` of each file, or of the text in memory.
+
+        A file that changed in any way counts as another corpus.
+        """
+        if self.files:
+            return [(str(path), sha256_of(path)) for path in self.files]
+        digest = hashlib.sha256()
+        for row in self.rows():
+            digest.update(json.dumps(row).encode() + b"\n")
+        return [(self.names[0], digest.hexdigest())]
 
 
 class Report:

@@ -34,7 +34,6 @@ from jformer.console import Progress
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
-from jformer.files import sha256_of
 
 log = logging.getLogger(__name__)
 
@@ -130,21 +129,17 @@ class Tokenized:
         return f"{self.names[bisect.bisect_right(self.ends, pair)]}:{self.lines[pair]}"
 
 
-def make_vocabularies(corpora: list[Corpus], content: str, data: DataConfig) -> Vocabularies:
-    """Learn vocabularies from evenly spaced training pairs, or load the files that `data` names.
-
-    `content` is the corpora's `content_hash`.
-    """
+def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
+    """Learn vocabularies from evenly spaced training pairs, or load the files that `data` names."""
     external = [Vocabulary.load(Path(x)).hash if x else "" for x in data.vocabulary_files]
     tokenizers = component_key(data.tokenizer, data.target_tokenizer)
-    settings = [data.vocabulary_size, data.joint_vocabulary, data.bad_lines, tokenizers, external]
+    settings = [data.vocabulary_size, data.joint_vocabulary, tokenizers, external]
 
     def build(folder: Path) -> None:
         # A loaded vocabulary is saved all the same: that changes the scores of a unigram slightly.
         Vocabularies.train(lambda: sample(corpora, data.bad_lines), data).save(folder)
 
-    depends_on = [content, reading_options(corpora, data), settings]
-    folder = cached(data, "vocabulary", depends_on, build)
+    folder = cached(data, "vocabulary", [text_key(corpora, data), settings], build)
     return Vocabularies.load(folder, data.joint_vocabulary)
 
 
@@ -160,20 +155,15 @@ def sample(corpora: list[Corpus], policy: str) -> Iterator[tuple[str, str]]:
 
 
 def tokenize_corpora(
-    corpora: list[Corpus], content: str, vocabularies: Vocabularies, data: DataConfig
+    corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
 ) -> Tokenized:
-    """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` says so.
-
-    `content` is the corpora's `content_hash`. Pairs that are too long are only reported.
-    """
+    """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` says so."""
     limit = data.max_length if data.long_pairs == "truncate" else None
 
     def build(folder: Path) -> None:
         write_tokens(folder, corpora, vocabularies, data, limit)
 
-    options = reading_options(corpora, data)
-    depends_on = [content, options, vocabularies.hash, data.bad_lines, limit]
-    folder = cached(data, "tokens", depends_on, build)
+    folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash, limit], build)
     index, pairs, report = open_entry(folder, corpora, vocabularies)
     names = [corpus.names[0] for corpus in corpora]
     weights = np.repeat(data.corpus_weights(len(corpora)), np.diff(index["ends"], prepend=0))
@@ -287,36 +277,16 @@ def open_entry(
     return index, TokenPairs(*sides), Report(stored["decisions"])
 
 
-def content_hashes(corpora: list[Corpus]) -> list[tuple[str, str]]:
-    """Return `(name, hash of all bytes)` of each file, and of each corpus in memory.
-
-    A file that changed in any way counts as another corpus.
-    """
-    hashes = []
-    for corpus in corpora:
-        hashes += [(str(path), sha256_of(path)) for path in corpus.files]
-        if not corpus.files:
-            digest = hashlib.sha256()
-            for row in corpus.rows():
-                digest.update(json.dumps(row).encode() + b"\n")
-            hashes.append((corpus.names[0], digest.hexdigest()))
-    return hashes
-
-
-def content_hash(corpora: list[Corpus]) -> str:
-    """Return the hashes of all text in one string, for use in the keys of cache entries."""
-    return " ".join(content for _, content in content_hashes(corpora))
-
-
-def reading_options(corpora: list[Corpus], data: DataConfig) -> list:
-    """Return what decides the text of files besides their bytes, but not their folders.
+def text_key(corpora: list[Corpus], data: DataConfig) -> list:
+    """Return what decides the text: the bytes of the files and how they are read.
 
     The name of a file decides its format, the languages select columns. The options of the data set
-    decide the text of trees, and a user's files may do anything.
+    decide the text of trees, and a user's files may do anything. Folders are not included.
     """
+    digests = [digest for corpus in corpora for _, digest in corpus.hashes]
     names = [path.name for corpus in corpora for path in corpus.files]
     languages = [data.source_language, data.target_language]
-    return [names, languages, component_key(data.name, data.scorer)]
+    return [digests, names, languages, data.bad_lines, component_key(data.name, data.scorer)]
 
 
 def component_key(*texts: str) -> list:

@@ -17,7 +17,6 @@ from jformer.data.tokens import (
     SIDES,
     Ragged,
     Tokenized,
-    content_hash,
     make_vocabularies,
     pairs_with_text,
     tokenize,
@@ -52,9 +51,8 @@ def corpus_statistics(
     config: Config, corpora: list[Corpus], scored: dict[str, Split]
 ) -> dict[str, Any]:
     """Return all facts that `page` shows, as one JSON object."""
-    content = content_hash(corpora)
-    vocabularies = make_vocabularies(corpora, content, config.data)
-    tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
+    vocabularies = make_vocabularies(corpora, config.data)
+    tokenized = tokenize_corpora(corpora, vocabularies, config.data)
     rows = tokenized.rows
     languages = (config.data.source_language, config.data.target_language)
     numbers = np.diff(tokenized.ends, prepend=0).tolist()

@@ -6,16 +6,15 @@ import sys
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.batches import iterate, make_batches
 from jformer.data.datasets import open_corpora
-from jformer.data.tokens import content_hash, make_vocabularies, tokenize_corpora
+from jformer.data.tokens import make_vocabularies, tokenize_corpora
 
 
 def everything(data: DataConfig, steps: int) -> str:
     """Vocabulary, every array of every batch, and what was reported."""
     config = Config(data=data, train=TrainConfig(batch_tokens=256))
     corpora = open_corpora(config)["train"]
-    content = content_hash(corpora)
-    vocabularies = make_vocabularies(corpora, content, data)
-    tokenized = tokenize_corpora(corpora, content, vocabularies, data)
+    vocabularies = make_vocabularies(corpora, data)
+    tokenized = tokenize_corpora(corpora, vocabularies, data)
     result = hashlib.sha256(vocabularies.hash.encode())
     batches = make_batches(config, tokenized.pairs, tokenized.rows, vocabularies)
     for batch, _ in iterate(batches, steps):

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from jformer.config import EOS, Config, DataConfig
 from jformer.data import tokens as module
 from jformer.data.datasets import open_corpora
-from jformer.data.tokens import content_hash, make_vocabularies, tokenize, tokenize_corpora
+from jformer.data.tokens import make_vocabularies, tokenize, tokenize_corpora
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
 from tests.conftest import number_words, write_split
@@ -34,9 +34,8 @@ def prepared(data):
     """The corpora's tokens, with their vocabularies."""
     opened = dataclasses.replace(data, validation=data.train.split(",")[0])
     corpora = open_corpora(Config(data=opened))["train"]
-    content = content_hash(corpora)
-    vocabularies = make_vocabularies(corpora, content, data)
-    return tokenize_corpora(corpora, content, vocabularies, opened), vocabularies
+    vocabularies = make_vocabularies(corpora, data)
+    return tokenize_corpora(corpora, vocabularies, opened), vocabularies
 
 
 @pytest.fixture
