@@ -35,7 +35,7 @@ TAG = re.compile(
 SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
 SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of a side's file
 
-# The message of each reason, in the order of a report; "skipped" marks those that drop a pair.
+# The message of each reason; "skipped" marks the reasons that drop a pair.
 REASONS = {
     "empty": "pairs skipped: a side is empty",
     "not_utf8": "pairs skipped: not UTF-8",
@@ -87,11 +87,11 @@ class Corpus:
         return [(self.names[0], digest.hexdigest())]
 
 
+@dataclasses.dataclass
 class Report:
     """Counts of skipped and changed lines and pairs by reason, with the first names of each."""
 
-    def __init__(self, decisions: dict[str, dict] | None = None):
-        self.decisions: dict[str, dict] = decisions or {}
+    decisions: dict[str, dict] = dataclasses.field(default_factory=dict)
 
     def add(self, reason: str, name: str) -> None:
         entry = self.decisions.setdefault(reason, {"count": 0, "first": []})
@@ -101,18 +101,15 @@ class Report:
 
     def skipped(self) -> dict[str, int]:
         """Return `{reason: number of skipped pairs or lines}`."""
-        return {r: entry["count"] for r, entry in self._in_order() if "skip" in REASONS[r]}
+        return {r: entry["count"] for r, entry in self.decisions.items() if "skip" in REASONS[r]}
 
     def lines(self) -> list[str]:
         """Return one line per reason, or a line that says that nothing was skipped or changed."""
         lines = [
             f"{entry['count']:,} {REASONS[reason]} ({', '.join(entry['first'])})"
-            for reason, entry in self._in_order()
+            for reason, entry in self.decisions.items()
         ]
         return lines or ["nothing skipped or changed"]
-
-    def _in_order(self) -> list[tuple[str, dict]]:
-        return [(r, self.decisions[r]) for r in REASONS if r in self.decisions]
 
 
 def open_corpus(name: str, source_language: str, target_language: str) -> Corpus:

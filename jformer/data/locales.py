@@ -20,10 +20,6 @@ class Locale:
         stored = json.loads(Path(__file__).with_name("cldr.json").read_text(encoding="utf-8"))
         self.digits: dict[str, int] = stored["digits"]
         self.words: dict[str, Any] = stored["locales"][name]
-        self.territories: dict[str, str] = self.words["territories"]
-        self.languages: dict[str, str] = self.words["languages"]
-        self.currencies: dict[str, str] = self.words["currencies"]
-        self.units: dict[str, list[str]] = self.words["units"]
 
     def moment(self, kind: str, moment: datetime.datetime, style: str) -> str:
         """Word a `date`, a `time` or a `datetime`: a pattern, whose fields have CLDR's letters."""
@@ -50,7 +46,7 @@ class Locale:
         return plural(abs(number), forms).format(abs(number))
 
     def quantity(self, number: float, unit: str) -> str:
-        return plural(number, self.units[unit]).format(self.decimal(f"{number:g}"))
+        return plural(number, self.words["units"][unit]).format(self.decimal(f"{number:g}"))
 
     def money(self, number: float, currency: str, style: str) -> str:
         symbol, *forms = self.words["money"][currency]

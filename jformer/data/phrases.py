@@ -9,6 +9,7 @@ Scores on it show whether a Transformer trains and decodes, not how well it woul
 
 import collections
 import datetime
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -70,14 +71,15 @@ def make_splits(
 
 def shared_names(source: Locale, target: Locale) -> Names:
     """Return the codes with a name in both locales, except ambiguous names of the source."""
-    uses = collections.Counter([*source.territories.values(), *source.languages.values()])
+    named = [source.words[sort].values() for sort in ("territories", "languages")]
+    uses = collections.Counter(itertools.chain(*named))
 
     def shared(sort: str) -> list[str]:
-        names = getattr(source, sort)
-        both = names.keys() & getattr(target, sort).keys()
+        names = source.words[sort]
+        both = names.keys() & target.words[sort].keys()
         return sorted(code for code in both if uses[names[code]] <= 1)
 
-    units = sorted(source.units.keys() & target.units.keys())
+    units = sorted(source.words["units"].keys() & target.words["units"].keys())
     return {**{sort: shared(sort) for sort in NAMED}, "units": units}
 
 
@@ -92,7 +94,7 @@ def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:
 
 
 def names_of(names: Names, locale: Locale) -> list[str]:
-    return [getattr(locale, sort)[code] for sort in NAMED for code in names[sort]]
+    return [locale.words[sort][code] for sort in NAMED for code in names[sort]]
 
 
 def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
@@ -147,7 +149,7 @@ def money(rng: random.Random, names: Names) -> Render:
 
 def name(sort: str, rng: random.Random, names: Names) -> Render:
     code = rng.choice(names[sort])
-    return lambda locale: getattr(locale, sort)[code]
+    return lambda locale: locale.words[sort][code]
 
 
 territory, language = partial(name, "territories"), partial(name, "languages")
