@@ -172,12 +172,7 @@ def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str
     from jformer.data import tokens
     from jformer.data.batches import make_batches
     from jformer.data.datasets import open_corpora
-    from jformer.data.tokens import (
-        content_hash,
-        make_vocabularies,
-        select_training_pairs,
-        tokenize_corpora,
-    )
+    from jformer.data.tokens import make_vocabularies, tokenize_corpora
 
     data = DataConfig(
         name="files",
@@ -194,21 +189,18 @@ def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str
     tokens.VOCABULARY_SAMPLE = VOCABULARY_SAMPLE  # as many pairs as the peers learn from
     lap("import")
     corpora = open_corpora(config)["train"]
-    content = content_hash(corpora)
-    lap("hash")
-    vocabularies = make_vocabularies(corpora, content, data)
+    vocabularies = make_vocabularies(corpora, data)
     lap("vocabulary")
-    tokenized = tokenize_corpora(corpora, content, vocabularies, data)
+    tokenized = tokenize_corpora(corpora, vocabularies, data)
     lap("tokenize")
-    rows = select_training_pairs(tokenized, data)
-    batches = make_batches(config, tokenized.pairs, rows, vocabularies)
+    batches = make_batches(config, tokenized.pairs, tokenized.rows, vocabularies)
     batches.batch(0, 0)
     lap("plan and first batch")
     for number in range(len(batches.epoch(0))):
         batches.batch(0, number)
     lap("epoch")
     return {
-        "rows": len(rows),
+        "rows": len(tokenized.rows),
         "token_utilization": batches.token_utilization(),
         "batches": len(batches.epoch(0)),
     }

@@ -240,20 +240,13 @@ def trained_tokens(config: Config, cache: Path) -> int:
     """Return the target tokens without padding of the batches that jformer has trained on."""
     from jformer.data.batches import iterate, make_batches
     from jformer.data.datasets import open_corpora
-    from jformer.data.tokens import (
-        content_hash,
-        make_vocabularies,
-        select_training_pairs,
-        tokenize_corpora,
-    )
+    from jformer.data.tokens import make_vocabularies, tokenize_corpora
 
     data = dataclasses.replace(config.data, cache=str(cache))
     corpora = open_corpora(dataclasses.replace(config, data=data))["train"]
-    content = content_hash(corpora)
-    vocabularies = make_vocabularies(corpora, content, data)
-    tokenized = tokenize_corpora(corpora, content, vocabularies, data)
-    rows = select_training_pairs(tokenized, data)
-    batches = make_batches(config, tokenized.pairs, rows, vocabularies)
+    vocabularies = make_vocabularies(corpora, data)
+    tokenized = tokenize_corpora(corpora, vocabularies, data)
+    batches = make_batches(config, tokenized.pairs, tokenized.rows, vocabularies)
     made = iterate(batches, config.train.steps)
     return sum(int((batch["labels_BT"] != PAD).sum()) for batch, _ in made)
 

@@ -30,7 +30,6 @@ Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 PREFETCHED = 8  # batches made ahead of the one in use
 ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
-GRID = 512  # lengths compared per side; more would take seconds and gigabytes
 OPEN_ROWS = 16  # packed rows that may take the next pair
 
 
@@ -90,22 +89,14 @@ def bucket_lengths(
     """Return at most `number` pairs of lengths, chosen greedily for little padding.
 
     The first fits all pairs. Each further one saves the most positions, given that every pair uses
-    the smallest lengths that it fits. All pairs of multiples of `multiple` are compared, or of a
-    larger step if these were more than `GRID` per side.
+    the smallest lengths that it fits. All pairs of multiples of `multiple` are compared.
     """
-    longest = max(S.max(), T.max())
-    step = multiple * -(-longest // (multiple * GRID))
-    cell_S, cell_T = (-(-lengths // step) for lengths in (S, T))
+    cell_S, cell_T = (-(-lengths // multiple) for lengths in (S, T))
     pairs_ST = np.zeros((cell_S.max() + 1, cell_T.max() + 1), np.int64)
     np.add.at(pairs_ST, (cell_S, cell_T), 1)
-    # The row lengths of each cell; a larger step must not make the longest row longer.
-    row_S, row_T = (
-        np.minimum(np.arange(cells) * step, round_up(lengths.max(), multiple))
-        for cells, lengths in zip(pairs_ST.shape, (S, T), strict=True)
-    )
-    size_ST = row_S[:, None] + row_T  # positions in a row of these lengths
+    size_ST = multiple * np.indices(pairs_ST.shape).sum(axis=0)  # positions in a row
 
-    chosen = [(int(row_S[-1]), int(row_T[-1]))]
+    chosen = [(round_up(int(S.max()), multiple), round_up(int(T.max()), multiple))]
     taken_ST = np.full_like(size_ST, size_ST[-1, -1])  # positions that a pair takes so far
     while len(chosen) < number:
         # What the lengths of each cell would save, from pairs that take the same so far.
@@ -120,7 +111,7 @@ def bucket_lengths(
         cells_N2 = np.argwhere(saved_ST == saved_ST.max())
         s, t = min(cells_N2.tolist(), key=lambda cell: (-cell[0], cell[1]))
         taken_ST[: s + 1, : t + 1] = taken_ST[: s + 1, : t + 1].clip(max=size_ST[s, t])
-        chosen.append((int(row_S[s]), int(row_T[t])))
+        chosen.append((multiple * s, multiple * t))
     return chosen
 
 

@@ -8,9 +8,12 @@ reason, with the first line numbers of each.
 
 import contextlib
 import dataclasses
+import functools
 import gzip
+import hashlib
 import html
 import itertools
+import json
 import os
 import re
 import zlib
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.errors import UserError, import_extra
+from jformer.files import sha256_of
 
 # Source and target, or the reason in `REASONS` why a line has neither.
 Row = tuple[bytes | str, bytes | str] | str
@@ -31,7 +35,7 @@ TAG = re.compile(
 SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
 SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of a side's file
 
-# The message of each reason, in the order of a report; "skipped" marks those that drop a pair.
+# The message of each reason; "skipped" marks the reasons that drop a pair.
 REASONS = {
     "empty": "pairs skipped: a side is empty",
     "not_utf8": "pairs skipped: not UTF-8",
@@ -40,8 +44,6 @@ REASONS = {
     "too_long": "pairs skipped: more tokens than config.data.max_length",  # long_pairs=skip
     "truncated": "pairs cut to config.data.max_length tokens",  # long_pairs=truncate
     "replaced": "lines with bytes that are not UTF-8, replaced with U+FFFD",
-    "carriage_return": "lines without the carriage return at their end",
-    "byte_order_mark": "lines without the byte order mark at their beginning",
     "cut": "lines cut to config.data.max_length tokens; config.decode.long_texts=split translates "
     "all of them",
     "prefix": "outputs without the prefix of their line, which the vocabulary cannot express",
@@ -53,8 +55,8 @@ NAMES_KEPT = 3
 class Split:
     """Parallel text in memory; line i of one side is the translation of line i of the other."""
 
-    sources: list[str]
-    targets: list[str]
+    sources: Sequence[str]
+    targets: Sequence[str]
     names: Sequence[str] = ()  # FILE:LINE of each pair; empty if not read from a corpus
     gold: Sequence[Any] = ()  # of each pair, for a scorer that needs more than the target's text
 
@@ -70,14 +72,26 @@ class Corpus:
     files: tuple[Path, ...]  # that hold the text; empty if it is in memory
     rows: Callable[[], Iterator[Row]]
     gold: Callable[[], list[Any]] | None = None  # see Split
-    markup: bool = False  # whether lines of tags, as IWSLT publishes them, are not text
+
+    @functools.cached_property
+    def hashes(self) -> list[tuple[str, str]]:
+        """Return `(name, hash of all bytes)` of each file, or of the text in memory.
+
+        A file that changed in any way counts as another corpus.
+        """
+        if self.files:
+            return [(str(path), sha256_of(path)) for path in self.files]
+        digest = hashlib.sha256()
+        for row in self.rows():
+            digest.update(json.dumps(row).encode() + b"\n")
+        return [(self.names[0], digest.hexdigest())]
 
 
+@dataclasses.dataclass
 class Report:
     """Counts of skipped and changed lines and pairs by reason, with the first names of each."""
 
-    def __init__(self, decisions: dict[str, dict] | None = None):
-        self.decisions: dict[str, dict] = decisions or {}
+    decisions: dict[str, dict] = dataclasses.field(default_factory=dict)
 
     def add(self, reason: str, name: str) -> None:
         entry = self.decisions.setdefault(reason, {"count": 0, "first": []})
@@ -87,18 +101,15 @@ class Report:
 
     def skipped(self) -> dict[str, int]:
         """Return `{reason: number of skipped pairs or lines}`."""
-        return {r: entry["count"] for r, entry in self._in_order() if "skip" in REASONS[r]}
+        return {r: entry["count"] for r, entry in self.decisions.items() if "skip" in REASONS[r]}
 
     def lines(self) -> list[str]:
         """Return one line per reason, or a line that says that nothing was skipped or changed."""
         lines = [
             f"{entry['count']:,} {REASONS[reason]} ({', '.join(entry['first'])})"
-            for reason, entry in self._in_order()
+            for reason, entry in self.decisions.items()
         ]
         return lines or ["nothing skipped or changed"]
-
-    def _in_order(self) -> list[tuple[str, dict]]:
-        return [(r, self.decisions[r]) for r in REASONS if r in self.decisions]
 
 
 def open_corpus(name: str, source_language: str, target_language: str) -> Corpus:
@@ -132,7 +143,7 @@ def open_files(source: Path, target: Path) -> Corpus:
                 )
             yield "markup" if tagged and TAG.match(one) and TAG.match(other) else (one, other)
 
-    return Corpus((str(source), str(target)), paths, rows, markup=tagged)
+    return Corpus((str(source), str(target)), paths, rows)
 
 
 def open_tsv(path: Path, languages: Languages) -> Corpus:
@@ -232,8 +243,7 @@ def find_with_suffix(name: str) -> Path | None:
 def require_file(path: Path) -> Path:
     """Return the path, or raise `UserError` if it is not a file."""
     if not os.path.isfile(path):  # unlike Path.is_file, also for a name that is too long
-        reason = "is a folder; a file is needed" if os.path.isdir(path) else "not found"
-        raise UserError(f"{path}: {reason}")
+        raise UserError(f"{path}: not found, or not a file")
     return path
 
 
@@ -309,13 +319,7 @@ def decode_line(
             if policy == "skip":
                 return None
             text = line.decode("utf-8", "replace")
-    if is_first and text.startswith("\ufeff"):
-        report.add("byte_order_mark", name)
-        text = text[1:]
-    if text.endswith("\r"):
-        report.add("carriage_return", name)
-        text = text[:-1]
-    return text
+    return (text.removeprefix("\ufeff") if is_first else text).removesuffix("\r")
 
 
 def decode_lines(lines: Iterable[bytes], name: str, policy: str) -> list[str]:

@@ -29,83 +29,72 @@ from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 Corpora = dict[str, list[Corpus]]  # of each split
-Layout = dict[str, str]  # see Dataset
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
     """A named data set, as files in a folder and as a repository of the Hugging Face hub.
 
-    A layout has the prefixes of the files of each split, separated by spaces. The files are in the
+    `files` has the prefixes of the files of each split, separated by spaces. The files are in the
     folder or in its direct subfolders. Test sets after the first are optional.
 
     In prefixes, configurations and subfolders, {source} and {target} are the languages, and {other}
-    is the language besides English. {side} is "src" for the source and "ref" for the target.
+    is the language besides English. {side} is "src" for the source and "ref" for the target, and
+    {archive} is the pair of languages in either order.
     """
 
-    layouts: tuple[Layout, ...] = ()  # the first with all required files in the folder is used
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     french: str = ""  # more training files if French is one of the languages
     repository: str = ""
     revision: str = ""  # a commit, so that the content cannot change
     configurations: tuple[str, ...] = ("",)  # the first that exists; "" if it has no name
     subfolder: str = ""  # of the repository, with the files of a language pair
-    validation: str = "validation"  # the repository's name of this split
-    test: str = "test"  # our name of the repository's split `test`; empty if it has none
+    test: str = "test"  # our name of the repository's split `test`
 
 
 PAIRS = ("{source}-{target}", "{target}-{source}")
 EUROPARL_CRAWL = "europarl-v7.{other}-en commoncrawl.{other}-en"
 
 
-def iwslt(number: int, years: Iterable[int]) -> tuple[Layout, ...]:
-    """Return the layouts of the TED talks of an IWSLT: an archive per direction, or fairseq's."""
-    layouts = []
-    for pair in PAIRS:
-        layout = {"train": f"train.tags.{pair}", "validation": f"IWSLT{number}.TED.dev2010.{pair}"}
-        layout |= {f"tst{year}": f"IWSLT{number}.TED.tst{year}.{pair}" for year in years}
-        layouts.append(layout)
-    # fairseq's script puts words into its folder tmp, and sub-words into the folder above.
-    return *layouts, {"train": "train", "validation": "valid", "test": "test"}
+def iwslt(number: int, years: Iterable[int]) -> dict[str, str]:
+    """Return the files of the TED talks of an IWSLT, which has an archive per direction."""
+    talks = f"IWSLT{number}.TED.{{}}.{{archive}}"
+    tests = {f"tst{year}": talks.replace("{}", f"tst{year}") for year in years}
+    return {"train": "train.tags.{archive}", "validation": talks.replace("{}", "dev2010"), **tests}
 
 
 DATASETS = {
     "multi30k": Dataset(
-        layouts=(
-            {
-                "train": "train",
-                "validation": "val",
-                "test_2016_flickr": "test_2016_flickr",
-                "test_2017_flickr": "test_2017_flickr",
-                "test_2017_mscoco": "test_2017_mscoco",
-                "test_2018_flickr": "test_2018_flickr",
-            },
-        ),
+        files={
+            "train": "train",
+            "validation": "val",
+            "test_2016_flickr": "test_2016_flickr",
+            "test_2017_flickr": "test_2017_flickr",
+            "test_2017_mscoco": "test_2017_mscoco",
+            "test_2018_flickr": "test_2018_flickr",
+        },
         repository="bentrevett/multi30k",
         revision="37e118600232bb5298ca011a8a7e7a44e863c36a",
         test="test_2016_flickr",
     ),
     "iwslt14": Dataset(
-        layouts=iwslt(14, (2012, 2011, 2010)),
+        files=iwslt(14, (2012, 2011, 2010)),
         repository="bbaaaa/iwslt14-de-en",
         revision="5d811de19f17af7e20474f9017d946d34c8d9112",
         subfolder="{other}-en",
     ),
     "iwslt17": Dataset(
-        layouts=iwslt(17, range(2015, 2009, -1)),
+        files=iwslt(17, range(2015, 2009, -1)),
         repository="IWSLT/iwslt2017",
         revision="ada3f7e1378fe8ea9b0f4d70c5f8b973fd79ccf7",
         subfolder="iwslt2017-{source}-{target}",
     ),
     "wmt14": Dataset(
-        layouts=(
-            {
-                "train": f"{EUROPARL_CRAWL} news-commentary-v9.{{other}}-en",
-                "validation": "newstest2013",
-                "newstest2014": "newstest2014-{other}en-{side}",
-            },
-            # Stanford's, tokenized.
-            {"train": "train", "validation": "newstest2013", "newstest2014": "newstest2014"},
-        ),
+        files={
+            "train": f"{EUROPARL_CRAWL} news-commentary-v9.{{other}}-en",
+            "validation": "newstest2013",
+            "newstest2014": "newstest2014-{other}en-{side}",
+        },
         french="undoc.2000.fr-en giga-fren.release2.fixed",
         repository="wmt/wmt14",
         revision="b199e406369ec1b7634206d3ded5ba45de2fe696",
@@ -113,31 +102,21 @@ DATASETS = {
         test="newstest2014",
     ),
     "wmt16": Dataset(
-        layouts=(
-            {
-                "train": f"{EUROPARL_CRAWL} news-commentary-v11.{{other}}-en",
-                "validation": "newstest2015-{source}{target}-{side}",
-                "newstest2016": "newstest2016-{source}{target}-{side}",
-            },
-            # Google's wmt16_en_de, tokenized.
-            {
-                "train": "train.tok.clean",
-                "validation": "newstest2015.tok",
-                "newstest2016": "newstest2016.tok",
-            },
-        ),
+        files={
+            "train": f"{EUROPARL_CRAWL} news-commentary-v11.{{other}}-en",
+            "validation": "newstest2015-{source}{target}-{side}",
+            "newstest2016": "newstest2016-{source}{target}-{side}",
+        },
         repository="wmt/wmt16",
         revision="41d8a4013aa1489f28fea60ec0932af246086482",
         configurations=("{other}-en",),
         test="newstest2016",
     ),
     "tatoeba": Dataset(
-        layouts=({"train": "train", "validation": "val", "test": "test"},),
+        files={"train": "train", "validation": "val", "test": "test"},
         repository="sentence-transformers/parallel-sentences-tatoeba",
         revision="9a586f5cf4b772046b0e77583ee361ff68681b9b",
         configurations=("en-{other}",),
-        validation="dev",
-        test="",
     ),
     "hub": Dataset(configurations=(*PAIRS, "")),
 }
@@ -146,7 +125,7 @@ DATASETS = {
 def open_named(config: Config, with_train: bool, *, repository: str = "") -> Corpora:
     """Open a named data set from the folder `config.data.directory`, or else from the hub.
 
-    The folder has the files of a layout or Parquet files. `repository` is OWNER/NAME or
+    The folder has the data set's files or Parquet files. `repository` is OWNER/NAME or
     OWNER/NAME@REVISION, and replaces the data set's own.
     """
     data = config.data
@@ -158,7 +137,7 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
         folder = Path(data.directory)
         if not folder.is_dir():
             raise data.wrong("directory", "is not a folder")
-        if dataset.layouts and not any(folder.rglob("*.parquet")):
+        if dataset.files and not any(folder.rglob("*.parquet")):
             return open_folder(folder, dataset, data, with_train)
     elif not dataset.repository:
         raise data.wrong("name", "set hub(repository='OWNER/NAME') or config.data.directory=FOLDER")
@@ -166,48 +145,50 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
 
 
 def open_folder(folder: Path, dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
-    """Open the files of the first layout that is complete."""
+    """Open the files of a data set; `UserError` if a required file is missing."""
     source, target = data.source_language, data.target_language
-    files: dict[str, Path] = {}
+    found: dict[str, Path] = {}
     for path in [*sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]:
-        files.setdefault(re.sub(r"(\.sgm|\.xml)?(\.gz)?$", "", path.name), path)
-    needed = []
-    for layout in dataset.layouts:
-        corpora: Corpora = {}
-        missing: list[str] = []
-        for split, prefixes in layout.items():
-            if split == "train" and not with_train:
-                continue
-            if split == "train" and "fr" in (source, target):
-                prefixes = f"{prefixes} {dataset.french}"
-            pairs = [
-                (f"{fill(prefix, data, 'src')}.{source}", f"{fill(prefix, data, 'ref')}.{target}")
-                for prefix in prefixes.split()
-            ]
-            absent = [name for pair in pairs for name in pair if name not in files]
-            if not absent:
-                corpora[split] = [open_files(files[one], files[other]) for one, other in pairs]
-            elif split in [*layout][:3]:
-                missing += absent
-        if not missing:
-            return corpora
-        needed.append(", ".join(missing))
-    raise data.wrong(
-        "directory",
-        f"lacks {'; or '.join(needed)} (each may end in .gz, .sgm or .xml); to download the data "
-        f"set instead, `pip install datasets` and leave config.data.directory empty",
-    )
+        found.setdefault(re.sub(r"(\.sgm|\.xml)?(\.gz)?$", "", path.name), path)
+    archives = [fill(pair, data) for pair in PAIRS]
+    archive = next((each for each in archives if any(each in name for name in found)), archives[0])
+    corpora: Corpora = {}
+    missing: list[str] = []
+    for split, prefixes in dataset.files.items():
+        if split == "train" and not with_train:
+            continue
+        if split == "train" and "fr" in (source, target):
+            prefixes = f"{prefixes} {dataset.french}"
+        sources = [f"{fill(x, data, 'src', archive)}.{source}" for x in prefixes.split()]
+        targets = [f"{fill(x, data, 'ref', archive)}.{target}" for x in prefixes.split()]
+        absent = [name for name in [*sources, *targets] if name not in found]
+        if not absent:
+            files = zip(sources, targets, strict=True)
+            corpora[split] = [open_files(found[one], found[other]) for one, other in files]
+        elif split in [*dataset.files][:3]:
+            missing += absent
+    if missing:
+        raise data.wrong(
+            "directory",
+            f"lacks {', '.join(missing)} (each may end in .gz, .sgm or .xml). To download the data "
+            f"set, `pip install datasets` and leave config.data.directory empty. For files with "
+            f"other names, set config.data.name=files",
+        )
+    return corpora
 
 
-def fill(pattern: str, data: DataConfig, side: str = "") -> str:
+def fill(pattern: str, data: DataConfig, side: str = "", archive: str = "") -> str:
     """Return a pattern of a `Dataset` with the languages of the config."""
     source, target = data.source_language, data.target_language
     other = target if source == "en" else source
-    return pattern.format(source=source, target=target, other=other, side=side)
+    return pattern.format(source=source, target=target, other=other, side=side, archive=archive)
 
 
 def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
-    """Open Parquet files in `data.directory`, or else a repository of the hub."""
+    """Open Parquet files in `data.directory`, or else a repository of the hub.
+
+    The split `test` is optional, and `dev` is another name of `validation`.
+    """
     configurations = [fill(pattern, data) for pattern in dataset.configurations]
     if data.directory:
         name = data.directory
@@ -223,18 +204,17 @@ def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora
             data_dir=fill(dataset.subfolder, data) or None,
             revision=dataset.revision or None,
         )
-    splits = {"train": "train", "validation": dataset.validation, dataset.test: "test"}
+    validation = "dev" if "dev" in tables else "validation"
+    splits = {"train": "train", "validation": validation, dataset.test: "test"}
     corpora: Corpora = {}
     for split, published in splits.items():
-        if not split or (split == "train" and not with_train):
+        if (split == "train" and not with_train) or (published == "test" and "test" not in tables):
             continue
-        # The package `datasets` names the split of a file dev.parquet validation.
-        found = published if published in tables else split
-        if found not in tables:
+        if published not in tables:
             raise UserError(f"{name}: must have the split {published}; it has {', '.join(tables)}")
-        files = tuple(Path(file["filename"]) for file in tables[found].cache_files)
+        files = tuple(Path(file["filename"]) for file in tables[published].cache_files)
         languages = (data.source_language, data.target_language)
-        corpora[split] = [open_table(tables[found], f"{name}/{found}", files, languages)]
+        corpora[split] = [open_table(tables[published], f"{name}/{published}", files, languages)]
     return corpora
 
 

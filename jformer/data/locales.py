@@ -4,7 +4,6 @@ The words are in `cldr.json`, which `tests/data/make_cldr.py` made.
 """
 
 import datetime
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,9 @@ class Locale:
     """A locale of `cldr.json`, for the numbers of the corpus: positive and below 1,000."""
 
     def __init__(self, name: str) -> None:
-        stored = read_cldr()
-        self.name = name
+        stored = json.loads(Path(__file__).with_name("cldr.json").read_text(encoding="utf-8"))
         self.digits: dict[str, int] = stored["digits"]
         self.words: dict[str, Any] = stored["locales"][name]
-        self.territories: dict[str, str] = self.words["territories"]
-        self.languages: dict[str, str] = self.words["languages"]
-        self.currencies: dict[str, str] = self.words["currencies"]
-        self.units: dict[str, list[str]] = self.words["units"]
 
     def moment(self, kind: str, moment: datetime.datetime, style: str) -> str:
         """Word a `date`, a `time` or a `datetime`: a pattern, whose fields have CLDR's letters."""
@@ -52,7 +46,7 @@ class Locale:
         return plural(abs(number), forms).format(abs(number))
 
     def quantity(self, number: float, unit: str) -> str:
-        return plural(number, self.units[unit]).format(self.decimal(f"{number:g}"))
+        return plural(number, self.words["units"][unit]).format(self.decimal(f"{number:g}"))
 
     def money(self, number: float, currency: str, style: str) -> str:
         symbol, *forms = self.words["money"][currency]
@@ -73,13 +67,6 @@ def plural(number: float, forms: list[str]) -> str:
     """Choose the form for a number by the rule of English and German."""
     one, other = forms
     return one if number == 1 else other
-
-
-@functools.cache
-def read_cldr() -> dict[str, Any]:
-    text = Path(__file__).with_name("cldr.json").read_text(encoding="utf-8")
-    stored: dict[str, Any] = json.loads(text)
-    return stored
 
 
 def open_locales(source: str, target: str) -> tuple[Locale, Locale]:

@@ -9,6 +9,7 @@ Scores on it show whether a Transformer trains and decodes, not how well it woul
 
 import collections
 import datetime
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -46,7 +47,7 @@ def make_splits(
         # Bounded, because small inventories run out of new phrases.
         for _ in range(4 * wanted):
             phrase = draw_phrase(rng, names, kinds)
-            source_text, target_text = (tidy(phrase(locale)) for locale in locales)
+            source_text, target_text = map(phrase, locales)
             if accept(source_text) and source_text not in targets_of:
                 drawn.append(source_text)
             if targets_of.setdefault(source_text, target_text) != target_text:
@@ -68,26 +69,18 @@ def make_splits(
     return {name: (texts, [targets_of[s] for s in texts]) for name, texts in clear.items()}
 
 
-def tidy(text: str) -> str:
-    """Replace no-break and thin spaces with plain ones, which is what people type."""
-    return re.sub("[\u00a0\u202f\u2009]", " ", text)
-
-
 def shared_names(source: Locale, target: Locale) -> Names:
     """Return the codes with a name in both locales, except ambiguous names of the source."""
-    uses = collections.Counter([*source.territories.values(), *source.languages.values()])
+    named = [source.words[sort].values() for sort in ("territories", "languages")]
+    uses = collections.Counter(itertools.chain(*named))
 
-    def shared(sort: str, pattern: str) -> list[str]:
-        names = getattr(source, sort)
-        both = names.keys() & getattr(target, sort).keys()
-        return sorted(c for c in both if re.fullmatch(pattern, c) and uses[names[c]] <= 1)
+    def shared(sort: str) -> list[str]:
+        names = source.words[sort]
+        both = names.keys() & target.words[sort].keys()
+        return sorted(code for code in both if uses[names[code]] <= 1)
 
-    return {
-        "territories": shared("territories", "[A-Z]{2}"),
-        "languages": shared("languages", "[a-z]{2}"),
-        "currencies": shared("currencies", "[A-Z]{3}"),
-        "units": sorted(set(source.units) & set(target.units)),
-    }
+    units = sorted(source.words["units"].keys() & target.words["units"].keys())
+    return {**{sort: shared(sort) for sort in NAMED}, "units": units}
 
 
 def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:
@@ -101,7 +94,7 @@ def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:
 
 
 def names_of(names: Names, locale: Locale) -> list[str]:
-    return [tidy(getattr(locale, sort)[code]) for sort in NAMED for code in names[sort]]
+    return [locale.words[sort][code] for sort in NAMED for code in names[sort]]
 
 
 def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
@@ -156,7 +149,7 @@ def money(rng: random.Random, names: Names) -> Render:
 
 def name(sort: str, rng: random.Random, names: Names) -> Render:
     code = rng.choice(names[sort])
-    return lambda locale: getattr(locale, sort)[code]
+    return lambda locale: locale.words[sort][code]
 
 
 territory, language = partial(name, "territories"), partial(name, "languages")

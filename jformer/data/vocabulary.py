@@ -42,8 +42,6 @@ BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 BYTE_FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
 # GPT-2's pattern, except that digits are single and accents and vowel signs stay with letters.
 WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
-# No vocabulary has this character as an entry, so it shows whether any text can be encoded.
-RARE_CHARACTER = "\U0010fffd"
 NEEDED = "a tokenizer.json or a SentencePiece .model, Unigram or BPE, is needed"
 
 
@@ -63,30 +61,16 @@ class Vocabulary:
         return cls(find("config.data.tokenizer", "tokenizer", tokenizer)(texts, size - FIRST))
 
     @classmethod
-    def from_file(cls, path: Path) -> "Vocabulary":
+    def load(cls, path: Path) -> "Vocabulary":
         """Load a `tokenizer.json`, or a SentencePiece `.model` of type Unigram or BPE."""
         try:
             if path.suffix == ".model":
-                tokenizer = find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path)
-            else:
-                tokenizer = Tokenizer.from_file(str(path))
-            # Otherwise a missing unknown entry would be an error at the first text that needs it.
-            tokenizer.encode_batch_fast([RARE_CHARACTER], add_special_tokens=False)
+                return cls(find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path))
+            return cls(Tokenizer.from_file(str(path)))
         except UserError:
             raise
         except Exception as error:
             raise UserError(f"{path}: {NEEDED}; this is not valid ({error})") from error
-        return cls(tokenizer)
-
-    @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
-        """Load the vocabulary of a run."""
-        try:
-            return cls(Tokenizer.from_file(str(path)))
-        except Exception as error:
-            raise UserError(
-                f"{path}: not a valid vocabulary ({error}); restore the file"
-            ) from error
 
     def save(self, path: Path) -> None:
         replace_file(path, self.tokenizer.to_str().encode())
@@ -160,7 +144,7 @@ class Vocabularies(NamedTuple):
 
         def make(texts: Iterable[str], path: str, tokenizer: str) -> Vocabulary:
             if path:
-                return Vocabulary.from_file(Path(path))
+                return Vocabulary.load(Path(path))
             return Vocabulary.train(texts, data.vocabulary_size, tokenizer)
 
         if data.joint_vocabulary:

@@ -17,10 +17,8 @@ from jformer.data.tokens import (
     SIDES,
     Ragged,
     Tokenized,
-    content_hash,
     make_vocabularies,
     pairs_with_text,
-    select_training_pairs,
     tokenize,
     tokenize_corpora,
 )
@@ -37,7 +35,7 @@ SUSPICIOUS = {
 FIRST_ID = EOS + 1
 SCANNED = 200_000  # maximum number of pairs, evenly spaced, searched for odd characters
 BARS, BAR_WIDTH = 12, 40
-# Unicode's general categories; tabs are common, and carriage returns at line ends are reported.
+# Unicode's general categories; tabs are common, and carriage returns at line ends are removed.
 ODD = {
     "Cc": "control character",
     "Cf": "invisible format character",
@@ -53,10 +51,9 @@ def corpus_statistics(
     config: Config, corpora: list[Corpus], scored: dict[str, Split]
 ) -> dict[str, Any]:
     """Return all facts that `page` shows, as one JSON object."""
-    content = content_hash(corpora)
-    vocabularies = make_vocabularies(corpora, content, config.data)
-    tokenized = tokenize_corpora(corpora, content, vocabularies, config.data)
-    rows = select_training_pairs(tokenized, config.data)
+    vocabularies = make_vocabularies(corpora, config.data)
+    tokenized = tokenize_corpora(corpora, vocabularies, config.data)
+    rows = tokenized.rows
     languages = (config.data.source_language, config.data.target_language)
     numbers = np.diff(tokenized.ends, prepend=0).tolist()
     batchings: dict[str, dict[str, Any]] = {}

@@ -24,12 +24,7 @@ from jformer.console import say
 from jformer.data.batches import Batch, Position, iterate, make_augment, make_batches
 from jformer.data.corpora import Corpus, Split, in_memory
 from jformer.data.datasets import open_data
-from jformer.data.tokens import (
-    content_hashes,
-    make_vocabularies,
-    select_training_pairs,
-    tokenize_corpora,
-)
+from jformer.data.tokens import make_vocabularies, tokenize_corpora
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import check_tokenizer
@@ -137,11 +132,10 @@ class Training:
     ):
         """Tokenize the text and build the train step, without writing to the run directory yet."""
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
-        text_hash = self._open_vocabularies(corpora)
-        tokenized = tokenize_corpora(corpora, text_hash, self.vocabularies, config.data)
-        rows = select_training_pairs(tokenized, config.data)
+        self._open_vocabularies(corpora)
+        tokenized = tokenize_corpora(corpora, self.vocabularies, config.data)
         self.report = tokenized.report
-        self.batches = make_batches(config, tokenized.pairs, rows, self.vocabularies)
+        self.batches = make_batches(config, tokenized.pairs, tokenized.rows, self.vocabularies)
         sizes = self.vocabularies.target.size, self.vocabularies.source.size
         self.model = Transformer(config.model, *sizes)
         self.likelihood = likelihood(self.model, self.vocabularies, validation, config, mesh)
@@ -158,8 +152,8 @@ class Training:
         self.compiled_step = sharding.compile_train_step(step, mesh, shardings, backend)
         self.metadata = provenance.metadata(config, self.vocabularies.hash)
 
-    def _open_vocabularies(self, corpora: list[Corpus]) -> str:
-        """Train the vocabularies, or load those of a run that resumes; return the text's hashes.
+    def _open_vocabularies(self, corpora: list[Corpus]) -> None:
+        """Train the vocabularies, or load those of a run that resumes.
 
         Raises `UserError` if the run was trained with other text or vocabularies, or if another
         process has others.
@@ -170,12 +164,11 @@ class Training:
             rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
         self.text = text_hashes(config, corpora, self.validation)
         check_same_text(self.text, workdir)
-        text_hash = " ".join(digest for _, digest in self.text[:-1])  # of the training text
         if begins:
-            self.vocabularies = make_vocabularies(corpora, text_hash, config.data)
+            self.vocabularies = make_vocabularies(corpora, config.data)
         else:
             self.vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-            check_same_vocabulary(config, corpora, text_hash, self.vocabularies, workdir)
+            check_same_vocabulary(config, corpora, self.vocabularies, workdir)
         self.bleu_tokenizer = bleu_tokenizer(config, Checkpoints(workdir))
         check_tokenizer(self.bleu_tokenizer)
         make_augment(config.data, self.vocabularies)  # raises before the text is tokenized
@@ -184,7 +177,6 @@ class Training:
         hashes = [digest for _, digest in self.text], provenance.component_hashes(config)
         facts = [jax.__version__, own, *hashes, self.vocabularies.hash, self.bleu_tokenizer]
         sharding.check_same(json.dumps(facts))
-        return text_hash
 
     def resume(self, checkpoints: Checkpoints) -> float:
         """Take the newest checkpoint, or begin; return the seconds of training so far."""
@@ -427,7 +419,8 @@ class Training:
 def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
     """Return the names and hashes of the training text, and of the validation text as the last."""
     name = f"the validation split {config.data.validation}".rstrip()
-    return content_hashes(corpora) + content_hashes([in_memory(name, validation)])
+    texts = [*corpora, in_memory(name, validation)]
+    return [each for corpus in texts for each in corpus.hashes]
 
 
 def from_config(

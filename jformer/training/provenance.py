@@ -164,11 +164,11 @@ def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
 
 
 def check_same_vocabulary(
-    config: Config, corpora: list[Corpus], content: str, own: Vocabularies, workdir: Path
+    config: Config, corpora: list[Corpus], own: Vocabularies, workdir: Path
 ) -> None:
     """Raise `UserError` if the config names other vocabulary files, with another content."""
     changed = config.data.vocabulary != config_of(workdir).data.vocabulary
-    if changed and make_vocabularies(corpora, content, config.data).hash != own.hash:
+    if changed and make_vocabularies(corpora, config.data).hash != own.hash:
         reason = f"is not the vocabulary that the run in {workdir} was trained with"
         raise config.data.wrong("vocabulary", reason)
 

@@ -6,24 +6,18 @@ import sys
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.batches import iterate, make_batches
 from jformer.data.datasets import open_corpora
-from jformer.data.tokens import (
-    content_hash,
-    make_vocabularies,
-    select_training_pairs,
-    tokenize_corpora,
-)
+from jformer.data.tokens import make_vocabularies, tokenize_corpora
 
 
 def everything(data: DataConfig, steps: int) -> str:
     """Vocabulary, every array of every batch, and what was reported."""
     config = Config(data=data, train=TrainConfig(batch_tokens=256))
     corpora = open_corpora(config)["train"]
-    content = content_hash(corpora)
-    vocabularies = make_vocabularies(corpora, content, data)
-    tokenized = tokenize_corpora(corpora, content, vocabularies, data)
-    rows = select_training_pairs(tokenized, data)
+    vocabularies = make_vocabularies(corpora, data)
+    tokenized = tokenize_corpora(corpora, vocabularies, data)
     result = hashlib.sha256(vocabularies.hash.encode())
-    for batch, _ in iterate(make_batches(config, tokenized.pairs, rows, vocabularies), steps):
+    batches = make_batches(config, tokenized.pairs, tokenized.rows, vocabularies)
+    for batch, _ in iterate(batches, steps):
         for name in sorted(batch):
             result.update(batch[name].tobytes())
     result.update(repr(tokenized.report.lines()).encode())
@@ -31,12 +25,12 @@ def everything(data: DataConfig, steps: int) -> str:
 
 
 if __name__ == "__main__":
-    train, cache, batching = sys.argv[1:]
+    train, cache = sys.argv[1:]
     print(
         everything(
             DataConfig(
                 name="files", train=train, validation=train, vocabulary_size=300, max_length=48,
-                batching=batching, augment="bpe_dropout(p=0.1)", cache=cache, bad_lines="skip",
+                batching="packed", augment="bpe_dropout(p=0.1)", cache=cache, bad_lines="skip",
             ),
             steps=60,
         )

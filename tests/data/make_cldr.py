@@ -12,12 +12,11 @@ from typing import Any
 
 import babel
 import babel.dates
-import babel.lists
 import babel.numbers
 import babel.units
 
 import jformer.data.locales as locales
-from jformer.data.phrases import UNITS_OF_TIME, tidy
+from jformer.data.phrases import UNITS_OF_TIME
 
 FILE = Path(locales.__file__).with_name("cldr.json")
 SOURCE = "Unicode CLDR 49, with plain spaces for no-break and thin ones"  # the CLDR of Babel 2.19
@@ -27,52 +26,10 @@ SOURCE = "Unicode CLDR 49, with plain spaces for no-break and thin ones"  # the 
 IN_USE = datetime.date(2026, 7, 1)
 
 
-class BabelLocale:
-    """A locale of the installed Babel, with the methods of `Locale`."""
-
-    def __init__(self, name: str) -> None:
-        self.locale = babel.Locale.parse(name)
-        self.name = name
-        self.territories: dict[str, str] = dict(self.locale.territories)
-        self.languages: dict[str, str] = dict(self.locale.languages)
-        in_use = {
-            currency
-            for territory in self.territories
-            for currency in babel.numbers.get_territory_currencies(territory, IN_USE)
-        }
-        currencies: dict[str, str] = dict(self.locale.currencies)
-        self.currencies = {c: name for c, name in currencies.items() if c in in_use}
-        units: list[str] = [*self.locale.unit_display_names]
-        # Babel words a unit by CLDR's code if the locale has no word for it.
-        self.units = {unit for unit in units if unit not in self.quantity(2, unit)}
-
-    def moment(self, kind: str, moment: datetime.datetime, style: str) -> str:
-        word = getattr(babel.dates, f"format_{kind}")
-        return word(moment, style, locale=self.locale)
-
-    def from_now(self, number: int, unit: str) -> str:
-        seconds = number * dict(babel.dates.TIMEDELTA_UNITS)[unit]
-        # A threshold that no number reaches, so that the unit stays the one that was drawn.
-        return babel.dates.format_timedelta(
-            seconds, unit, threshold=99, add_direction=True, locale=self.locale
-        )
-
-    def quantity(self, number: float, unit: str) -> str:
-        return babel.units.format_unit(number, unit, "long", locale=self.locale)
-
-    def money(self, number: float, currency: str, style: str) -> str:
-        return babel.numbers.format_currency(
-            number, currency, format_type=style, locale=self.locale
-        )
-
-    def both(self, parts: list[str], style: str) -> str:
-        return babel.lists.format_list(parts, style, self.locale)
-
-
 def stored() -> str:
     """Return the text of the file."""
     licence = Path(babel.__file__).parent / "locale-data" / "LICENSE.unicode"
-    words = {name: words_of(BabelLocale(name)) for name in locales.LOCALES}
+    words = {name: words_of(babel.Locale.parse(name)) for name in locales.LOCALES}
     digits = {c: babel.numbers.get_currency_precision(c) for c in words["en"]["currencies"]}
     about = {
         "babel": babel.__version__,
@@ -85,20 +42,30 @@ def stored() -> str:
         "locales": words,
     }
     text = json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True)
-    return tidy(re.sub(r'\[(\n +".*",?){1,3}\n +\]', one_line, text)) + "\n"
+    text = re.sub("[\u00a0\u202f\u2009]", " ", text)  # plain spaces, which is what people type
+    return re.sub(r'\[(\n +".*",?){1,3}\n +\]', one_line, text) + "\n"
 
 
 def one_line(short_list: re.Match) -> str:
     return json.dumps(json.loads(short_list[0]), ensure_ascii=False)
 
 
-def words_of(of_babel: BabelLocale) -> dict[str, Any]:
-    locale = of_babel.locale
-    territories = {
-        c: name for c, name in of_babel.territories.items() if re.fullmatch("[A-Z]{2}", c)
+def words_of(locale: babel.Locale) -> dict[str, Any]:
+    territories = {c: name for c, name in locale.territories.items() if re.fullmatch("[A-Z]{2}", c)}
+    in_use = {
+        currency
+        for territory in locale.territories
+        for currency in babel.numbers.get_territory_currencies(territory, IN_USE)
     }
+    currencies = {c: name for c, name in locale.currencies.items() if c in in_use}
+    # Babel words a unit by CLDR's code if the locale has no word for it.
+    units = [
+        unit
+        for unit in locale.unit_display_names
+        if unit not in babel.units.format_unit(2, unit, "long", locale=locale)
+    ]
     named = set(territories.values())  # a name that is a language's too is ambiguous
-    languages = {c: n for c, n in of_babel.languages.items() if len(c) == 2 or n in named}
+    languages = {c: n for c, n in locale.languages.items() if len(c) == 2 or n in named}
     patterns = patterns_of(locale)
     days = babel.dates.get_day_names(locale=locale)
     months = babel.dates.get_month_names
@@ -112,9 +79,9 @@ def words_of(of_babel: BabelLocale) -> dict[str, Any]:
     return {
         "territories": territories,
         "languages": languages,
-        "currencies": of_babel.currencies,
-        "money": {c: forms_of_currency(c, locale) for c in of_babel.currencies},
-        "units": {u: forms(locale._data["unit_patterns"][u]["long"]) for u in of_babel.units},
+        "currencies": currencies,
+        "money": {c: forms_of_currency(c, locale) for c in currencies},
+        "units": {u: forms(locale._data["unit_patterns"][u]["long"]) for u in units},
         "from_now": {
             unit: {way: forms(locale._data["date_fields"][unit][way]) for way in ("past", "future")}
             for unit in UNITS_OF_TIME

@@ -18,32 +18,22 @@ from jformer.data.datasets import DATASETS, open_corpora, open_data
 from jformer.errors import UserError
 
 # As unpacked from the archives. PAIR is the archive's, DIRECTION and SIDE are the reader's.
+TESTS = ["2016_flickr", "2017_flickr", "2017_mscoco", "2018_flickr"]
 MULTI30K = {
     "train": ["train.LANG"],
     "validation": ["val.LANG"],
-    "test_2016_flickr": ["test_2016_flickr.LANG"],
-    "test_2017_flickr": ["test_2017_flickr.LANG"],
-    "test_2017_mscoco": ["test_2017_mscoco.LANG"],
-    "test_2018_flickr": ["test_2018_flickr.LANG"],
+    **{f"test_{name}": [f"test_{name}.LANG"] for name in TESTS},
 }
 IWSLT14 = {
     "train": ["PAIR/train.tags.PAIR.LANG"],
     "validation": ["PAIR/IWSLT14.TED.dev2010.PAIR.LANG.xml"],
-    "tst2012": ["PAIR/IWSLT14.TED.tst2012.PAIR.LANG.xml"],
-    "tst2011": ["PAIR/IWSLT14.TED.tst2011.PAIR.LANG.xml"],
-    "tst2010": ["PAIR/IWSLT14.TED.tst2010.PAIR.LANG.xml"],
+    **{f"tst{y}": [f"PAIR/IWSLT14.TED.tst{y}.PAIR.LANG.xml"] for y in (2012, 2011, 2010)},
 }
 IWSLT17 = {
     "train": ["PAIR/train.tags.PAIR.LANG"],
     "validation": ["PAIR/IWSLT17.TED.dev2010.PAIR.LANG.xml"],
-    "tst2015": ["PAIR/IWSLT17.TED.tst2015.PAIR.LANG.xml"],
-    "tst2014": ["PAIR/IWSLT17.TED.tst2014.PAIR.LANG.xml"],
-    "tst2013": ["PAIR/IWSLT17.TED.tst2013.PAIR.LANG.xml"],
-    "tst2012": ["PAIR/IWSLT17.TED.tst2012.PAIR.LANG.xml"],
-    "tst2011": ["PAIR/IWSLT17.TED.tst2011.PAIR.LANG.xml"],
-    "tst2010": ["PAIR/IWSLT17.TED.tst2010.PAIR.LANG.xml"],
+    **{f"tst{y}": [f"PAIR/IWSLT17.TED.tst{y}.PAIR.LANG.xml"] for y in range(2015, 2009, -1)},
 }
-FAIRSEQ = {"train": ["train.LANG"], "validation": ["valid.LANG"], "test": ["test.LANG"]}
 WMT14_GERMAN = {
     "train": [
         "training/europarl-v7.de-en.LANG",
@@ -64,11 +54,6 @@ WMT14_FRENCH = {
     "validation": ["dev/newstest2013.LANG"],
     "newstest2014": ["test-full/newstest2014-fren-SIDE.LANG.sgm"],
 }
-STANFORD = {
-    "train": ["train.LANG"],
-    "validation": ["newstest2013.LANG"],
-    "newstest2014": ["newstest2014.LANG"],
-}
 WMT16 = {
     "train": [
         "training/europarl-v7.de-en.LANG",
@@ -78,29 +63,16 @@ WMT16 = {
     "validation": ["dev/newstest2015-DIRECTION-SIDE.LANG.sgm"],
     "newstest2016": ["test/newstest2016-DIRECTION-SIDE.LANG.sgm"],
 }
-GOOGLE = {
-    "train": ["train.tok.clean.LANG"],
-    "validation": ["newstest2015.tok.LANG"],
-    "newstest2016": ["newstest2016.tok.LANG"],
-}
 TATOEBA = {"train": ["train.LANG"], "validation": ["val.LANG"], "test": ["test.LANG"]}
 
 # Data set, languages as in the archive's name, files.
 PUBLISHED = [
     ("multi30k", "en-de", MULTI30K),
-    ("multi30k", "en-fr", MULTI30K),
     ("iwslt14", "de-en", IWSLT14),
-    ("iwslt14", "en-fr", IWSLT14),
-    ("iwslt14", "de-en", FAIRSEQ),
-    ("iwslt17", "en-de", IWSLT17),
     ("iwslt17", "fr-en", IWSLT17),
-    ("iwslt17", "de-en", FAIRSEQ),
     ("wmt14", "de-en", WMT14_GERMAN),
     ("wmt14", "fr-en", WMT14_FRENCH),
-    ("wmt14", "en-de", STANFORD),
     ("wmt16", "de-en", WMT16),
-    ("wmt16", "en-de", GOOGLE),
-    ("tatoeba", "en-de", TATOEBA),
     ("tatoeba", "en-fr", TATOEBA),
 ]
 
@@ -164,17 +136,18 @@ def write_all(directory, files, pair="en-de", archive="de-en", packed=False):
             write(directory, name, packed)
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
-@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize(("reverse", "packed"), [(False, False), (True, True)])
 @pytest.mark.parametrize(("name", "archive", "files"), PUBLISHED)
 def test_published_files_are_found_in_either_direction(
     tmp_path, name, archive, files, reverse, packed
 ):
     pair = "-".join(archive.split("-")[:: -1 if reverse else 1])
     write_all(tmp_path, files, pair, archive, packed)
-    assert texts(config(name, tmp_path, pair)) == {
+    found = texts(config(name, tmp_path, pair))
+    assert found == {
         split: [[both(file, pair, archive)] for file in parts] for split, parts in files.items()
     }
+    assert list(texts(config(name, tmp_path, pair), with_train=False)) == [*found][1:]
 
 
 def test_every_named_data_set_is_a_component_and_pinned_to_a_commit():
@@ -183,80 +156,30 @@ def test_every_named_data_set_is_a_component_and_pinned_to_a_commit():
         assert re.fullmatch(r"[0-9a-f]{40}", DATASETS[name].revision), name
 
 
-def test_of_two_complete_layouts_the_first_counts_with_its_parts_in_order(tmp_path):
-    write_all(tmp_path, STANFORD)
-    assert len(open_corpora(config("wmt14", tmp_path))["train"]) == 1
-    write_all(tmp_path, WMT14_GERMAN)
-    found = [part.files[0].name for part in open_corpora(config("wmt14", tmp_path))["train"]]
-    assert found == ["europarl-v7.de-en.en", "commoncrawl.de-en.en", "news-commentary-v9.de-en.en"]
-
-
-def test_of_archives_for_both_directions_the_config_s_direction_counts(tmp_path):
+def test_the_config_s_direction_is_preferred_and_test_sets_beyond_the_first_are_optional(tmp_path):
     for archive in ("de-en", "en-de"):
         write_all(tmp_path, IWSLT17, archive=archive)
-    for pair in ("de-en", "en-de"):
-        (part,) = open_corpora(config("iwslt17", tmp_path, pair))["tst2015"]
-        assert {path.parent.name for path in part.files} == {pair}
-
-
-def test_test_sets_beyond_the_first_are_optional(tmp_path):
-    write_all(tmp_path, MULTI30K)
-    for file in ("test_2017_flickr.en", "test_2017_flickr.de", "test_2018_flickr.de"):
-        (tmp_path / file).unlink()
-    splits = ["train", "validation", "test_2016_flickr", "test_2017_mscoco"]
-    assert list(open_corpora(config("multi30k", tmp_path))) == splits
-
-
-def test_scoring_needs_no_training_text(tmp_path):
-    write_all(tmp_path, {**TATOEBA, "train": []})
-    assert list(texts(config("tatoeba", tmp_path), with_train=False)) == ["validation", "test"]
-    assert re.search(r"train\.en\b.*train\.de\b", message(config("tatoeba", tmp_path)))
+    (tmp_path / "de-en" / "IWSLT17.TED.tst2014.de-en.en.xml").unlink()
+    found = open_corpora(config("iwslt17", tmp_path, "de-en"))
+    assert [*found] == [split for split in IWSLT17 if split != "tst2014"]
+    assert {path.parent.name for path in found["tst2015"][0].files} == {"de-en"}
 
 
 @pytest.mark.parametrize(
-    ("name", "pair", "files", "absent", "missing"),
+    ("name", "pair", "files", "absent"),
     [
-        ("multi30k", "en-de", MULTI30K, "val.de", "val.de"),
-        ("multi30k", "en-fr", MULTI30K, "test_2016_flickr.en", "test_2016_flickr.en"),
-        ("iwslt14", "de-en", IWSLT14, "de-en/train.tags.de-en.de", "train.tags.de-en.de;"),
-        (
-            "wmt14",
-            "fr-en",
-            WMT14_FRENCH,
-            "giga-fren.release2.fixed.en",
-            "giga-fren.release2.fixed.en;",
-        ),
-        (
-            "wmt16",
-            "en-de",
-            WMT16,
-            "test/newstest2016-ende-ref.de.sgm",
-            "newstest2016-ende-ref.de;",
-        ),
+        ("multi30k", "en-fr", MULTI30K, "test_2016_flickr.en"),
+        ("iwslt14", "de-en", IWSLT14, "de-en/train.tags.de-en.de"),
+        ("wmt14", "fr-en", WMT14_FRENCH, "giga-fren.release2.fixed.en"),
     ],
 )
-def test_a_folder_that_lacks_a_file_is_refused_with_its_name(
-    tmp_path, name, pair, files, absent, missing
-):
+def test_a_folder_that_lacks_a_file_is_refused_with_its_name(tmp_path, name, pair, files, absent):
     write_all(tmp_path, files, pair, pair)
     (tmp_path / absent).unlink()
     text = message(config(name, tmp_path, pair))
-    assert re.match(rf"config\.data\.directory={tmp_path}: lacks {missing}", text)
+    missing = absent.rpartition("/")[2]
+    assert re.match(rf"config\.data\.directory={tmp_path}: lacks {re.escape(missing)} ", text)
     assert "pip install datasets" in text
-
-
-def test_an_empty_folder_lacks_the_needed_files_of_every_layout(tmp_path):
-    text = message(config("iwslt14", tmp_path))
-    names = [
-        f"{name}.{pair}"
-        for pair in ("en-de", "de-en")
-        for name in ("train.tags", "IWSLT14.TED.dev2010", "IWSLT14.TED.tst2012")
-    ]
-    sides = [
-        f"{name}.{side}" for name in [*names, "train", "valid", "test"] for side in ("en", "de")
-    ]
-    assert re.findall(r"[\w.-]+\.(?:en|de)\b", text.removeprefix(str(tmp_path))) == sides
-    assert all(ending in text for ending in (".gz", ".sgm", ".xml"))
 
 
 @pytest.mark.parametrize("name", ["multi30k", "hub"])
@@ -301,10 +224,6 @@ def nested(text):
     return {"translation": [{"de": f"{text} de", "en": f"{text} en"}]}
 
 
-def flat(text):
-    return {"en": [f"{text} en"], "de": [f"{text} de"], "number": [7]}
-
-
 def sided(text):
     return {"english": [f"{text} en"], "non_english": [f"{text} de"]}
 
@@ -334,8 +253,7 @@ def write_configurations(folder, pairs, splits):
     (folder / "README.md").write_text("\n".join([*card, "---", ""]))
 
 
-@pytest.mark.parametrize("columns", [nested, flat, sided])
-@pytest.mark.parametrize("pair", ["en-de", "de-en"])
+@pytest.mark.parametrize(("columns", "pair"), [(nested, "en-de"), (sided, "de-en")])
 def test_a_folder_of_parquet_files_is_read_in_either_direction(folder, columns, pair):
     write_splits(folder, columns=columns)
     a, b = pair.split("-")
@@ -344,50 +262,27 @@ def test_a_folder_of_parquet_files_is_read_in_either_direction(folder, columns, 
     }
 
 
-@pytest.mark.parametrize("file", ["{}-00000-of-00001.parquet", "{}/0000.parquet"])
-def test_files_may_be_named_as_the_hub_names_them(folder, file):
-    write_splits(folder, file=file)
-    assert texts(config("hub", folder))["validation"] == [[("validation en", "validation de")]]
-
-
-@pytest.mark.parametrize(
-    ("name", "splits"),
-    [
-        ("multi30k", {"test_2016_flickr": "test"}),
-        ("iwslt14", {"test": "test"}),
-        ("wmt14", {"newstest2014": "test"}),
-        ("wmt16", {"newstest2016": "test"}),
-        ("tatoeba", {}),
-        ("hub(repository='somebody/something')", {"test": "test"}),
-    ],
-)
-def test_parquet_files_take_the_place_of_a_repository_under_its_names_of_splits(
-    folder, name, splits
-):
-    write_splits(folder)
-    splits = {"train": "train", "validation": "validation", **splits}
+@pytest.mark.parametrize(("name", "test"), [("multi30k", "test_2016_flickr"), ("tatoeba", "test")])
+def test_parquet_files_are_found_under_the_hub_s_names_for_a_named_data_set(folder, name, test):
+    write_splits(folder, file="{}-00000-of-00001.parquet")
     assert texts(config(name, folder)) == {
-        split: [[(f"{published} en", f"{published} de")]] for split, published in splits.items()
+        split: [[(f"{published} en", f"{published} de")]]
+        for split, published in (("train", "train"), ("validation", "validation"), (test, "test"))
     }
 
 
-def test_dev_in_the_name_of_a_file_is_the_validation_split(folder):
+def test_a_split_dev_is_for_validation_and_a_test_split_is_optional(folder):
     write_splits(folder, "train", "dev")
     assert list(texts(config("tatoeba", folder))) == ["train", "validation"]
 
 
 @pytest.mark.parametrize("pair", ["en-de", "de-en"])
 def test_a_folder_may_have_a_configuration_for_the_pair(folder, pair):
-    write_configurations(folder, ("de-en", "fr-en"), ("train", "validation", "test"))
+    write_configurations(folder, ("de-en", "fr-en"), ("train", "dev"))
     a, b = pair.split("-")
-    assert texts(config("hub", folder, pair))["test"] == [[(f"de-en test {a}", f"de-en test {b}")]]
+    found = texts(config("hub", folder, pair))
+    assert found["validation"] == [[(f"de-en dev {a}", f"de-en dev {b}")]]
     assert "['de-en', 'fr-en']" in message(config("hub", folder, "en-ro"))
-
-
-def test_the_validation_pairs_of_tatoeba_are_in_dev(folder):
-    write_configurations(folder, ("en-de", "en-fr"), ("train", "dev"))
-    found = texts(config("tatoeba", folder))["validation"]
-    assert found == [[("en-de dev en", "en-de dev de")]]
 
 
 def test_a_folder_with_the_name_of_a_format_is_a_folder(folder, monkeypatch):
@@ -396,42 +291,16 @@ def test_a_folder_with_the_name_of_a_format_is_a_folder(folder, monkeypatch):
     assert texts(config("hub", "json"))["train"] == [[("train en", "train de")]]
 
 
-def test_a_corpus_has_the_files_of_its_text_also_after_a_change(folder):
-    write_splits(folder)
-    (before,) = open_corpora(config("hub", folder))["train"]
-    assert b"train en" in before.files[0].read_bytes()
-    write_table(folder / "train.parquet", nested("another"))
-    (after,) = open_corpora(config("hub", folder))["train"]
-    assert b"another en" in after.files[0].read_bytes()
-
-
 def test_a_missing_split_is_named_with_those_that_exist(folder):
-    write_splits(folder, "train", "validation")
+    write_splits(folder, "train", "test")
     text = message(config("hub", folder))
-    assert re.match(rf"{folder}: .*\btest\b.*\btrain, validation\b", text)
+    assert re.match(rf"{folder}: .*\bvalidation\b.*\btrain, test\b", text)
 
 
-@pytest.mark.parametrize(
-    ("columns", "has"),
-    [(nested, "translation.de, translation.en"), (sided, "english, non_english")],
-)
-def test_a_missing_language_is_named_with_the_columns(folder, columns, has):
-    write_splits(folder, columns=columns)
-    text = message(config("hub", folder, "de-fr"))
-    assert re.match(rf"{folder}/train: .*\bde and fr\b.*{has}", text)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [({}, "doesn't contain any data files"), ({"train.parquet": b"x"}, "Parquet file size is 1")],
-    ids=["empty", "damaged"],
-)
-def test_a_folder_that_cannot_be_loaded_is_named_with_the_reason(folder, content, reason):
-    for name, octets in content.items():
-        (folder / name).write_bytes(octets)
+def test_a_folder_that_cannot_be_loaded_is_named_with_the_reason(folder):
     text = message(config("hub", folder))
     assert text.startswith(f"config.data.directory={folder}: ")
-    assert reason in text
+    assert "doesn't contain any data files" in text
 
 
 def test_neither_a_folder_nor_a_repository_is_an_error_with_both_keys():
@@ -439,18 +308,9 @@ def test_neither_a_folder_nor_a_repository_is_an_error_with_both_keys():
     assert re.match(r"config\.data\.name=hub: .*repository=.*config\.data\.directory=", text)
 
 
-@pytest.mark.parametrize(
-    ("name", "repository"),
-    [
-        ("multi30k", "bentrevett/multi30k"),
-        ("hub(repository='somebody/something@v2')", "somebody/something"),
-    ],
-)
-def test_without_a_network_one_line_names_repository_reason_and_directory(
-    datasets, name, repository
-):
-    text = message(config(name))
-    assert re.match(rf"{repository}\b.*OfflineModeIsEnabled.*config\.data\.directory=", text)
+def test_without_a_network_one_line_names_repository_reason_and_directory(datasets):
+    text = message(config("hub(repository='somebody/something@v2')"))
+    assert re.match(r"somebody/something: .*OfflineModeIsEnabled.*config\.data\.directory=", text)
 
 
 def test_without_the_package_one_line_names_it_and_the_repository(monkeypatch):
@@ -541,7 +401,7 @@ def test_a_mistake_in_a_data_set_of_ones_own_is_one_line(own, function, reason):
     assert re.search(rf"{own}.*{reason}", message(config(f"{own}:{function}")))
 
 
-def test_given_pairs_take_the_place_of_a_data_set():
+def test_pairs_of_a_call_are_the_data_set_given():
     pairs = [("a", "b"), ("c", "d")]
     training, splits = open_data(config("given"), {"train": pairs, "validation": pairs[:1]})
     assert [pair[1:] for pair in read(training[0], "error", Report())] == pairs

@@ -1,7 +1,6 @@
 """Text to ids: made once, whole or not at all, and found again as long as nothing has changed."""
 
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -18,16 +17,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from jformer.config import EOS, Config, DataConfig
 from jformer.data import tokens as module
 from jformer.data.datasets import open_corpora
-from jformer.data.tokens import (
-    content_hash,
-    make_vocabularies,
-    select_training_pairs,
-    tokenize,
-    tokenize_corpora,
-)
+from jformer.data.tokens import make_vocabularies, tokenize, tokenize_corpora
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
-from jformer.main import main
 from tests.conftest import number_words, write_split
 
 DATA = DataConfig(name="files", train="", validation="x", vocabulary_size=300, max_length=48)
@@ -42,9 +34,8 @@ def prepared(data):
     """The corpora's tokens, with their vocabularies."""
     opened = dataclasses.replace(data, validation=data.train.split(",")[0])
     corpora = open_corpora(Config(data=opened))["train"]
-    content = content_hash(corpora)
-    vocabularies = make_vocabularies(corpora, content, data)
-    return tokenize_corpora(corpora, content, vocabularies, data), vocabularies
+    vocabularies = make_vocabularies(corpora, data)
+    return tokenize_corpora(corpora, vocabularies, opened), vocabularies
 
 
 @pytest.fixture
@@ -99,7 +90,7 @@ def test_the_ids_are_those_of_the_text_with_its_end(data):
         ({"bad_lines": "skip"}, ["tokens", "vocabulary"]),
         ({"long_pairs": "truncate"}, ["tokens"]),
         ({"batching": "packed"}, []),
-        ({"max_length": 20}, []),
+        ({"max_length": 30}, []),
         ({"augment": "bpe_dropout(p=0.1)"}, []),
     ],
     ids=str,
@@ -117,25 +108,18 @@ def test_everything_that_decides_the_ids_makes_an_entry_of_its_own(data, change,
     assert sorted(name.partition("-")[0] for name in new) == kinds
 
 
-def test_the_same_bytes_elsewhere_are_the_same_entry_with_the_present_paths(
-    data, tmp_path, monkeypatch
-):
-    write(data.train, ["1", "", "3"], ["one", "two", "three\r"])
+def test_text_that_moves_keeps_its_entry_and_is_reported_by_its_present_path(data, tmp_path):
+    write(data.train, ["1", "", "3"], ["one", "two", "three"])
     prepared(data)
     before = entries(data)
     (tmp_path / "moved").mkdir()
-    for suffix, other in (("en", "xx"), ("de", "yy")):
-        shutil.copy(f"{data.train}.{suffix}", tmp_path / "moved" / f"text.{other}")
-    monkeypatch.chdir(tmp_path)
-    moved = dataclasses.replace(
-        data, train="./moved/text", source_language="xx", target_language="yy"
-    )
+    for language in ("en", "de"):
+        shutil.move(f"{data.train}.{language}", tmp_path / "moved")
+    moved = dataclasses.replace(data, train=str(tmp_path / "moved" / "train"))
     tokenized, _ = prepared(moved)
     assert entries(data) == before
-    decisions = tokenized.report.decisions
-    assert decisions["empty"] == {"count": 1, "first": ["moved/text.xx:2"]}
-    assert decisions["carriage_return"] == {"count": 1, "first": ["moved/text.yy:3"]}
-    assert tokenized.name(1) == "moved/text.xx:3"
+    assert tokenized.report.decisions["empty"] == {"count": 1, "first": [f"{moved.train}.en:2"]}
+    assert tokenized.name(1) == f"{moved.train}.en:3"
 
 
 def test_the_same_columns_read_for_other_languages_are_other_pairs(data, tmp_path):
@@ -157,24 +141,15 @@ def test_the_same_bytes_under_a_name_for_markup_are_other_pairs(data, tmp_path):
     assert prepared(talks)[0].lines.tolist() == [2]
 
 
-def test_pairs_with_an_empty_side_are_left_out_with_their_places(data):
-    write(data.train, ["a", "", "b", " ", "c"], ["x", "y", "\t", "y", "z"])
-    tokenized, _ = prepared(data)
-    assert tokenized.lines.tolist() == [1, 5]
-    assert tokenized.report.skipped() == {"empty": 3}
-    first = tokenized.report.decisions["empty"]["first"]
-    assert first == [f"{data.train}.en:{n}" for n in (2, 3, 4)]
-
-
-def test_long_pairs_are_skipped_with_their_places(data):
-    write(data.train, ["1", "", "2" * 60, "3"], ["x", "y", "x", "4" * 60])
-    short = dataclasses.replace(data, max_length=20)
-    tokenized, _ = prepared(short)
-    assert select_training_pairs(tokenized, short).tolist() == [0]
-    assert tokenized.report.skipped() == {"empty": 1, "too_long": 2}
-    assert tokenized.report.decisions["too_long"]["first"] == [
-        f"{data.train}.en:{n}" for n in (3, 4)
-    ]
+def test_pairs_with_an_empty_side_or_too_long_are_skipped_and_reported_by_line(data):
+    write(data.train, ["1", "", "b", " ", "2" * 60, "3"], ["x", "y", "\t", "y", "x", "4" * 60])
+    tokenized, _ = prepared(dataclasses.replace(data, max_length=20))
+    assert tokenized.lines.tolist() == [1, 5, 6]
+    assert tokenized.rows.tolist() == [0]
+    assert tokenized.report.skipped() == {"empty": 3, "too_long": 2}
+    decisions = tokenized.report.decisions
+    for reason, lines in (("empty", (2, 3, 4)), ("too_long", (5, 6))):
+        assert decisions[reason]["first"] == [f"{data.train}.en:{line}" for line in lines]
 
 
 def test_long_pairs_are_cut_if_the_config_says_so(data):
@@ -182,24 +157,18 @@ def test_long_pairs_are_cut_if_the_config_says_so(data):
     cut = dataclasses.replace(data, max_length=7, long_pairs="truncate")
     tokenized, _ = prepared(cut)
     whole, _ = prepared(data)
-    assert tokenized.pairs.sources.lengths.tolist() == [2, 7]
-    assert tokenized.pairs.sources.flat[[1, 8]].tolist() == [EOS, EOS]
-    assert tokenized.pairs.sources.flat[2:8].tolist() == whole.pairs.sources.flat[2:8].tolist()
-    assert tokenized.pairs.targets.flat.tolist() == whole.pairs.targets.flat.tolist()
-    assert select_training_pairs(tokenized, cut).tolist() == [0, 1]
+    first, second = whole.pairs.sources.rows()
+    assert tokenized.pairs.sources.rows() == [first, [*second[:6], EOS]]
+    assert tokenized.pairs.targets.rows() == whole.pairs.targets.rows()
+    assert tokenized.rows.tolist() == [0, 1]
     assert tokenized.report.decisions["truncated"] == {"count": 1, "first": [f"{data.train}.en:2"]}
 
 
 def test_a_corpus_without_a_pair_to_train_on_is_refused(data):
-    write(data.train, [], [])
-    with pytest.raises(UserError, match=r"train\.en.*: "):
-        prepared(data)
-    write(data.train, [""], ["a"])
-    with pytest.raises(UserError, match=r"train\.en.*: .*\b1 pairs? skipped.*\bempty\b"):
-        prepared(data)
-    write(data.train, ["1" * 99], ["a"])
-    with pytest.raises(UserError, match=r"\b1 pairs? skipped.*config\.data\.max_length\b"):
-        select_training_pairs(prepared(data)[0], data)
+    for sources, reason in (([], ""), ([""], "empty"), (["1" * 99], r"config\.data\.max_length")):
+        write(data.train, sources, ["a"] * len(sources))
+        with pytest.raises(UserError, match=rf"train\.en.*train\.de: .*{reason}"):
+            prepared(data)
 
 
 def test_mixed_corpora_count_by_their_weights(data, tmp_path):
@@ -207,12 +176,10 @@ def test_mixed_corpora_count_by_their_weights(data, tmp_path):
     mixed = dataclasses.replace(data, train=f"{data.train},{tmp_path / 'more'}", weights="1,3")
     tokenized, _ = prepared(mixed)
     assert tokenized.ends == [60, 62]
-    assert np.bincount(select_training_pairs(tokenized, mixed)).tolist() == [1] * 60 + [3] * 2
+    assert np.bincount(tokenized.rows).tolist() == [1] * 60 + [3] * 2
     assert [tokenized.name(pair) for pair in (59, 60, 61)] == [
         f"{data.train}.en:60", f"{tmp_path / 'more'}.en:1", f"{tmp_path / 'more'}.en:2"
     ]  # fmt: skip
-    with pytest.raises(UserError, match=r"config\.data\.weights=1,3,5: .*\b3\b.*\b2\b"):
-        select_training_pairs(tokenized, dataclasses.replace(mixed, weights="1,3,5"))
 
 
 def test_a_large_corpus_gives_every_second_pair_to_the_vocabulary(data, monkeypatch, caplog):
@@ -223,13 +190,6 @@ def test_a_large_corpus_gives_every_second_pair_to_the_vocabulary(data, monkeypa
     lengths = [len(ids) for ids in vocabularies.target.encode(["four", "vier", "nine", "neun"])]
     assert lengths == [1, 1, 4, 4]
     assert re.search(r"\b2.*\b100 pairs", caplog.text)
-
-
-def test_two_languages_can_have_a_vocabulary_each(data):
-    _, vocabularies = prepared(dataclasses.replace(data, joint_vocabulary=False))
-    assert vocabularies.source is not vocabularies.target
-    lengths = [len(each.encode(["seven"])[0]) for each in vocabularies]
-    assert lengths[1] < lengths[0]
 
 
 def test_an_external_vocabulary_is_used_as_it_is_and_read_again_if_it_changes(data, tmp_path):
@@ -258,7 +218,7 @@ def test_ids_beyond_16_bits_are_stored_whole(data, tmp_path):
         assert side.flat.tolist() == [i for number in numbers for i in (number, 4, EOS)]
 
 
-@pytest.mark.parametrize("name", ["source.ids", "target.offsets", "lines", "meta.json"])
+@pytest.mark.parametrize("name", ["source.ids", "index.npz", "report.json"])
 def test_a_file_that_is_cut_is_an_error_that_names_the_folder_to_delete(data, name):
     prepared(data)
     path = entry(data) / name
@@ -267,44 +227,27 @@ def test_a_file_that_is_cut_is_an_error_that_names_the_folder_to_delete(data, na
         prepared(data)
 
 
-def test_a_file_of_a_file_manager_is_ignored(data):
-    before, _ = prepared(data)
-    (entry(data) / ".DS_Store").write_bytes(b"Bud1")
-    assert prepared(data)[0].pairs.sources.flat.tolist() == before.pairs.sources.flat.tolist()
-
-
-def test_the_cache_keeps_what_was_used_within_a_week(data, monkeypatch):
-    monkeypatch.setattr(module, "MAX_CACHE_BYTES", 0)
+def test_a_cache_beyond_its_size_loses_the_tokens_not_used_for_the_longest_time(data, monkeypatch):
     other = Path(data.cache) / "tokens-of-my-own"
     other.mkdir(parents=True)
-    for max_length in (8, 9):
-        prepared(dataclasses.replace(data, long_pairs="truncate", max_length=max_length))
-    folders = [path for path in Path(data.cache).iterdir() if path.is_dir()]
-    assert len(folders) == 4
-    long_ago = time.time() - 8 * 24 * 3600
-    for folder in folders:
-        os.utime(folder, (long_ago, long_ago))
-    prepared(dataclasses.replace(data, long_pairs="truncate", max_length=8))  # uses its entry
-    assert len([path for path in Path(data.cache).iterdir() if path.is_dir()]) == 4
-    prepared(data)
-    assert [name.partition("-")[0] for name in entries(data)] == [*["tokens"] * 3, "vocabulary"]
-    assert other.exists()
-
-
-def test_of_entries_unused_for_a_week_the_cache_keeps_the_newest(data, monkeypatch):
-    cuts = [dataclasses.replace(data, long_pairs="truncate", max_length=n) for n in (7, 8, 9)]
+    cuts = [dataclasses.replace(data, long_pairs="truncate", max_length=n) for n in (6, 7, 8, 9)]
     folders = []
-    for days, cut in zip((10, 30, 20), cuts, strict=True):
-        before = {*Path(data.cache).glob("tokens-*/")}
+    for days, cut in zip((30, 20, 10, 6), cuts, strict=True):
+        before = entries(data)
         prepared(cut)
-        (folder,) = {*Path(data.cache).glob("tokens-*/")} - before
+        (name,) = (x for x in entries(data) if x not in before and x.startswith("tokens"))
+        folders.append(Path(data.cache) / name)
         used = time.time() - days * 24 * 3600
-        os.utime(folder, (used, used))
-        folders.append(folder)
-    total = sum(path.stat().st_size for path in Path(data.cache).glob("*-*/*"))
-    monkeypatch.setattr(module, "MAX_CACHE_BYTES", total)
+        os.utime(folders[-1], (used, used))
+    prepared(cuts[0])  # uses its entry
+    newest_two = sum(path.stat().st_size for folder in folders[:2] for path in folder.iterdir())
+    monkeypatch.setattr(module, "MAX_CACHE_BYTES", newest_two)
     prepared(data)
-    assert [folder.exists() for folder in folders] == [True, False, True]
+    assert [folder.exists() for folder in folders] == [True, False, False, True]
+    monkeypatch.setattr(module, "MAX_CACHE_BYTES", 0)
+    prepared(dataclasses.replace(data, vocabulary_size=290))
+    assert folders[3].exists()  # used within a week
+    assert other.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):
@@ -313,17 +256,9 @@ def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):
         prepared(dataclasses.replace(data, cache=str(tmp_path / "file" / "x")))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="a file that nobody can read")
-def test_training_text_that_cannot_be_read_is_named(data, tmp_path):
-    for language in ("en", "de"):
-        (tmp_path / f"mem.{language}").symlink_to("/proc/self/mem")
-    with pytest.raises(UserError, match=r"/mem\.en: .*Input/output error"):
-        prepared(dataclasses.replace(data, train=str(tmp_path / "mem")))
-
-
-def start(data, cache, batching="packed", **environment):
+def start(data, cache, **environment):
     """A process of its own that prints a hash of vocabulary, batches and report."""
-    command = [sys.executable, "-m", "tests.data.batches_hash", data.train, str(cache), batching]
+    command = [sys.executable, "-m", "tests.data.batches_hash", data.train, str(cache)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
@@ -355,7 +290,7 @@ def test_two_runs_at_once_make_one_entry(data):
 @pytest.mark.process
 def test_a_run_killed_while_it_writes_leaves_no_half_entry(data, tmp_path):
     """The text is long enough for the kill to come in the middle of it."""
-    write_split(Path(data.train), number_words(10_000, 40_000))
+    write_split(Path(data.train), number_words(10_000, 20_000))
     killed = start(data, data.cache)
     while not list(Path(data.cache).glob("tokens-*.partial/source.ids")):
         assert killed.poll() is None, "the run ended before it could be killed"
@@ -370,33 +305,21 @@ def test_a_run_killed_while_it_writes_leaves_no_half_entry(data, tmp_path):
     assert not list(Path(data.cache).glob("*.partial"))
 
 
-def write_parquet(folder, texts):
-    import pyarrow
-    import pyarrow.parquet
-
-    folder.mkdir(exist_ok=True)
-    columns = {"en": texts, "de": [text.upper() for text in texts]}
-    for split in ("train", "validation", "test"):
-        pyarrow.parquet.write_table(pyarrow.table(columns), folder / f"{split}.parquet")
-
-
 @pytest.mark.parametrize("in_memory", [0, 2**30])
 def test_another_text_of_the_hub_is_another_entry_also_in_memory(
-    tmp_path, monkeypatch, capsys, in_memory
+    data, tmp_path, monkeypatch, in_memory
 ):
     """`datasets` keeps a small corpus in memory if IN_MEMORY_MAX_SIZE says so."""
     package = pytest.importorskip("datasets", reason="needs the extra hub")
+    parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(package.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(package.config, "IN_MEMORY_MAX_SIZE", in_memory)
-    command = [
-        "jformer", "data", "--config=configs/tiny.py:hub", "--format=json",
-        f"--config.data.directory={tmp_path / 'corpus'}", "--config.data.vocabulary_size=300",
-        f"--config.data.cache={tmp_path / 'cache'}",
-    ]  # fmt: skip
-    shown = []
-    for texts in (["some text"] * 9, ["another one"] * 9):
-        write_parquet(tmp_path / "corpus", texts)
-        assert main(command) == 0
-        pieces, _ = json.loads(capsys.readouterr().out)["examples"][0]
-        shown.append("".join(pieces))
-    assert shown == ["some text</s>", "another one</s>"]
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    hub = dataclasses.replace(data, name="hub", directory=str(folder), train="")
+    for text in ("some text", "another one"):
+        table = sys.modules["pyarrow"].table({"en": [text] * 9, "de": [text.upper()] * 9})
+        for split in ("train", "validation"):
+            parquet.write_table(table, folder / f"{split}.parquet")
+        tokenized, vocabularies = prepared(hub)
+        assert vocabularies.source.decode(tokenized.pairs.sources.flat) == text

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,9 +58,7 @@ def test_any_unicode_text_survives_the_round_trip(kind, normalization, text):
 
 
 @both_kinds
-@pytest.mark.parametrize(
-    "text", [*TRAPS, "a</s>b", "  two  spaces ", "x<<0x41>>", "", "Hund" * 999]
-)
+@pytest.mark.parametrize("text", [*TRAPS, "x<<0x41>>", "", "Hund" * 999])
 def test_text_that_looks_special_survives_the_round_trip(kind, text):
     ids = trained(kind).encode([text])[0]
     assert trained(kind).decode(ids) == text
@@ -84,15 +83,10 @@ def test_a_saved_vocabulary_gives_the_same_ids_and_hash(kind, normalization, tmp
 
 
 @both_kinds
-def test_each_digit_is_a_token(kind):
-    vocabulary = Vocabulary.train(["12 12 12"] * 9, 900, kind)
+def test_each_digit_is_a_token_and_no_entry_is_beyond_the_requested_size(kind):
+    vocabulary = Vocabulary.train(["12 12 12"] * 9, 300, kind)
     assert len(vocabulary.encode(["1212"])[0]) == 4
-
-
-@both_kinds
-def test_no_entry_is_beyond_the_requested_size(kind):
-    assert Vocabulary.train(TEXTS, 300, kind).size <= 300
-    assert trained(kind).size == len(trained(kind).entries())
+    assert vocabulary.size == len(vocabulary.entries()) <= 300
 
 
 def test_a_unigram_below_the_size_of_its_alphabet_names_the_smallest_size_that_works():
@@ -155,19 +149,6 @@ def learned_from_random_words():
     return Vocabulary.train(words, 3 + 256 + 90)
 
 
-def test_a_unigram_has_no_merges():
-    assert trained("unigram").merges is None
-
-
-@pytest.mark.parametrize("content", [None, "", '{"model": '])
-def test_a_missing_or_damaged_vocabulary_of_a_run_is_named(content, tmp_path):
-    path = tmp_path / "vocabulary.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(UserError, match=r"vocabulary\.json: "):
-        Vocabulary.load(path)
-
-
 def test_one_string_is_not_taken_for_a_list_of_letters():
     with pytest.raises(TypeError):
         trained().encode("ab")
@@ -192,15 +173,12 @@ def foreign():
 @pytest.fixture
 def external(tmp_path):
     foreign().save(str(tmp_path / "tokenizer.json"))
-    return Vocabulary.from_file(tmp_path / "tokenizer.json")
+    return Vocabulary.load(tmp_path / "tokenizer.json")
 
 
-def test_special_tokens_of_an_external_tokenizer_are_text(external):
+def test_special_tokens_of_an_external_tokenizer_are_text_and_its_settings_have_no_effect(external):
     assert external.encode(["<s>", "b</s>"]) == [[8, 9, 10], [4, 8, 11, 9, 10]]
     assert external.decode([6, 7]) == "<s> </s>"
-
-
-def test_an_external_tokenizer_neither_pads_nor_truncates_nor_drops_merges(external):
     assert external.encode(["ababababababab", "mask"]) == [[5] * 7, [12]]
 
 
@@ -214,20 +192,17 @@ def test_an_external_tokenizer_is_saved_whole(external, tmp_path):
 
 def test_the_size_of_a_tokenizer_with_gaps_covers_its_last_id(tmp_path):
     Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")).save(str(tmp_path / "gaps.json"))
-    vocabulary = Vocabulary.from_file(tmp_path / "gaps.json")
+    vocabulary = Vocabulary.load(tmp_path / "gaps.json")
     assert vocabulary.encode(["b"])[0][0] == 10 < vocabulary.size == 11
 
 
-WITHOUT_UNKNOWN = Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>")).to_str()
-
-
-@pytest.mark.parametrize("content", [None, "", '{"model_type": "bert"}', "[1]", WITHOUT_UNKNOWN])
-def test_a_file_that_is_not_a_usable_tokenizer_is_named_with_what_is_needed(content, tmp_path):
+@pytest.mark.parametrize("content", [None, "", '{"model_type": "bert"}'])
+def test_a_file_that_is_not_a_tokenizer_is_named_with_what_is_needed(content, tmp_path):
     path = tmp_path / "tokenizer.json"
     if content is not None:
         path.write_text(content)
     with pytest.raises(UserError, match=r"tokenizer\.json: .*tokenizer\.json\b.*SentencePiece"):
-        Vocabulary.from_file(path)
+        Vocabulary.load(path)
 
 
 def settings_of(**changes):
@@ -253,13 +228,6 @@ def test_two_vocabularies_learn_from_one_side_each(tmp_path):
     assert loaded.hash == both.hash == f"{both.source.hash} {both.target.hash}"
 
 
-def test_an_external_joint_vocabulary_is_used_as_it_is(tmp_path):
-    foreign().save(str(tmp_path / "tokenizer.json"))
-    joint = Vocabularies.train(pairs, settings_of(vocabulary=f"{tmp_path}/tokenizer.json"))
-    assert joint.source is joint.target
-    assert joint.target.encode(["ab"]) == [[5]]
-
-
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_the_other_side_of_an_external_vocabulary_is_trained(side, tmp_path):
     trained("unigram").save(tmp_path / "external.json")
@@ -268,8 +236,7 @@ def test_the_other_side_of_an_external_vocabulary_is_trained(side, tmp_path):
     both = Vocabularies.train(pairs, settings_of(joint_vocabulary=False, vocabulary=files))
     learned = Vocabularies.train(pairs, settings_of(joint_vocabulary=False))
     for name in ("source", "target"):
-        from_file = Vocabulary.load(tmp_path / "external.json")
-        expected = from_file if name == side else getattr(learned, name)
+        expected = Vocabulary.load(Path(file)) if name == side else getattr(learned, name)
         assert getattr(both, name).hash == expected.hash
 
 

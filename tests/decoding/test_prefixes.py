@@ -41,7 +41,7 @@ def vocabulary_of(kind, folder):
         tokenizer.train_from_iterator(TEXTS, trainer)
         path = folder / "bert.json"
         tokenizer.save(str(path))
-    return Vocabulary.from_file(path)
+    return Vocabulary.load(path)
 
 
 @pytest.fixture(scope="module", params=[*SIZES, "sentencepiece", "bert"])

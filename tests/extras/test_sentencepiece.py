@@ -51,7 +51,7 @@ def test_a_model_gives_its_own_ids_and_text(model_type, options, tmp_path):
         model_type=model_type, vocab_size=390 if "byte_fallback" in options else 130, **options
     )
     (tmp_path / "spm.model").write_bytes(content)
-    vocabulary = Vocabulary.from_file(tmp_path / "spm.model")
+    vocabulary = Vocabulary.load(tmp_path / "spm.model")
     twin = sentencepiece.SentencePieceProcessor(model_proto=content)
     odd = [
         "", " a", "  Ka  be ", "Ka\n  be\n", "▁ba", "a<sep>Kaba <sep> be", "<s></s> <unk>",
@@ -68,7 +68,7 @@ def test_a_model_gives_its_own_ids_and_text(model_type, options, tmp_path):
 
 def test_a_saved_vocabulary_does_not_need_the_package(tmp_path, monkeypatch):
     (tmp_path / "spm.model").write_bytes(trained(model_type="bpe", vocab_size=150))
-    vocabulary = Vocabulary.from_file(tmp_path / "spm.model")
+    vocabulary = Vocabulary.load(tmp_path / "spm.model")
     vocabulary.save(tmp_path / "vocabulary.json")
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     loaded = Vocabulary.load(tmp_path / "vocabulary.json")
@@ -80,7 +80,7 @@ def test_a_model_that_cannot_be_converted_is_refused(options, tmp_path):
     content = trained(hard_vocab_limit=False, vocab_size=100, **options)
     (tmp_path / "spm.model").write_bytes(content)
     with pytest.raises(UserError, match=r"spm\.model: .*Unigram\b.*BPE\b"):
-        Vocabulary.from_file(tmp_path / "spm.model")
+        Vocabulary.load(tmp_path / "spm.model")
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x0a\x03\x0a\x01a", b"\xff\xfe"])
@@ -88,7 +88,7 @@ def test_a_file_that_is_not_a_model_is_named_with_what_is_needed(content, tmp_pa
     if content is not None:
         (tmp_path / "spm.model").write_bytes(content)
     with pytest.raises(UserError, match=r"spm\.model: .*tokenizer\.json\b.*SentencePiece"):
-        Vocabulary.from_file(tmp_path / "spm.model")
+        Vocabulary.load(tmp_path / "spm.model")
 
 
 def test_without_sentencepiece_its_packages_are_named(tmp_path, monkeypatch):
@@ -96,4 +96,4 @@ def test_without_sentencepiece_its_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
     message = rf"^{tmp_path}/spm\.model: .*pip install sentencepiece protobuf"
     with pytest.raises(UserError, match=message):
-        Vocabulary.from_file(tmp_path / "spm.model")
+        Vocabulary.load(tmp_path / "spm.model")

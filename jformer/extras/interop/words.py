@@ -42,9 +42,7 @@ def read_words(path: Path, specials: str) -> Words:
     if not path.is_file():
         raise UserError(f"{path}: no such file; a vocabulary is needed there")
     try:
-        tokenizer = (
-            word_list(path) if path.suffix == ".txt" else Vocabulary.from_file(path).tokenizer
-        )
+        tokenizer = word_list(path) if path.suffix == ".txt" else Vocabulary.load(path).tokenizer
     except UserError:
         raise
     except Exception as error:
