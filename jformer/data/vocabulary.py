@@ -42,6 +42,8 @@ BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 BYTE_FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
 # GPT-2's pattern, except that digits are single and accents and vowel signs stay with letters.
 WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
+# No vocabulary has this character as an entry, so it shows whether any text can be encoded.
+RARE_CHARACTER = "\U0010fffd"
 NEEDED = "a tokenizer.json or a SentencePiece .model, Unigram or BPE, is needed"
 
 
@@ -65,8 +67,12 @@ class Vocabulary:
         """Load a `tokenizer.json`, or a SentencePiece `.model` of type Unigram or BPE."""
         try:
             if path.suffix == ".model":
-                return cls(find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path))
-            return cls(Tokenizer.from_file(str(path)))
+                tokenizer = find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path)
+            else:
+                tokenizer = Tokenizer.from_file(str(path))
+            # Raises if the tokenizer needs an unknown entry and has none.
+            tokenizer.encode_batch_fast([RARE_CHARACTER], add_special_tokens=False)
+            return cls(tokenizer)
         except UserError:
             raise
         except Exception as error:
