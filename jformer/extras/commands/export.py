@@ -1,6 +1,6 @@
 """Write a run in the format of another program, with its vocabulary.
 
-The folder is removed if the export fails or is stopped.
+The folder is removed if the export fails or Ctrl-C stops it.
 """
 
 from typing import Any
@@ -20,10 +20,9 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     cli.config_of(args)  # raises for a run that cannot be opened, before any work
 
-    from jformer.output import stopping
     from jformer.run import load
 
-    with stopping(f"{args.output} is removed"), new_folder("output", args.output) as folder:
+    with new_folder("output", args.output) as folder:
         run = load(args.workdir, args.checkpoint, plugins=cli.files_in(args.plugins))
         exporter(args.format).export(run, folder, args.format)
     return 0
