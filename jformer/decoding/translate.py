@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from jformer.decoding.prefixes import Prefix, begins_with, encode_prefixes, rank
 from jformer.decoding.search import Constraint, Hypotheses, Rules
 from jformer.decoding.sentences import join_texts, pieces
 from jformer.errors import RunError, UserError
-from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
 
@@ -64,21 +63,6 @@ class Candidates:
 def highest_score(candidates: Candidates) -> int:
     """Return the index of the candidate with the highest score."""
     return 0
-
-
-def translate(
-    model: Transformer,
-    params: Any,
-    vocabularies: Vocabularies,
-    texts: Sequence[str],
-    config: DecodeConfig,
-    max_length: int,
-    bleu_tokenizer: str = "13a",
-) -> list[str]:
-    """Return the best output for each text."""
-    decoder = Decoder((model,), (params,), config, max_length, config.batch_size)
-    found = hypotheses(decoder, vocabularies, texts, bleu_tokenizer=bleu_tokenizer)
-    return [best[0].text for best in found]
 
 
 def hypotheses(

@@ -19,7 +19,6 @@ from jformer.decoding.translate import (
     Part,
     as_texts,
     hypotheses,
-    translate,
     warm_up,
 )
 from jformer.errors import RunError
@@ -43,10 +42,8 @@ class Translator:
         # Sharper than an untrained model's near ties, which rounding would decide.
         self.params = random_params(self.model, deviation=0.8)
 
-    def __call__(self, texts, max_length=100, params=None, **decode):
-        config = dataclasses.replace(CONFIG, **decode)
-        params = params or self.params
-        return translate(self.model, params, self.vocabularies, texts, config, max_length)
+    def __call__(self, texts, **options):
+        return [best.text for best, *_ in self.find(texts, **options)]
 
     def find(self, texts, prefixes=None, first_line=1, max_length=100, params=None, **decode):
         config = dataclasses.replace(CONFIG, **decode)
