@@ -58,9 +58,8 @@ def write_pairs(folder, language):
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
     [
-        ("zh", "zh"), ("zh_CN", "zh"), ("zh-Hans", "zh"), ("zho_Hans", "zh"), ("cmn", "zh"),
-        ("yue", "zh"), ("ZH", "zh"), ("th", "char"), ("lo_LA", "char"), ("khm", "char"),
-        ("my", "char"), ("de", "13a"), ("en", "13a"), ("kab", "13a"), ("this", "13a"),
+        ("zh", "zh"), ("ZH_CN", "zh"), ("zho-Hans", "zh"), ("lo_LA", "char"), ("khm", "char"),
+        ("de", "13a"), ("kab", "13a"), ("this", "13a"),
     ],
 )  # fmt: skip
 def test_the_first_part_of_the_language_code_decides(language, tokenizer):
@@ -68,7 +67,7 @@ def test_the_first_part_of_the_language_code_decides(language, tokenizer):
     assert f"|tok:{tokenizer}|" in score(text, [text], language)["signature"]
 
 
-@pytest.mark.parametrize("language", ["ja", "ko", "ja_JP", "kor"])
+@pytest.mark.parametrize("language", ["ja", "kor"])
 def test_japanese_and_korean_use_mecab_if_it_is_installed_and_characters_otherwise(
     monkeypatch, language
 ):
@@ -79,7 +78,7 @@ def test_japanese_and_korean_use_mecab_if_it_is_installed_and_characters_otherwi
     assert f"|tok:{language[:2]}-mecab-" in score(text, [text], language)["signature"]
 
 
-@pytest.mark.parametrize("language", ["zh", "ja", "th", "my"])
+@pytest.mark.parametrize("language", ["zh", "ja", "th"])
 def test_good_text_without_spaces_has_no_score_that_says_it_is_bad(monkeypatch, language):
     """A word between spaces would be a sentence, so that one other character makes it wrong."""
     set_mecab(monkeypatch, "ja", installed=False)
@@ -90,9 +89,7 @@ def test_good_text_without_spaces_has_no_score_that_says_it_is_bad(monkeypatch, 
     assert scores.pop("bleu_interval")[0] > 50
     assert min(scores.values()) > 50
     assert found.get("ter", 0) < 20
-    assert ("ter" in found) == (
-        language in ("zh", "ja")
-    )  # TER cuts their characters, and no others
+    assert ("ter" in found) == (language in ("zh", "ja"))  # TER cuts only their characters
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Scores are sacreBLEU's and Moses' own, and say how they were made."""
 
 import json
-import logging
 import math
 from collections import Counter
 
@@ -40,10 +39,6 @@ def test_scores_and_signatures_equal_those_of_sacrebleus_own_command(
         if "confidence_mean" in expected:
             mean, half = expected["confidence_mean"], expected["confidence_var"]
             assert found["bleu_interval"] == MATCH([mean - half, mean + half], abs=1e-6)
-
-
-def test_the_interval_stays_within_what_a_score_can_be():
-    assert score([*REFERENCE[:-1], "der"], [REFERENCE], "de")["bleu_interval"][1] == 100
 
 
 def multi_bleu(hypotheses: list[str], references: list[list[str]]) -> float:
@@ -139,14 +134,7 @@ def test_empty_and_single_sentences_have_scores(hypotheses, targets):
     found = score(hypotheses, [targets], "de")
     numbers = [found[name] for name in scores.LABELS if name in found]
     assert all(math.isfinite(number) for number in numbers if not isinstance(number, list))
-    assert "bleu_interval" in found
-
-
-def test_text_that_looks_tokenized_is_warned_of_once(caplog):
-    caplog.set_level(logging.WARNING)
-    tokenized = ["der Hund und das Haus ."] * 100
-    score(tokenized, [tokenized], "de")
-    assert sum("100 lines" in record.getMessage() for record in caplog.records) == 1
+    assert all(0 <= end <= 100 for end in found["bleu_interval"])
 
 
 # ---- by the length of the source
