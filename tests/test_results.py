@@ -254,27 +254,3 @@ def test_training_again_scores_anew_what_is_another_text_by_now(
             assert printed(*train) == (other, False)
         finally:
             path.write_bytes(before)
-    # What was kept by a version that did not say what it had scored.
-    results = read_results(workdir)
-    del results["test"]["text_sha256"]
-    (workdir / "results.json").write_text(json.dumps({"test": {**results["test"], "bleu": 99.0}}))
-    again, anew = printed(*train)
-    assert anew
-    assert {**again, "seconds": 0} == {**first, "seconds": 0}
-
-
-def test_training_again_prints_the_scores_of_its_own_search(
-    trained_workdir, corpus_directory, tmp_path, printed
-):
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    train = ["jformer", *small_flags(corpus_directory, workdir)]
-    greedy = "--config.decode.beam_size=1"
-
-    own = read_results(workdir)["test"]
-    other, _ = printed("jformer", "evaluate", f"--workdir={workdir}", greedy)
-    assert printed(*train, greedy) == (other, False)
-    again, anew = printed(*train)
-    assert anew
-    assert {**again, "seconds": 0} == {**own, "seconds": 0}
-    assert own["decode"]["beam_size"] == 2
-    assert other["decode"]["beam_size"] == 1
