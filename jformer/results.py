@@ -49,6 +49,8 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
     else:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
         test = as_test_set(read_split([scorer.open_pairs(name, config)], config.data))
+    if more_references and test.gold:
+        raise UserError(f"--references={more_references}: requires a test set of translations")
     references = [*test.references]
     for path in filter(None, more_references.split(",")):
         lines = decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)
