@@ -28,7 +28,7 @@ from jformer.rundir import config_to_open
 from jformer.schema import LARGEST, flatten, local_paths, thaw, walk
 
 OF_RUN = ("decode.", "data.bad_lines")  # the keys of a trained run that can change, by beginnings
-FORMATS = ("text", "jsonl", "tsv")
+FORMATS = ("text", "jsonl")
 OUTPUT = "file to write (default: standard output)"
 PAIRS = (
     "pairs of sentences: PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet; "

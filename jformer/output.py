@@ -11,14 +11,13 @@ import io
 import json
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from jformer import files
-from jformer.errors import RunError, Stopped, UserError
+from jformer.errors import RunError, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,16 +40,15 @@ def check_output(name: str, inputs: Iterable[str]) -> None:
     """Raise `UserError` if --output=NAME cannot be written, or is one of the inputs."""
     if not name:
         return
-    for path in inputs:
-        if os.path.isfile(path) and os.path.realpath(path) == os.path.realpath(name):
-            raise UserError(f"--output={name}: is an input of this command; choose another file")
+    if os.path.realpath(name) in map(os.path.realpath, filter(None, inputs)):
+        raise UserError(f"--output={name}: is an input of this command; choose another file")
     files.check_writable("output", name)
     if not files.is_special(name):
         files.check_writable("output", f"{name}.partial")
 
 
 @contextlib.contextmanager
-def open_output(name: str, job: dict[str, Any], format: str) -> Iterator[Output]:
+def open_output(name: str, job: dict[str, Any]) -> Iterator[Output]:
     """Open a file to write or to resume, or standard output without a name.
 
     A device, a pipe and the output of an empty `job`, which has an input that can be read only
@@ -59,15 +57,12 @@ def open_output(name: str, job: dict[str, Any], format: str) -> Iterator[Output]
     target = f"--output={name}" if name else "standard output"
     if not name or not job or files.is_special(name):
         path = name or sys.stdout.fileno()
-        with (
-            open(path, "wb", buffering=0, closefd=bool(name)) as file,
-            stopping("the output is incomplete"),
-        ):
+        with open(path, "wb", buffering=0, closefd=bool(name)) as file:
             yield Output(file, target)
         return
     partial = Path(f"{name}.partial")
-    with partial.open("ab", buffering=0) as file, stopping("rerun the same command to resume"):
-        yield Output(file, target, resume(file, partial, job, format))
+    with partial.open("ab", buffering=0) as file:
+        yield Output(file, target, resume(file, partial, job))
         with partial.open("rb") as lines, files.writing(target, RunError):
             lines.readline()
             with open(name, "wb") as complete:
@@ -75,53 +70,24 @@ def open_output(name: str, job: dict[str, Any], format: str) -> Iterator[Output]
         partial.unlink()
 
 
-def resume(file: io.FileIO, path: Path, job: dict[str, Any], format: str) -> int:
+def resume(file: io.FileIO, path: Path, job: dict[str, Any]) -> int:
     """Lock the file and keep its whole lines; return how many input lines are done."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(f"{path}: another command is writing it; choose another --output") from None
     head = json.dumps(job).encode() + b"\n"
+    done = size = 0
     with path.open("rb") as lines:
         if not head.startswith(lines.readline()):  # a kill can cut it
             raise UserError(
                 f"{path}: another command began it (see its first line); remove it to start "
                 f"again, or choose another --output"
             )
-        done, size = whole_lines(lines, format)
+        for line in lines:
+            if line.endswith(b"\n"):
+                done, size = done + 1, size + len(line)
     file.truncate(len(head) + size if done else 0)
     if not done:
         file.write(head)
     return done
-
-
-def whole_lines(lines: Iterable[bytes], format: str) -> tuple[int, int]:
-    """Return how many input lines have all their outputs, and the size of these outputs.
-
-    In tsv an input line has several rows that begin with its number; the last may lack some.
-    """
-    done = size = size_before = 0
-    last = b""
-    for line in lines:
-        if not line.endswith(b"\n"):
-            break
-        number = line.split(b"\t", 1)[0]
-        if format != "tsv" or number != last:
-            done, size_before, last = done + 1, size, number
-        size += len(line)
-    return (max(done - 1, 0), size_before) if format == "tsv" else (done, size)
-
-
-@contextlib.contextmanager
-def stopping(state: str) -> Iterator[None]:
-    """Raise `Stopped` in the block on SIGTERM and Ctrl-C; its message ends with `state`."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise Stopped(number, state)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

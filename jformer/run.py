@@ -8,7 +8,6 @@ restored on one device of any kind.
 import dataclasses
 import functools
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,25 +25,11 @@ from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import Forced, Pair, align, max_positions, score_pairs, words_of
 from jformer.decoding.sentences import join_texts
 from jformer.decoding.translate import Hypothesis, hypotheses, warm_up
-from jformer.errors import UserError, check_strings, check_type
+from jformer.errors import UserError, check_strings
 from jformer.evaluation.scorer import Translations
 from jformer.schema import local_paths, replaced
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
-
-
-@dataclasses.dataclass(frozen=True)
-class Translation:
-    """One output for a sentence. Tokens and alignment are set only with `details=True`."""
-
-    text: str
-    score: float  # log_prob with the length penalty, by which the search ranks
-    log_prob: float  # of its tokens, and of EOS if it is complete
-    complete: bool  # whether it ended with EOS, not at its length limit
-    tokens: list[str] | None = None
-    token_log_probs: list[float] | None = None  # one more than tokens, for EOS (of each part)
-    alignment: list[tuple[int, int]] | None = None  # indices of source word and target word
-    well_formed: bool | None = None  # whether the output needed no repair, if the scorer knows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +49,7 @@ class Run(Restored):
     others: tuple["Run", ...] = ()
 
     def __repr__(self) -> str:
-        parameters = sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        members = f", {len(self.others)} others" if self.others else ""
-        return f"Run({str(self.workdir)!r}, step {self.step}, {parameters:,} parameters{members})"
+        return f"Run({str(self.workdir)!r}, step {self.step}, {len(self.others)} others)"
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -102,7 +85,7 @@ class Run(Restored):
         first_line: int = 1,
         report: Report | None = None,
         **decode: Any,
-    ) -> list[list[Translation]]:
+    ) -> list[list[Hypothesis]]:
         """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
         With another `choose` than "score" it is one, chosen from these.
@@ -118,14 +101,12 @@ class Run(Restored):
         sources = model_sources(sentences, self.vocabularies, self.config.data)
         given = (prefixes, first_line, self.bleu_tokenizer, report)
         found = hypotheses(run.decoder, self.vocabularies, sources, *given)
-        if not details:
-            return run._converted(sentences, [[*map(translation_of, ones)] for ones in found])
-        pairs = [(x.source, x.output) for ones in found for one in ones for x in one.parts]
-        layers = min(member.config.model.decoder_layers for member in (run, *run.others))
-        # The last layer but one aligns best (Garg et al. 2019, arXiv 1909.02074).
-        forced = run._forced(pairs, max(1, layers - 1))
-        outputs = [[detailed(one, forced, run.vocabularies) for one in ones] for ones in found]
-        return run._converted(sentences, outputs)
+        if details:
+            found = run._detailed(found)
+        return [
+            [self._as_shown(hypothesis, sentence) for hypothesis in n_best]
+            for sentence, n_best in zip(sentences, found, strict=True)
+        ]
 
     def warm_up(self, lengths: Sequence[int], batch: int = 1, **decode: Any) -> None:
         """Compile the search before the first request, such as that of a server.
@@ -155,7 +136,7 @@ class Run(Restored):
                 self.vocabulary.tokens(ids),
                 forced.log_probs_T.tolist(),
             )
-            for (_, ids), forced in self._forced(pairs, first_pair=first_pair)
+            for (_, ids), forced in zip(pairs, self._forced(pairs, 0, first_pair), strict=True)
         ]
 
     def can_score(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
@@ -172,8 +153,6 @@ class Run(Restored):
         In an ensemble, only this run's attention is returned. A text beyond a table of learned
         positions raises `UserError`.
         """
-        check_type("source", source, str, "a string")
-        check_type("target", target, str, "a string")
         target = self.scorer.target(target, source, self.config)
         (source,) = model_sources([source], self.vocabularies, self.config.data)
         return attention_of(self.model, self.params, self.vocabularies, source, target)
@@ -190,14 +169,6 @@ class Run(Restored):
     @functools.cached_property
     def decoder(self) -> Decoder:
         members = (self, *self.others)
-        for member in members:
-            if member.config.model.max_positions < self.config.longest:
-                raise UserError(
-                    f"{member.workdir}: has {member.config.model.assignment('positions')}, with "
-                    f"max_positions={member.config.model.max_positions}, and an output may "
-                    f"take {self.config.longest} in {self.workdir}; lower "
-                    f"config.decode.max_extra_length and min_length, or leave it out"
-                )
         return Decoder(
             tuple(run.model for run in members),
             tuple(run.params for run in members),
@@ -216,20 +187,22 @@ class Run(Restored):
         check_components(config, self.config)
         return dataclasses.replace(self, config=config)
 
-    def _converted(
-        self, sentences: Sequence[str], found: list[list[Translation]]
-    ) -> list[list[Translation]]:
-        """Return the outputs with the texts that the user sees."""
-        result = []
-        for sentence, ones in zip(sentences, found, strict=True):
-            texts = [self.scorer.output(one.text, sentence) for one in ones]
-            result.append(
-                [
-                    dataclasses.replace(one, text=text, well_formed=well_formed)
-                    for one, (text, well_formed) in zip(ones, texts, strict=True)
-                ]
-            )
-        return result
+    def _as_shown(self, hypothesis: Hypothesis, sentence: str) -> Hypothesis:
+        """Return a hypothesis with the text that the user sees."""
+        text, well_formed = self.scorer.output(hypothesis.text, sentence)
+        return dataclasses.replace(hypothesis, text=text, well_formed=well_formed)
+
+    def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+        """Return the hypotheses with tokens, their log-probabilities and a word alignment."""
+        parts = [part for n_best in found for hypothesis in n_best for part in hypothesis.parts]
+        layers = min(member.config.model.decoder_layers for member in (self, *self.others))
+        # The last layer but one aligns best (Garg et al. 2019, arXiv 1909.02074).
+        results = self._forced([(part.source, part.output) for part in parts], max(1, layers - 1))
+        forced = iter(results)
+        return [
+            [detailed(hypothesis, forced, self.vocabularies) for hypothesis in n_best]
+            for n_best in found
+        ]
 
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
         check_strings("sources", sources)
@@ -242,38 +215,29 @@ class Run(Restored):
         sides = self.vocabularies.source.encode(sources), self.vocabularies.target.encode(targets)
         return list(zip(*sides, strict=True))
 
-    def _forced(
-        self, pairs: list, layer: int = 0, first_pair: int = 1
-    ) -> Iterator[tuple[Any, Forced]]:
-        decoder = self.decoder
-        results = score_pairs(
-            decoder.models, decoder.params, pairs, decoder.slots, layer, first_pair
-        )
-        return zip(pairs, results, strict=True)
-
-
-def translation_of(one: Hypothesis) -> Translation:
-    return Translation(one.text, one.score, one.log_prob, one.complete)
+    def _forced(self, pairs: list[Pair], layer: int = 0, first_pair: int = 1) -> list[Forced]:
+        models, params, slots = self.decoder.models, self.decoder.params, self.decoder.slots
+        return score_pairs(models, params, pairs, slots, layer, first_pair)
 
 
 def detailed(
-    one: Hypothesis, forced: Iterator[tuple[Any, Forced]], vocabularies: Vocabularies
-) -> Translation:
-    """Add the details of a hypothesis; takes the next result of `forced` for each of its parts."""
+    hypothesis: Hypothesis, forced: Iterator[Forced], vocabularies: Vocabularies
+) -> Hypothesis:
+    """Return it with its details; takes the next result of `forced` for each of its parts."""
     tokens, log_probs, links, text = [], [], [], ""
-    for part in one.parts:
-        (source, target), known = next(forced)
-        sources_S = words_of(source, vocabularies.source)
-        targets_T = words_of(target, vocabularies.target)
-        pairs = align(known.weights_TS, targets_T, sources_S)
-        # Joined without a space, a part continues the last word of those before.
-        text = join_texts([text, vocabularies.target.decode(target)])
+    for part in hypothesis.parts:
+        result = next(forced)
+        sources_S = words_of(part.source, vocabularies.source)
+        targets_T = words_of(part.output, vocabularies.target)
+        # Joined without a space, a part continues the last word of the parts before it.
+        text = join_texts([text, vocabularies.target.decode(part.output)])
         first_word = len(text.split()) - (int(targets_T.max(initial=-1)) + 1)
+        pairs = align(result.weights_TS, targets_T, sources_S)
         links += [(i + part.first_word, j + first_word) for i, j in pairs]
-        tokens += vocabularies.target.tokens(target)
-        log_probs += known.log_probs_T.tolist()
+        tokens += vocabularies.target.tokens(part.output)
+        log_probs += result.log_probs_T.tolist()
     return dataclasses.replace(
-        translation_of(one), tokens=tokens, token_log_probs=log_probs, alignment=links
+        hypothesis, tokens=tokens, token_log_probs=log_probs, alignment=links
     )
 
 
@@ -298,12 +262,8 @@ def load(
     `[1000, 2000]`.
     The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
     one's. A run whose config names Python files needs them in `plugins`, which are run. Raises
-    `UserError` for what is missing or damaged, and `TypeError` for an argument of another type.
+    `UserError` for what is missing or damaged.
     """
-    check_type("workdir", workdir, str | os.PathLike, "a string or a path")
-    check_type("checkpoint", checkpoint, str | int | Sequence, "a name, a step or a list of steps")
-    check_strings("ensemble", ensemble)
-    check_type("plugins", plugins, list | tuple, "a list of files")
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
     folder = Path(local_paths("workdir", str(workdir)))

@@ -44,8 +44,6 @@ def config_to_open(workdir: Path, plugins: str) -> Config:
     config = read_config(workdir / CONFIG)
     files: dict[str, str] = {}
     for file in filter(None, plugins.split(",")):
-        if Path(file).name in files:
-            raise UserError(f"plugins: {file} and {files[Path(file).name]} have the same name")
         if not Path(file).is_file():
             raise UserError(f"plugins={file}: no such file")
         files[Path(file).name] = file
@@ -110,9 +108,9 @@ def locked(workdir: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # slow to import, and only training needs it
 
-    create(workdir)
     lock = FileLock(workdir / LOCK, timeout=0)
     try:
+        workdir.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout:
         raise UserError(
@@ -127,13 +125,6 @@ def locked(workdir: Path) -> Iterator[None]:
         lock.release()
         with contextlib.suppress(OSError):  # it has a run, or another process has begun one
             workdir.rmdir()
-
-
-def create(workdir: Path) -> None:
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"workdir={workdir}: cannot be made ({error.strerror})") from error
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:

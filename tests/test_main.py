@@ -200,7 +200,7 @@ def test_the_help_of_a_command_has_its_flags_and_keys_with_their_defaults(capsys
         assert main(["jformer", name, "--help"]) == 0
         shown[name] = capsys.readouterr().out
     assert "--prefix FILE" in shown["translate"]
-    assert "{text,jsonl,tsv}" in shown["translate"]
+    assert "{text,jsonl}" in shown["translate"]
     assert "--config.decode.beam_size 4" in shown["translate"]
     assert "--config.data.bad_lines error" in shown["translate"]
     for elsewhere in ("--config.train.steps", "--profile", "--config CONFIG"):

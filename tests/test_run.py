@@ -1,6 +1,5 @@
 """A run directory, opened from Python."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -10,10 +9,9 @@ import numpy as np
 import pytest
 
 import jformer
+from jformer.decoding.translate import Hypothesis
 from jformer.errors import UserError
 from jformer.main import main
-from jformer.results import read_results
-from jformer.run import Translation
 from tests.conftest import small_flags
 
 pytestmark = pytest.mark.process
@@ -24,16 +22,9 @@ def run(trained_workdir):
     return jformer.load(trained_workdir)
 
 
-def test_a_loaded_run_translates_a_list(run):
-    sentences = ["1 2 3", "", "4 5 6 7 8"]
-    outputs = run.translate(sentences)
-    assert outputs == [run.translate([sentence])[0] for sentence in sentences]
-    assert [bool(text) for text in outputs] == [True, False, True]
-
-
 def test_decode_overrides_take_effect_and_are_checked(run):
-    sentences = [" ".join(str(n)) for n in range(100, 120)]
-    assert run.translate(sentences, max_extra_length=0) != run.translate(sentences)
+    sentences = [" ".join(str(n)) for n in range(100, 103)]
+    assert run.translate(sentences, max_length=2) != run.translate(sentences)
     with pytest.raises(UserError, match=r"beam_sise.*\bbeam_size"):
         run.translate(sentences, beam_sise=2)
     with pytest.raises(UserError, match=r"config\.decode\.beam_size=0"):
@@ -43,16 +34,12 @@ def test_decode_overrides_take_effect_and_are_checked(run):
 def test_parameters_are_the_mean_of_the_last_checkpoints(trained_workdir):
     run = jformer.load(trained_workdir, "average")
     assert run.steps == (9, 12)
+    with pytest.raises(UserError, match=r"step 10\b.*9, 12"):
+        jformer.load(trained_workdir, 10)
     single = [jformer.load(trained_workdir, step).params for step in (9, 12)]
     mean = (single[0]["embedding"] + single[1]["embedding"]) / 2
     np.testing.assert_allclose(run.params["embedding"], mean, rtol=1e-6)
     assert not np.allclose(single[0]["embedding"], single[1]["embedding"])
-
-
-def test_a_run_can_be_opened_at_an_earlier_step(trained_workdir):
-    assert jformer.load(trained_workdir, 9).step == 9
-    with pytest.raises(UserError, match=r"step 10\b.*9, 12"):
-        jformer.load(trained_workdir, 10)
 
 
 def test_what_is_no_run_directory_is_named(tmp_path, trained_workdir):
@@ -68,7 +55,7 @@ def test_outputs_come_with_scores_tokens_and_alignments(run):
     sentences = ["1 2 3", "", "4 5 6 7 8"]
     found = run.hypotheses(sentences, n_best=2, details=True, length_penalty=0.7)
     assert [ones[0].text for ones in found] == run.translate(sentences, length_penalty=0.7)
-    assert found[1] == [Translation("", 0.0, 0.0, True, [], [], [])]
+    assert found[1] == [Hypothesis("", 0.0, 0.0, True, (), [], [], [])]
     for sentence, ones in zip(sentences, found, strict=True):
         assert [one.score for one in ones] == sorted((one.score for one in ones), reverse=True)
         for one in ones:
@@ -107,18 +94,13 @@ def test_the_score_of_an_output_is_what_the_search_reported(run, decode):
         assert own.perplexity == pytest.approx(np.exp(-mean), rel=1e-5)
 
 
-def test_outputs_begin_with_their_prefixes(run):
-    prefixes = ["seven", "", "one two"]
-    outputs = run.translate(["1 2 3", "4 5", "6"], prefixes)
-    assert all(map(str.startswith, outputs, prefixes))
-    assert outputs[1] == run.translate(["4 5"])[0]
-
-
-def test_lists_of_different_lengths_are_refused(run):
+def test_lists_of_different_lengths_and_single_strings_are_refused(run):
     with pytest.raises(UserError, match=r"\b1 prefix.*\b2 sentences"):
         run.translate(["1", "2"], ["one"])
     with pytest.raises(UserError, match=r"\b2 sources.*\b1 target"):
         run.score(["1", "2"], ["one"])
+    with pytest.raises(TypeError, match="sentences"):
+        run.translate("1 2")
 
 
 def test_an_ensemble_averages_the_probabilities_of_its_runs(trained_workdir, run):
@@ -178,10 +160,3 @@ def test_two_vocabularies_train_save_and_translate(corpus_directory, tmp_path, c
 def test_importing_the_package_does_not_import_jax():
     program = "import sys, jformer; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
-
-
-def test_results_json_is_what_was_printed(trained_workdir, capsys):
-    assert main(["jformer", "evaluate", f"--workdir={trained_workdir}"]) == 0
-    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    stored = read_results(trained_workdir)
-    assert {name: stored[name] for name in printed} == printed

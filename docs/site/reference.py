@@ -11,7 +11,8 @@ from jformer import main
 from jformer.cli import parser_of
 from jformer.config import Config
 from jformer.decoding.attention import Attention
-from jformer.run import Run, Scored, Translation
+from jformer.decoding.translate import Hypothesis
+from jformer.run import Run, Scored
 from jformer.schema import LARGEST, walk
 from jformer.training.restore import Restored
 
@@ -103,7 +104,7 @@ def python_api() -> str:
     attributes = f"{prose(Run)}\n\n{fields(Restored)}"
     vocabulary = f"`run.vocabulary`: {prose(Run.vocabulary)}"
     parts = ["## Functions", *functions, "## Run", attributes, vocabulary, *methods]
-    parts += ["## What its methods return", *map(record, (Translation, Scored, Attention))]
+    parts += ["## What its methods return", *map(record, (Hypothesis, Scored, Attention))]
     return "\n\n".join([*parts, "## Errors", *errors])
 
 

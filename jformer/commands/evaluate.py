@@ -119,14 +119,9 @@ def comparison_rows(
     rows = []
     for metric, verdict in against.items():
         names = [system["name"] for system in verdict["systems"]]
-        scores = [cell(system["score"]) for system in verdict["systems"]]
-        p_value, better = "-", "not tested"
-        if verdict["p_value"] is not None:
-            intervals = [cell(system["interval"]) for system in verdict["systems"]]
-            scores = [f"{s} ({interval})" for s, interval in zip(scores, intervals, strict=True)]
-            p_value = f"{verdict['p_value']:.3f}"
-            better = verdict["better"] if verdict["significant"] else "neither"
-        rows.append([labels.get(metric, metric), *scores, p_value, better])
+        scores = [f"{cell(s['score'])} ({cell(s['interval'])})" for s in verdict["systems"]]
+        better = verdict["better"] if verdict["significant"] else "neither"
+        rows.append([labels.get(metric, metric), *scores, f"{verdict['p_value']:.3f}", better])
     return [[f"{name}, paired bootstrap", *names, "p", "better, p < 0.05"], *rows]
 
 

@@ -1,7 +1,7 @@
 """Print the log-probability of the target of each pair, given its source.
 
-The formats jsonl and tsv also have the log-probability of each token. A command with --output
-resumes after a stop. Its total is then that of the pairs scored after the stop.
+The format jsonl also has the log-probability of each token. A command with --output resumes after a
+stop. Its total is then that of the pairs scored after the stop.
 """
 
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 from jformer import cli
 from jformer.components import find
 from jformer.console import say
+from jformer.data.corpora import Report, read
 from jformer.output import check_output, open_output
 
 
@@ -23,16 +24,17 @@ def main(args: Any) -> int:
     config = cli.config_of(args)
 
     from jformer.results import job_of
-    from jformer.stream import check_pairs, score_stream
+    from jformer.stream import score_stream
     from jformer.training.loss import perplexity
 
     scorer = find("config.data.scorer", "scorer", config.data.scorer)
     corpus = scorer.open_pairs(args.data, config)
     files = {str(path): str(path) for path in corpus.files}
     check_output(args.output, files)
-    check_pairs(corpus, config.data.bad_lines)
+    for _ in read(corpus, config.data.bad_lines, Report(), strict=True):
+        pass  # raises for a bad line before any work
     run = cli.open_run(args, config)
-    with open_output(args.output, job_of(run, args.format, files), args.format) as output:
+    with open_output(args.output, job_of(run, args.format, files)) as output:
         total, tokens = score_stream(run, corpus, output, args.format)
     before = f"after line {output.done:,}: " if output.done else ""
     if tokens:

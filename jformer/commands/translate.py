@@ -1,7 +1,7 @@
 """Translate each line of the input into one line of the output.
 
-A stopped command with --output resumes after its last whole line when you run it again. The formats
-jsonl and tsv have config.decode.n_best outputs per line, with scores, tokens and alignments. With
+A stopped command with --output resumes after its last whole line when you run it again. The format
+jsonl has config.decode.n_best outputs per line, with scores, tokens and alignments. With
 config.decode.choose=mbr there is one output per line: the best of n_best candidates.
 """
 
@@ -28,7 +28,7 @@ def main(args: Any) -> int:
     config = cli.config_of(args)
     several = config.decode.n_best > 1 and config.decode.choose == "score"
     if args.format == "text" and several:
-        raise UserError("--format=text: has one output per line; set jsonl or tsv for n_best")
+        raise UserError("--format=text: has one output per line; set jsonl for n_best")
 
     files = {"input": args.input, "prefix": args.prefix}
     check_output(args.output, files.values())
@@ -41,9 +41,9 @@ def main(args: Any) -> int:
     job = job_of(run, args.format, files) if args.input else {}
     lines = read_lines(Path(args.input)) if args.input else without_ends(sys.stdin.buffer)
     prefixes = read_lines(Path(args.prefix)) if args.prefix else None
-    with open_output(args.output, job, args.format) as output:
-        place = args.input or "standard input"
+    with open_output(args.output, job) as output:
+        name = args.input or "standard input"
         if sys.stderr.isatty():  # a pipeline stays silent
-            say(f"translating {place}; the first lines take longer ...")
-        translate_stream(run, lines, place, prefixes, output, args.format, total)
+            say(f"translating {name}; the first lines take longer ...")
+        translate_stream(run, lines, name, prefixes, output, args.format, total)
     return 0

@@ -51,7 +51,7 @@ class DecodeConfig(Section):
         64, "sentences searched at a time; in float32 it does not change the output", ">= 1"
     )
     read_ahead: int = key(
-        10_000,
+        2_000,
         "lines read, sorted by length and translated before they are written; 1 answers each line",
         ">= 1",
     )

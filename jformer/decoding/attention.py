@@ -11,7 +11,6 @@ from jax import Array
 
 from jformer.config import BOS, EOS
 from jformer.data.vocabulary import Vocabularies
-from jformer.errors import explaining_out_of_memory
 from jformer.model.transformer import Transformer
 
 
@@ -60,8 +59,7 @@ def attention_of(
     (target_ids,) = vocabularies.target.encode([target])
     source_ids, target_ids = [*source_ids, EOS], [BOS, *target_ids]
     source_BS, target_BT = jnp.array([source_ids]), jnp.array([target_ids])
-    with explaining_out_of_memory("by the attention of texts so long; shorten them"):
-        weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
-        kept = {name: np.asarray(w[0]) for name, w in weights.items()}
+    weights = jax.jit(attention_weights, static_argnums=0)(model, params, source_BS, target_BT)
+    kept = {name: np.asarray(w[0]) for name, w in weights.items()}
     sides = vocabularies.source.tokens(source_ids), vocabularies.target.tokens(target_ids)
     return Attention(kept, *sides)

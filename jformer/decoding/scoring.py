@@ -19,7 +19,7 @@ from jformer.config import BOS, EOS, PAD
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.attention import attention_weights
 from jformer.decoding.ensemble import Models, mean_logits
-from jformer.errors import UserError, explaining_out_of_memory
+from jformer.errors import UserError
 
 Pair = tuple[Sequence[int], Sequence[int]]
 Links = list[tuple[int, int]]
@@ -62,9 +62,7 @@ def score_pairs(
             )
     results: list[Forced] = [None] * len(pairs)  # type: ignore[list-item]
     for numbers, source_BS, target_BT1 in batches(pairs, batch_size, limit):
-        lengths = f"{source_BS.shape[1]} and {target_BT1.shape[1]}"
-        with explaining_out_of_memory(f"with texts of {lengths} tokens; shorten them"):
-            found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
+        found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
         for row, number in enumerate(numbers):
             S, T = (len(ids) + 1 for ids in pairs[number])
             weights_TS = found[1][row, :T, :S] if layer else None

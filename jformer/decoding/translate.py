@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from jformer.decoding.prefixes import Prefix, begins_with, encode_prefixes, rank
 from jformer.decoding.search import Constraint, Hypotheses, Rules
 from jformer.decoding.sentences import join_texts, pieces
 from jformer.errors import RunError, UserError
-from jformer.model.transformer import Transformer
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +35,20 @@ class Part(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One output for a text. If the text was split, score and log_prob are sums over its parts."""
+    """One output for a text. If the text was split, score and log_prob are sums over its parts.
+
+    Tokens, their log-probabilities and the alignment are set only with `details=True`.
+    """
 
     text: str
-    score: float  # log_prob with the length penalty, see search.py
+    score: float  # log_prob with the length penalty, by which the search ranks
     log_prob: float  # of its tokens, and of EOS if it is complete
     complete: bool  # whether it ended with EOS, not at its length limit
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...] = ()  # more than one if the text was split, none if it is blank
+    tokens: list[str] | None = None
+    token_log_probs: list[float] | None = None  # one more than tokens, for EOS (of each part)
+    alignment: list[tuple[int, int]] | None = None  # indices of source word and target word
+    well_formed: bool | None = None  # whether the output needed no repair, if the scorer knows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,21 +63,6 @@ class Candidates:
 def highest_score(candidates: Candidates) -> int:
     """Return the index of the candidate with the highest score."""
     return 0
-
-
-def translate(
-    model: Transformer,
-    params: Any,
-    vocabularies: Vocabularies,
-    texts: Sequence[str],
-    config: DecodeConfig,
-    max_length: int,
-    bleu_tokenizer: str = "13a",
-) -> list[str]:
-    """Return the best output for each text."""
-    decoder = Decoder((model,), (params,), config, max_length, config.batch_size)
-    found = hypotheses(decoder, vocabularies, texts, bleu_tokenizer=bleu_tokenizer)
-    return [best[0].text for best in found]
 
 
 def hypotheses(
@@ -92,24 +83,21 @@ def hypotheses(
     """
     prefixes, counts = prefixes or [""] * len(texts), report or Report()
     config, constraint = decoder.config, constraint_of(decoder.config, vocabularies)
+    encoded = list(encode(decoder, vocabularies, texts, prefixes, first_line, counts))
     requests = []
-    numbers: list[tuple[int, int]] = []  # of each request: its text, and the word where it begins
-    encoded = encode(decoder, vocabularies, texts, prefixes, first_line, counts)
-    for n, text, first_word, ids, start in encoded:
+    for _, text, _, ids, start in encoded:
         seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # fits int32
         given, progress = constraint.encode(text, ids)
         requests.append(Request(ids, start.ids, seed, start.spans, given, progress))
-        numbers.append((n, first_word))
     ranks_V = ranking(vocabularies.target).ranks_V if any(prefixes) else None
     found = decoder.find(requests, Rules(constraint, ranks_V))
     parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
-    for i, (n, first_word) in enumerate(numbers):
+    for i, (n, _, first_word, source, _) in enumerate(encoded):
         if np.isnan(found[i].scores_W).any():
             raise RunError(
                 f"line {first_line + n}: the model's logits are not numbers, so there is "
                 f"no output to choose; take another checkpoint, or model.dtype=float32"
             )
-        source = requests[i].source
         part = as_texts(found[i], source, first_word, vocabularies, config.n_best)
         if not part:
             raise UserError(
@@ -117,7 +105,7 @@ def hypotheses(
                 f"config.decode.constraint={config.constraint} and this prefix"
             )
         parts[n].append(part)
-    blank = [Hypothesis(prefix, 0.0, 0.0, True, ()) for prefix in prefixes]
+    blank = [Hypothesis(prefix, 0.0, 0.0, True) for prefix in prefixes]
     outputs = [join(each) if each else [blank[n]] for n, each in enumerate(parts)]
     if config.choose != "score":
         choose = find("config.decode.choose", "choice", config.choose)
@@ -215,21 +203,12 @@ def warm_up(
     decoder: Decoder, vocabularies: Vocabularies, lengths: Sequence[int], batch: int
 ) -> None:
     """Compile the searches for up to `batch` sentences with these numbers of source tokens."""
-    if not 1 <= batch <= decoder.slots:
-        raise UserError(
-            f"batch={batch}: must be from 1 to config.decode.batch_size={decoder.slots}"
-        )
-    if not all(1 <= length < decoder.max_length for length in lengths):
-        raise UserError(
-            f"lengths={lengths}: must be from 1 to {decoder.max_length - 1} tokens "
-            f"(config.data.max_length)"
-        )
     constraint = constraint_of(decoder.config, vocabularies)
     # A search of one token compiles the same program as a whole one.
     short = dataclasses.replace(decoder.config, max_length=1)
     decoder = dataclasses.replace(decoder, config=short)
     for length in lengths:
-        ids = [EOS + 1] * length
+        ids = [EOS + 1] * min(length, decoder.max_length - 1)
         request = Request(ids, [], 0, (), *constraint.encode("", ids))
         for slots in sorted({slots_for(n) for n in range(1, batch + 1)}):
             decoder.find([request] * min(slots, decoder.slots), Rules(constraint))

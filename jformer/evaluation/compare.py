@@ -1,11 +1,11 @@
 """A significance test for two systems that translated the same sentences.
 
-sacreBLEU's paired bootstrap (Koehn, 2004) scores both on the same 1,000 samples of the sentences,
-drawn with replacement; the seed is $SACREBLEU_SEED, or 12345. The p-value is the probability of a
-difference at least as large if both systems were equally good.
+sacreBLEU's paired bootstrap (Koehn, 2004) scores both on the same samples of the sentences, drawn
+with replacement: 1,000 for up to 20,000 pairs, fewer for more. The seed is $SACREBLEU_SEED, or
+12345. The p-value is the probability of a difference at least as large if both systems were equally
+good.
 """
 
-import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +13,7 @@ from typing import Any
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
-from jformer.evaluation.scores import MAX_PAIRS, SAMPLES, interval, ter_for, tokenizer_for
-
-log = logging.getLogger(__name__)
+from jformer.evaluation.scores import bootstrap_samples, interval, ter_for, tokenizer_for
 
 SIGNIFICANT = 0.05
 
@@ -31,8 +29,7 @@ def compare(
     """Return a `verdict` and a `signature` for each of `bleu`, `chrf` and `ter`.
 
     See `score` for the last two arguments. Each system has the `mean` and the `interval` (95 %) of
-    its scores on the samples. More than `MAX_PAIRS` pairs are scored without a test: `p_value`,
-    `significant`, `mean` and `interval` are None.
+    its scores on the samples.
     """
     tokenizer = tokenizer or tokenizer_for(target_language)
     metrics: dict[str, Any] = {
@@ -41,19 +38,8 @@ def compare(
         **ter_for(target_language),
     }
     systems = list(zip(names, (ours, theirs), strict=True))
-    if len(ours) > MAX_PAIRS:
-        log.warning(
-            f"{len(ours):,} pairs are scored without the significance test, "
-            f"which holds at most {MAX_PAIRS:,} in memory"
-        )
-        compared = {}
-        for name, metric in metrics.items():
-            scores = [metric.corpus_score(outputs, references).score for _, outputs in systems]
-            untested = [{"score": score, "mean": None, "interval": None} for score in scores]
-            compared[name] = verdict(names, untested, None, lower_is_better=name == "ter")
-            compared[name]["signature"] = str(metric.get_signature())
-        return compared
-    signatures, columns = PairedTest(systems, metrics, references, "bs", SAMPLES)()
+    samples = bootstrap_samples(len(ours))
+    signatures, columns = PairedTest(systems, metrics, references, "bs", samples)()
     # The first column has the names; the others, in the order of `metrics`, have keys like chrF2.
     _, *results = columns.values()
     return {
@@ -80,18 +66,15 @@ def tested(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[
 def verdict(
     names: tuple[str, str],
     systems: Sequence[dict[str, Any]],
-    p_value: float | None,
+    p_value: float,
     lower_is_better: bool = False,
 ) -> dict[str, Any]:
-    """Return `systems` with their names, `p_value`, and which is `better`, if any.
-
-    `significant` is None without a test.
-    """
+    """Return `systems` with their names, `p_value`, and which is `better`, if any."""
     ours, theirs = (system["score"] for system in systems)
     first_is_better = ours < theirs if lower_is_better else ours > theirs
     return {
         "systems": [{"name": n, **system} for n, system in zip(names, systems, strict=True)],
         "p_value": p_value,
         "better": "" if ours == theirs else names[0 if first_is_better else 1],
-        "significant": None if p_value is None else p_value < SIGNIFICANT,
+        "significant": p_value < SIGNIFICANT,
     }

@@ -29,7 +29,7 @@ LABELS = {  # of each score, in the order of a table
     "ter": "TER",
 }
 SAMPLES = 1000  # of the bootstrap
-MAX_PAIRS = 20_000  # for the bootstrap: sacreBLEU holds all samples at once, 50 to 90 kB per pair
+MAX_SAMPLED = 20_000_000  # pairs in all samples, which sacreBLEU holds at once: 50 to 90 B each
 # The groups of `by_length`, with the highest number of words in a source.
 GROUPS = {"1-10": 10, "11-20": 20, "21-30": 30, "31-40": 40, "41-60": 60, "61+": math.inf}
 COMPOUND = re.compile(r"(\S)-(\S)")
@@ -76,6 +76,11 @@ def check_tokenizer(tokenizer: str) -> None:
         )
 
 
+def bootstrap_samples(number: int) -> int:
+    """Return the number of samples for a number of pairs: fewer if they exceed the memory."""
+    return min(SAMPLES, MAX_SAMPLED // number)
+
+
 def ter_for(target_language: str) -> dict[str, TER]:
     """Return TER, which cuts Chinese and Japanese into characters; {} if it cannot find words."""
     tokenizer = TOKENIZER_OF.get(language_of(target_language))
@@ -93,16 +98,12 @@ def score(
 ) -> dict[str, Any]:
     """Return the scores in `LABELS` and their signatures.
 
-    The interval is [low, high] of `bleu` at 95 % by the bootstrap. More than `MAX_PAIRS` pairs have
-    no interval: it would be narrow anyway. `tokenizer` is by default the one for the language.
-    Scores of words between spaces are missing for a language without spaces.
+    The interval is [low, high] of `bleu` at 95 % by the bootstrap. `tokenizer` is by default the
+    one for the language. Scores of words between spaces are missing for a language without spaces.
     """
     text = [hypotheses, *references]
-    lengths = [len(stream) for stream in text]
-    if len({*lengths}) > 1:
-        raise UserError(f"outputs and references of {lengths} lines: must be parallel")
     tokenizer = tokenizer or tokenizer_for(target_language)
-    samples = SAMPLES if len(hypotheses) <= MAX_PAIRS else 1
+    samples = bootstrap_samples(len(hypotheses))
     scores = measure("bleu", BLEU(tokenize=tokenizer), text, samples=samples)
     metrics: dict[str, Any] = {
         # `force` silences a second warning about text that looks tokenised.

@@ -17,7 +17,8 @@ from jformer.data.batches import Batches, Buckets
 from jformer.data.corpora import Split
 from jformer.data.tokens import TokenPairs, model_sources, tokenize
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.translate import translate
+from jformer.decoding.pool import Decoder
+from jformer.decoding.translate import hypotheses
 from jformer.errors import UserError
 from jformer.evaluation.metrics import Validation, score_by
 from jformer.model.transformer import Transformer
@@ -117,10 +118,10 @@ def scores_of_outputs(
     params, number = on_one_device(params), config.train.metrics_pairs
     sources, targets = split.sources[:number], split.targets[:number]
     read = model_sources(sources, vocabularies, config.data)
-    max_length = config.data.max_length
-    outputs = translate(
-        model, params, vocabularies, read, config.decode, max_length, bleu_tokenizer
-    )
+    limits = config.data.max_length, config.decode.batch_size
+    decoder = Decoder((model,), (params,), config.decode, *limits)
+    found = hypotheses(decoder, vocabularies, read, bleu_tokenizer=bleu_tokenizer)
+    outputs = [best.text for best, *_ in found]
     if board:
         rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
         board.translations(step, rows)

@@ -83,18 +83,3 @@ def test_a_long_sentence_is_cut_between_words_as_late_as_they_fit(vocabulary):
     assert found[0] == ("the old house das", 0)
     assert found[1][0].split()[0] == "alte"
     assert found[1][1] == 4
-
-
-def test_only_a_word_that_does_not_fit_by_itself_is_cut_within(vocabulary):
-    text = "old " + "ab" * 20 + " old"
-    found = list(pieces(text, 10, vocabulary.encode))
-    assert [word for _, word, _ in found][:1] == [0]
-    assert found[-1][1] == 2
-    assert {word for _, word, _ in found[1:-1]} == {1}
-    assert "".join(vocabulary.decode(ids) for ids, *_ in found[1:-1]).strip() == "ab" * 20
-
-
-def test_each_piece_has_its_own_text_without_spaces_between_sentences():
-    vocabulary = Vocabulary.train(["我们在这里。房子。"], 270)
-    found = [text for *_, text in pieces("我们在这里。房子。", 20, vocabulary.encode)]
-    assert found == ["我们在这里。", "房子。"]

@@ -58,9 +58,8 @@ def write_pairs(folder, language):
 @pytest.mark.parametrize(
     ("language", "tokenizer"),
     [
-        ("zh", "zh"), ("zh_CN", "zh"), ("zh-Hans", "zh"), ("zho_Hans", "zh"), ("cmn", "zh"),
-        ("yue", "zh"), ("ZH", "zh"), ("th", "char"), ("lo_LA", "char"), ("khm", "char"),
-        ("my", "char"), ("de", "13a"), ("en", "13a"), ("kab", "13a"), ("this", "13a"),
+        ("zh", "zh"), ("ZH_CN", "zh"), ("zho-Hans", "zh"), ("lo_LA", "char"), ("khm", "char"),
+        ("de", "13a"), ("kab", "13a"), ("this", "13a"),
     ],
 )  # fmt: skip
 def test_the_first_part_of_the_language_code_decides(language, tokenizer):
@@ -68,7 +67,7 @@ def test_the_first_part_of_the_language_code_decides(language, tokenizer):
     assert f"|tok:{tokenizer}|" in score(text, [text], language)["signature"]
 
 
-@pytest.mark.parametrize("language", ["ja", "ko", "ja_JP", "kor"])
+@pytest.mark.parametrize("language", ["ja", "kor"])
 def test_japanese_and_korean_use_mecab_if_it_is_installed_and_characters_otherwise(
     monkeypatch, language
 ):
@@ -79,7 +78,7 @@ def test_japanese_and_korean_use_mecab_if_it_is_installed_and_characters_otherwi
     assert f"|tok:{language[:2]}-mecab-" in score(text, [text], language)["signature"]
 
 
-@pytest.mark.parametrize("language", ["zh", "ja", "th", "my"])
+@pytest.mark.parametrize("language", ["zh", "ja", "th"])
 def test_good_text_without_spaces_has_no_score_that_says_it_is_bad(monkeypatch, language):
     """A word between spaces would be a sentence, so that one other character makes it wrong."""
     set_mecab(monkeypatch, "ja", installed=False)
@@ -90,9 +89,7 @@ def test_good_text_without_spaces_has_no_score_that_says_it_is_bad(monkeypatch, 
     assert scores.pop("bleu_interval")[0] > 50
     assert min(scores.values()) > 50
     assert found.get("ter", 0) < 20
-    assert ("ter" in found) == (
-        language in ("zh", "ja")
-    )  # TER cuts their characters, and no others
+    assert ("ter" in found) == (language in ("zh", "ja"))  # TER cuts only their characters
 
 
 @pytest.fixture(scope="module")
@@ -135,48 +132,23 @@ def test_evaluate_and_the_paired_test_score_chinese_by_characters(chinese, tmp_p
     assert scores["against"]["ter"]["signature"].startswith(scores["signature_ter"][:7])
 
 
-@pytest.fixture
-def japanese(tmp_path, monkeypatch):
-    """A run that was trained with MeCab, or without it."""
-
-    def japanese(installed):
-        set_mecab(monkeypatch, "ja", installed)
-        workdir = tmp_path / f"run{installed}"
+@pytest.mark.process
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_run_keeps_the_tokenizer_that_it_began_with(installed, tmp_path, monkeypatch, capfd):
+    workdir, more = tmp_path / "run", {"train.steps": 4}
+    with monkeypatch.context() as patch:
+        set_mecab(patch, "ja", installed)
         train(workdir, "ja")
-        return workdir, [f"--workdir={workdir}", f"--data={write_pairs(tmp_path, 'ja')}"]
-
-    return japanese
-
-
-@pytest.mark.process
-def test_mecab_that_is_installed_later_does_not_change_the_bleu_of_a_run(
-    japanese, monkeypatch, capfd
-):
-    workdir, flags = japanese(installed=False)
-    set_mecab(monkeypatch, "ja", installed=True)
-    train(workdir, "ja", **{"train.steps": 4})
+    set_mecab(monkeypatch, "ja", not installed)
     capfd.readouterr()
-    assert main(["jformer", "evaluate", *flags]) == 0
-    (scores,) = json.loads(capfd.readouterr().out.splitlines()[-1]).values()
-    assert "|tok:char|" in scores["signature"]
-
-
-@pytest.mark.process
-def test_a_run_that_began_with_mecab_asks_for_it_and_takes_no_other_tokenizer(
-    japanese, monkeypatch, capfd
-):
-    workdir, flags = japanese(installed=True)
-    assert main(["jformer", "evaluate", *flags]) == 0
-    assert "|tok:ja-mecab-" in capfd.readouterr().out
-    monkeypatch.undo()
-    set_mecab(monkeypatch, "ja", installed=False)
-    (workdir / "results.json").unlink()
-    assert main(["jformer", "evaluate", *flags]) == 2
-    out, errors = capfd.readouterr()
-    assert (out, errors.count("\n")) == ("", 1)
-    assert "ja-mecab" in errors
-    assert "sacrebleu[ja]" in errors
-    assert not (workdir / "results.json").exists()
-    with pytest.raises(UserError, match="ja-mecab"):
-        train(workdir, "ja", **{"train.steps": 4})
-    assert jformer.load(workdir).translate([SOURCES[0]])  # needs no BLEU
+    evaluate = ["evaluate", f"--workdir={workdir}", f"--data={write_pairs(tmp_path, 'ja')}"]
+    if installed:
+        assert main(["jformer", *evaluate]) == 2
+        assert "sacrebleu[ja]" in capfd.readouterr().err
+        with pytest.raises(UserError, match="ja-mecab"):
+            train(workdir, "ja", **more)
+        assert jformer.load(workdir).translate([SOURCES[0]])  # needs no BLEU
+    else:
+        train(workdir, "ja", **more)
+        assert main(["jformer", *evaluate]) == 0
+        assert "|tok:char|" in capfd.readouterr().out

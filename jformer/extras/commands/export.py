@@ -1,7 +1,7 @@
 """Write a run in the format of another program, with its vocabulary.
 
 The format jformer is a run directory with the served parameters alone, for sharing a model.
-The folder is removed if the export fails or is stopped.
+The folder is removed if the export fails or Ctrl-C stops it.
 """
 
 from typing import Any
@@ -26,10 +26,9 @@ def main(args: Any) -> int:
         raise UserError(f"--dtype={args.dtype}: requires --format=jformer")
     cli.config_of(args)  # raises for a run that cannot be opened, before any work
 
-    from jformer.output import stopping
     from jformer.run import load
 
-    with stopping(f"{args.output} is removed"), new_folder("output", args.output) as folder:
+    with new_folder("output", args.output) as folder:
         run = load(args.workdir, args.checkpoint, plugins=cli.files_in(args.plugins))
         option = args.dtype if args.format == "jformer" else args.format
         exporter(args.format).export(run, folder, option)
