@@ -1,6 +1,7 @@
 """Validation during training: the likelihood of a split, and scores of outputs."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +23,9 @@ from jformer.errors import UserError
 from jformer.evaluation.metrics import Validation, score_by
 from jformer.model.transformer import Transformer
 from jformer.training import sharding
-from jformer.training.logging import TensorBoard
 from jformer.training.loss import SUMS, perplexity
-
-ROWS_SHOWN = 20
+from jformer.training.restore import Restored
+from jformer.training.step import evaluation_step
 
 
 @dataclasses.dataclass
@@ -72,8 +72,12 @@ def likelihood(
         (B, int(min(S, max_positions)), int(min(T, max_positions))) for B, S, T in layout.shapes
     ]
     batches = Batches(pairs, rows, layout, config.seed)
-    part, parts = sharding.parts_of(mesh)
-    sums_of = sharding.compile_evaluation(model, mesh)
+    part, parts = jax.process_index(), jax.process_count()
+
+    @functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
+    def sums_of(params: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        with sharding.logical_sharding(mesh):
+            return evaluation_step(model, params, batch)
 
     def evaluate(params: Any) -> dict[str, float]:
         total = dict.fromkeys(SUMS, 0.0)
@@ -99,33 +103,24 @@ def on_one_device(params: Any) -> Any:
     return jax.device_put(whole, jax.local_devices()[0])
 
 
-def scores_of_outputs(
-    model: Transformer,
-    params: Any,
-    vocabularies: Vocabularies,
-    split: Split,
-    config: Config,
-    bleu_tokenizer: str,
-    step: int,
-    board: TensorBoard | None,
-) -> dict[str, float]:
-    """Return the scores in `train.metrics` of the first `train.metrics_pairs` pairs, by name.
+def scores_of_outputs(run: Restored, split: Split) -> tuple[list[str], dict[str, float]]:
+    """Return outputs for the first `train.metrics_pairs` pairs, and their `train.metrics` by name.
 
-    Each process translates all of them, on one device, and writes some of the translations to a
-    `board`.
+    Each process translates all of them, on one device.
     """
-    params, number = on_one_device(params), config.train.metrics_pairs
+    config, number = run.config, run.config.train.metrics_pairs
     sources, targets = split.sources[:number], split.targets[:number]
-    read = model_sources(sources, vocabularies, config.data)
-    max_length = config.data.max_length
     outputs = translate(
-        model, params, vocabularies, read, config.decode, max_length, bleu_tokenizer
+        run.model,
+        run.params,
+        run.vocabularies,
+        model_sources(sources, run.vocabularies, config.data),
+        config.decode,
+        config.data.max_length,
+        run.bleu_tokenizer,
     )
-    if board:
-        rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
-        board.translations(step, rows)
     validation = Validation(
-        sources, outputs, targets, params, config, bleu_tokenizer, split.gold[:number]
+        sources, outputs, targets, run.params, config, run.bleu_tokenizer, split.gold[:number]
     )
     names = split_list(config.train.metrics)
-    return {parse(name).name: score_by(name, validation) for name in names}
+    return outputs, {parse(name).name: score_by(name, validation) for name in names}

@@ -17,7 +17,6 @@ from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.main import main
 from jformer.model.transformer import Transformer
-from jformer.training.checkpoints import Checkpoints
 from jformer.training.restore import initial_params
 from tests.conftest import small_flags
 
@@ -74,24 +73,6 @@ def test_an_at_sign_in_a_path_is_no_checkpoint_and_a_member_takes_several_steps(
     flags = [f"--input={tmp_path / 'in'}", f"--workdir={trained_workdir}"]
     assert main(["jformer", "translate", *flags, f"--ensemble={lab}@9,12,{lab}"]) == 0
     assert capfd.readouterr().out.count("\n") == 1
-
-
-def test_a_step_that_training_deletes_while_it_is_read_is_no_error(
-    trained_workdir, tmp_path, monkeypatch
-):
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    folder, read = workdir / "checkpoints", Checkpoints.read
-
-    def delete_and_read(self, step, *rest, **more):
-        if step == 9 and (folder / "9").exists():
-            shutil.copytree(folder / "12", folder / "15")
-            shutil.rmtree(folder / "9")
-        return read(self, step, *rest, **more)
-
-    monkeypatch.setattr(Checkpoints, "read", delete_and_read)
-    assert jformer.load(workdir, "average").steps == (12, 15)
-    with pytest.raises(UserError, match=r"step 9\b.*\[12, 15\]"):
-        jformer.load(workdir, 9)
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def write_run(
         state = TrainState(np.int32(STEP), jax.tree.map(np.asarray, params), None)
         with Checkpoints(workdir, config.train) as checkpoints:
             position = {**NEW, "bleu_tokenizer": tokenizer_for(config.data.target_language)}
-            checkpoints.save(state, position, metadata(config, vocabularies.hash))
+            checkpoints.save(state, metadata(config, vocabularies.hash), position)
         vocabularies.save(workdir)
         write_config(config, workdir / CONFIG)
 
