@@ -46,7 +46,6 @@ MUON = dataclasses.replace(PLAIN, optimizer=OptimizerConfig(name="muon", **RATE)
 # The number of devices, and the config. Compiling one takes seconds.
 WAYS = {
     "plain: one": (1, PLAIN),
-    "plain: accumulate=4": (1, with_(of_train={"accumulate": 4})),
     "plain: data=8": (8, PLAIN),
     "plain: fsdp=8": (8, with_(fsdp=8)),
     "plain: data=2, fsdp=2, model=2, accumulate=2": (

@@ -132,15 +132,6 @@ def test_if_all_steps_are_damaged_each_is_named_and_nothing_is_deleted(
 
 
 @pytest.mark.process
-def test_load_names_a_damaged_step_and_does_not_read_others(unserved):
-    path = saving.weights(unserved / "checkpoints" / "12")
-    flip(path)
-    with pytest.raises(UserError, match=rf"checkpoints/12: .*{path.name}"):
-        jformer.load(unserved, "average")
-    assert jformer.load(unserved, "9").step == 9
-
-
-@pytest.mark.process
 def test_a_checkpoint_without_checksums_is_loaded_with_a_warning(unserved, caplog):
     expected = jformer.load(unserved).params_sha256
     assert not caplog.records

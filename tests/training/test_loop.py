@@ -12,7 +12,6 @@ import sys
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
@@ -22,7 +21,6 @@ from jformer.errors import UserError
 from jformer.main import main
 from jformer.rundir import BEST, read_metrics, read_results
 from jformer.schema import replaced
-from jformer.training import step as step_module
 from jformer.training.checkpoints import ARRAYS, Checkpoints
 from jformer.training.provenance import check_same_config, is_complete
 from tests.conftest import small_flags
@@ -242,21 +240,3 @@ def test_updates_that_are_not_finite_change_nothing_and_ten_in_a_row_end_the_run
     assert_in_order(workdir)
     assert {line["split"] for line in read_metrics(workdir)} >= {"train", "validation"}
     assert Checkpoints(workdir, folder=BEST).steps() == []  # NaN is not the best score
-
-
-def test_a_run_with_few_skipped_steps_in_a_row_goes_on(corpus_directory, tmp_path, monkeypatch):
-    loss_sums = step_module.loss_sums
-
-    def not_always_finite(logits_BTV, labels_BT, label_smoothing, *others):
-        sums = loss_sums(logits_BTV, labels_BT, label_smoothing, *others)
-        bad = (labels_BT.sum() % 3 > 0) & (label_smoothing > 0)  # not when it is evaluated
-        return {**sums, "loss": jnp.where(bad, jnp.nan, sums["loss"])}
-
-    monkeypatch.setattr(step_module, "loss_sums", not_always_finite)
-    assert main(flags_of(corpus_directory, tmp_path / "run", "--config.train.steps=24")) == 0
-    skipped = [line["step"] for line in lines_of(tmp_path / "run", "skipped")]
-    assert 10 < len(skipped) < 24  # in all more than may be in a row
-    for line in lines_of(tmp_path / "run", "train"):
-        window = range(line["step"] - 3, line["step"] + 1)
-        assert line["skipped"] == sum(step in window for step in skipped)
-        assert np.isfinite(line["loss"])

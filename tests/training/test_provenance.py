@@ -4,8 +4,6 @@ import importlib.metadata
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import pytest
 
@@ -146,18 +144,3 @@ def test_a_comment_or_a_docstring_is_the_same_source_and_any_code_is_another(tmp
     assert hashed("def f(x):\n    return x + 2\n") not in hashes
     (package / "a.py").rename(package / "b.py")
     assert hashed("def f(x):\n    return x + 1\n") not in hashes
-
-
-def test_edited_code_is_named_beside_stored_scores_and_when_a_run_resumes(
-    run, corpus_directory, tmp_path
-):
-    package = shutil.copytree("jformer", tmp_path / "edited" / "jformer")
-    shutil.copytree("configs", tmp_path / "edited" / "configs")
-    loss = package / "training" / "loss.py"
-    loss.write_text(loss.read_text() + "\nEDITED = True\n")
-    flags = small_flags(corpus_directory, run)
-    for more in ([], ["--config.train.steps=13"]):
-        command = [sys.executable, "-m", "jformer.main", *flags, *more]
-        result = subprocess.run(command, capture_output=True, text=True, cwd=package.parent)
-        assert result.returncode == 0, result.stderr
-        assert len(re.findall(r"source \w+, now", result.stderr)) == 1
