@@ -12,11 +12,11 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from jformer.components import parse, split_list
-from jformer.config import Config, ModelConfig
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.batches import Batches, Buckets
 from jformer.data.corpora import Split
-from jformer.data.tokens import TokenPairs, model_sources, tokenize
+from jformer.data.tokens import model_sources, tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.translate import translate
 from jformer.errors import UserError
@@ -56,7 +56,9 @@ def likelihood(
     Pairs longer than a table of learned positions are left out; `UserError` if all of them are.
     """
     pairs = tokenize(split, vocabularies, config.data)
-    rows, max_positions = np.flatnonzero(has_room(pairs, config.model)), config.model.max_positions
+    max_positions = config.model.max_positions
+    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
+    rows = np.flatnonzero(longest <= max_positions)
     if not len(rows):
         raise UserError(
             f"config.model.positions={config.model.positions}: all validation pairs have more "
@@ -89,12 +91,6 @@ def likelihood(
         return {"nll": nll / tokens, "perplexity": perplexity(nll, tokens)}
 
     return evaluate
-
-
-def has_room(pairs: TokenPairs, model: ModelConfig) -> np.ndarray:
-    """Return a mask of the pairs that fit into a table of learned positions; all without one."""
-    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
-    return longest <= model.max_positions
 
 
 def on_one_device(params: Any) -> Any:

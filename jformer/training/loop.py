@@ -236,7 +236,7 @@ class Training:
                 saved = ended or self.due(step, train.checkpoint_every)
                 if saved:
                     self.save(ended)
-                ends = on_metrics is not None and self.call_back(on_metrics, step, saved)
+                ends = self.call_back(on_metrics, step, saved)
                 agrees = processes == 1 or step % AGREE_EVERY == 0
                 request = sharding.agree(self.signals.request) if agrees else 0
                 if (request or ends) and not saved:
@@ -273,16 +273,14 @@ class Training:
             if not metrics["skipped"]:
                 self.skipped = []
                 continue
-            at = {"epoch": after["epoch"], "batch": after["batch"] - 1}
-            self.skipped.append({"step": after["taken"], **at})
-            self.log(after["taken"], "skipped", **at)
+            self.skipped.append(after["taken"])
+            self.log(after["taken"], "skipped", epoch=after["epoch"], batch=after["batch"] - 1)
             if len(self.skipped) >= MAX_SKIPPED:
-                batches = ", ".join(f"{one['epoch']}:{one['batch']}" for one in self.skipped)
                 raise RunError(
-                    f"steps {self.skipped[0]['step']} to {after['taken']}: the loss or its "
-                    f"gradient was not finite (epoch:batch {batches}), and the updates were "
-                    f"skipped. Lower the learning rate or set config.optimizer.clip_norm, in "
-                    f"another workdir; config.train.init_from={self.workdir} keeps the weights"
+                    f"steps {self.skipped[0]} to {after['taken']}: the loss or its gradient was "
+                    f"not finite, so the updates were skipped ({rundir.METRICS} has the batches). "
+                    f"Lower the learning rate or set config.optimizer.clip_norm, in another "
+                    f"workdir; config.train.init_from={self.workdir} keeps the weights"
                 )
 
     def validate(self, step: int) -> None:
@@ -335,14 +333,14 @@ class Training:
         self.checkpoints.save(self.state, self.metadata, position)
         self.signals.reset_timer()
 
-    def call_back(self, on_metrics: OnMetrics, step: int, saved: bool) -> bool:
+    def call_back(self, on_metrics: OnMetrics | None, step: int, saved: bool) -> bool:
         """Pass the new lines of the log to `on_metrics`; return whether it ends the run.
 
         Numbers that it returns are logged under the split `callback`. If the step has a checkpoint,
         it is complete by then. If the callback raises, the state is saved first.
         """
         lines, self.log.lines = self.log.lines, []
-        if not lines:
+        if not (lines and on_metrics):
             return False
         self.checkpoints.steps()  # waits for the save
         run, ends = self.as_restored(), False
