@@ -17,7 +17,7 @@ from jformer.errors import Stopped, UserError, check_type
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
 from jformer.schema import local_paths, replaced
-from jformer.training.logging import OnMetrics
+from jformer.training.loop import OnMetrics
 from jformer.training.loop import train as train_in
 from jformer.training.provenance import describe_complete, is_complete
 from jformer.training.restore import Restored
@@ -103,5 +103,5 @@ def train(
         raise Stopped(stopped.number, state) from stopped
     run = load(workdir, plugins=component_files(config))
     if complete:
-        say(describe_complete(config, run.step, workdir))
+        say(describe_complete(config, run.step))
     return run

@@ -88,9 +88,9 @@ def plan(config: Config, args: Any) -> list[str]:
     """
     from jformer.extras.cost import run_sizes
     from jformer.extras.plan import describe, first_limit, make_plan, plan_table
-    from jformer.training.sharding import checked_mesh_sizes
+    from jformer.training.sharding import mesh_sizes
 
-    meshes = [checked_mesh_sizes(config, number) for number in args.devices]
+    meshes = [mesh_sizes(config, number) for number in args.devices]
     lengths, given = (args.source_length, args.target_length), assumptions(config, args)
     plans = [
         make_plan(

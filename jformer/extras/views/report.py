@@ -145,7 +145,7 @@ def read_run(workdir: Path) -> RunSummary:
 
 def given_text(workdir: Path) -> str:
     """Return a short hash of the text of a run; before its first checkpoint, its directory."""
-    hashes = [content for _, content in Checkpoints(workdir).newest_position().get("text", [])]
+    hashes = [content for _, content in Checkpoints(workdir).newest("position").get("text", [])]
     return hashlib.sha256("".join(hashes).encode()).hexdigest()[:8] if hashes else str(workdir)
 
 
