@@ -224,10 +224,10 @@ def attribute(kind: str, component: Component) -> Any:
 
 def options_of(part: Any) -> dict[str, inspect.Parameter]:
     """Return the options of a part: keyword-only arguments of a function, fields of a class."""
-    kinds = [inspect.Parameter.KEYWORD_ONLY]
+    parameters = inspect.signature(part).parameters.values()
+    kinds: list[Any] = [inspect.Parameter.KEYWORD_ONLY]
     if isinstance(part, type):
         kinds.append(inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(part).parameters.values()
     # Every flax module has the fields parent and name.
     return {x.name: x for x in parameters if x.kind in kinds and x.name not in ("parent", "name")}
 

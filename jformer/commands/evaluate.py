@@ -1,6 +1,6 @@
 """Score a run on its validation and test splits, or on other pairs.
 
-Prints a table, and all scores as JSON in the last line if standard output is not a terminal.
+Prints a table on a terminal, and all scores as JSON elsewhere.
 """
 
 import json
@@ -43,60 +43,36 @@ def main(args: Any) -> int:
         plugins = cli.files_in(args.plugins)
         against = load(*run_and_checkpoint(args.against), plugins=plugins)
     scores = score_all(run, tests, against)
-    print_scores(
-        args.format, scores, run.workdir, table(scores, run.scorer.labels), always_table=True
-    )
+    print_scores(args.format, scores, run.workdir, table(scores, run.scorer.labels))
     return 0
 
 
-def print_scores(
-    format: str | None,
-    scores: dict[str, Any],
-    workdir: Path,
-    table: str,
-    always_table: bool = False,
-) -> None:
+def print_scores(format: str | None, scores: dict[str, Any], workdir: Path, table: str) -> None:
     """Print the table and the path of results.json, or the scores as one line of JSON.
 
-    Without a format, a terminal gets the table and everything else gets JSON, with
-    `always_table` after the table.
+    Without a format, a terminal gets the table and everything else gets JSON.
     """
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    if format == "text" or (not format and on_terminal):
-        path = workdir / RESULTS
-        print(table, *(["", f"scores in {path}"] if path.exists() else []), sep="\n")
+    if format == "json" or not (format or on_terminal):
+        print(json.dumps(scores))
         return
-    if always_table and not format:
-        print(table)
-    print(json.dumps(scores))
+    print(table)
+    if (workdir / RESULTS).exists():
+        print(f"\nscores in {workdir / RESULTS}")
 
 
 def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
-    """Format `{test set: scores}`: all scores, their signatures, groups by length, comparisons."""
+    """Format `{test set: scores}`: all scores, their signatures and comparisons."""
     from jformer.evaluation.scores import signature_key
 
-    signatures = [
-        f"{label}: {signature}"
-        for name, label in labels.items()
-        for signature in dict.fromkeys(
-            scores.get(signature_key(name)) for scores in results.values()
-        )
-        if signature
-    ]
+    signatures = {
+        f"{labels[name]}: {scores[signature_key(name)]}": None
+        for name in labels
+        for scores in results.values()
+        if signature_key(name) in scores
+    }
     blocks = [aligned(score_rows(results, labels)), "\n".join(signatures)]
     for name, scores in results.items():
-        if groups := scores.get("by_length"):
-            heading = [f"{name}, words of the source", "pairs", "BLEU", "chrF", "length ratio"]
-            columns = ("bleu", "chrf", "length_ratio")
-            rows = [
-                [
-                    group["words"],
-                    f"{group['pairs']:,}",
-                    *(cell(group[column]) for column in columns),
-                ]
-                for group in groups
-            ]
-            blocks.append(aligned([heading, *rows]))
         if against := scores.get("against"):
             blocks.append(aligned(comparison_rows(name, against, labels)))
     return "\n\n".join(filter(None, blocks))
@@ -118,15 +94,12 @@ def comparison_rows(
     """Return a row per metric: scores with intervals, p, and the significantly better system."""
     rows = []
     for metric, verdict in against.items():
-        names = [system["name"] for system in verdict["systems"]]
-        scores = [cell(system["score"]) for system in verdict["systems"]]
-        p_value, better = "-", "not tested"
-        if verdict["p_value"] is not None:
-            intervals = [cell(system["interval"]) for system in verdict["systems"]]
-            scores = [f"{s} ({interval})" for s, interval in zip(scores, intervals, strict=True)]
-            p_value = f"{verdict['p_value']:.3f}"
-            better = verdict["better"] if verdict["significant"] else "neither"
-        rows.append([labels.get(metric, metric), *scores, p_value, better])
+        systems, p_value = verdict["systems"], verdict["p_value"]
+        names = [system["name"] for system in systems]
+        scores = [f"{cell(system['score'])} ({cell(system['interval'])})" for system in systems]
+        p_text = "-" if p_value is None else f"{p_value:.3f}"
+        outcomes = {True: verdict["better"], False: "neither", None: "not tested"}
+        rows.append([labels.get(metric, metric), *scores, p_text, outcomes[verdict["significant"]]])
     return [[f"{name}, paired bootstrap", *names, "p", "better, p < 0.05"], *rows]
 
 

@@ -1,6 +1,6 @@
 """Print the log-probability of the target of each pair, given its source.
 
-The formats jsonl and tsv also have the log-probability of each token. A command with --output
+The format jsonl also has the log-probability of each token. A command with --output
 resumes after a stop. Its total is then that of the pairs scored after the stop.
 """
 

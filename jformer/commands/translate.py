@@ -1,7 +1,7 @@
 """Translate each line of the input into one line of the output.
 
-A stopped command with --output resumes after its last whole line when you run it again. The formats
-jsonl and tsv have config.decode.n_best outputs per line, with scores, tokens and alignments. With
+A stopped command with --output resumes after its last whole line when you run it again. The format
+jsonl has config.decode.n_best outputs per line, with scores, tokens and alignments. With
 config.decode.choose=mbr there is one output per line: the best of n_best candidates.
 """
 
@@ -28,7 +28,7 @@ def main(args: Any) -> int:
     config = cli.config_of(args)
     several = config.decode.n_best > 1 and config.decode.choose == "score"
     if args.format == "text" and several:
-        raise UserError("--format=text: has one output per line; set jsonl or tsv for n_best")
+        raise UserError("--format=text: has one output per line; set jsonl for n_best")
 
     files = {"input": args.input, "prefix": args.prefix}
     check_output(args.output, files.values())
