@@ -97,8 +97,8 @@ class Parser(argparse.ArgumentParser):
             if equals and not value and not name.startswith("--config."):
                 raise UserError(f"{argument}: is empty; give it a value, or leave it out")
         args = self.parse_args(arguments)
-        given = {name.partition("config."): value for name, value in vars(args).items()}
-        args.overrides = {key: value for (_, prefix, key), value in given.items() if prefix}
+        names = [name for name in vars(args) if name.startswith("config.")]
+        args.overrides = {name.removeprefix("config."): getattr(args, name) for name in names}
         return args
 
     def error(self, message: str) -> NoReturn:

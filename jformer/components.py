@@ -135,13 +135,11 @@ def parse(text: str) -> Component:
     options = {}
     if call:
         try:
-            node = ast.parse(f"f{call}", mode="eval").body
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-                raise ValueError
-            if node.args or not all(k.arg for k in node.keywords):
+            node: Any = ast.parse(f"f{call}", mode="eval").body
+            if node.args:
                 raise ValueError
             options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        except (SyntaxError, TypeError, ValueError):
+        except (AttributeError, SyntaxError, TypeError, ValueError):
             raise ValueError("options must be keywords with literals, as in width=64") from None
     return Component(file or "", name, options)
 
