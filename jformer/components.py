@@ -236,9 +236,11 @@ def error_in_options(options: dict[str, Any], part: Any) -> str:
     for option, value in options.items():
         if option not in known:
             return f"unknown option {option}{nearest(option, known) if known else '; it has none'}"
-        kind, default = known[option].annotation, known[option].default
-        if not fits(value, type(default) if kind is empty else kind):
-            return f"{option}={value!r}: must be {getattr(kind, '__name__', kind)}"
+        kind = known[option].annotation
+        if kind is empty:
+            kind = type(known[option].default)
+        if not fits(value, kind):
+            return f"{option}={value!r}: must be {kind.__name__ if type(kind) is type else kind}"
     for option, parameter in known.items():
         if parameter.default is empty and option not in options:
             return f"needs the option {option}"
