@@ -65,6 +65,12 @@ def test_the_default_is_the_papers_base_model():
         ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: .*max_length=256"),
         ({"optimizer__name": "adam(epsilom=0.1)"}, r"config\.optimizer\.name=.*epsilon\?"),
         ({"optimizer__name": "adam(epsilon='a')"}, r"epsilon='a': .*float"),
+        ({"optimizer__name": "adamm"}, r"config\.optimizer\.name=adamm: .*adam\?"),
+        (
+            {"data__augment": "bpe_dropout(p=1), word_drop"},
+            r"config\.data\.augment=.*word_dropout\?",
+        ),
+        ({"decode__search": "sampling(temperature=0)"}, r"config\.decode\.search: temperature=0"),
         ({"model__positions": "rotary", "model__d_k": 5}, r"config\.model\.d_k=5: .*even"),
         ({"model__positions": "learned(max_positions=305)"}, r"max_positions=305\b.*>= 306"),
         ({"data__joint_vocabulary": False}, r"joint_vocabulary=False: .*config\.model\.tying"),
