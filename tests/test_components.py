@@ -137,9 +137,8 @@ def test_every_built_in_component_is_found_with_its_options():
 )
 def test_search_and_score_agree_for_an_attention_in_a_file(attention, folder, tmp_path):
     """The cached decode step of the search, and the whole pass of forced decoding."""
-    keys = {"model.attention": f"{folder}/{attention}", "model.num_layers": 2, "train.steps": 30}
-    config = config_with(**keys, **{"optimizer.warmup_steps": 10})
-    run = jformer.train(config, PAIRS, PAIRS[:5], tmp_path)
+    keys = {"model.attention": f"{folder}/{attention}", "optimizer.warmup_steps": 2}
+    run = jformer.train(config_with(**keys), PAIRS, PAIRS[:5], tmp_path)
     sources = [source for source, _ in PAIRS[:7]]
     for details in run.hypotheses(sources, details=True, beam_size=3, n_best=3):
         for one in details:
@@ -250,11 +249,8 @@ def test_a_changed_component_is_reported(whole, tmp_path, capsys):
 MISTAKES = {
     "no such file": ({"model.norm": "none.py:Same"}, "", ["none.py"]),
     "syntax": ({}, "def f(:", ["own.py:1", "SyntaxError"]),
-    "import": ({}, "\nimport nothing_of_that_name", ["own.py:2", "ModuleNotFoundError"]),
     "misspelled": ({}, "def Sane(): pass", ["Same", "Sane?"]),
-    "a number": ({}, "Same = 3", ["Same"]),
     "wrong arguments": ({}, "def Same(): pass", ["config.model.norm=own.py:Same", "Same()"]),
-    "another shape": ({}, "def Same(x_BLD):\n    return x_BLD[:, :1]", ["own.py:Same"]),
     "not finite": (
         {"model.norm": "layer_norm", "train.loss": "own.py:nan"},
         "def nan(logits, labels, smoothing, mean):\n    return logits.sum(-1) / 0, logits[..., 0]",

@@ -63,16 +63,14 @@ def test_the_best_is_a_checkpoint_of_its_own(trained_workdir, tmp_path):
         jformer.load(copy, "best")
 
 
-def test_an_at_sign_in_a_path_is_no_checkpoint_and_a_member_takes_several_steps(
-    trained_workdir, tmp_path, capfd
-):
+def test_an_at_sign_in_a_path_is_no_checkpoint(trained_workdir, tmp_path, capfd):
     lab = shutil.copytree(trained_workdir, tmp_path / "run@lab")
     for name, step in ((f"{lab}", 12), (f"{lab}@9", 9)):
         (other,) = jformer.load(trained_workdir, ensemble=[name]).others
         assert (other.workdir, other.step) == (lab, step)
     (tmp_path / "in").write_text("1 2 3\n")
     flags = [f"--input={tmp_path / 'in'}", f"--workdir={trained_workdir}"]
-    assert main(["jformer", "translate", *flags, f"--ensemble={lab}@9,12,{lab}"]) == 0
+    assert main(["jformer", "translate", *flags, f"--ensemble={lab}@9,{lab}"]) == 0
     assert capfd.readouterr().out.count("\n") == 1
 
 
