@@ -107,9 +107,10 @@ class Parser(argparse.ArgumentParser):
     def _reason(self, name: str) -> str:
         """Return why there is no such flag, and what to write instead."""
         known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
-        if name.removeprefix("config.") in flatten(Config()) and "workdir" in known:
+        _, prefix, key = name.rpartition("config.")
+        if prefix and key in flatten(Config()) and "workdir" in known:
             return "cannot be changed after training; only decode.* and data.bad_lines can"
-        return f"unknown flag{nearest(name, known)}"
+        return f"unknown {'key' if prefix else 'flag'}{nearest(name, known)}"
 
 
 def parser_of(name: str, commands: Mapping[str, str], parser: Parser | None = None) -> Parser:
@@ -181,6 +182,18 @@ def path(text: str) -> str:
 
 def files_in(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
+
+
+def positive(kind: type) -> Callable[[str], Any]:
+    """Return the type of flags for a number above 0."""
+
+    def number(text: str) -> Any:
+        if not kind(text) > 0:
+            raise ValueError
+        return kind(text)
+
+    number.__name__ = f"positive {kind.__name__}"  # for argparse's message
+    return number
 
 
 def own_configs() -> dict[str, str]:

@@ -72,9 +72,10 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
     A name without its section, such as `beam_size`, is compared with the last parts of `names`.
     """
-    names = [*names]
+    names, end = [*names], name.rpartition(".")[2]
     by_end = {full.rpartition(".")[2]: full for full in names}
-    ends = difflib.get_close_matches(name.rpartition(".")[2], by_end, n=1)
-    if match := difflib.get_close_matches(name, names, n=1) or [by_end[end] for end in ends]:
+    ends = difflib.get_close_matches(end, by_end, n=1)
+    close = [] if end in by_end else difflib.get_close_matches(name, names, n=1)
+    if match := close or [by_end[end] for end in ends]:
         return f"; did you mean {match[0]}?"
     return f"; there are {', '.join(names)}" if len(names) <= 30 else "; --help has them all"

@@ -22,30 +22,30 @@ OF_PLAN = ("hours", "pairs", "device_kind", "mfu", "link")
 
 
 def add_flags(parser: cli.Parser) -> None:
-    add = parser.add_argument
+    add, whole, number = parser.add_argument, cli.positive(int), cli.positive(float)
     for side in ("source", "target"):
         text = f"tokens of a {side} sentence, for a plan the mean (default: 32)"
-        add(f"--{side}_length", default=32, type=int, metavar="N", help=text)
+        add(f"--{side}_length", default=32, type=whole, metavar="N", help=text)
     text = "find the largest train.batch_tokens that fits; for a plan the memory of a device"
-    add("--memory", type=float, metavar="GB", help=text)
+    add("--memory", type=number, metavar="GB", help=text)
     parser.add_path("--plot", "FILE", "draw the learning rate per step, as .png or .svg")
-    add("--devices", type=ints, metavar="N[,N...]", help="plan a run on N devices")
-    add("--hours", type=float, metavar="H", help="time of the planned run")
-    add("--pairs", type=int, metavar="N", help="training pairs of the planned run")
+    add("--devices", type=positive_ints, metavar="N[,N...]", help="plan a run on N devices")
+    add("--hours", type=number, metavar="H", help="time of the planned run")
+    add("--pairs", type=whole, metavar="N", help="training pairs of the planned run")
     text = f"JAX's name of the device, or its TFLOP/s (default: {DEVICE_KIND})"
     add("--device_kind", default="", type=device_kind, metavar="NAME", help=text)
     add("--mfu", type=share, metavar="X", help="share of the FLOP/s that is used (default: 0.4)")
-    add("--link", type=float, metavar="GB", help="GB per second out of a device")
+    add("--link", type=number, metavar="GB", help="GB per second out of a device")
     cli.add_config_flags(parser)
 
 
-def ints(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+def positive_ints(text: str) -> list[int]:
+    return [cli.positive(int)(number) for number in text.split(",")]
 
 
 def device_kind(text: str) -> str | float:
     """Return the name of a device, or its TFLOP/s."""
-    return float(text) if re.fullmatch(r"[-+.\d].*", text) else text
+    return cli.positive(float)(text) if re.fullmatch(r"[-+.\d].*", text) else text
 
 
 def share(text: str) -> float:

@@ -22,16 +22,16 @@ from jformer.errors import RunError
 
 
 def add_flags(parser: cli.Parser) -> None:
-    add = parser.add_argument
+    add, whole = parser.add_argument, cli.positive(int)
     add("file", metavar="FILE", help="the sweep")
     parser.add_path("--workdir", "DIR", "folder of the runs (default: runs/NAME)")
     text = "points that run at the same time and share cores and GPUs (default: 1)"
-    add("--jobs", default=1, type=int, metavar="N", help=text)
-    add("--seeds", default=1, type=int, metavar="N", help="runs per point (default: 1)")
+    add("--jobs", default=1, type=whole, metavar="N", help=text)
+    add("--seeds", default=1, type=whole, metavar="N", help="runs per point (default: 1)")
     text = "run the points whose names match, such as '*num_heads*'"
     add("--only", default="", metavar="PATTERN", help=text)
     text = "rounds of successive halving (default: 1)"
-    add("--rounds", default=1, type=int, metavar="N", help=text)
+    add("--rounds", default=1, type=whole, metavar="N", help=text)
     add("--dry_run", action="store_true", help="print the commands")
     text = "submit an array of jobs with submitit's parameters, such as slurm:gpus_per_node=1"
     add("--submit", default="", metavar="slurm:KEY=VALUE,...", help=text)
