@@ -11,7 +11,9 @@ import sys
 import jax
 import pytest
 
+from jformer.commands.evaluate import table
 from jformer.evaluation.scorer import TestSet as Pairs
+from jformer.evaluation.scores import LABELS
 from jformer.main import main
 from jformer.results import identity, known_scores, own_test_sets, read_results
 from jformer.run import load
@@ -33,13 +35,13 @@ def workdir(learnt, tmp_path):
 
 @pytest.fixture
 def evaluate(workdir, capfd):
-    """What `main evaluate` prints: the table, and the scores of the last line."""
+    """The table and the scores of `main evaluate`."""
 
     def evaluate(*flags):
         capfd.readouterr()
         assert main(["jformer", "evaluate", f"--workdir={workdir}", *map(str, flags)]) == 0
-        *table, last = capfd.readouterr().out.splitlines()
-        return "\n".join(table), json.loads(last)
+        scores = json.loads(capfd.readouterr().out)
+        return table(scores, LABELS), scores
 
     return evaluate
 
@@ -54,16 +56,16 @@ def pairs(tmp_path):
 def test_scores_are_printed_as_a_table_and_kept_beside_others(evaluate, workdir, pairs):
     other = {"other": {"bleu": 1.0}}
     (workdir / "results.json").write_text(json.dumps(other))
-    table, scores = evaluate(f"--data={pairs}")
+    text, scores = evaluate(f"--data={pairs}")
     assert list(scores) == [str(pairs)]
     assert read_results(workdir) == {**other, **scores}
     found = scores[str(pairs)]
     assert 20 < found["bleu"] < 90
     assert (found["step"], found["checkpoint"], found["ensemble"]) == (300, "last", [])
     assert found["decode"]["beam_size"] == 2
-    (row,) = (line for line in table.splitlines() if line.startswith("BLEU  "))
+    (row,) = (line for line in text.splitlines() if line.startswith("BLEU  "))
     assert row.split()[-1] == f"{found['bleu']:.2f}"
-    assert found["signature"] in table
+    assert found["signature"] in text
 
 
 def test_the_score_of_an_output_file_is_what_sacrebleu_finds(evaluate, workdir, pairs, tmp_path):
@@ -138,7 +140,7 @@ def test_a_mistake_is_one_line_before_anything_is_scored(
 
 
 def test_two_checkpoints_are_compared_by_the_paired_bootstrap(evaluate, workdir, pairs):
-    table, scores = evaluate(f"--data={pairs}", f"--against={workdir}@150", "--checkpoint=300")
+    text, scores = evaluate(f"--data={pairs}", f"--against={workdir}@150", "--checkpoint=300")
     against = scores[str(pairs)]["against"]
     names = [f"{workdir}@300", f"{workdir}@150"]
     for metric in ("bleu", "chrf", "ter"):
@@ -146,8 +148,8 @@ def test_two_checkpoints_are_compared_by_the_paired_bootstrap(evaluate, workdir,
         assert [ours["name"], theirs["name"]] == names
         assert ours["score"] == pytest.approx(scores[str(pairs)][metric])
         assert 0 < against[metric]["p_value"] <= 1
-    assert "paired bootstrap" in table
-    assert names[1] in table
+    assert "paired bootstrap" in text
+    assert names[1] in text
 
 
 def test_more_pairs_than_the_paired_bootstrap_can_hold_are_scored_without_it(
@@ -161,13 +163,12 @@ def test_more_pairs_than_the_paired_bootstrap_can_hold_are_scored_without_it(
     told = capfd.readouterr()
     (line,) = (line for line in told.err.splitlines() if "significance" in line)
     assert "20 pairs" in line
-    *table, last = told.out.splitlines()
-    scores = json.loads(last)
+    scores = json.loads(told.out)
     found = scores[str(pairs)]
     for metric in ("bleu", "chrf", "ter"):
         ours, theirs = found["against"][metric]["systems"]
         assert ours["score"] == pytest.approx(found[metric])
-        assert f"{theirs['score']:.2f}" in "\n".join(table)
+        assert f"{theirs['score']:.2f}" in table(scores, LABELS)
         assert found["against"][metric]["p_value"] is None
     assert read_results(workdir) == scores
 
