@@ -122,8 +122,6 @@ def test_every_flag_of_a_command_line_is_one_of_the_command(command, folder, cap
     arguments.append("--last_flag=1")
     if module is None or module[1] == "jformer.main":
         assert program.main(["jformer", *arguments]) == 2
-    elif module[1] == "experiments.run":
-        assert program.main(["jformer", "sweep", *arguments]) == 2
     else:
         found = importlib.util.find_spec(module[1])
         source = (

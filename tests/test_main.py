@@ -163,10 +163,7 @@ FLAGS = {
     "attention": {*RUN, "ensemble", "source", "target", "output"},
     "export": {*RUN, "format", "output"},
     "data": {"config", "format"},
-    "summary": {
-        *("config", "source_length", "target_length", "memory", "plot", "devices", "hours"),
-        *("pairs", "device_kind", "mfu", "link"),
-    },
+    "summary": {"config", "source_length", "target_length", "memory", "plot"},
     "report": {"DIR", "output"},
     "sweep": {"FILE", "workdir", "jobs", "seeds", "only", "rounds", "dry_run", "submit"},
     "import": {

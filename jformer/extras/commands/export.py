@@ -8,7 +8,7 @@ from typing import Any
 from jformer import cli
 from jformer.files import new_folder
 
-FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "stablehlo")
+FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors")
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -31,7 +31,7 @@ def main(args: Any) -> int:
 
 def exporter(format: str) -> Any:
     """Return the module that writes a format."""
-    from jformer.extras.interop import ctranslate2, safetensors, stablehlo, transformers
+    from jformer.extras.interop import ctranslate2, safetensors, transformers
 
-    modules = {"transformers": transformers, "safetensors": safetensors, "stablehlo": stablehlo}
+    modules = {"transformers": transformers, "safetensors": safetensors}
     return modules.get(format, ctranslate2)
