@@ -24,7 +24,7 @@ def main(args: Any) -> int:
     config = cli.config_of(args)
 
     from jformer.extras.cost import summary
-    from jformer.extras.views.schedule import write_schedule
+    from jformer.extras.plots import write_schedule
 
     if args.plot:
         write_schedule(config, args.plot)

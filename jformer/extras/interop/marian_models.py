@@ -17,11 +17,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from tokenizers import Tokenizer
 
-from jformer.config import ModelConfig
 from jformer.console import say
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
-from jformer.extras.interop import marian
+from jformer.extras.interop import layouts
 from jformer.extras.interop.weights import Weights, read_weights
 from jformer.extras.interop.words import Words
 from jformer.extras.sentencepiece import from_sentencepiece
@@ -75,24 +74,11 @@ def marian_values(folder: Path) -> dict[str, Any]:
     }
 
 
-def marian_layers(theirs: Weights, config: ModelConfig) -> dict[str, Any]:
-    """Take the layers of both stacks."""
-    H, K, U = config.num_heads, config.key_width, config.value_width
-    sizes = {"D": config.d_model, "F": config.d_ff, "H": H, "K": K, "U": U}
-    layers = {}
-    for name, leaf in marian.leaves(config).items():
-        if name != marian.EMBEDDING:
-            shape = tuple(sizes[axis] for axis in leaf.axes)
-            their_shape = marian.matrix_of(name, np.empty(shape)).shape
-            layers[name] = marian.array_of(name, theirs.take(leaf.name, *their_shape), shape)
-    return unflatten_dict(layers, sep="/")
-
-
 def marian_matrices(
     theirs: Weights, folder: Path, D: int, sizes: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     """Take the embeddings, the output and the bias of the logits; embeddings as ours are scaled."""
-    shared = marian.SHARED
+    shared = "model.shared.weight"
     names = {
         "source_embedding": ("model.encoder.embed_tokens.weight", shared),
         "embedding": ("model.decoder.embed_tokens.weight", shared, "lm_head.weight"),
@@ -114,13 +100,13 @@ def marian_matrices(
 
 def paper_order(D: int) -> np.ndarray:
     """Return where sine, cosine, sine, cosine, ... stand with all sines before all cosines."""
-    return np.argsort(marian.halves_order(D))
+    return np.argsort(layouts.halves_order(D))
 
 
-def paper_columns(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
+def paper_columns(params: dict[str, Any], d_model: int) -> dict[str, Any]:
     """Put the columns of all that has an axis D into the order of the paper's sinusoids."""
     arrays = flatten_dict(params, sep="/")
-    arrays = marian.reordered(arrays, paper_order(config.d_model), config)
+    arrays = layouts.reordered(arrays, paper_order(d_model))
     return unflatten_dict(arrays, sep="/")
 
 
