@@ -5,7 +5,6 @@ number of FLOPs is twice as large.
 """
 
 import collections
-import functools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 
 from jformer.config import Config
 from jformer.console import say
-from jformer.data.batches import ROW_MULTIPLE, rows_that_fit
+from jformer.data.batches import rows_that_fit
 from jformer.model.transformer import Transformer
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.flops import multiply_adds
@@ -67,7 +66,6 @@ def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, t
     return step, (state, batch, key)
 
 
-@functools.cache
 def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
     """Return the bytes of memory of the compiled train step on this backend, as XLA reports."""
     rows = rows_that_fit(batch_tokens, length)
@@ -79,29 +77,10 @@ def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
     return sizes - memory.alias_size_in_bytes  # the donated state counts once
 
 
-def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
-    """Return the largest `train.batch_tokens`, in rows of `length`, that fits into `limit` bytes.
-
-    The number of rows is found by bisection to one part in 16. As in real batches it is 1 to 8 or a
-    multiple of 8. Returns 0 if not even one row fits.
-    """
-    fits, too_many = 0, ROW_MULTIPLE
-    while step_bytes(config, too_many * length, length) <= limit:
-        fits, too_many = too_many, 2 * too_many
-    step = ROW_MULTIPLE if fits else 1
-    while too_many - fits > max(step, fits // 16):
-        rows = (fits + too_many) // (2 * step) * step
-        if step_bytes(config, rows * length, length) <= limit:
-            fits = rows
-        else:
-            too_many = rows
-    return fits * length
-
-
-def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
+def summary(config: Config, S: int, T: int) -> Iterator[str]:
     """Yield lines of text: a forward pass by module, then the memory of a train step.
 
-    If `gigabytes` is not 0, a line says which batch fits into it. Explanations go to the log.
+    Explanations go to the log.
     """
     use_compilation_cache(config)
     rows = forward_costs(config, S, T)
@@ -118,7 +97,3 @@ def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
     where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
     needed = step_bytes(config, tokens, longest) / 1e9
     yield f"train step: {needed:.2f} GB, {tokens:,} tokens, {where}"
-    if gigabytes:
-        most = largest_batch_tokens(config, longest, gigabytes * 1e9)
-        held = f"train.batch_tokens={most}" if most else "not one row"
-        yield f"--memory={gigabytes:.15g} GB holds {held}, {where}"

@@ -43,20 +43,14 @@ def test_the_first_call_measures_products_the_step_and_its_kernels(tmp_path):
     assert all(f"| {name} |" in table for name in rows)
 
 
-def test_the_second_call_measures_the_search_a_resumed_run_and_other_steps(tmp_path):
-    rows, _ = rows_of("second", tmp_path, "--only=[drt][ere][csa]*")  # without the peers
+def test_the_second_call_measures_the_search_and_other_steps(tmp_path):
+    rows, _ = rows_of("second", tmp_path, "--only=*[sd]")  # sentences, unpacked
     assert {name: row["error"] for name, row in rows.items() if "error" in row} == {}
     assert rows["decode 4 sentences"]["tokens_per_second"] > 0
-    assert rows["resume"]["equal_again"]
-    assert rows["resume"]["equal_resumed"]
     assert rows["train unpacked"]["mfu"] == rows["train unpacked"]["mfu_with_padding"]
 
 
 def test_a_measurement_that_fails_is_an_error_in_place_of_numbers(monkeypatch):
-    sizes = {"config": "tiny", "tokens": 128, "length": 64, "rounds": 1, "steps": 1}
-    unknown = gpu.Measurement("", "train", {**sizes, "keys": {"model.no_such_key": 1}})
-    found = gpu.in_process(unknown, "cpu", left=100)
-    assert "config.model.no_such_key" in found["error"]
     flag = {"XLA_FLAGS": "--xla_no_such_flag=1"}
     aborted = gpu.Measurement("", "peak", {"rounds": 1}, flag)
     assert "xla_no_such_flag" in gpu.in_process(aborted, "cpu", left=100)["error"]

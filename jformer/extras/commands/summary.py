@@ -14,8 +14,6 @@ def add_flags(parser: cli.Parser) -> None:
         parser.add_argument(
             f"--{side}_length", default=32, type=cli.positive(int), metavar="N", help=text
         )
-    text = "find the largest train.batch_tokens that fits"
-    parser.add_argument("--memory", type=cli.positive(float), metavar="GB", help=text)
     parser.add_path("--plot", "FILE", "draw the learning rate per step, as .png or .svg")
     cli.add_config_flags(parser)
 
@@ -28,6 +26,6 @@ def main(args: Any) -> int:
 
     if args.plot:
         write_schedule(config, args.plot)
-    for line in summary(config, args.source_length, args.target_length, args.memory or 0.0):
+    for line in summary(config, args.source_length, args.target_length):
         print(line)
     return 0
