@@ -73,8 +73,13 @@ MARIAN = Layout(
     },
 )
 ATTENTIONS = {"encoder": ("self_attention",), "decoder": ("self_attention", "cross_attention")}
-# The axes of our arrays, by the letters of jformer/__init__.py.
+# The axes of our arrays by the ends of their names, with the letters of jformer/__init__.py. The
+# first end that fits counts.
 AXES = {
+    "ffn_in/kernel": "DF",
+    "ffn_in/bias": "F",
+    "ffn_out/kernel": "FD",
+    "ffn_out/bias": "D",
     "query/kernel": "DHK",
     "query/bias": "HK",
     "key/kernel": "DHK",
@@ -83,14 +88,9 @@ AXES = {
     "value/bias": "HU",
     "out/kernel": "HUD",
     "out/bias": "D",
-    "ffn_in/kernel": "DF",
-    "ffn_in/bias": "F",
-    "ffn_out/kernel": "FD",
-    "ffn_out/bias": "D",
     "norm/scale": "D",
     "norm/bias": "D",
     "embedding": "VD",
-    "source_embedding": "VD",
     "output": "VD",
     "output_bias": "V",
 }
