@@ -1,4 +1,4 @@
-"""Other programs' names of our parameters, a table per program, for import and for export.
+"""Other programs' names of our parameters, a table per program, and what their formats can hold.
 
 Their matrices are ours transposed, with the heads in one axis: `matrix_of` and its inverse
 `array_of`.
@@ -8,12 +8,13 @@ features turns ours into these, and the whole model into one with the same outpu
 is exact, since every feature goes through the same products in another order.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from jformer.components import name_of
 from jformer.config import ModelConfig
 from jformer.extras.interop.weights import Weights
 
@@ -178,3 +179,32 @@ def reordered(arrays: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np.
         name: np.take(array, order, axes.index("D")) if "D" in (axes := axes_of(name)) else array
         for name, array in arrays.items()
     }
+
+
+def check_model(config: ModelConfig, user: str, **held: Collection[Any]) -> None:
+    """Raise `UserError` for the first key of `config.model` whose value is not in `held[key]`.
+
+    `user` is the flag that asks for the format, such as --format=ctranslate2.
+    """
+    for name, values in held.items():
+        value = getattr(config, name)
+        # The options of a norm and of positions are written with the weights.
+        if (name_of(value) if name in ("norm", "positions") else value) not in values:
+            known = " or ".join(str(value) for value in values)
+            raise config.wrong(name, f"{user} can hold {known} alone")
+
+
+def check_common(config: ModelConfig, user: str) -> None:
+    """Raise `UserError` for what neither Marian nor CTranslate2 has a place for."""
+    ends_in_norm = "on" if config.norm_position == "pre" else "off"
+    check_model(
+        config,
+        user,
+        attention=("dot_product",),
+        out_projection=(True,),
+        zero_padding=(False,),
+        final_norm=("auto", ends_in_norm),
+        norm=("layer_norm",),
+        d_k=(None, config.d_model // config.num_heads),
+        d_v=(None, config.d_model // config.num_heads),
+    )

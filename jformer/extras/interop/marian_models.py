@@ -44,14 +44,13 @@ def marian_values(folder: Path) -> dict[str, Any]:
     theirs = read_object(path, RESTORE)
     needed = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
     heads = ("encoder_attention_heads", "decoder_attention_heads")
-    if missing := [name for name in (*needed, *heads, "activation_function") if name not in theirs]:
+    specials = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
+    needed_keys = (*needed, *heads, *specials, "activation_function")
+    if missing := [name for name in needed_keys if name not in theirs]:
         raise UserError(f"{path}: has no {', '.join(missing)}; is it that of a Marian model?")
     for one, other in ((needed[3], needed[4]), heads):
         if theirs[one] != theirs[other]:
-            raise UserError(
-                f"{path}: {one}={theirs[one]} and {other}={theirs[other]}: here the two stacks "
-                f"have the same widths and heads"
-            )
+            raise UserError(f"{path}: {one} and {other} must be equal")
     activation = theirs["activation_function"]
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -113,32 +112,22 @@ def paper_columns(params: dict[str, Any], d_model: int) -> dict[str, Any]:
 def marian_words(folder: Path) -> tuple[Words, Words]:
     """Return the vocabularies of source and target; the same object if they are one."""
     config = read_object(folder / "config.json", RESTORE)
-    keys = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
-    if missing := [name for name in keys if not isinstance(config.get(name), int)]:
-        raise UserError(f"{folder / 'config.json'}: has no {', '.join(missing)}; {RESTORE}")
-    specials = (config[keys[0]], config[keys[1]], config[keys[2]])
-    ids = {name: pieces_of(folder / name) for name in ("vocab.json", "target_vocab.json")}
-    source_ids, target_ids = ids["vocab.json"], ids["target_vocab.json"] or ids["vocab.json"]
-    if not source_ids:
-        raise UserError(f"{folder / 'vocab.json'}: no such file; {RESTORE}")
+    specials = (
+        config["pad_token_id"],
+        config["decoder_start_token_id"],
+        config["eos_token_id"],
+    )
     source, target = folder / "source.spm", folder / "target.spm"
-    for path in (source, target):
+    for path in (source, target, folder / "vocab.json"):
         if not path.is_file():
             raise UserError(f"{path}: no such file; {RESTORE}")
+    source_ids = read_object(folder / "vocab.json", RESTORE)
+    own = folder / "target_vocab.json"
+    target_ids = read_object(own, RESTORE) if own.is_file() else source_ids
     target_words = words_of_pieces(target, target_ids, specials)
     if source_ids == target_ids and source.read_bytes() == target.read_bytes():
         return target_words, target_words
     return words_of_pieces(source, source_ids, specials), target_words
-
-
-def pieces_of(path: Path) -> dict[str, int]:
-    """Return the pieces and ids of a vocab.json; none where there is no file."""
-    if not path.is_file():
-        return {}
-    ids = read_object(path, RESTORE)
-    if {*ids.values()} != {*range(len(ids))} or "<unk>" not in ids:
-        raise UserError(f"{path}: must give the pieces, one of them <unk>, the ids 0, 1, 2, ...")
-    return ids
 
 
 def words_of_pieces(spm: Path, ids: Mapping[str, int], specials: tuple[int, int, int]) -> Words:

@@ -16,8 +16,15 @@ from jformer.config import BOS, EOS, PAD, ModelConfig
 from jformer.data.vocabulary import FIRST
 from jformer.errors import UserError, import_extra
 from jformer.extras.interop.ctranslate2 import MOST_POSITIONS, token_names
-from jformer.extras.interop.layouts import MARIAN, halves_order, leaves, matrix_of, reordered
-from jformer.extras.interop.limits import check_common, check_model
+from jformer.extras.interop.layouts import (
+    MARIAN,
+    check_common,
+    check_model,
+    halves_order,
+    leaves,
+    matrix_of,
+    reordered,
+)
 from jformer.files import read_object, write_object
 from jformer.run import Run
 
