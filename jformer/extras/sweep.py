@@ -330,8 +330,8 @@ def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
     names = {id(job): point.name for job, point in zip(submitted, points, strict=True)}
     failed = []
     for number, job in enumerate(as_completed(submitted, poll_frequency=PAUSE), start=1):
-        error = job.exception()
-        fault = f"job {job.job_id}: {str(error).splitlines()[0]}" if error else job.result()
+        failure = job.exception()
+        fault = f"job {job.job_id}: {str(failure).splitlines()[0]}" if failure else job.result()
         failed += [names[id(job)]] if fault else []
         outcome = f"failed: {fault}" if fault else "complete"
         say(f"{number}/{len(points)}  {names[id(job)]}: {outcome}")
