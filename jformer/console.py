@@ -94,11 +94,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def markdown(rows: Sequence[Sequence[str]], others: str = "--:") -> str:
-    """Format a table in Markdown; the first row is the heading.
-
-    The first column is aligned to the left; `others` is the ruler of the other ones.
-    """
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Format a table in Markdown; the first row is the heading, the first column is on the left."""
     heading, *lines = rows
-    ruler = [":--", *[others] * (len(heading) - 1)]
+    ruler = [":--", *["--:"] * (len(heading) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines])

@@ -43,7 +43,6 @@ STORED_RUN = Path(__file__).with_name("stored_run") / "run"
         (["translate", "--workdir=/nowhere"], ["/nowhere/config.json"]),
         (["translate", "--workdir=/nowhere", "--output="], ["--output="]),
         (["translate", "--config=tiny"], ["--config=tiny"]),
-        (["summary", "--config=tiny", "--memory=much"], ["--memory"]),
         (["translate", "--workdir={run}", "--input=/no/file"], ["/no/file"]),
         (["translate", "--workdir={run}", "--checkpoint=newest"], ["newest", "served"]),
         (["translate", "--workdir={run}", "--config.model.d_model=8"], ["config.model.d_model=8"]),
@@ -125,13 +124,12 @@ def test_debug_shows_where_a_mistake_was_found(capsys):
 
 @pytest.mark.process
 def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
-    arguments = ["summary", "--config=configs/tiny.py", "--target_length=16", "--memory=0.001"]
+    arguments = ["summary", "--config=configs/tiny.py", "--target_length=16"]
     small = ["--config.model.num_layers=1", "--config.data.max_length=8"]
     assert main(["jformer", *arguments, *small]) == 0
     told = capsys.readouterr()
-    # Each compilation takes seconds or minutes, and is announced.
-    compiled = [line for line in told.err.splitlines() if line.startswith("compiling")]
-    assert len(compiled) == len(set(compiled)) > 3
+    # A compilation takes seconds or minutes, and is announced.
+    assert told.err.count("compiling") == 1
     lines = told.out.splitlines()
     rows = dict(line.split(maxsplit=1) for line in lines)
     assert rows["embedding"].split() == ["256,000", "0", "0"]
@@ -142,8 +140,7 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     assert rows["output"].split() == ["0", f"{16 * 128 * 2000:,}", f"{2 * 16 * 128 * 2000:,}"]
     assert rows["total"].split()[0] == "585,728"
     where = r"rows of 8 \(config\.data\.max_length\) on cpu"
-    assert re.fullmatch(rf"train step: 0\.\d\d GB, 1,024 tokens, {where}", lines[-2])
-    assert re.fullmatch(rf"--memory=0\.001 GB holds not one row, {where}", lines[-1])
+    assert re.fullmatch(rf"train step: 0\.\d\d GB, 1,024 tokens, {where}", lines[-1])
 
 
 RUN = {"workdir", "checkpoint", "plugins"}
@@ -155,10 +152,7 @@ FLAGS = {
     "attention": {*RUN, "ensemble", "source", "target", "output"},
     "export": {*RUN, "format", "output"},
     "data": {"config", "format"},
-    "summary": {
-        *("config", "source_length", "target_length", "memory", "plot", "devices", "hours"),
-        *("pairs", "device_kind", "mfu", "link"),
-    },
+    "summary": {"config", "source_length", "target_length", "plot"},
     "report": {"DIR", "output"},
     "sweep": {"FILE", "workdir", "jobs", "seeds", "only", "rounds", "dry_run", "submit"},
     "import": {

@@ -92,7 +92,7 @@ def train(
     advice = (
         f"with config.train.batch_tokens={config.train.batch_tokens:,} and "
         f"config.train.accumulate={config.train.accumulate}. Raise accumulate, which gives the "
-        f"same result in more parts, or lower batch_tokens; `summary --memory=GB` says what fits"
+        f"same result in more parts, or lower batch_tokens; `summary` prints the memory of a step"
     )
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     with lock, explaining_out_of_memory(advice):
