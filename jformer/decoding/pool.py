@@ -43,11 +43,6 @@ from jformer.errors import explaining_out_of_memory
 MIN_BUCKET = 16  # source positions; buckets double from here
 PARTS = 8  # a pool is refilled when this share of its slots is empty
 SLOTS_PER_THREAD = 16  # with fewer, a search is mostly overhead
-# Keys for which a search is compiled, and keys that it takes as arguments. It uses no others.
-COMPILED = ["beam_size", "n_best"]
-ARGUMENTS = ["length_penalty", "length_penalty_beta", "min_length"]
-OTHERS = {field.name for field in dataclasses.fields(DecodeConfig)} - {*COMPILED, *ARGUMENTS}
-jax.tree_util.register_dataclass(DecodeConfig, ARGUMENTS, COMPILED, sorted(OTHERS))
 
 State = tuple[Sentence, Search]
 Static = tuple[Models, int]  # what a program is compiled for: the models, and W hypotheses
