@@ -17,7 +17,7 @@ def random(*shape, seed=0, dtype="float32"):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 0.01)])
-@pytest.mark.parametrize("shift", [0.0, 3.0, 30.0])
+@pytest.mark.parametrize("shift", [0.0, 30.0])
 def test_layer_norm_and_its_gradients_are_those_of_flax(dtype, tolerance, shift):
     """In bfloat16 the result and the gradient by x are rounded to 8 bits, 0.4 %."""
     tolerance *= 5 if shift == 30 else 1  # the squares are 900 times the variance
