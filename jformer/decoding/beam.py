@@ -24,7 +24,6 @@ from jformer.decoding.search import (
     length_penalty,
     next_logits,
 )
-from jformer.errors import UserError
 
 
 @struct.dataclass
@@ -39,11 +38,6 @@ class Beam:
     diversity: float = 0.0
     early_stopping: bool = False
 
-    def check(self) -> None:
-        """Raise `UserError` for an option that cannot work."""
-        if not self.diversity >= 0:
-            raise UserError(f"config.decode.search: diversity={self.diversity} must be >= 0")
-
     def width(self, config: DecodeConfig) -> int:
         """Return W, the number of hypotheses of a sentence."""
         return config.beam_size
@@ -57,7 +51,7 @@ class Beam:
         rules: Rules = NO_RULES,
     ) -> Search:
         """Extend the hypotheses by one token. C continuations of each are considered."""
-        W, t = config.beam_size, search.t
+        W, t = len(search.live_sums_W), search.t
         search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
         # Two stages give the exact result: the best of all are among the best of each hypothesis.
         logits_WC, tokens_WC = rules.constraint.candidates(sentence, search, logits_WV, 2 * W)

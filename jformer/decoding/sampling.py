@@ -62,7 +62,7 @@ class Sampling:
         rules: Rules = NO_RULES,
     ) -> Search:
         """Extend each sample that is not finished by one token."""
-        W, t = config.n_best, search.t
+        W, t = len(search.live_sums_W), search.t
         search, logits_WV, log_total_W = next_logits(step, config, sentence, search, rules)
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), sentence.seed), t)
         keys_W = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(W))

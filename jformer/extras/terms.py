@@ -24,8 +24,9 @@ from jax import Array
 from jformer.config import EOS, PAD
 from jformer.data.corpora import decode_lines, read_lines
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.search import Constraint, Search, Sentence, top_tokens
+from jformer.decoding.search import Constraint, Search, Sentence
 from jformer.errors import UserError
+from jformer.model.numerics import top_tokens
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from jax import Array
 from jformer.components import find
 from jformer.config import PAD, ModelConfig
 from jformer.model.positions import Positions
-from jformer.model.shapes import checked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,12 +53,3 @@ def create_embeddings(
     return Embeddings(
         source_VD, target_VD, output_VD, output_bias_V, positions, positions.table(matrix)
     )
-
-
-@checked
-def embed(embedding_VD: Array, tokens_BL: Array, encoding_BLD: Array) -> Array:
-    """Return the embeddings times sqrt(d_model), plus the position encoding: float32 (B, L, D).
-
-    The gradient of the look-up is a sum over tokens, so it is in float32.
-    """
-    return embedding_VD[tokens_BL] * embedding_VD.shape[1] ** 0.5 + encoding_BLD

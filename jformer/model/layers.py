@@ -7,7 +7,6 @@ from jax import Array
 
 from jformer.components import find
 from jformer.config import ModelConfig
-from jformer.errors import UserError
 from jformer.model.attention import MultiHeadAttention
 from jformer.model.linear import Linear, kernel_init
 from jformer.model.numerics import Dropout, layer_norm
@@ -44,10 +43,6 @@ class LayerNorm(nn.Module):
     epsilon: float = 1e-6  # added to the variance
 
     normalize = staticmethod(layer_norm)
-
-    def check(self) -> None:
-        if self.epsilon <= 0:
-            raise UserError(f"config.model.norm: epsilon={self.epsilon} must be > 0")
 
     @nn.compact
     @checked

@@ -135,10 +135,6 @@ class Learned(Positions):
 
     max_positions: int = 512
 
-    def check(self) -> None:
-        if self.max_positions < 1:
-            raise UserError("config.model.positions: max_positions must be >= 1")
-
     def table(self, matrix: Callable[[str, int], Array]) -> Array:
         return matrix("position_embedding", self.max_positions)
 
@@ -158,10 +154,6 @@ class Relative(Positions):
     """Learned vectors by distance for keys and values (Shaw et al. 2018, arXiv 1803.02155)."""
 
     max_distance: int = 16
-
-    def check(self) -> None:
-        if self.max_distance < 1:
-            raise UserError("config.model.positions: max_distance must be >= 1")
 
     def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
         return {

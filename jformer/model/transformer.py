@@ -13,7 +13,7 @@ from jax import Array
 
 from jformer.config import ModelConfig
 from jformer.model.attention import causal_mask, padding_mask, segment_mask
-from jformer.model.embeddings import create_embeddings, embed
+from jformer.model.embeddings import create_embeddings
 from jformer.model.layers import (
     DecoderLayer,
     EncoderLayer,
@@ -176,7 +176,9 @@ class Transformer(nn.Module):
         encoding_BLD = positions.added(positions_L, self.config.d_model, table)[None]
         if segments_BL is not None:
             encoding_BLD = encoding_BLD[0][positions_in_segments(segments_BL)]
-        x_BLD = embed(embedding_VD, tokens_BL, encoding_BLD).astype(self.config.compute_dtype)
+        # In float32, because the gradient of the look-up is a sum over tokens.
+        x_BLD = embedding_VD[tokens_BL] * self.config.d_model**0.5 + encoding_BLD
+        x_BLD = x_BLD.astype(self.config.compute_dtype)
         # Cast before the devices exchange columns for rows.
         return self.embedding_dropout(shard_by_batch(shard_by_column(x_BLD)), train)
 

@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jformer.components import arguments, find, name_of
-from jformer.config import BOS, EOS, PAD, DecodeConfig
+from jformer.components import arguments, find
+from jformer.config import BOS, EOS, PAD
 from jformer.decoding.search import NO_RULES, Rules, Sentence, advance, init_search, result_of
 
 # All machines and searches have these sizes, so that each way to search is compiled once.
@@ -66,22 +66,9 @@ def step(machine, cache_WT, tokens_W, t, beam_indices_WT):
     return cache_WT, machine.logits_SV[states_W]
 
 
-# One program serves all values of these.
-TRACED = ("length_penalty", "length_penalty_beta", "min_length")
-
-
-def in_two(config):
-    """What a program is compiled for, and what it is given: values of keys, and the strategy."""
-    # A beam is as wide for every n_best.
-    traced = (*TRACED, "n_best") if name_of(config.search) == "beam" else TRACED
-    defaults = {name: getattr(DecodeConfig, name) for name in traced}
-    static = dataclasses.replace(config, search=name_of(config.search), **defaults)
-    keys = {name: getattr(config, name) for name in traced}
-    return static, (keys, strategy(config))
-
-
 def strategy(config):
-    return find("config.decode.search", "search", config.search)
+    """A pytree, as in a pool, so that a program serves all values of its options."""
+    return jax.tree.map(np.asarray, find("config.decode.search", "search", config.search))
 
 
 def options(config):
@@ -95,19 +82,16 @@ def started(sentences_B, W, T):
     return jax.vmap(lambda sentence: init_search(sentence, cache_WT, W))(sentences_B)
 
 
-@functools.partial(jax.jit, static_argnames="config")
-def advanced(config, given, sentences_B, searches_B, enough, rules=NO_RULES):
-    keys, strategy = given
+@jax.jit
+def advanced(config, strategy, sentences_B, searches_B, enough, rules=NO_RULES):
     rules = dataclasses.replace(rules, ranks_V=jnp.arange(V))
-    config = dataclasses.replace(config, **keys)
     extend = functools.partial(strategy.extend, step, config, rules=rules)
     sentences_B = within(sentences_B, searches_B.live_tokens_WT.shape[-1])
     return advance(extend, sentences_B, searches_B, enough)
 
 
-@functools.partial(jax.jit, static_argnames="config")
-def answers(config, given, searches_B):
-    config = dataclasses.replace(config, **given[0])
+@jax.jit
+def answers(config, searches_B):
     return jax.vmap(lambda search: result_of(search, config))(searches_B)
 
 
@@ -121,12 +105,12 @@ def search(config, machines, limits, prefixes=(), seeds=(), constraint=None, giv
     sentences_B = sentences(machines, limits, prefixes, seeds, given)
     fresh_B = started(sentences_B, strategy(config).width(config), T)
     rules = Rules(constraint) if constraint else NO_RULES
-    searches_B = advanced(*in_two(config), sentences_B, fresh_B, B, rules)
+    searches_B = advanced(config, strategy(config), sentences_B, fresh_B, B, rules)
     return searches_B, found(config, searches_B)[: len(machines)]
 
 
 def raw(config, searches_B):
-    return jax.device_get(answers(*in_two(config), searches_B))
+    return jax.device_get(answers(config, searches_B))
 
 
 def found(config, searches_B):

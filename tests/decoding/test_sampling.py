@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 
 import numpy as np
 import pytest
@@ -70,8 +69,7 @@ def distribution(machine, tokens, **options):
     return {token: share for token, share in zip(kept, shares, strict=True) if share > 0}
 
 
-WAYS = [{}, {"temperature": 0.5}, {"temperature": 1.7}, {"top_k": 2}, {"top_p": 0.75}]
-WAYS += [{"temperature": 2.0, "top_k": 3, "top_p": 0.9}]
+WAYS = [{"temperature": 0.5}, {"top_p": 0.75}, {"temperature": 2.0, "top_k": 3, "top_p": 0.9}]
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
@@ -91,7 +89,7 @@ def test_pairs_of_tokens_are_drawn_as_often_as_they_are_likely(options):
     assert deviation < stats.chi2.isf(FALSE_ALARM, len(expected) - 1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from([0, 1, 3, 7, 50]),
@@ -112,23 +110,9 @@ def test_only_the_likeliest_tokens_stay_and_keep_their_logits(seed, top_k, top_p
         np.testing.assert_allclose(result_V[kept], logits_V[kept] / temperature, rtol=1e-6)
 
 
-def test_the_likeliest_token_stays_however_small_top_p_is():
-    result_1V = np.asarray(filter_logits(np.array([[1.0, 3.0, 2.0]]), Sampling(top_p=1e-6)))
-    assert np.isfinite(result_1V).tolist() == [[False, True, False]]
-
-
 def test_no_token_stays_behind_those_that_hold_top_p_to_the_bit():
     result_1V = np.asarray(filter_logits(np.zeros((1, 4)), Sampling(top_p=0.5)))
     assert np.isfinite(result_1V).tolist() == [[True, True, False, False]]
-
-
-def test_a_low_temperature_is_greedy():
-    machine = random_machine(31, 3)
-    tokens = []
-    while len(tokens) < 6 and tokens[-1:] != [EOS]:
-        tokens.append(max(distribution(machine, tokens, top_k=1)))
-    for one in samples_of(machine, 6, config_of(13, "sampling(temperature=0.001)")):
-        assert one.tokens == tokens
 
 
 def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
@@ -141,25 +125,6 @@ def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
             assert one.score == pytest.approx(expected, abs=CLOSE)
 
 
-def test_samples_without_an_end_stop_at_the_limit_and_are_kept_whole():
-    endless = chain({BOS: {A: 0.5, C: 0.5}, A: {C: 1.0}, C: {A: 1.0}})
-    samples = samples_of(endless, 5, config_of(13))
-    assert {tuple(one.tokens) for one in samples} == {(A, C, A, C, A), (C, A, C, A, C)}
-    for one in samples:
-        assert one.log_prob == pytest.approx(math.log(0.5), abs=CLOSE)
-
-
-def test_each_sample_ends_for_itself_and_the_search_with_the_last_of_them():
-    machine = chain({BOS: {A: 1.0}, A: {A: 0.5, EOS: 0.5}})
-    searches_B, (samples,) = search(config_of(13), [machine], [7])
-    lengths = [len(one.tokens) for one in samples]
-    assert len(set(lengths)) > 2
-    for one in samples:
-        assert one.tokens == [*[A] * (len(one.tokens) - 1), one.tokens[-1]]
-        assert (one.tokens[-1] == EOS) or len(one.tokens) == 7
-    assert int(searches_B.t[0]) == max(lengths)
-
-
 def test_samples_follow_the_prefix_and_min_length():
     machine = random_machine(41, 3)
     samples = samples_of(
@@ -170,12 +135,6 @@ def test_samples_follow_the_prefix_and_min_length():
         assert one.tokens[:2] == [D, A]
         assert len(one.tokens) > 4
         assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
-
-
-def test_neither_pad_nor_bos_is_ever_drawn():
-    likes_them = chain({BOS: {PAD: 0.6, BOS: 0.3, A: 0.1}, A: {PAD: 0.5, BOS: 0.3, EOS: 0.2}})
-    for config in (config_of(13), config_of(13, "sampling(top_k=2)")):
-        assert {tuple(one.tokens) for one in samples_of(likes_them, 5, config)} == {(A, EOS)}
 
 
 def test_what_is_drawn_depends_on_both_seeds():

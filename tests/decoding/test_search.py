@@ -5,15 +5,13 @@ import functools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from jformer.config import BOS, EOS, PAD, DecodeConfig
+from jformer.config import BOS, EOS, DecodeConfig
 from jformer.decoding import pool
-from jformer.decoding.search import top_tokens
 from tests.decoding.machines import (
     B,
     T,
@@ -22,7 +20,6 @@ from tests.decoding.machines import (
     chain,
     exhaustive,
     found,
-    in_two,
     log_prob_of,
     log_probs_after,
     options,
@@ -32,6 +29,7 @@ from tests.decoding.machines import (
     search,
     sentences,
     started,
+    strategy,
     words_of,
 )
 
@@ -61,23 +59,11 @@ GARDEN_PATH = chain({BOS: {A: 0.6, D: 0.4}, A: {EOS: 0.51, C: 0.49}, C: {EOS: 1.
 ENDLESS = chain({BOS: {A: 1.0}, A: {C: 1.0}, C: {A: 1.0}})
 
 
-def test_a_beam_of_one_takes_the_likeliest_token_each_time():
-    assert best_of(GARDEN_PATH, 5, config_of(1))[0].tokens == [A, EOS]
-
-
 def test_a_beam_of_two_finds_what_greedy_walks_past():
+    assert best_of(GARDEN_PATH, 5, config_of(1))[0].tokens == [A, EOS]
     best = best_of(GARDEN_PATH, 5, config_of(2))[0]
     assert best.tokens == [D, EOS]
     assert best.log_prob == best.score == pytest.approx(math.log(0.4), abs=CLOSE)
-
-
-def test_a_length_penalty_prefers_the_longer_hypothesis():
-    # EOS at once has .5; A C D EOS has .5 * .9 * .9 = .405, but is worth more for its length.
-    machine = chain(
-        {BOS: {EOS: 0.5, A: 0.5}, A: {C: 0.9, EOS: 0.1}, C: {D: 0.9, EOS: 0.1}, D: {EOS: 1.0}}
-    )
-    assert best_of(machine, 6, config_of(4, 0.0))[0].tokens == [EOS]
-    assert best_of(machine, 6, config_of(4, 2.0))[0].tokens == [A, C, D, EOS]
 
 
 @pytest.mark.parametrize(
@@ -97,31 +83,9 @@ def test_hypotheses_without_an_end_stop_at_the_limit_and_are_kept_whole(W):
 
 
 @pytest.mark.parametrize("W", [1, 2])
-def test_an_end_at_once_is_an_empty_hypothesis(W):
-    at_once = chain({BOS: {EOS: 0.9, A: 0.1}, A: {EOS: 1.0}})
-    assert best_of(at_once, 4, config_of(W, 0.6))[0].tokens == [EOS]
-
-
-@pytest.mark.parametrize("W", [1, 2])
 def test_each_sentence_has_its_own_limit(W):
     outputs = search(config_of(W, 0.6), [ENDLESS] * 3, [2, 5, 0])[1]
     assert [every[0].tokens for every in outputs] == [[A, C], [A, C, A, C, A], []]
-
-
-def test_a_limit_of_one_leaves_room_for_one_token():
-    at_once = chain({BOS: {A: 0.9, EOS: 0.1}, A: {EOS: 1.0}})
-    # Of two hypotheses the one that ends is the answer, however unlikely.
-    assert best_of(at_once, 1, config_of(2))[0].tokens == [EOS]
-    assert best_of(at_once, 1, config_of(1))[0].tokens == [A]
-
-
-def test_neither_pad_nor_bos_is_ever_produced():
-    likes_them = chain({BOS: {PAD: 0.6, BOS: 0.3, A: 0.1}, A: {PAD: 0.5, BOS: 0.3, EOS: 0.2}})
-    for W in (1, 3):
-        best = best_of(likes_them, 5, config_of(W))
-        assert best[0].tokens == [A, EOS]
-        # What they have of the probability is not shared out.
-        assert best[0].log_prob == pytest.approx(math.log(0.1 * 0.2), abs=CLOSE)
 
 
 ALPHAS = st.floats(0, 2)
@@ -129,14 +93,25 @@ BETAS = st.sampled_from([0.0, 1.0, 5.0, 7.5])
 SEEDS = st.integers(0, 10**6)
 
 
-@settings(max_examples=30, deadline=None)
-@given(SEEDS, st.integers(1, 2), st.integers(1, 5), ALPHAS, BETAS, st.integers(1, 32))
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=SEEDS,
+    words=st.integers(1, 2),
+    limit=st.integers(1, 5),
+    prefix=st.lists(st.just(A), max_size=3),
+    alpha=ALPHAS,
+    beta=BETAS,
+    n=st.integers(1, 32),
+)
 # The last of the seventeen and the one behind it are equally good.
-@example(seed=665430, words=2, limit=5, alpha=0.0, beta=0.0, n=17)
-def test_a_beam_as_wide_as_the_space_finds_the_n_best(seed, words, limit, alpha, beta, n):
-    machine = random_machine(seed, words)
+@example(seed=665430, words=2, limit=5, prefix=[], alpha=0.0, beta=0.0, n=17)
+def test_a_beam_as_wide_as_the_space_finds_the_n_best_that_begin_with_a_prefix(
+    seed, words, limit, prefix, alpha, beta, n
+):
+    machine, prefix = random_machine(seed, words), prefix[: limit - 1]
     config = config_of(WIDE, alpha, length_penalty_beta=beta, n_best=n)
-    check_best(best_of(machine, limit, config), exhaustive(machine, limit, config)[0], n)
+    found = best_of(machine, limit, config, prefixes=[prefix])
+    check_best(found, exhaustive(machine, limit, config, prefix)[0], n)
 
 
 def check_best(hypotheses, every, n):
@@ -150,7 +125,7 @@ def check_best(hypotheses, every, n):
         assert own is twin or abs(own.score - twin.score) < CLEAR
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(SEEDS, st.integers(1, 3), ALPHAS, BETAS)
 def test_a_beam_of_one_is_greedy(seed, words, alpha, beta):
     machines = [random_machine(seed + b, words) for b in range(2)]
@@ -166,23 +141,6 @@ def test_a_beam_of_one_is_greedy(seed, words, alpha, beta):
         assert one.tokens == tokens
         assert one.log_prob == pytest.approx(log_prob_of(machine, tokens), abs=CLOSE)
         assert one.score == pytest.approx(one.log_prob / penalty(len(tokens), config), abs=CLOSE)
-
-
-@settings(max_examples=30, deadline=None)
-@given(SEEDS, st.sampled_from([1, 2, 3, 4]), st.integers(1, 5), ALPHAS, BETAS)
-def test_what_a_beam_finds_is_what_it_says_and_no_better_than_the_best(seed, W, limit, alpha, beta):
-    machine = random_machine(seed, 2)
-    config = config_of(W, alpha, length_penalty_beta=beta, n_best=W)
-    hypotheses = best_of(machine, limit, config)
-    ended, cut = exhaustive(machine, limit, config)
-    expected = ended if hypotheses[0].tokens[-1] == EOS else cut
-    scores = {tuple(one.tokens): one for one in expected}
-    for one in hypotheses:
-        assert one.score == pytest.approx(scores[tuple(one.tokens)].score, abs=CLOSE)
-        assert one.log_prob == pytest.approx(scores[tuple(one.tokens)].log_prob, abs=CLOSE)
-        assert one.score <= expected[0].score + CLOSE
-    assert [one.score for one in hypotheses] == sorted((x.score for x in hypotheses), reverse=True)
-    assert len({tuple(one.tokens) for one in hypotheses}) == len(hypotheses)
 
 
 def beam(diversity, early_stopping):
@@ -201,7 +159,7 @@ def asked(draw):
     return config, limit, draw(st.lists(st.sampled_from([A, C, D]), max_size=limit - 1))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SEEDS, asked())
 def test_any_beam_takes_the_steps_and_finds_the_hypotheses_of_a_search_over_lists(seed, question):
     config, limit, prefix = question
@@ -219,7 +177,7 @@ def test_any_beam_takes_the_steps_and_finds_the_hypotheses_of_a_search_over_list
             assert one.log_prob == pytest.approx(expected.log_prob, abs=CLOSE)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SEEDS, asked())
 def test_the_early_end_of_a_search_takes_nothing_from_its_n_best(seed, question):
     config, limit, prefix = question
@@ -235,60 +193,6 @@ def test_the_early_end_of_a_search_takes_nothing_from_its_n_best(seed, question)
     assert [one.tokens for one in hypotheses] == [one.tokens for one in twin.best]
 
 
-def test_the_loop_ends_when_no_open_hypothesis_can_win():
-    # One hypothesis of three has ended; the open one has .1 against its .9 and cannot catch up.
-    machine = chain({BOS: {EOS: 0.9, A: 0.1}, A: {C: 1.0}, C: {A: 1.0}})
-    assert int(search(config_of(3, 0.6), [machine], [7])[0].t[0]) == 1
-    # With this penalty it could: .1 at the limit is worth more than .9 at once.
-    assert int(search(config_of(3, 10.0), [machine], [7])[0].t[0]) == 7
-    # Where two are asked for, the second is still open.
-    assert int(search(config_of(3, 0.6, n_best=2), [machine], [7])[0].t[0]) == 7
-
-
-def test_early_stopping_ends_the_loop_with_as_many_hypotheses_as_the_beam_has():
-    # After two tokens A EOS and C EOS have ended; longer ones are worth more with this penalty.
-    machine = chain({BOS: {A: 0.6, C: 0.4}, A: {EOS: 0.9, C: 0.1}, C: {EOS: 0.9, D: 0.1}})
-    config = config_of(2, 10.0)
-    assert int(search(config, [machine], [7])[0].t[0]) > 2
-    config = dataclasses.replace(config, search="beam(early_stopping=True)")
-    searches_B, outputs = search(config, [machine], [7])
-    assert int(searches_B.t[0]) == 2
-    assert outputs[0][0].tokens == [A, EOS]
-
-
-def test_no_hypothesis_ends_before_min_length():
-    at_once = chain({BOS: {EOS: 0.9, A: 0.1}, A: {EOS: 0.9, C: 0.1}, C: {EOS: 0.9, A: 0.1}})
-    for W in (1, 3):
-        best = best_of(at_once, 7, config_of(W, min_length=3))[0]
-        assert best.tokens == [A, C, A, EOS]
-        assert best.log_prob == pytest.approx(math.log(0.1**3 * 0.9), abs=CLOSE)
-
-
-@settings(max_examples=20, deadline=None)
-@given(SEEDS, st.integers(2, 5), ALPHAS, BETAS, st.data())
-def test_with_a_prefix_a_beam_as_wide_as_the_space_finds_the_best_that_begin_with_it(
-    seed, limit, alpha, beta, data
-):
-    machine = random_machine(seed, 2)
-    prefix = data.draw(st.lists(st.sampled_from([A, C]), min_size=1, max_size=limit - 1))
-    config = config_of(WIDE, alpha, length_penalty_beta=beta, n_best=7)
-    hypotheses = best_of(machine, limit, config, prefixes=[prefix])
-    check_best(hypotheses, exhaustive(machine, limit, config, prefix)[0], 7)
-
-
-def test_an_unlikely_prefix_is_followed_and_its_log_probability_is_counted():
-    best = best_of(GARDEN_PATH, 5, config_of(2), prefixes=[[A, C]])[0]
-    assert best.tokens == [A, C, EOS]
-    assert best.log_prob == pytest.approx(math.log(0.6 * 0.49), abs=CLOSE)
-
-
-def test_a_beam_larger_than_what_there_is_to_find_finds_all_of_it():
-    one_word = random_machine(5, 1)
-    hypotheses = best_of(one_word, 4, config_of(WIDE, 0.6, n_best=32))
-    check_best(hypotheses, exhaustive(one_word, 4, config_of(WIDE, 0.6))[0], 32)
-    assert len(hypotheses) == 4
-
-
 def test_diversity_takes_off_for_the_choice_and_leaves_the_scores():
     # A's two children are better than D's one, but the second of them makes room for it.
     machine = chain(
@@ -301,21 +205,6 @@ def test_diversity_takes_off_for_the_choice_and_leaves_the_scores():
     assert [one.log_prob for one in diverse] == [
         pytest.approx(math.log(p), abs=CLOSE) for p in (0.44, 0.2)
     ]
-
-
-def test_hypotheses_without_an_end_are_sorted_by_their_scores_under_diversity_too():
-    # The choice ranks A D .36 behind D C .2, and neither ends.
-    machine = chain({BOS: {A: 0.8, D: 0.2}, A: {C: 0.55, D: 0.45}, C: {A: 1.0}, D: {C: 1.0}})
-    every = best_of(machine, 2, config_of(3, n_best=3, search="beam(diversity=1.0)"))
-    assert [one.tokens for one in every] == [[A, C], [A, D], [D, C]]
-
-
-def test_sentences_do_not_influence_each_other():
-    config = config_of(3, 0.6, n_best=3)
-    machines, limits = [random_machine(n, 3) for n in range(B)], [7, 3, 5]
-    together = search(config, machines, limits)[1]
-    for machine, limit, expected in zip(machines, limits, together, strict=True):
-        assert best_of(machine, limit, config) == expected
 
 
 CONFIG = config_of(3, 0.6)
@@ -335,37 +224,36 @@ def assert_equal(a, b):
 def test_a_search_at_rest_is_not_changed_while_another_goes_on():
     machines, limits = [EARLY, random_machine(3, 3), ENDLESS], [7, 2, 7]
     sentences_B = sentences(machines, limits)
-    two = advanced(*in_two(CONFIG), sentences_B, started(sentences_B, 3, T), 2)
+    two = advanced(CONFIG, strategy(CONFIG), sentences_B, started(sentences_B, 3, T), 2)
     assert two.busy.tolist() == [False, False, True]
     assert two.t.tolist() == [1, 2, 2]
-    three = advanced(*in_two(CONFIG), sentences_B, two, 3)
+    three = advanced(CONFIG, strategy(CONFIG), sentences_B, two, 3)
     assert three.t.tolist() == [1, 2, 7]
     assert_equal(rows_of(two, [0, 1]), rows_of(three, [0, 1]))
     assert_equal(rows_of(three, range(3)), rows_of(search(CONFIG, machines, limits)[0], range(3)))
 
 
-@pytest.mark.parametrize("W", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_stopped(W):
-    config = config_of(W, 0.6, n_best=W, min_length=4)
+def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_stopped():
+    W, config = 3, config_of(3, 0.6, n_best=3, min_length=4)
     machines = [random_machine(n, 3) for n in (11, 12, 13)]
     limits, prefixes = [7, 6, 0], [[A, C, D, A, C], [], []]
     straight, expected = search(config, machines, limits, prefixes)
     assert min(straight.t[:2]) > 3
 
     sentences_B = sentences(machines, limits, prefixes)
-    full = advanced(*in_two(config), sentences_B, started(sentences_B, W, 4), B)
+    full = advanced(config, strategy(config), sentences_B, started(sentences_B, W, 4), B)
     assert full.busy.tolist() == [True, True, False]
     assert full.t.tolist() == [3, 3, 0]
     # A new sentence takes the third place: meanwhile the two must not be harmed.
     sentences_B = sentences(machines, [7, 6, 3], prefixes)
     new = started(sentences_B, W, 4)
     searches_B = jax.tree.map(lambda old, new: old.at[2].set(new[2]), full, new)
-    searches_B = advanced(*in_two(config), sentences_B, searches_B, B)
+    searches_B = advanced(config, strategy(config), sentences_B, searches_B, B)
     assert searches_B.t[2] > 0
     assert_equal(rows_of(searches_B, [0, 1]), rows_of(full, [0, 1]))
 
     longer = pool.resize(searches_B, started(sentences_B, W, T))
-    done = advanced(*in_two(config), sentences_B, longer, B)
+    done = advanced(config, strategy(config), sentences_B, longer, B)
     assert done.t.tolist()[:2] == straight.t.tolist()[:2]
     assert found(config, done)[:2] == expected[:2]
 
@@ -378,16 +266,3 @@ def test_a_search_whose_logits_become_no_numbers_says_so(W):
     for limit in (2, 7):
         searches_B, _ = search(config_of(W), [machine], [limit])
         assert np.isnan(raw(config_of(W), searches_B).scores_W[0]).any()
-
-
-@pytest.mark.parametrize(("V", "count"), [(7, 4), (997, 8), (4001, 1), (512, 16), (511, 16)])
-@pytest.mark.parametrize("allowed", [1.0, 0.01, 0.0])
-def test_the_top_tokens_are_those_of_a_sorted_list(V, count, allowed):
-    """Also where few or none are allowed, and the others are -inf."""
-    rng = np.random.default_rng(V)
-    logits_WV = rng.permuted(np.tile(np.arange(V, dtype=np.float32), (5, 1)), axis=1)
-    logits_WV = np.where(rng.random(logits_WV.shape) < allowed, logits_WV, -np.inf)
-    values_WC, tokens_WC = jax.jit(top_tokens, static_argnums=1)(jnp.asarray(logits_WV), count)
-    np.testing.assert_array_equal(values_WC, -np.sort(-logits_WV)[:, :count])
-    np.testing.assert_array_equal(np.take_along_axis(logits_WV, tokens_WC, 1), values_WC)
-    assert all(len(set(row)) == count for row in np.asarray(tokens_WC).tolist())

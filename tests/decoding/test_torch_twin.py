@@ -1,18 +1,13 @@
 """The same weights in PyTorch, with a search over lists: the same outputs and the same scores."""
 
 import dataclasses
-import gzip
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import jformer
 from jformer.config import BOS, EOS, PAD, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.pool import Decoder, Request
-from jformer.main import main
 from jformer.model.transformer import Transformer
 from tests.conftest import random_params
 
@@ -20,8 +15,6 @@ torch = pytest.importorskip(
     "torch", reason="the extra `parity` has PyTorch: pip install -e '.[parity]'"
 )
 from tests.model.test_torch_twin import torch_twin, with_weights  # noqa: E402  it needs torch
-
-MULTI30K = os.environ.get("MULTI30K", "")  # the folder of its files
 
 
 def sinusoids(length, D):
@@ -106,26 +99,11 @@ def assert_peers_agree(model, params, sources, extra, max_length):
 
 
 def test_outputs_and_scores_are_those_of_torch():
-    texts = [f"{a} {b} {c}" for a, b, c in zip("adbecfdg", "xyzxyzxy", "mnopqrst", strict=True)]
+    texts = [f"{a} {b} {c}" for a, b, c in zip("adbe", "xyzx", "mnop", strict=True)]
     vocabulary = Vocabulary.train(texts, 300)
     vocabularies = Vocabularies(vocabulary, vocabulary)
-    config = ModelConfig(num_layers=2, d_model=16, d_ff=24, num_heads=2)
+    config = ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2)
     model = Transformer(config, vocabulary.size)
     # Sharper than an untrained model's near ties, which rounding would decide.
     params = random_params(model, deviation=0.6)
     assert_peers_agree(model, params, vocabularies.source.encode(texts), extra=6, max_length=32)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not MULTI30K, reason="needs MULTI30K=DIR in the environment")
-def test_a_trained_model_writes_on_multi30k_what_torch_writes(tmp_path):
-    arguments = [
-        "--config=configs/tiny.py:multi30k", f"--config.data.directory={MULTI30K}",
-        "--config.train.steps=300", "--config.train.average_checkpoints=1",
-        f"--workdir={tmp_path / 'run'}",
-    ]  # fmt: skip
-    assert main(["jformer", *arguments]) == 0
-    run = jformer.load(tmp_path / "run")
-    with gzip.open(Path(MULTI30K) / "val.en.gz", "rt", encoding="utf-8") as file:
-        sources = run.vocabularies.source.encode(file.read().split("\n")[:200])
-    assert_peers_agree(run.model, run.params, sources, 50, run.config.data.max_length)

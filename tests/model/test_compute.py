@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from jformer import components
-from jformer.model.decoding import precompute_cross_kv
 from jformer.model.transformer import Transformer
-from tests.conftest import MODEL, B, T, V, decode_step_of, init_caches
+from tests.conftest import MODEL, V
 from tests.model.test_parts import ADDITIVE
 
 pytestmark = pytest.mark.process
@@ -89,26 +88,6 @@ def test_bfloat16_is_float32_up_to_its_rounding(model, bfloat16, params, source_
     flat = [np.concatenate([x.ravel() for x in jax.tree.leaves(g)]) for g in (exact, rounded)]
     # The same deviation, in relation to the gradient's length.
     assert np.linalg.norm(flat[1] - flat[0]) < 0.03 * np.linalg.norm(flat[0])
-
-
-def test_cached_steps_give_the_logits_of_the_whole_decoder_in_bfloat16(source_BS, target_BT):
-    model = make(dtype="bfloat16", positions="relative")
-    variables = {"params": random_params(model, source_BS, target_BT)}
-    expected_BTV = apply(model, variables["params"], source_BS, target_BT)
-    memory_BSD = model.apply(variables, source_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, source_BS, method=precompute_cross_kv)
-    cache, places_B1T = init_caches(model, B, 1, T), jnp.zeros((B, 1, T), jnp.int32)
-    step = decode_step_of(model)
-    for t in range(T):
-        logits_BWV, cache = step(
-            variables, target_BT[:, t : t + 1], jnp.int32(t), places_B1T, cache, memory
-        )
-        assert logits_BWV.dtype == jnp.float32
-        # Sums in another order may round to the neighbouring bfloat16, 2^-8 away.
-        np.testing.assert_allclose(logits_BWV[:, 0], expected_BTV[:, t], atol=0.05)
-    assert {leaf.dtype for leaf in jax.tree.leaves((cache, memory.cross_kv))} == {
-        jnp.bfloat16.dtype
-    }
 
 
 def test_initial_parameters_are_the_same_however_the_model_is_computed(model, source_BS, target_BT):

@@ -8,24 +8,23 @@ import pytest
 
 from configs import annotated, kyubyong
 from jformer.config import freeze
-from jformer.model.decoding import precompute_cross_kv
+from jformer.decoding.ensemble import encode_sources
 from jformer.model.transformer import Transformer
 from tests.conftest import decode_step_of, init_caches, random_params
 
-B, S, T, V, V_SOURCE, D, F, H = 2, 7, 11, 19, 23, 20, 31, 5
+B, S, T, V, V_SOURCE, D, F, H = 2, 5, 7, 19, 23, 10, 13, 5
 SOURCE_BS = np.random.default_rng(1).integers(3, V, (B, S)).astype(np.int32)
-SOURCE_BS[0, 4:] = 0
+SOURCE_BS[0, 3:] = 0
 TARGET_BT = np.random.default_rng(2).integers(3, V, (B, T)).astype(np.int32)
-TARGET_BT[1, 8:] = 0
+TARGET_BT[1, 5:] = 0
 
 
 def small(document):
-    """The document's config, and a small model of it with random weights."""
-    config = freeze(document.get_config())
-    sizes = {"num_layers": 2, "d_model": D, "d_ff": F, "num_heads": H, "dtype": "float32"}
-    model_config = dataclasses.replace(config.model, **sizes)
+    """A small model of the document's config with random weights."""
+    sizes = {"num_layers": 1, "d_model": D, "d_ff": F, "num_heads": H, "dtype": "float32"}
+    model_config = dataclasses.replace(freeze(document.get_config()).model, **sizes)
     model = Transformer(model_config, V, None if model_config.tying == "all" else V_SOURCE)
-    return config, model, random_params(model)
+    return model, random_params(model)
 
 
 def doubles(params):
@@ -76,21 +75,18 @@ def kyubyong_logits(params, source_BS, target_BT):
         return x + np.where(x == 0, x, table)
 
     x = embed(source_BS)
-    for n in range(2):
-        layer = params[f"encoder_{n}"]
-        x = ff(attend(x, x, source_BS == 0, layer, "self_attention"), layer)
-    memory, x = x, embed(target_BT)
-    for n in range(2):
-        layer = params[f"decoder_{n}"]
-        x = attend(x, x, target_BT == 0, layer, "self_attention", causal=True)
-        x = ff(attend(x, memory, source_BS == 0, layer, "cross_attention"), layer)
+    layer = params["encoder_0"]
+    memory = ff(attend(x, x, source_BS == 0, layer, "self_attention"), layer)
+    x, layer = embed(target_BT), params["decoder_0"]
+    x = attend(x, x, target_BT == 0, layer, "self_attention", causal=True)
+    x = ff(attend(x, memory, source_BS == 0, layer, "cross_attention"), layer)
     return x @ weights_VD.T
 
 
 def test_kyubyongs_transformer_gives_the_logits_of_its_twin_in_numpy():
-    _, model, params = small(kyubyong)
+    model, params = small(kyubyong)
     expected_BTV = kyubyong_logits(doubles(params), SOURCE_BS, TARGET_BT)
-    logits_BTV = model.apply({"params": params}, SOURCE_BS, TARGET_BT)
+    logits_BTV = jax.jit(model.apply)({"params": params}, SOURCE_BS, TARGET_BT)
     seen_BT = TARGET_BT != 0
     # float32 against float64
     np.testing.assert_allclose(logits_BTV[seen_BT], expected_BTV[seen_BT], atol=1e-4)
@@ -99,11 +95,10 @@ def test_kyubyongs_transformer_gives_the_logits_of_its_twin_in_numpy():
 
 @pytest.mark.parametrize("document", [annotated, kyubyong])
 def test_cached_steps_give_the_logits_of_the_whole_decoder(document):
-    _, model, params = small(document)
+    model, params = small(document)
     variables = {"params": params}
     target_BT = np.where(TARGET_BT == 0, 5, TARGET_BT)
-    memory_BSD = model.apply(variables, SOURCE_BS, method="encode")
-    memory = model.apply(variables, memory_BSD, SOURCE_BS, method=precompute_cross_kv)
+    (memory,) = jax.jit(encode_sources, static_argnums=0)((model,), (params,), SOURCE_BS)
     cache, step = init_caches(model, B, 1, T), decode_step_of(model)
     places_B1T = np.zeros((B, 1, T), np.int32)
     stepped = []
@@ -111,5 +106,5 @@ def test_cached_steps_give_the_logits_of_the_whole_decoder(document):
         tokens_B1 = target_BT[:, t : t + 1]
         logits_B1V, cache = step(variables, tokens_B1, np.int32(t), places_B1T, cache, memory)
         stepped.append(logits_B1V[:, 0])
-    expected_BTV = model.apply(variables, SOURCE_BS, target_BT)
+    expected_BTV = jax.jit(model.apply)(variables, SOURCE_BS, target_BT)
     np.testing.assert_allclose(np.stack(stepped, axis=1), expected_BTV, atol=1e-5)

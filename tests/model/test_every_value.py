@@ -12,10 +12,17 @@ from tests.conftest import small_flags
     "keys",
     [
         {"dtype": "bfloat16", "scan_layers": True, "remat": "dots", "positions": "learned"},
-        {"positions": "relative", "norm": "sample_layer_norm", "norm_position": "pre"},
-        {"tying": "none", "output_bias": True, "num_decoder_layers": 2, "activation": "gelu"},
+        {
+            "positions": "relative",
+            "norm": "sample_layer_norm",
+            "norm_position": "pre",
+            "tying": "none",
+            "output_bias": True,
+            "num_decoder_layers": 2,
+            "activation": "gelu",
+        },
     ],
-    ids=lambda keys: "-".join(keys),
+    ids=["scanned", "pre-norm"],
 )
 def test_a_run_with_other_values_trains_scores_opens_and_translates(
     keys, corpus_directory, tmp_path, capsys

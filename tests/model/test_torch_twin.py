@@ -93,7 +93,7 @@ def with_weights(twin, params, config):
 @pytest.mark.parametrize(("norm_position", "activation"), [("post", "relu"), ("pre", "gelu")])
 def test_logits_and_gradients_equal_those_of_torch(norm_position, activation):
     config = ModelConfig(
-        num_layers=2, d_model=D, d_ff=31, num_heads=H, dropout=0.0,
+        num_layers=1, d_model=D, d_ff=31, num_heads=H, dropout=0.0,
         norm_position=norm_position, activation=activation, positions="none",
     )  # fmt: skip
     model = Transformer(config, V)

@@ -13,7 +13,6 @@ from jformer import components
 from jformer.config import ModelConfig
 from jformer.errors import UserError
 from jformer.model import decoding
-from jformer.model.attention import MultiHeadAttention
 from jformer.model.decoding import precompute_cross_kv
 from jformer.model.numerics import Dropout
 from jformer.model.transformer import Transformer
@@ -132,57 +131,10 @@ def test_no_logit_depends_on_a_later_target_token_or_on_padding(changes):
     np.testing.assert_allclose(before, wide, atol=1e-5)  # sums of other lengths, in float32
 
 
-@pytest.mark.parametrize("positions", [SHORT["relative"], "rotary", "alibi"])
-def test_positions_by_distance_do_not_see_where_a_sentence_begins(positions):
-    """Behind five positions that nobody may attend to, it is answered as at the beginning."""
-    attention = MultiHeadAttention(dataclasses.replace(MODEL, positions=positions))
-    x_BLD = np.random.default_rng(0).normal(size=(B, T, MODEL.d_model)).astype(np.float32)
-    shifted_BLD = np.pad(x_BLD, ((0, 0), (5, 0), (0, 0)), constant_values=0.7)
-    mask_B1QM = np.ones((1, 1, T, T), bool)
-    hidden_B1QM = np.ones((1, 1, T + 5, T + 5), bool)
-    hidden_B1QM[..., :5] = False
-    variables = attention.init(jax.random.key(0), x_BLD, x_BLD, mask_B1QM)
-    answer = attention.apply(variables, x_BLD, x_BLD, mask_B1QM)
-    shifted = attention.apply(variables, shifted_BLD, shifted_BLD, hidden_B1QM)[:, 5:]
-    np.testing.assert_allclose(answer, shifted, atol=1e-5)
-    reversed_BLD = x_BLD[:, ::-1]
-    mirrored = attention.apply(variables, reversed_BLD, reversed_BLD, mask_B1QM)[:, ::-1]
-    if positions == "alibi":  # before and after count alike
-        np.testing.assert_allclose(mirrored, answer, atol=1e-5)
-    else:
-        assert not np.allclose(mirrored, answer, atol=1e-3)
-
-
-@pytest.mark.parametrize("positions", ["none", "sinusoidal"])
-def test_only_without_positions_a_source_is_a_bag_of_words(positions):
-    model, variables = make({"positions": positions})
-    ordered, reordered = (
-        model.apply(variables, s, TARGET_BT) for s in (SOURCE_BS, SOURCE_BS[:, ::-1])
-    )
-    assert np.allclose(ordered, reordered, atol=1e-3) == (positions == "none")
-
-
 def test_learned_positions_end_where_their_table_does():
     model, variables = make({"positions": SHORT["learned"]})
     with pytest.raises(UserError, match=r"config\.model\.positions\b.*max_positions=9\b.*10"):
         model.apply(variables, np.ones((1, 10), np.int32), TARGET_BT[:1])
-
-
-def test_dropout_of_weights_and_activations_acts_in_training_only():
-    for name in ("attention_dropout", "activation_dropout"):
-        model, variables = make({"dropout": 0.0, name: 0.4})
-        quiet = model.apply(variables, SOURCE_BS, TARGET_BT)
-        plain = Transformer(dataclasses.replace(model.config, **{name: 0.0}), V)
-        np.testing.assert_array_equal(quiet, plain.apply(variables, SOURCE_BS, TARGET_BT))
-        loud = [
-            model.apply(
-                variables, SOURCE_BS, TARGET_BT, train=True, rngs={"dropout": jax.random.key(key)}
-            )
-            for key in (0, 0, 1)
-        ]
-        np.testing.assert_array_equal(loud[0], loud[1])
-        assert not np.allclose(loud[0], loud[2])
-        assert not np.allclose(loud[0], quiet)
 
 
 @pytest.mark.parametrize("initializer", ["scaled_xavier", "xavier", "normal"])
