@@ -16,7 +16,6 @@ from jformer.data.datasets import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.evaluation.named_sets import open_test_set
 from jformer.evaluation.scorer import TestSet
-from jformer.evaluation.scores import check_tokenizer
 from jformer.files import is_special, sha256_of
 from jformer.run import Run
 from jformer.training.loss import perplexity
@@ -70,7 +69,6 @@ def score_all(
 
     `against` is compared with the run; it translates with the same `config.decode`.
     """
-    check_tokenizer(run.bleu_tokenizer)
     main, label = next(iter(run.scorer.labels.items()))
     scores = {}
     for name, test in tests.items():
@@ -99,12 +97,11 @@ def score_test_set(
     seconds = time.monotonic() - start
     outputs = [translation.text for translation in translations]
     well_formed = [translation.well_formed for translation in translations]
-    options = run.config, run.bleu_tokenizer
-    scores = run.scorer.scores(outputs, well_formed, test, *options) | perplexity_of(run, test)
+    scores = run.scorer.scores(outputs, well_formed, test, run.config) | perplexity_of(run, test)
     if against is not None:
         others = against.translate(test.sources, **dataclasses.asdict(run.config.decode))
         names = (label(run), label(against))
-        scores["against"] = run.scorer.compare(outputs, others, test, names, *options)
+        scores["against"] = run.scorer.compare(outputs, others, test, names, run.config)
     made = {"seconds": round(seconds, 1), "versions": versions(run.config)}
     return {**scores, **made, **identity(run, test)}, outputs
 
@@ -146,7 +143,7 @@ def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any
 
 def identity(run: Run, test: TestSet) -> dict[str, Any]:
     """Return what a stored score is valid for: the model, its search, the text and the words."""
-    return {**made_by(run), "text_sha256": test.sha256, "bleu_tokenizer": run.bleu_tokenizer}
+    return {**made_by(run), "text_sha256": test.sha256}
 
 
 def made_by(run: Run) -> dict[str, Any]:

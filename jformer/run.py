@@ -99,7 +99,7 @@ class Run(Restored):
                 raise UserError(f"{len(prefixes)} prefixes for {len(sentences)} sentences")
         run = self.with_decode(**decode)
         sources = model_sources(sentences, self.vocabularies, self.config.data)
-        given = (prefixes, first_line, self.bleu_tokenizer, report)
+        given = (prefixes, first_line, self.config.data.target_language, report)
         found = hypotheses(run.decoder, self.vocabularies, sources, *given)
         if details:
             found = run._detailed(found)

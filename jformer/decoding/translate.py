@@ -57,7 +57,7 @@ class Candidates:
 
     source: str
     hypotheses: Sequence[Hypothesis]  # the best by score first
-    bleu_tokenizer: str
+    target_language: str
 
 
 def highest_score(candidates: Candidates) -> int:
@@ -71,15 +71,15 @@ def hypotheses(
     texts: Sequence[str],
     prefixes: Sequence[str] | None = None,
     first_line: int = 1,
-    bleu_tokenizer: str = "13a",
+    target_language: str = "en",
     report: Report | None = None,
 ) -> list[list[Hypothesis]]:
     """Return up to `n_best` hypotheses for each text; a blank text gets its prefix, or "".
 
     If `choose` is not score, the result is a single hypothesis, chosen from these. Each output
-    begins with its prefix. `first_line` is the line number of texts[0] in messages, and
-    `bleu_tokenizer` finds the words for a choice by BLEU. Lines that are cut are counted in
-    `report`; without a report, a warning names them.
+    begins with its prefix. `first_line` is the line number of texts[0] in messages. A choice by
+    BLEU needs the `target_language`. Lines that are cut are counted in `report`; without a report,
+    a warning names them.
     """
     prefixes, counts = prefixes or [""] * len(texts), report or Report()
     config, constraint = decoder.config, constraint_of(decoder.config, vocabularies)
@@ -110,7 +110,7 @@ def hypotheses(
     if config.choose != "score":
         choose = find("config.decode.choose", "choice", config.choose)
         for n, text in enumerate(texts):
-            index = choose(Candidates(text, outputs[n], bleu_tokenizer))
+            index = choose(Candidates(text, outputs[n], target_language))
             outputs[n] = [outputs[n][index]]
     for n, prefix in enumerate(prefixes):
         if prefix and not begins_with(outputs[n][0].text, prefix, vocabularies.target):

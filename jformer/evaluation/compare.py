@@ -24,16 +24,13 @@ def compare(
     references: Sequence[Sequence[str]],
     names: tuple[str, str] = ("ours", "theirs"),
     target_language: str = "en",
-    tokenizer: str = "",
 ) -> dict[str, dict[str, Any]]:
     """Return a `verdict` and a `signature` for each of `bleu`, `chrf` and `ter`.
 
-    See `score` for the last two arguments. Each system has the `mean` and the `interval` (95 %) of
-    its scores on the samples.
+    Each system has the `mean` and the `interval` (95 %) of its scores on the samples.
     """
-    tokenizer = tokenizer or tokenizer_for(target_language)
     metrics: dict[str, Any] = {
-        "bleu": BLEU(force=True, tokenize=tokenizer),
+        "bleu": BLEU(force=True, tokenize=tokenizer_for(target_language)),
         "chrf": CHRF(),
         **ter_for(target_language),
     }

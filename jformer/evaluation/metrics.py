@@ -13,6 +13,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from jformer.components import find
 from jformer.config import Config
 from jformer.errors import UserError
+from jformer.evaluation.scores import tokenizer_for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +25,6 @@ class Validation:
     references: Sequence[str]
     params: Any
     config: Config
-    bleu_tokenizer: str = "13a"
     gold: Sequence[Any] = ()  # see Split
 
 
@@ -40,7 +40,8 @@ def score_by(text: str, validation: Validation) -> float:
 
 def bleu(validation: Validation) -> float:
     """Return sacreBLEU's BLEU."""
-    metric = BLEU(force=True, tokenize=validation.bleu_tokenizer)
+    tokenizer = tokenizer_for(validation.config.data.target_language)
+    metric = BLEU(force=True, tokenize=tokenizer)
     return metric.corpus_score(validation.outputs, [validation.references]).score
 
 

@@ -61,11 +61,11 @@ class Translations:
         well_formed: Sequence[bool | None],
         test: TestSet,
         config: Config,
-        tokenizer: str,
     ) -> dict[str, Any]:
-        """Return scores by name; `tokenizer` is sacreBLEU's for the target language."""
-        scores = score(outputs, test.references, config.data.target_language, tokenizer)
-        scores["by_length"] = by_length(test.sources, outputs, test.references, tokenizer)
+        """Return scores by name."""
+        language = config.data.target_language
+        scores = score(outputs, test.references, language)
+        scores["by_length"] = by_length(test.sources, outputs, test.references, language)
         return scores
 
     def compare(
@@ -75,8 +75,6 @@ class Translations:
         test: TestSet,
         names: tuple[str, str],
         config: Config,
-        tokenizer: str,
     ) -> dict[str, Any]:
         """Return the paired comparison of two systems by score."""
-        language = config.data.target_language
-        return compare(ours, theirs, test.references, names, language, tokenizer)
+        return compare(ours, theirs, test.references, names, config.data.target_language)

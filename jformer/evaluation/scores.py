@@ -42,7 +42,6 @@ LANGUAGES = {
     "char": "th tha lo lao km khm my mya bur bo bod tib dz dzo",
 }
 TOKENIZER_OF = {code: name for name, codes in LANGUAGES.items() for code in codes.split()}
-TOKENIZERS = ("13a", *LANGUAGES)
 
 
 def language_of(code: str) -> str:
@@ -51,29 +50,19 @@ def language_of(code: str) -> str:
 
 
 def tokenizer_for(target_language: str) -> str:
-    """Return the name of sacreBLEU's tokenizer for a language, with the packages installed here.
+    """Return the name of sacreBLEU's tokenizer for a language.
 
-    A run asks once and keeps the answer, so that another machine does not change its BLEU.
+    Raises `UserError` if its packages are not installed.
     """
     tokenizer = TOKENIZER_OF.get(language_of(target_language), "13a")
-    return tokenizer if is_installed(tokenizer) else "char"
-
-
-def is_installed(tokenizer: str) -> bool:
     try:
         BLEU(tokenize=tokenizer)
-    except (RuntimeError, AssertionError):  # no MeCab, or another dictionary than sacreBLEU's
-        return False
-    return True
-
-
-def check_tokenizer(tokenizer: str) -> None:
-    """Raise `UserError` unless the packages of a tokenizer are installed."""
-    if not is_installed(tokenizer):
+    except (RuntimeError, AssertionError) as error:  # no MeCab, or another dictionary
         raise UserError(
-            f"BLEU of this run needs sacreBLEU's tokenizer {tokenizer}, which is not installed: "
+            f"BLEU for config.data.target_language={target_language} needs MeCab: "
             f'pip install "sacrebleu[{tokenizer[:2]}]"'
-        )
+        ) from error
+    return tokenizer
 
 
 def bootstrap_samples(number: int) -> int:
@@ -94,15 +83,14 @@ def score(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     target_language: str,
-    tokenizer: str = "",
 ) -> dict[str, Any]:
     """Return the scores in `LABELS` and their signatures.
 
-    The interval is [low, high] of `bleu` at 95 % by the bootstrap. `tokenizer` is by default the
-    one for the language. Scores of words between spaces are missing for a language without spaces.
+    The interval is [low, high] of `bleu` at 95 % by the bootstrap. Scores of words between spaces
+    are missing for a language without spaces.
     """
     text = [hypotheses, *references]
-    tokenizer = tokenizer or tokenizer_for(target_language)
+    tokenizer = tokenizer_for(target_language)
     samples = bootstrap_samples(len(hypotheses))
     scores = measure("bleu", BLEU(tokenize=tokenizer), text, samples=samples)
     metrics: dict[str, Any] = {
@@ -175,7 +163,7 @@ def by_length(
     sources: Sequence[str],
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    tokenizer: str = "13a",
+    target_language: str = "en",
 ) -> list[dict[str, Any]]:
     """Return `words`, `pairs`, `bleu`, `chrf` and `length_ratio` of each group that has pairs.
 
@@ -186,7 +174,7 @@ def by_length(
     """
     lengths = [len(source.split()) for source in sources]
     group_of = [next(g for g, most in GROUPS.items() if length <= most) for length in lengths]
-    groups = []
+    groups, tokenizer = [], tokenizer_for(target_language)
     for group in GROUPS:
         lines = [i for i, name in enumerate(group_of) if name == group]
         if not lines:

@@ -10,15 +10,13 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from jformer.decoding.translate import Candidates
-from jformer.evaluation.scores import check_tokenizer
+from jformer.evaluation.scores import tokenizer_for
 
 
 def mbr(candidates: Candidates, *, utility: Literal["chrf", "bleu"] = "chrf") -> int:
     """Return the index of the candidate with the highest utility, the first of equal ones."""
     texts = [hypothesis.text for hypothesis in candidates.hypotheses]
-    tokenizer = candidates.bleu_tokenizer
-    if utility == "bleu":
-        check_tokenizer(tokenizer)
+    tokenizer = tokenizer_for(candidates.target_language) if utility == "bleu" else ""
 
     def metric_for(reference: str) -> CHRF | BLEU:
         # sacreBLEU counts the n-grams of references that it gets in advance only once.

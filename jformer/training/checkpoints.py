@@ -3,8 +3,8 @@
     params, optimizer_state   arrays
     ema                       arrays, if the run keeps a moving average of the parameters
     position                  JSON: the position in the data, hashes of the text, metric sums since
-                              the last log line, the best score, the tokenizer of BLEU, skipped
-                              steps, elapsed seconds and whether the run has ended
+                              the last log line, the best score, skipped steps, elapsed seconds
+                              and whether the run has ended
     metadata                  JSON: the config, the hash of the vocabulary and software versions
     SHA256SUMS                checksums of all these files, as `sha256sum -c` reads them
 

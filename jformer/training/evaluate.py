@@ -110,10 +110,8 @@ def scores_of_outputs(run: Restored, split: Split) -> tuple[list[str], dict[str,
     limits = config.data.max_length, config.decode.batch_size
     decoder = Decoder((run.model,), (run.params,), config.decode, *limits)
     read = model_sources(sources, run.vocabularies, config.data)
-    found = hypotheses(decoder, run.vocabularies, read, bleu_tokenizer=run.bleu_tokenizer)
+    found = hypotheses(decoder, run.vocabularies, read, target_language=config.data.target_language)
     outputs = [best.text for best, *_ in found]
-    validation = Validation(
-        sources, outputs, targets, run.params, config, run.bleu_tokenizer, split.gold[:number]
-    )
+    validation = Validation(sources, outputs, targets, run.params, config, split.gold[:number])
     names = split_list(config.train.metrics)
     return outputs, {parse(name).name: score_by(name, validation) for name in names}

@@ -27,7 +27,7 @@ from jformer.data.corpora import Corpus, Split, in_memory
 from jformer.data.datasets import open_data
 from jformer.data.tokens import make_vocabularies, tokenize_corpora
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
-from jformer.evaluation.scores import check_tokenizer
+from jformer.evaluation.scores import tokenizer_for
 from jformer.files import replace_file
 from jformer.model.transformer import Transformer
 from jformer.schema import flatten, walk_components
@@ -40,7 +40,6 @@ from jformer.training.logging import Log, Profile, Window, describe
 from jformer.training.optimizer import make_optimizer
 from jformer.training.restore import (
     Restored,
-    bleu_tokenizer,
     describe_parameters,
     initial_params,
 )
@@ -158,12 +157,11 @@ class Training:
             provenance.check_same_vocabulary(config, corpora, self.vocabularies, workdir)
         else:
             self.vocabularies = make_vocabularies(corpora, config.data)
-        self.bleu_tokenizer = bleu_tokenizer(config, checkpoints)
-        check_tokenizer(self.bleu_tokenizer)
+        tokenizer_for(config.data.target_language)  # raises if BLEU needs a missing package
         own = flatten(config)
         del own["parallel.coordinator"]  # it has the index of the process
         hashes = [digest for _, digest in self.text], provenance.component_hashes(config)
-        facts = [jax.__version__, own, *hashes, self.vocabularies.hash, self.bleu_tokenizer]
+        facts = [jax.__version__, own, *hashes, self.vocabularies.hash]
         sharding.check_same(json.dumps(facts))
 
     def resume(self, checkpoints: Checkpoints, best_checkpoint: Checkpoints) -> None:
@@ -306,7 +304,6 @@ class Training:
             self.model,
             on_one_device(self.validated_params),
             (int(self.state.step),),
-            self.bleu_tokenizer,
         )
 
     def save(self, ended: bool) -> None:
@@ -319,7 +316,6 @@ class Training:
             "skipped": self.skipped,
             "seconds": self.log.seconds,
             "text": self.text,
-            "bleu_tokenizer": self.bleu_tokenizer,
             "ended": ended,
         }
         self.checkpoints.save(self.state, self.metadata, position)

@@ -16,7 +16,6 @@ from jformer.config import Config, component_files
 from jformer.console import say
 from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
-from jformer.evaluation.scores import TOKENIZERS, tokenizer_for
 from jformer.model.transformer import Transformer
 from jformer.rundir import BEST, config_to_open, served_checkpoint
 from jformer.training.checkpoints import Checkpoints, averaged
@@ -57,7 +56,6 @@ class Restored:
     model: Transformer
     params: Any
     steps: tuple[int, ...]  # whose parameters are averaged
-    bleu_tokenizer: str  # sacreBLEU's, see evaluation/scores.py
 
     @property
     def step(self) -> int:
@@ -102,14 +100,7 @@ def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored
             say(f"{name}: has changed since {workdir} was trained with it; outputs may differ")
     moving = config.train.ema_decay > 0 and which in ("average", "best")
     params = checkpoints.mean(steps, abstract_params(model), "ema" if moving else "params")
-    tokenizer = bleu_tokenizer(config, regular)
-    return Restored(workdir, which, config, vocabularies, model, params, tuple(steps), tokenizer)
-
-
-def bleu_tokenizer(config: Config, checkpoints: Checkpoints) -> str:
-    """Return the tokenizer of a run's BLEU, stored in its checkpoints or chosen now."""
-    stored = checkpoints.newest("position").get("bleu_tokenizer")
-    return stored if stored in TOKENIZERS else tokenizer_for(config.data.target_language)
+    return Restored(workdir, which, config, vocabularies, model, params, tuple(steps))
 
 
 def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:

@@ -68,12 +68,11 @@ def test_the_first_part_of_the_language_code_decides(language, tokenizer):
 
 
 @pytest.mark.parametrize("language", ["ja", "kor"])
-def test_japanese_and_korean_use_mecab_if_it_is_installed_and_characters_otherwise(
-    monkeypatch, language
-):
+def test_japanese_and_korean_need_mecab(monkeypatch, language):
     text = ["猫が好き。", "고양이가 좋아요."]
     set_mecab(monkeypatch, language[:2], installed=False)
-    assert "|tok:char|" in score(text, [text], language)["signature"]
+    with pytest.raises(UserError, match=rf"sacrebleu\[{language[:2]}\]"):
+        score(text, [text], language)
     set_mecab(monkeypatch, language[:2], installed=True)
     assert f"|tok:{language[:2]}-mecab-" in score(text, [text], language)["signature"]
 
@@ -81,7 +80,7 @@ def test_japanese_and_korean_use_mecab_if_it_is_installed_and_characters_otherwi
 @pytest.mark.parametrize("language", ["zh", "ja", "th"])
 def test_good_text_without_spaces_has_no_score_that_says_it_is_bad(monkeypatch, language):
     """A word between spaces would be a sentence, so that one other character makes it wrong."""
-    set_mecab(monkeypatch, "ja", installed=False)
+    set_mecab(monkeypatch, "ja", installed=True)
     references = ["今天天气很好我们去公园吧。", "她昨天买了三本书都很有意思。"]
     outputs = ["今天天气很好我们去公园玩。", "她昨天买了五本书都很有意思。"]
     found = score(outputs, [references], language)
@@ -133,22 +132,8 @@ def test_evaluate_and_the_paired_test_score_chinese_by_characters(chinese, tmp_p
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("installed", [False, True])
-def test_a_run_keeps_the_tokenizer_that_it_began_with(installed, tmp_path, monkeypatch, capfd):
-    workdir, more = tmp_path / "run", {"train.steps": 4}
-    with monkeypatch.context() as patch:
-        set_mecab(patch, "ja", installed)
-        train(workdir, "ja")
-    set_mecab(monkeypatch, "ja", not installed)
-    capfd.readouterr()
-    evaluate = ["evaluate", f"--workdir={workdir}", f"--data={write_pairs(tmp_path, 'ja')}"]
-    if installed:
-        assert main(["jformer", *evaluate]) == 2
-        assert "sacrebleu[ja]" in capfd.readouterr().err
-        with pytest.raises(UserError, match="ja-mecab"):
-            train(workdir, "ja", **more)
-        assert jformer.load(workdir).translate([SOURCES[0]])  # needs no BLEU
-    else:
-        train(workdir, "ja", **more)
-        assert main(["jformer", *evaluate]) == 0
-        assert "|tok:char|" in capfd.readouterr().out
+def test_training_without_mecab_is_one_line_before_any_work(tmp_path, monkeypatch):
+    set_mecab(monkeypatch, "ja", installed=False)
+    with pytest.raises(UserError, match=r"sacrebleu\[ja\]"):
+        train(tmp_path / "run", "ja")
+    assert not (tmp_path / "run").exists()

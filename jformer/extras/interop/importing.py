@@ -12,7 +12,6 @@ from jformer.config import BOS, PAD, Config
 from jformer.console import say
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.evaluation.scores import tokenizer_for
 from jformer.extras.interop import layouts, marian_models, pytorch
 from jformer.extras.interop.run_directory import write_run
 from jformer.extras.interop.weights import Weights, read_weights
@@ -70,9 +69,8 @@ def import_run(
     vocabularies = Vocabularies(words[0].vocabulary, words[1].vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     check_complete(params, model, source)
-    tokenizer = tokenizer_for(config.data.target_language)
     params = jax.tree.map(np.asarray, params)
-    write_run(workdir, config, vocabularies, params, STEP, tokenizer)
+    write_run(workdir, config, vocabularies, params, STEP)
     tell(source, theirs, params, words, workdir)
 
 

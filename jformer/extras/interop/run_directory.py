@@ -26,7 +26,7 @@ def export(run: Run, folder: Path, dtype: str) -> None:
     """Write the parameters that a run serves, rounded to `dtype`, as a run directory."""
     params = jax.tree.map(lambda x: np.asarray(x, jnp.dtype(dtype)), run.params)
     config = without_paths(run.config)
-    write_run(folder, config, run.vocabularies, params, run.step, run.bleu_tokenizer)
+    write_run(folder, config, run.vocabularies, params, run.step)
 
 
 def without_paths(config: Config) -> Config:
@@ -46,7 +46,6 @@ def write_run(
     vocabularies: Vocabularies,
     params: Any,
     step: int,
-    bleu_tokenizer: str,
 ) -> None:
     """Write a run directory with one checkpoint; config.json, which makes it a run, last."""
     # It serves this checkpoint alone, which is therefore a regular one.
@@ -57,7 +56,6 @@ def write_run(
     with locked(workdir):
         with Checkpoints(workdir, config.train) as checkpoints:
             state = TrainState(np.int32(step), params, None)
-            position = {**NEW, "bleu_tokenizer": bleu_tokenizer}
-            checkpoints.save(state, metadata(config, vocabularies.hash), position)
+            checkpoints.save(state, metadata(config, vocabularies.hash), NEW)
         vocabularies.save(workdir)
         write_config(config, workdir / CONFIG)

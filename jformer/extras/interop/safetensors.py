@@ -14,7 +14,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jformer.config import write_config
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError, import_extra
-from jformer.evaluation.scores import tokenizer_for
 from jformer.model.transformer import Transformer
 from jformer.run import Run
 from jformer.rundir import config_to_open
@@ -64,8 +63,7 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     params = unflatten_dict({name: jnp.asarray(x) for name, x in arrays.items()}, sep="/")
     if not all(jnp.isfinite(leaf).all() for leaf in arrays.values()):
         raise UserError(f"{path}: has parameters that are not finite; its training had diverged")
-    tokenizer = tokenizer_for(config.data.target_language)
-    return Run(folder, "safetensors", config, vocabularies, model, params, (step,), tokenizer)
+    return Run(folder, "safetensors", config, vocabularies, model, params, (step,))
 
 
 def fits(array: Any, needed: Any) -> bool:

@@ -55,7 +55,6 @@ class Trees(Translations):
         well_formed: Sequence[bool | None],
         test: TestSet,
         config: Config,
-        tokenizer: str,
     ) -> dict[str, Any]:
         with_tags = tags_of(config) == "keep"
         return {
@@ -70,7 +69,6 @@ class Trees(Translations):
         test: TestSet,
         names: tuple[str, str],
         config: Config,
-        tokenizer: str,
     ) -> dict[str, Any]:
         return compare_trees(read(ours), read(theirs), test.gold, names)
 

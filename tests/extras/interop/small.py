@@ -42,4 +42,4 @@ def random_run(
         params[name] = params[name].at[:EOS].set(0.0)
     if config.model.output_bias:
         params["output_bias"] = params["output_bias"].at[:EOS].set(-30.0)
-    return Run(Path("run"), "average", config, vocabularies, network, params, (7,), "13a")
+    return Run(Path("run"), "average", config, vocabularies, network, params, (7,))
