@@ -27,21 +27,24 @@ from tests.documented import (
 
 pytestmark = pytest.mark.docs
 
-MAP = Path("docs/paper_map.md").read_text()
-PROMISES = Path("docs/promises.md").read_text()
+MAPPED = "".join(
+    Path("docs", page).read_text(encoding="utf-8")
+    for page in ("paper_map.md", "differences.md", "reliability.md")
+)
 TEXTS = {page: page.read_text(encoding="utf-8") for page in (*PAGES, *RECORDS)}
 TESTS = {path: path.read_text() for path in Path("tests").rglob("test_*.py")}
 
 
-def test_every_test_that_the_map_and_the_promises_name_exists():
-    names = set(re.findall(r"`(test_\w+)`", MAP + PROMISES))
+def test_every_test_that_the_pages_name_in_comments_exists():
+    comments = " ".join(re.findall(r"<!--(.*?)-->", MAPPED, re.DOTALL))
+    names = set(re.findall(r"\btest_\w+", comments))
     assert names
     for name in names:
         assert any(f"def {name}(" in text for text in TESTS.values()), name
 
 
-def test_every_file_that_the_map_and_the_promises_name_exists():
-    files = set(re.findall(r"`([\w/]+\.(?:py|md))\b", MAP + PROMISES))
+def test_every_file_that_the_pages_name_exists():
+    files = set(re.findall(r"`([\w/]+\.(?:py|md))\b", MAPPED))
     assert files
     for file in files:
         assert any(Path(root, file).is_file() for root in (".", "jformer", "tests")), file

@@ -1,4 +1,4 @@
-"""The worked examples of docs/paper_map.md: what the conventions of the field give."""
+"""The worked examples of docs/differences.md: what the conventions of the field give."""
 
 import jax
 import jax.numpy as jnp

@@ -62,7 +62,7 @@ def test_loss_is_the_cross_entropy_against_the_smoothed_labels(epsilon, over):
         ("others but padding", 0.6900, 0.4349),
     ],
 )
-def test_the_worked_example_of_the_paper_map(over, loss, least):
+def test_the_worked_example_of_the_differences(over, loss, least):
     """Five entries with probabilities .05 (padding), .1, .2, .6 (the label), .05; epsilon 0.1.
 
     `least` is the entropy of the target, which tensor2tensor, The Annotated Transformer and JoeyNMT
