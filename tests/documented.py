@@ -107,7 +107,7 @@ def shell_commands(source: Path) -> list[str]:
         if block.language == "sh":
             found += commands(block.text)
         elif block.language == "text" and not block.title:
-            found += synopses(block.text)
+            found += synopses(block.text.replace("\\\n", " "))
     return found
 
 
