@@ -27,8 +27,8 @@ PROGRAMS = (
     r"(?:srun )?(?:python -m (?:jformer\.main|experiments(?:\.\w+)+|docs\.\w+\.\w+)|jformer)(?= |$)"
 )
 OTHER_PROGRAMS = {
-    ".ci/slow", "cd", "curl", "diff", "echo", "git", "lint-imports", "mkdir", "mypy", "pip",
-    "pytest", "ruff", "tar", "zcat",
+    ".ci/slow", "cd", "curl", "diff", "echo", "gcloud", "git", "lint-imports", "mkdir", "mypy",
+    "pip", "pytest", "ruff", "tar", "tensorboard", "zcat",
 }  # fmt: skip
 # Names in capitals in a command line, and their values in the folder of `lay_out`.
 NAMED = {
@@ -107,7 +107,7 @@ def shell_commands(source: Path) -> list[str]:
         if block.language == "sh":
             found += commands(block.text)
         elif block.language == "text" and not block.title:
-            found += synopses(block.text)
+            found += synopses(block.text.replace("\\\n", " "))
     return found
 
 

@@ -167,7 +167,7 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
 @pytest.mark.process
 def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, monkeypatch):
     _, _, _, config, _ = trained
-    text = Path("docs/training.md").read_text().partition("## From Python")[2]
+    text = Path("docs/logging.md").read_text()
     with_board, with_outputs, with_end = re.findall("```python\n(.*?)```", text, re.DOTALL)[:3]
     monkeypatch.chdir(tmp_path)
     logged = []

@@ -94,7 +94,7 @@ def test_every_key_that_is_named_exists_and_takes_the_value_that_it_is_given():
 def test_every_flag_that_is_named_is_one_of_a_command():
     parsers = [parser_of(name, program.COMMANDS) for name in program.COMMANDS]
     known = {flag[2:] for parser in parsers for flag in parser._option_string_actions}
-    known |= {"version", "requeue"}  # the second is Slurm's
+    known |= {"version", "requeue", "signal"}  # the last two are Slurm's
     for page in PAGES:
         for code in inline(page):
             for flag in re.findall(r"^--(\w+)(?![\w.])", code):
