@@ -1,9 +1,8 @@
 """The functions of `import jformer`: a config, training from Python, and opening a run."""
 
-import os
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from jformer.errors import Stopped, UserError, check_type
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
 from jformer.schema import local_paths, replaced
-from jformer.training.logging import OnMetrics
+from jformer.training.loop import OnMetrics
 from jformer.training.loop import train as train_in
 from jformer.training.provenance import describe_complete, is_complete
 from jformer.training.restore import Restored
@@ -35,9 +34,8 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     path of a config file, and behind a colon the data set, where it is not the config's own:
     `given` stands for the pairs of a call of `train`. A config cannot be changed: call this again.
     `print(config)` shows all keys, and `python -m jformer.main train --help` explains each. Raises
-    `UserError` for what is unknown or impossible, and `TypeError` for a name of another type.
+    `UserError` for what is unknown or impossible.
     """
-    check_type("name", name, str | os.PathLike, "a string or a path")
     config = replaced(Config(), config_from(str(name)).to_dict())
     config = replaced(config, unflatten_dict(keys, sep="."))
     config.check()
@@ -68,15 +66,11 @@ def train(
     step is complete. If it returns a dict of numbers, they are logged under the split `callback`.
     If it returns another true value, or raises, training ends after this step, with all saved.
 
-    Raises `UserError` or `TypeError` for a mistake, and `RunError` if training cannot continue.
+    Raises `UserError` for a mistake, and `RunError` if training cannot continue.
     After Ctrl-C it raises `KeyboardInterrupt`, and after another signal `Stopped`, with all saved.
     Call it from the main thread, because signal handlers require it.
     """
     check_type("config", config, Config, "one of jformer.get_config")
-    check_type("workdir", workdir, str | os.PathLike, "a string or a path")
-    for name, given in {"pairs": pairs, "validation": validation}.items():
-        check_type(name, given, Iterable | None, "an iterable of (source, target)")
-    check_type("on_metrics", on_metrics, Callable | None, "a function")
     if threading.current_thread() is not threading.main_thread():
         raise UserError("jformer.train must be called from the main thread (for Ctrl-C)")
     if (pairs is None) != (validation is None):
@@ -103,5 +97,5 @@ def train(
         raise Stopped(stopped.number, state) from stopped
     run = load(workdir, plugins=component_files(config))
     if complete:
-        say(describe_complete(config, run.step, workdir))
+        say(describe_complete(config, run.step))
     return run

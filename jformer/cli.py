@@ -1,7 +1,7 @@
 """The command line: flags, the checked config, error lines and exit statuses.
 
 A command is a module with a docstring, `add_flags(parser)` and `main(args)`; `jformer.main` has the
-table of commands. argparse reads the flags, ml_collections the values of config keys.
+table of commands. argparse reads the flags, and the types of config keys are in the schema.
 """
 
 import argparse
@@ -18,14 +18,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from absl import flags
-from ml_collections import config_dict, config_flags
+from ml_collections import config_dict
 
 from jformer.components import naming_failures_in
-from jformer.config import Config, check_components, freeze
+from jformer.config import Config, freeze
 from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
-from jformer.schema import LARGEST, flatten, local_paths, thaw, walk
+from jformer.schema import flatten, local_paths, thaw, walk
 
 OF_RUN = ("decode.", "data.bad_lines")  # the keys of a trained run that can change, by beginnings
 FORMATS = ("text", "jsonl")
@@ -90,38 +89,28 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(name, default="", type=path, metavar=metavar, help=help, **options)
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
+        """Parse flags; `overrides` of the result has the values of --config.KEY=VALUE."""
         for argument in arguments:
             name, equals, value = argument.partition("=")
             if name.startswith("--") and name not in self._option_string_actions:
-                raise UserError(f"{argument}: {self._unknown(name.removeprefix('--'))}")
+                raise UserError(f"{argument}: {self._reason(name.removeprefix('--'))}")
             if equals and not value and not name.startswith("--config."):
                 raise UserError(f"{argument}: is empty; give it a value, or leave it out")
-        return self.parse_args(arguments)
+        args = self.parse_args(arguments)
+        names = [name for name in vars(args) if name.startswith("config.")]
+        args.overrides = {name.removeprefix("config."): getattr(args, name) for name in names}
+        return args
 
     def error(self, message: str) -> NoReturn:
-        hint = "; quote a value with spaces" if message.startswith("unrecognized") else ""
-        raise UserError(message.removeprefix("argument ") + hint)
+        raise UserError(message.removeprefix("argument "))
 
-    def _unknown(self, name: str) -> str:
+    def _reason(self, name: str) -> str:
         """Return why there is no such flag, and what to write instead."""
         known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
-        if not name.startswith("config.") or "overrides" not in self._defaults:
-            # Perhaps the name of a config key without its section.
-            same = [flag for flag in known if flag.endswith(f".{name}")]
-            return f"unknown flag{nearest(name, same or known)}"
-        key, keys = name.removeprefix("config."), flatten(Config())
-        if key in keys:
+        _, prefix, key = name.rpartition("config.")
+        if prefix and key in flatten(Config()) and "workdir" in known:
             return "cannot be changed after training; only decode.* and data.bad_lines can"
-        if inside := [path for path in keys if path.startswith(f"{key}.")]:
-            return f"is a section of the config; set a key of it, such as {inside[0]}"
-        return f"unknown key{nearest(key, keys)}"
-
-
-class Override(argparse.Action):
-    """Collects the values of --config.KEY=VALUE in `args.overrides`; the last one counts."""
-
-    def __call__(self, parser: Any, namespace: Any, value: Any, flag: Any = None) -> None:
-        namespace.overrides = {**namespace.overrides, self.dest: value}
+        return f"unknown {'key' if prefix else 'flag'}{nearest(name, known)}"
 
 
 def parser_of(name: str, commands: Mapping[str, str], parser: Parser | None = None) -> Parser:
@@ -164,18 +153,26 @@ def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
     """Declare the config keys with these beginnings; after the flags, for a short usage line."""
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     parser.usage = f"{usage} [--config.KEY=VALUE ...]"
-    parser.set_defaults(overrides={})
     about = "with the default of each; a resumed run may change keys marked *"
     group = parser.add_argument_group("config keys", about)
     for name, field, default in walk(Config()):
         if name.startswith(beginnings):
             mark = "* " if field.metadata["resumable"] else ""
             text = mark + field.metadata["doc"].replace("%", "%%")
-            options: Any = {"action": Override, "dest": name, "default": argparse.SUPPRESS}
-            if isinstance(default, bool):
-                options |= {"nargs": "?", "const": "true"}
-            metavar = str(default) or "''"
-            group.add_argument(f"--config.{name}", metavar=metavar, help=text, **options)
+            kind = {bool: boolean, type(None): int_or_none}.get(type(default), type(default))
+            options: Any = {"nargs": "?", "const": True} if kind is boolean else {}
+            options |= {"type": kind, "metavar": str(default) or "''", "help": text}
+            group.add_argument(f"--config.{name}", default=argparse.SUPPRESS, **options)
+
+
+def boolean(text: str) -> bool:
+    if text not in ("True", "true", "False", "false"):
+        raise ValueError
+    return text in ("True", "true")
+
+
+def int_or_none(text: str) -> int | None:
+    return None if text == "None" else int(text)
 
 
 def path(text: str) -> str:
@@ -191,9 +188,9 @@ def positive(kind: type) -> Callable[[str], Any]:
     """Return the type of flags for a number above 0."""
 
     def number(text: str) -> Any:
-        if not 0 < (value := kind(text)) <= LARGEST:
+        if not kind(text) > 0:
             raise ValueError
-        return value
+        return kind(text)
 
     number.__name__ = f"positive {kind.__name__}"  # for argparse's message
     return number
@@ -210,55 +207,31 @@ def own_configs() -> dict[str, str]:
 def config_from(text: str) -> config_dict.ConfigDict:
     """Return what `get_config(DATASET)` returns in the file of `--config=CONFIG[:DATASET]`."""
     name, *dataset = text.split(":", 1)
-    if name not in own_configs():
-        name = local_paths("config", text).split(":", 1)[0]  # raises for a URL
-    path = own_configs().get(name, name)
+    path = own_configs().get(name, os.path.expanduser(name))
     if not os.path.isfile(path):
-        reason = "is a folder" if os.path.isdir(path) else "no such file"
-        raise UserError(f"config={name}: {reason}{nearest(name, own_configs())}")
-    try:
-        with naming_failures_in(path):
-            get_config = runpy.run_path(path).get("get_config")
-            if get_config is None:
-                raise UserError(f"{path}: must define get_config(), which returns a config")
-            config = get_config(*dataset)
-    except TypeError as error:  # raised by the call itself
-        raise UserError(f"{path}: get_config() cannot be called ({error})") from error
+        raise UserError(f"config={text}: no such file{nearest(name, own_configs())}")
+    with naming_failures_in(path):
+        get_config = runpy.run_path(path).get("get_config")
+        config = get_config(*dataset) if get_config else None
     if not isinstance(config, dict | config_dict.ConfigDict):
-        fix = "it must return a config, such as default_config()"
-        raise UserError(f"{path}: get_config() returned {config!r}; {fix}")
+        raise UserError(f"{path}: must define get_config(), which returns a config")
     return config_dict.ConfigDict(config)
-
-
-def with_overrides(
-    config: config_dict.ConfigDict, overrides: Mapping[str, str]
-) -> config_dict.ConfigDict:
-    """Put the values of `{key: text}` into the config, each with the type of the key.
-
-    The word None unsets an optional key, which ml_collections cannot do.
-    """
-    optional = [key for key, field, _ in walk(Config()) if field.default is None]
-    unset = [key for key in optional if overrides.get(key) == "None"]
-    others = [f"--config.{key}={text}" for key, text in overrides.items() if key not in unset]
-    arguments, values = ["", *others], flags.FlagValues()
-    try:
-        config.update_from_flattened_dict(dict.fromkeys(unset))
-        config_flags.DEFINE_config_dict("config", config, sys_argv=arguments, flag_values=values)
-        values(arguments)
-    except (flags.Error, AttributeError, LookupError, TypeError) as error:
-        reason = str(error).strip().splitlines()[-1]  # after a traceback
-        raise UserError(reason.removeprefix("flag ")) from error
-    return config
 
 
 def config_of(args: argparse.Namespace) -> Config:
     """Return the checked config of `--config`, or of the run in `--workdir`, with overrides."""
     if "config" in args:
-        return freeze(with_overrides(config_from(args.config), args.overrides))
+        return overridden(config_from(args.config), args.overrides)
     stored = config_to_open(Path(args.workdir), args.plugins)
-    config = freeze(with_overrides(thaw(stored), args.overrides), of_run=True)
-    check_components(config, stored)
-    return config
+    return overridden(thaw(stored), args.overrides, stored)
+
+
+def overridden(
+    config: config_dict.ConfigDict, overrides: Mapping[str, Any], stored: Config | None = None
+) -> Config:
+    """Return the checked config, which can be of a `stored` run, with other values of some keys."""
+    config.update_from_flattened_dict(overrides)
+    return freeze(config, stored)
 
 
 def config_of_flags(arguments: list[str]) -> Config:
@@ -272,11 +245,6 @@ def open_run(args: argparse.Namespace, config: Config) -> Any:
     """Open the run of --workdir with those of --ensemble, and with `config` instead of its own."""
     from jformer.run import load
 
-    ensemble: list[str] = []
-    for name in files_in(args.ensemble):
-        if ensemble and name.isdecimal() and not os.path.exists(name):
-            ensemble[-1] += f",{name}"  # one more step of RUN@STEP,STEP
-        else:
-            ensemble.append(name)
-    run = load(args.workdir, args.checkpoint, ensemble, plugins=files_in(args.plugins))
+    ensemble, plugins = files_in(args.ensemble), files_in(args.plugins)
+    run = load(args.workdir, args.checkpoint, ensemble, plugins=plugins)
     return dataclasses.replace(run, config=config)

@@ -30,7 +30,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jformer.console import say
 from jformer.errors import UserError, nearest
 
 NAMED_DATASETS = ("multi30k", "iwslt14", "iwslt17", "wmt14", "wmt16", "tatoeba")
@@ -136,41 +135,32 @@ def parse(text: str) -> Component:
     options = {}
     if call:
         try:
-            node = ast.parse(f"f{call}", mode="eval").body
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-                raise ValueError
-            if node.args or not all(k.arg for k in node.keywords):
+            node: Any = ast.parse(f"f{call}", mode="eval").body
+            if node.args:
                 raise ValueError
             options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        except (SyntaxError, TypeError, ValueError):
+        except (AttributeError, SyntaxError, TypeError, ValueError):
             raise ValueError("options must be keywords with literals, as in width=64") from None
     return Component(file or "", name, options)
 
 
 def name_of(text: str) -> str:
     """Return the name of a built-in part; empty for a part of the user's own."""
-    try:
-        component = parse(text)
-    except ValueError:
-        return ""
+    component = parse(text)
     return "" if component.file else component.name
 
 
 def split_list(text: str) -> list[str]:
-    """Split a list of components at the commas outside brackets and quotes."""
-    items, depth, quote = [""], 0, ""
-    for character in text:
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
+    """Split a list of components at the commas outside of parentheses."""
+    items, item = [], ""
+    for part in text.split(","):
+        item += part
+        if item.count("(") == item.count(")"):
+            items.append(item.strip())
+            item = ""
         else:
-            depth += (character in "([{") - (character in ")]}")
-        if character == "," and not depth and not quote:
-            items.append("")
-        else:
-            items[-1] += character
-    return [item.strip() for item in items if item.strip()]
+            item += ","
+    return [item for item in [*items, item] if item]
 
 
 def error_in(kind: str, text: str) -> str:
@@ -197,128 +187,104 @@ def find(key: str, kind: str, text: str) -> Any:
     if reason := error_in(kind, text):
         raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
-    part = attribute(key, kind, component)
+    part = attribute(kind, component)
     if reason := error_in_options(component.options, part):
         raise UserError(f"{key}={text}: {reason}")
     if isinstance(part, type):
         with naming_failures_in(component.file):
             part = part(**component.options)
-        if component.options and hasattr(part, "check"):
+        if hasattr(part, "check"):
             part.check()
         return part
     if component.file:
-        part = naming_failures_of(part, component.file)
+        part = naming_failures_in(component.file)(part)
     return functools.partial(part, **component.options) if component.options else part
+
+
+def attribute(kind: str, component: Component) -> Any:
+    """Return the function or the class that a component names."""
+    if not component.file:
+        module, _, name = BUILT_IN[kind][component.name].partition(":")
+        return getattr(importlib.import_module(module), name)
+    own = load(component.file)
+    # Only the functions and classes of the file, and flax modules that it imports: a stored run
+    # that names another function of a library would call it with options of its own.
+    usable = {
+        name: part
+        for name, part in vars(own).items()
+        if callable(part) and str(part.__module__).partition(".")[0] in (own.__name__, "flax")
+    }
+    if component.name not in usable:
+        hint = nearest(component.name, usable) if usable else ""
+        raise UserError(f"{component.file}: has no function or class {component.name}{hint}")
+    return usable[component.name]
+
+
+def options_of(part: Any) -> dict[str, inspect.Parameter]:
+    """Return the options of a part: keyword-only arguments of a function, fields of a class."""
+    parameters = inspect.signature(part).parameters.values()
+    kinds: list[Any] = [inspect.Parameter.KEYWORD_ONLY]
+    if isinstance(part, type):
+        kinds.append(inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    # Every flax module has the fields parent and name.
+    return {x.name: x for x in parameters if x.kind in kinds and x.name not in ("parent", "name")}
 
 
 def error_in_options(options: dict[str, Any], part: Any) -> str:
     """Return what is wrong with the options that a part is given; empty if nothing."""
-    known, types = options_of(part), types_of(part)
+    known, empty = options_of(part), inspect.Parameter.empty
     for option, value in options.items():
         if option not in known:
             return f"unknown option {option}{nearest(option, known) if known else '; it has none'}"
-        kind = types.get(option, type(known[option]))
-        if typing.get_origin(kind) is typing.Literal and value not in typing.get_args(kind):
-            return f"{option}={value!r}: must be one of {', '.join(typing.get_args(kind))}"
-        accepted = [kind, *typing.get_args(kind)]  # of int | None both
-        simple = {bool, int, float, str} & {*accepted}
-        if float in accepted:
-            accepted.append(int)
-        if simple and type(value) not in accepted:
-            return f"{option}={value!r}: must be {getattr(kind, '__name__', kind)}"
-    missing = [name for name, d in known.items() if any(d is none for none in NO_DEFAULT)]
-    for option in missing:
-        if option not in options:
+        kind = known[option].annotation
+        if kind is empty:
+            kind = type(known[option].default)
+        if not fits(value, kind):
+            return f"{option}={value!r}: must be {kind.__name__ if type(kind) is type else kind}"
+    for option, parameter in known.items():
+        if parameter.default is empty and option not in options:
             return f"needs the option {option}"
     return ""
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Return whether a literal has an annotated type; other types than the simplest always fit."""
+    if typing.get_origin(kind) is typing.Literal:
+        return value in typing.get_args(kind)
+    kinds = {*typing.get_args(kind)} or {kind}  # of int | None both
+    if float in kinds:
+        kinds.add(int)
+    return type(value) in kinds or not kinds & {bool, int, float, str}
 
 
 def arguments(kind: str, text: str) -> dict[str, Any]:
     """Return all options of a built-in component, those not given with their defaults."""
     component = parse(text)
-    part = attribute("", kind, component)
-    if reason := error_in_options(component.options, part):
-        raise UserError(f"the {kind} {text}: {reason}")
-    return {**options_of(part), **component.options}
-
-
-def attribute(key: str, kind: str, component: Component) -> Any:
-    """Return the function or the class that a component names."""
-    if not component.file:
-        module, _, name = BUILT_IN[kind][component.name].partition(":")
-        return getattr(importlib.import_module(module), name)
-    try:
-        own = load(component.file)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from error
-    # Only what the file defines, or a flax module that it imports: a stored run that names another
-    # function of a library would call it with options of its own.
-    usable = {name: x for name, x in vars(own).items() if is_usable(x, own)}
-    part = usable.get(component.name)
-    if part is None:
-        hint = nearest(component.name, usable) if usable else ""
-        raise UserError(f"{key}: {component.file} has no function or class {component.name}{hint}")
-    return part
-
-
-def is_usable(part: Any, module: ModuleType) -> bool:
-    """Return whether a file's attribute can be a component."""
-    if getattr(part, "__module__", "") == module.__name__:
-        return callable(part)
-    return isinstance(part, type) and part.__module__.partition(".")[0] == "flax"
-
-
-NO_DEFAULT = (inspect.Parameter.empty, dataclasses.MISSING)
-
-
-def options_of(part: Any) -> dict[str, Any]:
-    """Return the options of a part with their defaults: keyword-only arguments, or fields."""
-    if dataclasses.is_dataclass(part):
-        fields = [field for field in dataclasses.fields(part) if field.init]
-        # Every flax module has the fields parent and name.
-        options = {f.name: f for f in fields if f.name not in ("parent", "name")}
-        made = dataclasses.MISSING
-        return {
-            name: f.default if f.default_factory is made else f.default_factory()
-            for name, f in options.items()
-        }
-    parameters = inspect.signature(part).parameters.values()
-    kinds: list[Any] = [inspect.Parameter.KEYWORD_ONLY]
-    if isinstance(part, type):
-        kinds.append(inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return {each.name: each.default for each in parameters if each.kind in kinds}
-
-
-def types_of(part: Any) -> dict[str, Any]:
-    """Return the annotated types of a part's options."""
-    try:
-        return typing.get_type_hints(part)
-    except (AttributeError, NameError, SyntaxError, TypeError):  # of a user's annotations
-        return {}
+    options = options_of(attribute(kind, component))
+    defaults = {name: parameter.default for name, parameter in options.items()}
+    return {**defaults, **component.options}
 
 
 _allowed: set[str] = set()  # absolute paths
-_reported: set[str] = set()  # of files that have changed since they were run
 
 
 def allow(file: str) -> None:
     """Let `find` run a file: the user has named it."""
-    _allowed.add(os.path.abspath(os.path.expanduser(file)))
+    _allowed.add(absolute(file))
+
+
+def absolute(file: str) -> str:
+    return os.path.abspath(os.path.expanduser(file))
 
 
 def load(file: str) -> ModuleType:
     """Return the module of a user's file, run once per process; it must be allowed."""
-    path = os.path.abspath(os.path.expanduser(file))
-    if path not in _allowed:
+    if absolute(file) not in _allowed:
         raise UserError(
             f"{file}: is Python code that the config names. If you trust it, name it with "
             f"--plugins={file}, or in Python plugins=[{file!r}]"
         )
-    loaded = run_file(path)
-    if Path(path).exists() and Path(path).read_bytes() != loaded.content and path not in _reported:
-        _reported.add(path)
-        say(f"{file}: has changed since this process ran it; restart to use the new version")
-    return loaded.module
+    return run_file(absolute(file)).module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,17 +318,12 @@ def files_of(texts: Iterable[str]) -> dict[str, File]:
     Raises `UserError` for two files of one name: a run keeps copies by their names.
     """
     files: dict[str, File] = {}
-    paths: dict[str, str] = {}
-    for text in texts:
-        for item in split_list(text):
-            file = parse(item).file
-            path = os.path.abspath(os.path.expanduser(file))
-            if not file or path not in _allowed:
-                continue
-            name = Path(file).name
-            if paths.setdefault(name, path) != path:
-                raise UserError(f"{path} and {paths[name]} have the same name; rename one of them")
-            files[name] = run_file(path)
+    for item in (item for text in texts for item in split_list(text)):
+        path = absolute(parse(item).file)
+        if path in _allowed:
+            file = run_file(path)
+            if files.setdefault(Path(path).name, file) is not file:
+                raise UserError(f"{path}: another component file has this name; rename one")
     return files
 
 
@@ -380,28 +341,12 @@ def without_folders(text: str) -> str:
     return with_file(text, lambda file: Path(file).name)
 
 
-def naming_failures_of(part: Any, file: str) -> Any:
-    """Return a user's function, whose exceptions become a `UserError` with the line number."""
-
-    signature = inspect.signature(part)
-
-    @functools.wraps(part)
-    def call(*arguments: Any, **options: Any) -> Any:
-        try:
-            signature.bind(*arguments, **options)
-        except TypeError as error:
-            raise UserError(
-                f"{file}: {part.__name__}{signature}: {error}; docs/components.md has the arguments"
-            ) from error
-        with naming_failures_in(file):
-            return part(*arguments, **options)
-
-    return call
-
-
 @contextlib.contextmanager
 def naming_failures_in(path: str) -> Iterator[None]:
-    """Turn an exception raised in a user's Python file into a `UserError` with its line number."""
+    """Turn an exception raised in a user's Python file into a `UserError` with its line number.
+
+    A call of the file's functions with other arguments is a `TypeError` without a line in it.
+    """
     try:
         yield
     except UserError:
@@ -410,9 +355,10 @@ def naming_failures_in(path: str) -> Iterator[None]:
         lines = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
         if isinstance(error, SyntaxError):
             lines.append((error.filename or "", error.lineno))
-        absolute = os.path.abspath(path)
-        numbers = [number for name, number in lines if os.path.abspath(name) == absolute]
-        if not path or not numbers:
+        own = absolute(path)
+        numbers = [number for name, number in lines if os.path.abspath(name) == own]
+        if not path or not (numbers or isinstance(error, TypeError)):
             raise
+        place = f"{path}:{numbers[-1]}" if numbers else path
         message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise UserError(f"{path}:{numbers[-1]}: {message}") from error
+        raise UserError(f"{place}: {message}") from error

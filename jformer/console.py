@@ -14,7 +14,7 @@ _quiet = False
 
 
 def be_quiet() -> None:
-    """Print nothing from here on: of several processes the first alone reports."""
+    """Print nothing from now on: only the first of several processes reports."""
     global _quiet
     _quiet = True
 
@@ -40,7 +40,7 @@ class Progress:
     def __init__(self, unit: str, total: int | None, done: int = 0, lines: bool = True):
         self._unit, self._total, self._done, self._lines = unit, total, done, lines
         self._paces: collections.deque[float] = collections.deque(maxlen=PACE_OF)
-        self._last = self._told = time.monotonic()
+        self._last = self._reported = time.monotonic()
         hidden = _quiet or not sys.stderr.isatty()
         # The bar's own estimate would be another one.
         layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]" if total else None
@@ -51,7 +51,7 @@ class Progress:
     def advance(self, number: int = 1, compiled: bool = False) -> float:
         """Count `number` more; return the seconds since the advance before.
 
-        Those of an advance that `compiled` are no part of the pace.
+        An advance that `compiled` does not count for the pace.
         """
         now = time.monotonic()
         seconds, self._last = now - self._last, now
@@ -61,12 +61,12 @@ class Progress:
         if not self._bar.disable:
             self._bar.set_postfix_str(self.eta(), refresh=False)
             self._bar.update(number)
-        elif self._lines and now - self._told >= SECONDS_SILENT:
+        elif self._lines and now - self._reported >= SECONDS_SILENT:
             self.report("")
         return seconds
 
     def eta(self) -> str:
-        """Return the time that is left as `ETA 01:23`; empty where it is not known."""
+        """Return the time that is left as `ETA 01:23`; empty if it is unknown."""
         if self._total is None or not self._paces:
             return ""
         seconds = statistics.median(self._paces) * (self._total - self._done)
@@ -74,7 +74,7 @@ class Progress:
 
     def report(self, text: str, done: int | None = None) -> None:
         """Print a line with how far it is, the time left, and `text`."""
-        self._told = time.monotonic()
+        self._reported = time.monotonic()
         done = self._done if done is None else done
         of_total = "" if self._total is None else f"/{self._total}"
         say("  ".join(filter(None, (f"{self._unit} {done}{of_total}", self.eta(), text))))
@@ -94,11 +94,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def markdown(rows: Sequence[Sequence[str]], others: str = "--:") -> str:
-    """Format a table in Markdown; the first row is the heading.
-
-    The first column is aligned to the left; `others` is the ruler of the other ones.
-    """
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Format a table in Markdown; the first row is the heading, the first column is on the left."""
     heading, *lines = rows
-    ruler = [":--", *[others] * (len(heading) - 1)]
+    ruler = [":--", *["--:"] * (len(heading) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines])

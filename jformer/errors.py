@@ -70,18 +70,12 @@ def explaining_out_of_memory(advice: str) -> Iterator[None]:
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return half a sentence that suggests the most similar of `names`, or lists a few of them.
 
-    Names are compared by their last parts. For `decode.beam`, names in `decode` that are similar or
-    begin with `beam_` come first.
+    A name without its section, such as `beam_size`, is compared with the last parts of `names`.
     """
-    section, _, end = name.rpartition(".")
-    by_end: dict[str, str] = {}
-    for full in names:
-        by_end.setdefault(full.rpartition(".")[2], full)
-    beside = {last: full for last, full in by_end.items() if full == f"{section}.{last}"}
-    for known in (beside, by_end):
-        longer = [last for last in known if last.startswith(f"{end}_")]
-        match = difflib.get_close_matches(end, known, n=1) or longer
-        if match:
-            return f"; did you mean {known[match[0]]}?"
-    few = len(by_end) <= 30
-    return f"; there are {', '.join(names)}" if few else "; --help has them all"
+    names, end = [*names], name.rpartition(".")[2]
+    by_end = {full.rpartition(".")[2]: full for full in names}
+    ends = difflib.get_close_matches(end, by_end, n=1)
+    close = [] if end in by_end else difflib.get_close_matches(name, names, n=1)
+    if match := close or [by_end[end] for end in ends]:
+        return f"; did you mean {match[0]}?"
+    return f"; there are {', '.join(names)}" if len(names) <= 30 else "; --help has them all"

@@ -58,29 +58,22 @@ def test_a_mistake_in_a_config_is_named(name, keys, message):
 
 
 @pytest.mark.parametrize(
-    ("pairs", "message"),
+    ("pairs", "validation", "message"),
     [
-        (["a b"], r"train\[0\].*\(source, target\).*'a b'"),
-        ([("a", "b"), ("a", 1)], r"train\[1\]"),
-        ([], r"\btrain\b"),
+        (["a b"], [("a", "b")], r"train\[0\].*\(source, target\).*'a b'"),
+        ([], [("a", "b")], r"\btrain\b"),
+        ([("a", "b")], None, r"\bpairs\b.*\bvalidation\b"),
     ],
 )
-def test_what_are_no_pairs_is_named(pairs, message, tmp_path):
+def test_missing_or_wrong_pairs_are_named(pairs, validation, message, tmp_path):
     with pytest.raises(jformer.UserError, match=message):
-        jformer.train(jformer.get_config("tiny"), pairs, [("a", "b")], tmp_path / "run")
+        jformer.train(jformer.get_config("tiny"), pairs, validation, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_pairs_need_others_to_validate_on(tmp_path):
-    with pytest.raises(jformer.UserError, match=r"\bpairs\b.*\bvalidation\b"):
-        jformer.train(jformer.get_config("tiny"), [("a", "b")], workdir=tmp_path)
 
 
 def test_given_pairs_are_not_to_be_had_on_the_command_line(capsys):
     assert main(["jformer", "data", "--config=tiny:given"]) == 2
     assert "jformer.train" in capsys.readouterr().err
-    assert main(["jformer", "data", "--config=tiny:given", "--config.data.train=x"]) == 2
-    assert "config.data.train=x: " in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -135,20 +128,6 @@ def test_the_run_of_the_callback_has_the_parameters_of_its_step_and_keeps_them(t
     loaded = [(run, saved) for _, run, saved in seen if saved]
     assert {saved.step for _, saved in loaded} == {6, 12}
     assert all(run.step == saved.step and equal(run, saved) for run, saved in loaded)
-
-
-@pytest.mark.process
-def test_a_callback_that_returns_true_ends_the_training_and_the_same_call_goes_on(
-    trained, tmp_path
-):
-    undisturbed, _, _, config, _ = trained
-    data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
-    at_four = jformer.train(config, *data, on_metrics=lambda step, *_: step == 4)
-    assert at_four.step == 4
-    assert read_metrics(tmp_path / "run")[-1]["step"] == 4
-    whole = jformer.train(config, *data)
-    assert whole.step == undisturbed.step > 4
-    assert equal(whole, undisturbed)
 
 
 @pytest.mark.process

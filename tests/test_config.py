@@ -57,39 +57,35 @@ def test_the_default_is_the_papers_base_model():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model__num_heads": 7}, r"config\.model\.num_heads=7\b.*512\b.*\b8\b"),
+        ({"model__num_heads": 7}, r"config\.model\.num_heads=7\b.*512"),
         ({"data__name": "phrase"}, r"config\.data\.name=phrase: .*phrases\?"),
         ({"data__name": "files"}, r"config\.data\.train is empty"),
-        (
-            {"data__target_tokenizer": "words"},
-            r"target_tokenizer=words: .*config\.data\.joint_vocabulary=False",
-        ),
+        ({"data__target_tokenizer": "words"}, r"config\.data\.joint_vocabulary=False"),
         ({"data__weights": "1,0"}, r"config\.data\.weights=1,0: .*1,4"),
         ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: .*max_length=256"),
         ({"optimizer__name": "adam(epsilom=0.1)"}, r"config\.optimizer\.name=.*epsilon\?"),
-        ({"model__positions": "rotary", "model__d_k": 5}, r"config\.model\.d_k=5: .*even"),
-        ({"model__positions": "learned(max_positions=300)"}, r"max_positions=300\b.*>= 306"),
-        (  # the lengths of rows are rounded up by at most 63
-            {"model__positions": "learned(max_positions=318)", "data__length_multiple": 64},
-            r"max_positions=318\b.*>= 319",
-        ),
-        ({"data__joint_vocabulary": False}, r"joint_vocabulary=False: .*config\.model\.tying"),
+        ({"optimizer__name": "adam(epsilon='a')"}, r"epsilon='a': .*float"),
+        ({"optimizer__name": "adamm"}, r"config\.optimizer\.name=adamm: .*adam\?"),
         (
-            {"optimizer__learning_rate": 1e-3},
-            r"learning_rate=0\.001: .*config\.optimizer\.schedule=inverse_sqrt or linear",
+            {"data__augment": "bpe_dropout(p=1), word_drop"},
+            r"config\.data\.augment=.*word_dropout\?",
         ),
+        ({"decode__search": "sampling(temperature=0)"}, r"config\.decode\.search: temperature=0"),
+        ({"model__positions": "rotary", "model__d_k": 5}, r"config\.model\.d_k=5: .*even"),
+        ({"model__positions": "learned(max_positions=305)"}, r"max_positions=305\b.*>= 306"),
+        ({"data__joint_vocabulary": False}, r"joint_vocabulary=False: .*config\.model\.tying"),
+        ({"optimizer__learning_rate": 1e-3}, r"config\.optimizer\.schedule=inverse_sqrt or"),
         ({"train__best_by": "bleu"}, r"best_by=bleu: .*config\.train\.metrics_every"),
         ({"train__best_by": "chrf"}, r"best_by=chrf: .*config\.train\.metrics=bleu"),
         ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: .*config\.train\.average_check"),
         ({"parallel__fsdp": -1, "parallel__model": -1}, r"config\.parallel\.model=-1: .*fsdp"),
+        ({"parallel__fsdp": 0}, r"config\.parallel\.fsdp=0"),
         ({"parallel__coordinator": "host:1/2/2"}, r"config\.parallel\.coordinator=host:1/2/2"),
+        ({"parallel__backend": "pmap", "parallel__model": 2}, r"config\.parallel\.backend=jit"),
         ({"decode__n_best": 5}, r"n_best=5: .*config\.decode\.beam_size=4"),
         ({"decode__choose": "mbr"}, r"n_best=1: .*config\.decode\.choose=mbr"),
+        ({"decode__choose": "mbr(utility='ter')", "decode__n_best": 2}, r"utility='ter'.*bleu"),
         ({"decode__search": "beam(top_k=3)"}, r"config\.decode\.search=.*top_k"),
-        (
-            {"parallel__backend": "pmap", "parallel__model": 2},
-            r"config\.parallel\.model=2: .*config\.parallel\.backend=jit",
-        ),
     ],
 )
 def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, message):
@@ -103,6 +99,8 @@ def test_an_impossible_value_is_one_line_with_the_key_and_the_value(change, mess
     [
         {"train__batch_tokens": 256},  # as many as data.max_length
         {"model__positions": f"learned(max_positions={256 + 50})"},
+        # The lengths of rows are rounded up by at most 63.
+        {"model__positions": "learned(max_positions=319)", "data__length_multiple": 64},
         {"decode__n_best": 2, "decode__choose": "mbr(utility='bleu')"},
         {"optimizer__schedule": "linear(decay_steps=4001)"},
         {"train__metrics": "bleu, chrf", "train__best_by": "chrf", "train__metrics_every": 9},
@@ -115,16 +113,22 @@ def test_a_value_that_is_just_possible_is_taken(change):
         assert values[name.replace("__", ".")] == value
 
 
-def test_a_stored_config_with_an_unknown_key_or_type_is_refused():
+@pytest.mark.parametrize(
+    ("section", "key", "value", "named"),
+    [
+        ("model", "depth", 3, r"config\.json: config\.model\.depth"),
+        ("train", "steps", "many", r"config\.train\.steps=many: .*int"),
+        ("model", "scan_layers", 1, r"config\.model\.scan_layers=1: .*bool"),
+    ],
+)
+def test_a_stored_config_with_an_unknown_key_or_type_is_refused(
+    section, key, value, named, tmp_path
+):
     values = dataclasses.asdict(Config())
-    with pytest.raises(UserError, match=r"config\.model\.depth is unknown"):
-        freeze({**values, "model": {**values["model"], "depth": 3}})
-    with pytest.raises(UserError, match=r"config\.train\.steps=many: must be int, not str"):
-        freeze({**values, "train": {**values["train"], "steps": "many"}})
-    with pytest.raises(UserError, match=r"config\.model=3: must hold keys and their values"):
-        freeze({**values, "model": 3})
-    with pytest.raises(UserError, match=r"config\.seed=True: must be int, not bool"):
-        freeze({**values, "seed": True})
+    values[section][key] = value
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match=named):
+        read_config(tmp_path / "config.json")
 
 
 def test_a_written_config_reads_back_equal(tmp_path):
@@ -132,11 +136,3 @@ def test_a_written_config_reads_back_equal(tmp_path):
     write_config(config, tmp_path / "config.json")
     assert read_config(tmp_path / "config.json") == config
     assert freeze(thaw(config)) == config
-
-
-def test_a_stored_config_of_another_version_is_refused_with_the_key(tmp_path):
-    values = dataclasses.asdict(Config())
-    values["optimizer"]["beta1"] = 0.9
-    (tmp_path / "config.json").write_text(json.dumps(values))
-    with pytest.raises(UserError, match=r"config\.json: config\.optimizer\.beta1"):
-        read_config(tmp_path / "config.json")

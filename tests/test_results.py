@@ -11,7 +11,9 @@ import sys
 import jax
 import pytest
 
+from jformer.commands.evaluate import table
 from jformer.evaluation.scorer import TestSet as Pairs
+from jformer.evaluation.scores import LABELS
 from jformer.main import main
 from jformer.results import identity, known_scores, own_test_sets, read_results
 from jformer.run import load
@@ -31,13 +33,13 @@ def workdir(tmp_path):
 
 @pytest.fixture
 def evaluate(workdir, capfd):
-    """What `main evaluate` prints: the table, and the scores of the last line."""
+    """The table and the scores of `main evaluate`."""
 
     def evaluate(*flags):
         capfd.readouterr()
         assert main(["jformer", "evaluate", f"--workdir={workdir}", *map(str, flags)]) == 0
-        *table, last = capfd.readouterr().out.splitlines()
-        return "\n".join(table), json.loads(last)
+        scores = json.loads(capfd.readouterr().out)
+        return table(scores, LABELS), scores
 
     return evaluate
 

@@ -68,22 +68,20 @@ def opened(folder: Path) -> dict[str, int]:
 
     pairs = f"--data={STORED / 'test'}"
     corpus = [f"--config.data.{name}={STORED / name}" for name in ("train", "validation")]
-    train = ["--config=tiny:files", *corpus]
+    train, words = ["--config=tiny:files", *corpus], f"--vocabulary={folder / 'words.json'}"
     commands = [
         *(["translate", f"--workdir={folder / name}"] for name in ("norm", "vocabulary", "arrays")),
         ["translate", f"--workdir={RUN}", f"--ensemble={folder / 'norm'}"],
         ["evaluate", f"--workdir={RUN}", pairs, f"--against={folder / 'norm'}"],
         ["evaluate", f"--workdir={folder / 'corpus'}"],
-        ["score", f"--workdir={folder / 'norm'}", pairs],
-        ["export", f"--workdir={folder / 'norm'}", "--format=safetensors", "--output=out"],
         [
             "import",
             f"--from={folder / 'weights.pt'}",
             "--layout=pytorch",
             "--workdir=imported",
-            f"--vocabulary={folder / 'words.json'}",
+            words,
         ],
-        [*train, "--workdir=new", f"--config.data.vocabulary={folder / 'words.json'}"],
+        [*train, "--workdir=new", words.replace("--", "--config.data.")],
         [*train, "--workdir=new", f"--config.train.init_from={folder / 'norm'}"],
         [*train, f"--workdir={folder / 'norm'}"],
         ["report", *(str(folder / name) for name in PARTS)],

@@ -1,4 +1,4 @@
-"""Marian's job in `end_to_end` and `time_to_bleu`: Hugging Face's model in a plain PyTorch loop.
+"""Marian's job in `time_to_bleu`: Hugging Face's model in a plain PyTorch loop.
 
     python -m experiments.benchmarks.marian_job train FOLDER cpu|cuda float32|bfloat16
     python -m experiments.benchmarks.marian_job translate FOLDER cpu|cuda float32|bfloat16 \\
@@ -7,14 +7,11 @@
 FOLDER has the config of jformer's run as config.json, whose sizes, schedule and text files this job
 takes, and gets what it writes. `translate` translates the file INPUT by the mean of the checkpoints
 of some steps.
-The end of each part is said on standard error, where `end_to_end` takes its time.
 """
 
 import functools
-import json
 import math
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +29,6 @@ from jformer.config import PAD, Config, read_config
 
 def main() -> None:
     command, folder, device, dtype, *files = sys.argv[1:]
-    tell("start")
     config = read_config(Path(folder, "config.json"))
     if command == "train":
         train(config, Path(folder), device, dtype)
@@ -42,40 +38,21 @@ def main() -> None:
         translate(config, checkpoints, device, dtype, source, Path(output))
 
 
-def tell(part: str) -> None:
-    print(part, file=sys.stderr, flush=True)
-
-
 def train(config: Config, folder: Path, device: str, dtype: str) -> None:
     torch.manual_seed(config.seed)
-    tokenizer, loader, validation = prepare(config, device)
+    tokenizer, loader = prepare(config, device)
     model = peers.marian_model(config, tokenizer.get_vocab_size(), config.longest)
     model = model.to(device).train()
     optimizer = optimizer_of(config, model)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(config, step + 1))
-    tell("data")
-    tokens, began = 0, 0.0
     for step, batch in zip(range(1, config.train.steps + 1), endless(loader), strict=False):
         loss = loss_of(model, batch, device, dtype, config.train.label_smoothing)
         loss.backward()
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        tokens += int((batch[2] != PAD).sum())
-        if step == 1:
-            loss.item()
-            tell("first step")
-            of_first, began = tokens, time.perf_counter()
-        if step % config.train.checkpoint_every == 0 and step < config.train.steps:
+        if step % config.train.checkpoint_every == 0 or step == config.train.steps:
             save(folder, step, model, tokenizer, optimizer)
-    loss.item()
-    seconds = time.perf_counter() - began
-    tell("steps")
-    nll = validate(model, validation, device, dtype)
-    tell("validation")
-    save(folder, config.train.steps, model, tokenizer, optimizer)
-    metrics = {"tokens": tokens, "tokens_per_second": (tokens - of_first) / seconds, "nll": nll}
-    (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
 
 
 def optimizer_of(config: Config, model: Any) -> torch.optim.Optimizer:
@@ -99,20 +76,16 @@ def save(folder: Path, step: int, model: Any, tokenizer: Tokenizer, optimizer: A
     partial.rename(folder / "checkpoints" / str(step))
 
 
-def prepare(config: Config, device: str) -> tuple[Tokenizer, DataLoader, DataLoader]:
-    """Return the tokenizer, and the batches of the training and the validation text."""
+def prepare(config: Config, device: str) -> tuple[Tokenizer, DataLoader]:
+    """Return the tokenizer and the batches of the training text."""
     data, gpu = config.data, device == "cuda"
     languages = data.source_language, data.target_language
-    training = [read_lines(f"{data.train}.{language}") for language in languages]
-    validation = [read_lines(f"{data.validation}.{language}") for language in languages]
-    tokenizer = bpe.train_tokenizer([*training[0], *training[1]], data.vocabulary_size)
-    splits = []
-    for texts in (training, validation):
-        ids = [pytorch_data.encode(tokenizer, side) for side in texts]
-        pairs = pytorch_data.no_longer_than(data.max_length, *ids)
-        tokens = config.train.batch_tokens
-        splits.append(pytorch_data.make_loader(pairs, tokens, workers=gpu, pin_memory=gpu))
-    return tokenizer, *splits
+    texts = [read_lines(f"{data.train}.{language}") for language in languages]
+    tokenizer = bpe.train_tokenizer([*texts[0], *texts[1]], data.vocabulary_size)
+    ids = [pytorch_data.encode(tokenizer, side) for side in texts]
+    pairs = pytorch_data.no_longer_than(data.max_length, *ids)
+    tokens = config.train.batch_tokens
+    return tokenizer, pytorch_data.make_loader(pairs, tokens, workers=gpu, pin_memory=gpu)
 
 
 def read_lines(name: str) -> list[str]:
@@ -142,9 +115,7 @@ def endless(loader: DataLoader) -> Iterator[tuple[torch.Tensor, ...]]:
         yield from loader
 
 
-def loss_of(
-    model: Any, batch: tuple, device: str, dtype: str, smoothing: float, reduction: str = "mean"
-):
+def loss_of(model: Any, batch: tuple, device: str, dtype: str, smoothing: float) -> torch.Tensor:
     source, target, labels = (ids.to(device, non_blocking=True) for ids in batch)
     with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
         logits = model(
@@ -158,19 +129,7 @@ def loss_of(
             labels.flatten().long(),
             ignore_index=PAD,
             label_smoothing=smoothing,
-            reduction=reduction,
         )
-
-
-@torch.inference_mode()
-def validate(model: Any, loader: DataLoader, device: str, dtype: str) -> float:
-    """Return the negative log-likelihood of a token."""
-    model.eval()
-    nll, tokens = 0.0, 0
-    for batch in loader:
-        nll += loss_of(model, batch, device, dtype, smoothing=0.0, reduction="sum").item()
-        tokens += int((batch[2] != PAD).sum())
-    return nll / tokens
 
 
 def translate(

@@ -114,16 +114,18 @@ def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
 
 def marian_of(run: "Run", longest: int) -> Any:
     """Return Marian with the weights of a run, for texts of at most `longest` tokens."""
-    from jformer.extras.interop import marian
+    from jformer.extras.interop.transformers import check, state_dict
 
-    marian.check(run.config.model, "the peer marian")
+    check(run.config.model, "the peer marian")
     model = marian_model(run.config, run.vocabulary.size, longest)
-    state = marian.state_dict(run.params, run.config.model)
+    state = state_dict(run.params, run.config.model)
     tensors = {name: torch.tensor(value) for name, value in state.items()}
     missing, unexpected = model.load_state_dict(tensors, strict=False)
-    own = {name for name in missing if not name.endswith("embed_positions.weight")}
-    if unexpected or own - {*marian.TIED}:
-        raise ValueError(f"weights of Marian: missing {own}, unknown {unexpected}")
+    # Tables of positions are computed, and the other names are of the shared matrix.
+    computed = ("embed_positions.weight", "embed_tokens.weight", "lm_head.weight")
+    lacking = [name for name in missing if not name.endswith(computed)]
+    if unexpected or lacking:
+        raise ValueError(f"weights of Marian: missing {lacking}, unknown {unexpected}")
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = LAYER_NORM_EPSILON

@@ -3,13 +3,13 @@
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import turns
-from experiments.benchmarks.end_to_end import config_flags, our_environment, source_of
 from jformer.cli import config_of_flags
 from jformer.components import arguments, name_of, split_list
 from jformer.config import Config, TrainConfig, write_config
@@ -39,7 +39,29 @@ class Contender:
 
 
 def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
-    return config_flags(folder.parent, options, {"train.keep_every": 1})
+    """Return the flags of a run on the texts beside a folder, which keeps all checkpoints."""
+    source, target = options.languages.split(",")
+    keys = {
+        "data.source_language": source,
+        "data.target_language": target,
+        "data.train": folder.parent / "train",
+        "data.validation": folder.parent / "validation",
+        "train.keep_every": 1,
+    }
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
+    return [f"--config={options.config}:files", *flags]
+
+
+def source_of(folder: Path, options: argparse.Namespace) -> str:
+    return str(folder / f"validation.{options.languages.split(',')[0]}")
+
+
+def our_environment(cache: Path, options: argparse.Namespace) -> dict[str, str]:
+    """Return the environment of jformer's processes, with an empty cache."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    environment["JAX_PLATFORMS"] = turns.PLATFORMS[options.platform]
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would be full in the first round
+    return environment
 
 
 def config_of(folder: Path, options: argparse.Namespace, keys: str = "") -> Config:

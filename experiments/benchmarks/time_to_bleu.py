@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks import turns
-from experiments.benchmarks.end_to_end import JobError
 from experiments.benchmarks.racers import Contender, joeynmt, marian, ours
 from jformer.data.corpora import open_corpus, read_lines
 from jformer.errors import UserError
@@ -151,7 +150,7 @@ def race(
 
     try:
         bisect.bisect_left(sorted(run.minutes), True, key=reaches)
-    except (JobError, UserError) as error:
+    except UserError as error:
         run.error = str(error)
     return run
 
@@ -165,14 +164,14 @@ def bleu_of(
 ) -> float:
     """Translate as of a step and score.
 
-    Raises a JobError where the translation fails, and a UserError where lines are missing in it.
+    Raises `UserError` if the translation fails or has another number of lines.
     """
     log, output = folder / "log", folder / f"output{step}"
     command = contender.translate(contender.averaged(step), output)
     with log.open("w") as file:
         environment = contender.environment
         if subprocess.run(command, env=environment, stdout=file, stderr=file).returncode:
-            raise JobError(last_line(log))
+            raise UserError(last_line(log))
     outputs = output.read_text(encoding="utf-8").split("\n")[:-1]
     target_language = options.languages.split(",")[1]
     return score(outputs, [references], target_language)["bleu_moses_lowercase"]

@@ -160,7 +160,7 @@ def ready_to_train(
     state = jax.jit(create, out_shardings=shardings)(key)
 
     def place(batch: dict) -> tuple:
-        return sharding.shard_batch(batch, mesh), key, sharding.place_request(0, mesh)
+        return sharding.shard_batch(batch, mesh), key
 
     return train_step, state, place
 

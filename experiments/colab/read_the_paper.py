@@ -487,7 +487,7 @@ for output in run.hypotheses([source], n_best=4, beam_size=4)[0]:
 # words in their order; the paper's own pictures (its appendix) show heads with other tasks.
 
 # %%
-from jformer.extras.views.attention import draw_attention
+from jformer.extras.plots import draw_attention
 
 draw_attention(run.attention(source, run.translate([source])[0]))
 

@@ -74,7 +74,7 @@ for output in run.hypotheses(sentences[:1], n_best=4, beam_size=4)[0]:
 
 # %%
 # %matplotlib inline
-from jformer.extras.views.attention import draw_attention
+from jformer.extras.plots import draw_attention
 
 source = sentences[1]
 draw_attention(run.attention(source, run.translate([source])[0]))
@@ -83,7 +83,7 @@ draw_attention(run.attention(source, run.translate([source])[0]))
 # ## Learning curves
 
 # %%
-from jformer.extras.views.curves import draw_curves
-from jformer.extras.views.report import read_run
+from jformer.extras.plots import draw_curves
+from jformer.extras.report import read_run
 
 draw_curves(read_run(Path(RUN)))

@@ -39,8 +39,8 @@ from pathlib import Path
 
 from IPython.display import display
 
-from jformer.extras.views.curves import draw_curves
-from jformer.extras.views.report import read_run
+from jformer.extras.plots import draw_curves
+from jformer.extras.report import read_run
 
 picture = display("The learning curves come with the first validation.", display_id=True)
 

@@ -1,6 +1,6 @@
 """Score a run on its validation and test splits, or on other pairs.
 
-Prints a table, and all scores as JSON in the last line if standard output is not a terminal.
+Prints a table on a terminal, and all scores as JSON elsewhere.
 """
 
 import json
@@ -43,60 +43,36 @@ def main(args: Any) -> int:
         plugins = cli.files_in(args.plugins)
         against = load(*run_and_checkpoint(args.against), plugins=plugins)
     scores = score_all(run, tests, against)
-    print_scores(
-        args.format, scores, run.workdir, table(scores, run.scorer.labels), always_table=True
-    )
+    print_scores(args.format, scores, run.workdir, table(scores, run.scorer.labels))
     return 0
 
 
-def print_scores(
-    format: str | None,
-    scores: dict[str, Any],
-    workdir: Path,
-    table: str,
-    always_table: bool = False,
-) -> None:
+def print_scores(format: str | None, scores: dict[str, Any], workdir: Path, table: str) -> None:
     """Print the table and the path of results.json, or the scores as one line of JSON.
 
-    Without a format, a terminal gets the table and everything else gets JSON, with
-    `always_table` after the table.
+    Without a format, a terminal gets the table and everything else gets JSON.
     """
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    if format == "text" or (not format and on_terminal):
-        path = workdir / RESULTS
-        print(table, *(["", f"scores in {path}"] if path.exists() else []), sep="\n")
+    if format == "json" or not (format or on_terminal):
+        print(json.dumps(scores))
         return
-    if always_table and not format:
-        print(table)
-    print(json.dumps(scores))
+    print(table)
+    if (workdir / RESULTS).exists():
+        print(f"\nscores in {workdir / RESULTS}")
 
 
 def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
-    """Format `{test set: scores}`: all scores, their signatures, groups by length, comparisons."""
+    """Format `{test set: scores}`: all scores, their signatures and comparisons."""
     from jformer.evaluation.scores import signature_key
 
-    signatures = [
-        f"{label}: {signature}"
-        for name, label in labels.items()
-        for signature in dict.fromkeys(
-            scores.get(signature_key(name)) for scores in results.values()
-        )
-        if signature
-    ]
+    signatures = {
+        f"{labels[name]}: {scores[signature_key(name)]}": None
+        for name in labels
+        for scores in results.values()
+        if signature_key(name) in scores
+    }
     blocks = [aligned(score_rows(results, labels)), "\n".join(signatures)]
     for name, scores in results.items():
-        if groups := scores.get("by_length"):
-            heading = [f"{name}, words of the source", "pairs", "BLEU", "chrF", "length ratio"]
-            columns = ("bleu", "chrf", "length_ratio")
-            rows = [
-                [
-                    group["words"],
-                    f"{group['pairs']:,}",
-                    *(cell(group[column]) for column in columns),
-                ]
-                for group in groups
-            ]
-            blocks.append(aligned([heading, *rows]))
         if against := scores.get("against"):
             blocks.append(aligned(comparison_rows(name, against, labels)))
     return "\n\n".join(filter(None, blocks))

@@ -45,7 +45,7 @@ def main(args: Any) -> int:
     tests = {name: as_test_set(split) for name, split in splits.items()}
     known = known_scores(run, tests)
     if tests.keys() <= known.keys():
-        say(describe_complete(config, run.step, workdir))
+        say(describe_complete(config, run.step))
         for name, stored in known.items():
             if changed := changed_versions(stored.get("versions", {}), config):
                 say(f"{name}: was scored with other software: {changed}")

@@ -13,8 +13,8 @@ from ml_collections import config_dict
 
 from jformer import components
 from jformer.config.data import DataConfig
-from jformer.config.decoding import SEEDS, DecodeConfig
-from jformer.config.model import ModelConfig
+from jformer.config.decoding import DecodeConfig
+from jformer.config.model import ON_OFF, ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
@@ -49,13 +49,10 @@ class Config(Section):
     path = "config"
 
     name: str = key("base", "name of the config, and of its default run directory", resumable=True)
-    seed: int = key(0, "seed of the parameters, dropout, data order and phrases", *SEEDS)
+    # JAX takes seeds modulo 2^32.
+    seed: int = key(0, "seed of parameters, dropout and data order", ">= 0", "<= 4294967295")
     compilation_cache: str = choice(
-        "keep compiled programs in the folder that doctor names; auto: where JAX loads them again",
-        "auto",
-        "on",
-        "off",
-        resumable=True,
+        "keep compiled programs on disk; auto: if JAX can load them", *ON_OFF, resumable=True
     )
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -73,27 +70,17 @@ class Config(Section):
 
     def check(self) -> None:
         """Raise `UserError` for the first value that cannot work, alone or with others."""
+        super().check()
         model, data, train = self.model, self.data, self.train
-        model.check()
-        for section in (self, data, train, self.optimizer, self.parallel, self.decode):
-            section.check_keys()
-        data.check()
-        train.check()
-        self.parallel.check()
-        self.decode.check()
         if train.batch_tokens < data.max_length:
-            reason = (
-                f"one pair may be as long as data.max_length={data.max_length}; raise the one or "
-                f"lower the other"
-            )
+            reason = f"must be >= {data.assignment('max_length')}, the length of one pair"
             raise train.wrong("batch_tokens", reason)
         if model.max_positions < self.longest:
-            keys = (
-                "data.max_length, data.length_multiple, decode.max_extra_length and "
-                "decode.min_length"
+            raise model.wrong(
+                "positions",
+                f"max_positions must be >= {self.longest}, for data.max_length, "
+                f"data.length_multiple, decode.max_extra_length and decode.min_length",
             )
-            reason = f"max_positions must be >= {self.longest}, for {keys}"
-            raise model.wrong("positions", reason)
         if model.tying == "all" and not data.joint_vocabulary:
             reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"
             raise data.wrong("joint_vocabulary", reason)
@@ -108,15 +95,14 @@ def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
     return config
 
 
-def freeze(config: config_dict.ConfigDict | dict, of_run: bool = False) -> Config:
+def freeze(config: config_dict.ConfigDict | dict, stored: Config | None = None) -> Config:
     """Return the same values as a checked, hashable `Config`; `UserError` names a wrong key.
 
-    Files of components are run, unless this is the config `of_run`, a stored one.
+    Files of components are run, except those that the config `stored` of a run names.
     """
     frozen = replaced(Config(), config if isinstance(config, dict) else config.to_dict())
     frozen.check()
-    if not of_run:
-        check_components(frozen)
+    check_components(frozen, stored)
     return frozen
 
 
@@ -127,15 +113,13 @@ def check_components(config: Config, stored: Config | None = None) -> None:
     """
     known = [*walk_components(stored)] if stored else []
     for path, kind, text in walk_components(config):
+        component = components.parse(text)
         if (path, kind, text) in known:
             continue
-        component = components.parse(text)
         if component.file:
             components.allow(component.file)
-        if component.file or component.options or kind == "augmentation":
+        if component.file or component.options:
             components.find(path, kind, text)
-        if kind == "schedule" and component.name != "equation_3":
-            components.find(path, kind, text)(config)  # raises for a decay without a step
 
 
 def component_files(config: Config) -> list[str]:
@@ -154,6 +138,8 @@ def read_config(path: Path) -> Config:
         raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?")
     values = read_object(path, "restore the file")
     try:
-        return freeze(values, of_run=True)
+        config = replaced(Config(), values)
+        config.check()
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+    return config

@@ -12,65 +12,38 @@ from jformer.schema import Section, choice, component, key, paths
 class DataConfig(Section):
     path = "config.data"
 
-    name: str = component(
-        "phrases", "dataset", "data set (given: the pairs of a call of jformer.train)"
-    )
+    name: str = component("phrases", "dataset", "data set; given: the pairs of jformer.train")
     source_language: str = key("en", "suffix of the source files; for phrases en or de")
     target_language: str = key("de", "suffix of the target files; for phrases de or en")
     directory: str = paths(
-        "folder with the files of a named data set, or of Parquet files for hub; empty: from the "
-        "Hugging Face hub; for parsing with .mrg files",
+        "folder with the files of the data set; empty: download from the Hugging Face hub",
         only_if=("name", "hub", *NAMED_DATASETS, "parsing"),
     )
-    train: str = paths(
-        "training pairs: PREFIX, FILE.tsv or FILE.parquet, several by commas; for parsing, as for "
-        "validation and test, patterns of .mrg files by commas",
-    )
-    weights: str = key(
-        "", "how often an epoch repeats each training corpus, as 1,4; empty: once each"
-    )
-    validation: str = paths(
-        "validation pairs: PREFIX, FILE.tsv or FILE.parquet",
-        only_if=("name", "files", "parsing"),
-    )
+    train: str = paths("training pairs: PREFIX, FILE.tsv or FILE.parquet, several by commas")
+    weights: str = key("", "how often an epoch repeats each training corpus, as 1,4; empty: once")
+    validation: str = paths("validation pairs", only_if=("name", "files", "parsing"))
     test: str = paths("test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
     scorer: str = component("translation", "scorer", "scores of a test set")
     bad_lines: str = choice(
         "lines with invalid UTF-8 or a wrong number of columns", "error", "replace", "skip"
     )
     long_pairs: str = choice("training pairs with more than max_length tokens", "skip", "truncate")
-    max_length: int = key(
-        256,
-        "maximum number of tokens of a source, a target (EOS counted) and a packed row",
-        ">= 2",
-    )
-    tokenizer: str = component(
-        "byte_bpe", "tokenizer", "sub-word algorithm, Section 5.1, or for parsers words"
-    )
+    max_length: int = key(256, "maximum tokens of a source, a target or a packed row", ">= 2")
+    tokenizer: str = component("byte_bpe", "tokenizer", "sub-word algorithm; Section 5.1")
     target_tokenizer: str = component(
-        "",
-        "tokenizer",
-        "tokenizer of the target; empty: as for the source",
-        only_if=("joint_vocabulary", "False"),
+        "", "tokenizer", "if it differs for the target", only_if=("joint_vocabulary", "False")
     )
     vocabulary_size: int = key(37_000, "maximum number of entries; Section 5.1", ">= 260")
     joint_vocabulary: bool = key(True, "one vocabulary for both languages; Section 5.1")
     vocabulary: str = paths(
-        "tokenizer.json or SentencePiece .model to use instead of learning a vocabulary; "
-        "SOURCE,TARGET if they are not joint"
+        "tokenizer.json or SentencePiece .model to use; SOURCE,TARGET if they are not joint"
     )
     augment: str = component(
-        "", "augmentation", "changes of the training pairs, drawn again in each epoch", several=True
+        "", "augmentation", "changes of the training pairs in each epoch", several=True
     )
-    batching: str = choice(
-        "one pair a row by length, or several pairs packed into a row", "buckets", "packed"
-    )
-    num_buckets: int = key(
-        10, "maximum number of batch shapes, each compiled once", ">= 1", "<= 255"
-    )
-    length_multiple: int = key(
-        4, "lengths of batch shapes are multiples of this", ">= 1", "<= 1024"
-    )
+    batching: str = choice("one pair per row by length, or several per row", "buckets", "packed")
+    num_buckets: int = key(10, "batch shapes, each compiled once", ">= 1", "<= 255")
+    length_multiple: int = key(4, "lengths of batch shapes are multiples", ">= 1", "<= 1024")
     cache: str = paths("folder for tokenized text; empty: ~/.cache/jformer")
 
     @property
@@ -98,19 +71,13 @@ class DataConfig(Section):
         return weights or [1] * number
 
     def check(self) -> None:
-        """Raise `UserError` for the first value that cannot work."""
+        super().check()
         for name in ("train", "validation") if name_of(self.name) == "files" else ():
             if not getattr(self, name):
                 raise UserError(f"config.data.{name} is empty: set config.data.{name}=PATH")
-        if self.name == "given" and self.train:
-            raise self.wrong("train", "all pairs are those given to jformer.train; leave it empty")
         if len(self.vocabulary.split(",")) > 2 - self.joint_vocabulary:
             raise self.wrong("vocabulary", "must be one file, or SOURCE,TARGET if not joint")
-        if not (self.source_language and self.target_language):
-            which = "target" if self.source_language else "source"
-            raise UserError(f"config.data.{which}_language is empty: set it to a language as in de")
         if self.source_language == self.target_language:
-            reason = "is config.data.source_language, too; the two sides must differ in name"
-            raise self.wrong("target_language", reason)
-        if not re.fullmatch(r"([1-9]\d{0,5}(,[1-9]\d{0,5})*)?", self.weights):
-            raise self.wrong("weights", "must be numbers from 1 to 999999 as in 1,4")
+            raise self.wrong("target_language", "must differ from config.data.source_language")
+        if not re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", self.weights):
+            raise self.wrong("weights", "must be whole numbers, as 1,4")

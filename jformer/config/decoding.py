@@ -12,8 +12,6 @@ key = functools.partial(schema.key, resumable=True)
 choice = functools.partial(schema.choice, resumable=True)
 component = functools.partial(schema.component, resumable=True)
 
-SEEDS = (">= 0", "<= 4294967295")  # JAX takes seeds modulo 2^32
-
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig(Section):
@@ -21,43 +19,26 @@ class DecodeConfig(Section):
 
     search: str = component("beam", "search", "decoding strategy")
     beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", ">= 1")
-    n_best: int = key(
-        1, "outputs per sentence, or candidates for choose; with a beam <= beam_size", ">= 1"
-    )
-    choose: str = component(
-        "score",
-        "choice",
-        "output selection: the n_best by score, or one of n_best candidates, for instance the one "
-        "with minimum Bayes risk",
-    )
+    n_best: int = key(1, "outputs per sentence, or candidates for choose", ">= 1")
+    choose: str = component("score", "choice", "which of n_best outputs; score: all by score")
     length_penalty: float = key(
         0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
     )
     length_penalty_beta: float = key(5.0, "beta of the length penalty; 0: length^alpha", ">= 0")
     min_length: int = key(0, "minimum number of output tokens", ">= 0")
-    max_length: int | None = key(
-        None, "maximum number of output tokens; unset: only max_extra_length counts", ">= 1"
-    )
+    max_length: int | None = key(None, "maximum number of output tokens", ">= 1")
     max_extra_length: int = key(
         50, "maximum number of output tokens beyond those of the source; Section 6.1", ">= 0"
     )
     constraint: str = component("none", "constraint", "tokens that may come next in an output")
     long_texts: str = choice(
-        "sources with more tokens than data.max_length: cut them, or split at sentences",
-        "cut",
-        "split",
+        "cut sources beyond data.max_length tokens, or split them at sentences", "cut", "split"
     )
-    batch_size: int = key(
-        64, "sentences searched at a time; in float32 it does not change the output", ">= 1"
-    )
-    read_ahead: int = key(
-        2_000,
-        "lines read, sorted by length and translated before they are written; 1 answers each line",
-        ">= 1",
-    )
+    batch_size: int = key(64, "sentences searched at a time", ">= 1")
+    read_ahead: int = key(2_000, "lines read and sorted by length; 1 answers each line", ">= 1")
 
     def check(self) -> None:
-        """Raise `UserError` for the first value that cannot work."""
+        super().check()
         if name_of(self.search) == "beam" and self.n_best > self.beam_size:
             raise self.wrong("n_best", f"must be <= {self.assignment('beam_size')}")
         if name_of(self.choose) == "mbr" and self.n_best == 1:

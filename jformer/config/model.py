@@ -8,11 +8,11 @@ from jformer.backend import compute_capability, target_platform
 from jformer.errors import UserError
 from jformer.schema import RATE, Section, choice, component, key
 
-TYINGS = ("all", "output", "none")
-INITIALIZERS = ("scaled_xavier", "xavier", "normal")
-REMATS = ("none", "layer", "dots")
-DTYPES = ("auto", "float32", "bfloat16")
 HOPPER = 9.0  # the compute capability of the GPUs where attention_kernel=auto selects cuDNN
+ON_OFF = ("auto", "on", "off")
+DTYPES = ("auto", "float32", "bfloat16")
+KERNELS = ("auto", "xla", "cudnn")
+REMATS = ("none", "layer", "dots")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,97 +20,58 @@ class ModelConfig(Section):
     path = "config.model"
 
     num_layers: int = key(6, "layers of the encoder and of the decoder, N; Section 3.1", ">= 1")
-    num_decoder_layers: int | None = key(
-        None, "layers of the decoder, if it differs; unset: num_layers", ">= 1"
-    )
-    d_model: int = key(
-        512, "width of the embeddings and of every sub-layer's output; Section 3.1", ">= 2"
-    )
+    num_decoder_layers: int | None = key(None, "layers of the decoder, if it differs", ">= 1")
+    d_model: int = key(512, "width of the embeddings and sub-layers; Section 3.1", ">= 2")
     d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", ">= 1")
     num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1")
     d_k: int | None = key(None, "width of queries and keys per head; unset: d_model / h", ">= 1")
     d_v: int | None = key(None, "width of values per head; unset: d_model / h", ">= 1")
     dropout: float = key(0.1, "dropout rate, P_drop; Section 5.4", *RATE)
-    attention_dropout: float = key(
-        0.0, "dropout rate of the attention weights; the paper has none", *RATE
-    )
-    activation_dropout: float = key(
-        0.0, "dropout rate inside the feed-forward network; the paper has none", *RATE
-    )
-    residual_dropout: bool = key(
-        True, "dropout of each sub-layer's output, and not of the embeddings alone; Section 5.4"
-    )
+    attention_dropout: float = key(0.0, "dropout rate of the weights; not in the paper", *RATE)
+    activation_dropout: float = key(0.0, "dropout rate of the activation; not in the paper", *RATE)
+    residual_dropout: bool = key(True, "dropout of sub-layers, not embeddings alone; Section 5.4")
     attention: str = component("dot_product", "attention", "attention of each head; Section 3.2.1")
     activation: str = component("relu", "activation", "activation of the feed-forward network")
     norm: str = component("layer_norm", "norm", "normalization; Section 3.1")
-    attention_bias: bool = key(
-        False, "biases in the projections of attention; the paper has none, Section 3.2.2"
-    )
-    out_projection: bool = key(
-        True, "project the concatenated heads, W^O; Section 3.2.2; without it h d_v = d_model"
-    )
-    norm_position: str = choice(
-        "norm after each residual sum, or before each sub-layer", "post", "pre"
-    )
-    final_norm: str = choice(
-        "one more norm at the end of each stack; auto: with norm_position=pre", "auto", "on", "off"
-    )
+    attention_bias: bool = key(False, "biases in the projections of attention; not in the paper")
+    out_projection: bool = key(True, "project the concatenated heads, W^O; Section 3.2.2")
+    norm_position: str = choice("norm after each residual sum, or before sub-layers", "post", "pre")
+    final_norm: str = choice("a norm after each stack; auto: if norm_position=pre", *ON_OFF)
     positions: str = component("sinusoidal", "positions", "position encoding; Section 3.5")
     tying: str = choice(
-        "which of the two embeddings and the output share one matrix; Section 3.4", *TYINGS
+        "embeddings and output that share one matrix; Section 3.4", "all", "output", "none"
     )
-    output_bias: bool = key(False, "a bias for each logit; the paper has none, Section 3.4")
-    zero_padding: bool = key(
-        False,
-        "keep the embedding of padding at zero, so that its logit is 0 if they share a matrix",
-    )
-    initializer: str = choice("initial values of the kernels", *INITIALIZERS)
+    output_bias: bool = key(False, "a bias for each logit; not in the paper")
+    zero_padding: bool = key(False, "keep the embedding of padding at zero")
+    initializer: str = choice("initial values of the kernels", "scaled_xavier", "xavier", "normal")
     dtype: str = choice(
-        "compute dtype of activations; auto: bfloat16 on GPU and TPU, float32 on CPU",
-        *DTYPES,
-        resumable=True,
+        "compute dtype; auto: bfloat16 on GPU and TPU, float32 on CPU", *DTYPES, resumable=True
     )
     attention_kernel: str = choice(
-        "implementation of Equation 1 over whole texts: XLA operations or cuDNN's fused kernel "
-        "(bfloat16 on NVIDIA GPUs); auto: cuDNN on Hopper GPUs",
-        "auto",
-        "xla",
-        "cudnn",
-        resumable=True,
+        "program for Equation 1; auto: cuDNN's on Hopper GPUs", *KERNELS, resumable=True
     )
     remat: str = choice(
-        "recompute in the backward pass to save memory: all of a layer, or all but its "
-        "matrix products (dots)",
-        *REMATS,
-        resumable=True,
+        "recompute layers in the backward pass, or all but matrix products", *REMATS, resumable=True
     )
-    scan_layers: bool = key(
-        False, "compile one layer and loop over it: compiles faster", resumable=True
-    )
+    scan_layers: bool = key(False, "compile one layer and loop over it", resumable=True)
 
     def check(self) -> None:
-        """Raise `UserError` for the first value that cannot work."""
-        self.check_keys()
+        super().check()
         if self.d_model % 2:
             raise self.wrong("d_model", "must be even (sines and cosines)")
         if self.d_model % self.num_heads and None in (self.d_k, self.d_v):
-            divisors = [h for h in range(1, self.d_model + 1) if self.d_model % h == 0]
-            close = min(divisors, key=lambda h: abs(h - self.num_heads))
-            raise self.wrong(
-                "num_heads",
-                f"does not divide d_model={self.d_model}; "
-                f"the nearest that does is {close}, or set model.d_k and model.d_v",
-            )
+            reason = f"must divide d_model={self.d_model}, unless you set model.d_k and model.d_v"
+            raise self.wrong("num_heads", reason)
         if components.name_of(self.positions) == "rotary" and self.key_width % 2:
-            raise UserError(
-                f"config.model.d_k={self.key_width}: must be even, for rotary positions"
-            )
+            raise UserError(f"config.model.d_k={self.key_width}: must be even (rotary)")
         if not self.out_projection and self.num_heads * self.value_width != self.d_model:
-            joined = f"{self.num_heads} heads of d_v={self.value_width}"
-            reason = f"{joined} are no d_model={self.d_model}; set config.model.out_projection=True"
-            raise self.wrong("out_projection", reason)
-        if self.attention_kernel == "cudnn" and (conflict := self._cudnn_conflict()):
-            raise self.wrong("attention_kernel", conflict)
+            raise self.wrong("out_projection", "requires num_heads * d_v = d_model")
+        if self.attention_kernel == "cudnn" and not self.fits_cudnn:
+            raise self.wrong(
+                "attention_kernel",
+                "requires attention=dot_product, positions other than relative and alibi, "
+                "attention_dropout=0, bfloat16, and d_k = d_v, a multiple of 8 up to 128",
+            )
 
     @property
     def decoder_layers(self) -> int:
@@ -145,9 +106,21 @@ class ModelConfig(Section):
             return False
         if target_platform() != "gpu":
             return False
-        if self.attention_kernel == "cudnn":
-            return True
-        return compute_capability() == HOPPER and self._cudnn_conflict() is None
+        is_hopper = compute_capability() == HOPPER
+        return self.attention_kernel == "cudnn" or (is_hopper and self.fits_cudnn)
+
+    @property
+    def fits_cudnn(self) -> bool:
+        """Whether the fused kernel of cuDNN can compute this attention."""
+        return (
+            components.name_of(self.attention) == "dot_product"
+            and components.name_of(self.positions) not in ("relative", "alibi", "")
+            and self.attention_dropout == 0
+            and self.dtype != "float32"
+            and self.key_width == self.value_width
+            and self.key_width % 8 == 0
+            and self.key_width <= 128
+        )
 
     @property
     def max_positions(self) -> float:
@@ -155,19 +128,3 @@ class ModelConfig(Section):
         if components.name_of(self.positions) != "learned":
             return math.inf
         return components.arguments("positions", self.positions)["max_positions"]
-
-    def _cudnn_conflict(self) -> str | None:
-        """Return why the fused kernel of cuDNN cannot compute this attention, or None."""
-        supported = {
-            "attention": components.name_of(self.attention) == "dot_product",
-            "attention_dropout": self.attention_dropout == 0,
-            "positions": components.name_of(self.positions) not in ("relative", "alibi", ""),
-            "dtype": self.dtype != "float32",
-        }
-        for name, fits in supported.items():
-            if not fits:
-                return f"is not for {self.assignment(name)}"
-        if self.key_width != self.value_width or self.key_width % 8 or self.key_width > 128:
-            widths = f"d_k={self.key_width} and d_v={self.value_width}"
-            return f"needs equal d_k and d_v, a multiple of 8 up to 128, not {widths}"
-        return None

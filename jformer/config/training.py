@@ -7,80 +7,48 @@ from jformer.components import parse, split_list
 from jformer.schema import RATE, Section, choice, component, key, paths
 
 WITH_RATE = ("schedule", "inverse_sqrt", "linear", "cosine", "constant")
-ADDRESS = re.compile(r"(.+):(\d{1,5})/(\d{1,6})/(\d{1,6})")
+ADDRESS = re.compile(r"(.+):(\d+)/(\d+)/(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig(Section):
     path = "config.train"
 
-    steps: int = key(
-        100_000,
-        "optimizer updates; Section 5.2; fixed if the schedule depends on it",
-        ">= 1",
-        resumable=True,
-    )
+    steps: int = key(100_000, "optimizer updates; Section 5.2", ">= 1", resumable=True)
     batch_tokens: int = key(
         25_000, "positions of a global batch on each side, with padding; Section 5.1", ">= 1"
     )
-    accumulate: int = key(
-        1, "parts that a batch is computed in, to save memory", ">= 1", resumable=True
-    )
+    accumulate: int = key(1, "parts of a batch, to save memory", ">= 1", resumable=True)
     loss: str = component("cross_entropy", "loss", "loss of each target token; Section 5.4")
     label_smoothing: float = key(0.1, "epsilon_ls; Section 5.4", *RATE)
-    r_drop_alpha: float = key(
-        0.0,
-        "weight of the divergence between two passes (R-Drop, Wu et al. 2021); 0: one pass",
-        ">= 0",
-    )
+    r_drop_alpha: float = key(0.0, "weight of R-Drop, arXiv 2106.14448; 0: one pass", ">= 0")
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1", resumable=True)
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1", resumable=True)
     metrics: str = component(
         "bleu", "metric", "scores of outputs for validation", several=True, resumable=True
     )
     metrics_every: int = key(0, "steps between these scores; 0: never", ">= 0", resumable=True)
-    metrics_pairs: int = key(
-        200, "number of validation pairs translated for metrics", ">= 1", resumable=True
-    )
+    metrics_pairs: int = key(200, "validation pairs translated for them", ">= 1", resumable=True)
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     checkpoint_minutes: float = key(
-        0.0,
-        "minutes between further checkpoints, which are not averaged; 0: never",
-        ">= 0",
-        resumable=True,
+        0.0, "minutes between further checkpoints, not averaged; 0: never", ">= 0", resumable=True
     )
-    average_checkpoints: int = key(
-        5, "last checkpoints averaged to translate and score; Section 6.1", ">= 1"
-    )
+    average_checkpoints: int = key(5, "last checkpoints that are averaged; Section 6.1", ">= 1")
     keep_checkpoints: int | None = key(
         None, "last checkpoints kept; unset: average_checkpoints", ">= 1", resumable=True
     )
-    keep_every: int = key(
-        0, "keep every checkpoint whose step is a multiple; 0: none", ">= 0", resumable=True
-    )
-    best_by: str = key(
-        "nll", "validation score that selects the best checkpoint: nll, or a name in metrics"
-    )
+    keep_every: int = key(0, "keep checkpoints at multiples; 0: none", ">= 0", resumable=True)
+    best_by: str = key("nll", "score of the best checkpoint: nll, or a name in metrics")
     patience: int = key(
-        0,
-        "end the run after so many validations without a better score; 0: never",
-        ">= 0",
-        resumable=True,
+        0, "end after so many validations without a better score; 0: never", ">= 0", resumable=True
     )
-    scored: str = choice(
-        "splits scored after the last step", "test", "validation", "all", resumable=True
-    )
-    ema_decay: float = key(
-        0.0, "decay of an exponential moving average of the parameters; 0: none", *RATE
-    )
+    scored: str = choice("splits scored at the end", "test", "validation", "all", resumable=True)
+    ema_decay: float = key(0.0, "decay of a moving average of the parameters; 0: none", *RATE)
     init_from: str = paths("RUN[@CHECKPOINT] to take the initial parameters from")
 
     def check(self) -> None:
-        """Raise `UserError` for the first value that cannot work."""
+        super().check()
         names = [parse(metric).name for metric in split_list(self.metrics)]
-        reserved = {"nll", "perplexity", "step", "split"}
-        if len({*names}) < len(names) or reserved & {*names}:
-            raise self.wrong("metrics", f"must be different names, and not {', '.join(reserved)}")
         if self.best_by not in ("nll", *names):
             raise self.wrong("best_by", f"must be nll, or a name in {self.assignment('metrics')}")
         if self.best_by != "nll" and not self.metrics_every:
@@ -107,36 +75,22 @@ class ParallelConfig(Section):
 
     backend: str = choice("jit over a mesh of devices, or pmap", "jit", "pmap", resumable=True)
     fsdp: int = key(
-        1,
-        "devices that split a batch, the parameters and the optimizer state; -1: the rest",
-        ">= -1",
-        resumable=True,
+        1, "devices that share the parameters; -1: the rest", ">= -1", "!= 0", resumable=True
     )
     model: int = key(
-        1,
-        "devices for tensor parallelism: heads, d_ff and vocabulary; -1: the rest",
-        ">= -1",
-        resumable=True,
+        1, "devices for tensor parallelism; -1: the rest", ">= -1", "!= 0", resumable=True
     )
     coordinator: str = key(
-        "",
-        "HOST:PORT/INDEX/NUMBER: the address of process 0, the index of this process and the "
-        "number of processes, as in host:1234/0/4; auto: found on Slurm and TPU pods; empty: one "
-        "process",
-        resumable=True,
+        "", "HOST:PORT/INDEX/NUMBER of processes, or auto on Slurm and TPU pods", resumable=True
     )
 
     def check(self) -> None:
-        """Raise `UserError` for the first value that cannot work."""
-        for name in ("fsdp", "model"):
-            if getattr(self, name) == 0:
-                raise self.wrong(name, "must be a number of devices, or -1")
+        super().check()
         if self.fsdp == self.model == -1:
             raise self.wrong("model", "only one of fsdp and model can be the rest of the devices")
         if self.backend == "pmap" and (self.fsdp, self.model) != (1, 1):
             name = "fsdp" if self.fsdp != 1 else "model"
-            reason = "pmap has the whole state on each device; set config.parallel.backend=jit"
-            raise self.wrong(name, reason)
+            raise self.wrong(name, "must be 1 with pmap; set config.parallel.backend=jit")
         if self.coordinator not in ("", "auto") and not self.address:
             raise self.wrong("coordinator", "must be HOST:PORT/INDEX/NUMBER, or auto")
 
@@ -147,4 +101,4 @@ class ParallelConfig(Section):
         if not match:
             return None
         port, index, number = map(int, match.groups()[1:])
-        return (match[1], port, index, number) if 0 < port < 2**16 and index < number else None
+        return (match[1], port, index, number) if index < number else None

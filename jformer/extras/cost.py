@@ -5,27 +5,22 @@ number of FLOPs is twice as large.
 """
 
 import collections
-import contextlib
-import functools
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh
 
 from jformer.config import Config
 from jformer.console import say
-from jformer.data.batches import ROW_MULTIPLE, rows_that_fit
-from jformer.extras.plan import Sizes
+from jformer.data.batches import rows_that_fit
 from jformer.model.transformer import Transformer
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.flops import multiply_adds
 from jformer.training.loop import from_config
 from jformer.training.restore import parameter_shapes
-from jformer.training.sharding import compiler_options, state_shardings
+from jformer.training.sharding import compiler_options
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +52,6 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
     return [(name, counts.get(name, 0), work.get(name, 0)) for name in names]
 
 
-def abstract_step(config: Config, rows: int, length: int) -> tuple[Any, tuple]:
-    """Return the jitted train step and the shapes of its arguments for a batch of `rows` rows."""
-    step, arguments = step_and_shapes(config, rows, length)
-    return jax.jit(step, donate_argnums=0, compiler_options=compiler_options()), arguments
-
-
 def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, tuple]:
     """Return the train step and the shapes of its arguments: state, batch and key."""
     model = Transformer(config.model, config.data.vocabulary_size)
@@ -77,69 +66,21 @@ def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, t
     return step, (state, batch, key)
 
 
-@functools.cache
-def step_bytes(config: Config, batch_tokens: int, length: int, alone: bool = True) -> int:
-    """Return the bytes of memory of the compiled train step on this backend, as XLA reports.
-
-    A device that is not `alone` computes the loss at once, and not in chunks.
-    """
+def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
+    """Return the bytes of memory of the compiled train step on this backend, as XLA reports."""
     rows = rows_that_fit(batch_tokens, length)
     say(f"compiling the train step for {rows:,} rows of {length:,} tokens a side ...")
-    step, arguments = abstract_step(config, rows, length)
-    others = AbstractMesh((1,), ("others",))
-    with contextlib.nullcontext() if alone else jax.sharding.use_abstract_mesh(others):
-        memory = step.lower(*arguments).compile().memory_analysis()
+    step, arguments = step_and_shapes(config, rows, length)
+    train_step = jax.jit(step, donate_argnums=0, compiler_options=compiler_options())
+    memory = train_step.lower(*arguments).compile().memory_analysis()
     sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     return sizes - memory.alias_size_in_bytes  # the donated state counts once
 
 
-def largest_batch_tokens(config: Config, length: int, limit: float) -> int:
-    """Return the largest `train.batch_tokens`, in rows of `length`, that fits into `limit` bytes.
-
-    The number of rows is found by bisection to one part in 16. As in real batches it is 1 to 8 or a
-    multiple of 8. Returns 0 if not even one row fits.
-    """
-    fits, too_many = 0, ROW_MULTIPLE
-    while step_bytes(config, too_many * length, length) <= limit:
-        fits, too_many = too_many, 2 * too_many
-    step = ROW_MULTIPLE if fits else 1
-    while too_many - fits > max(step, fits // 16):
-        rows = (fits + too_many) // (2 * step) * step
-        if step_bytes(config, rows * length, length) <= limit:
-            fits = rows
-        else:
-            too_many = rows
-    return fits * length
-
-
-def run_sizes(config: Config, mesh: Mapping[str, int]) -> Sizes:
-    """Return the bytes of a run on a mesh of these sizes, none of whose devices need be here.
-
-    The train step is compiled on this backend for the share of a batch that one device has.
-    """
-    shares, longest = mesh["data"] * mesh["fsdp"], config.data.max_length
-    share = -(-config.train.batch_tokens // shares)
-    state = abstract_step(config, 1, longest)[1][0]
-    devices = AbstractMesh(tuple(mesh.values()), tuple(mesh))
-    of_device = jax.tree.map(
-        lambda leaf, sharding: math.prod(sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
-        state,
-        state_shardings(state, devices),
-    )
-    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-    held = sum(jax.tree.leaves(of_device))
-    return Sizes(
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(state.params)),
-        state=whole,
-        device_state=held,
-        device_step=step_bytes(config, share, longest, alone=shares == 1) - whole + held,
-    )
-
-
-def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
+def summary(config: Config, S: int, T: int) -> Iterator[str]:
     """Yield lines of text: a forward pass by module, then the memory of a train step.
 
-    If `gigabytes` is not 0, a line says which batch fits into it. Explanations go to the log.
+    Explanations go to the log.
     """
     use_compilation_cache(config)
     rows = forward_costs(config, S, T)
@@ -156,7 +97,3 @@ def summary(config: Config, S: int, T: int, gigabytes: float) -> Iterator[str]:
     where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
     needed = step_bytes(config, tokens, longest) / 1e9
     yield f"train step: {needed:.2f} GB, {tokens:,} tokens, {where}"
-    if gigabytes:
-        most = largest_batch_tokens(config, longest, gigabytes * 1e9)
-        held = f"train.batch_tokens={most}" if most else "not one row"
-        yield f"--memory={gigabytes:.15g} GB holds {held}, {where}"

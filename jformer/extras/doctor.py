@@ -22,7 +22,7 @@ FEATURES = {
     "matplotlib": "pictures: summary --plot, curves, attention",
     "plotly": "the page of report --output",
     "ctranslate2": "export --format=ctranslate2",
-    "flatbuffers": "export --format=stablehlo",
+    "flatbuffers": "programs of jax.export",
     "safetensors": "export --format=safetensors, export --format=transformers",
     "submitit": "sweeps on a cluster",
 }

@@ -5,12 +5,12 @@ import dataclasses
 import itertools
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from jformer.config import EOS, Config, DataConfig
+from jformer.config import Config
 from jformer.data.batches import make_batches
 from jformer.data.corpora import NAMES_KEPT, Corpus, Report, Split, read
 from jformer.data.tokens import (
@@ -19,10 +19,9 @@ from jformer.data.tokens import (
     Tokenized,
     make_vocabularies,
     pairs_with_text,
-    tokenize,
     tokenize_corpora,
 )
-from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.training.logging import warning_of_epochs
 
 EXAMPLES = 10
@@ -32,9 +31,7 @@ SUSPICIOUS = {
     "source_is_target": "training pairs have the same text on both sides",
     "length_ratio": f"training pairs have more than {RATIO} times as many tokens on one side",
 }
-FIRST_ID = EOS + 1
 SCANNED = 200_000  # maximum number of pairs, evenly spaced, searched for odd characters
-BARS, BAR_WIDTH = 12, 40
 # Unicode's general categories; tabs are common, and carriage returns at line ends are removed.
 ODD = {
     "Cc": "control character",
@@ -80,7 +77,7 @@ def corpus_statistics(
             language: length_statistics(side.lengths[rows])
             for language, side in zip(languages, tokenized.pairs, strict=True)
         },
-        "vocabulary": coverage(vocabularies, tokenized, scored, config.data),
+        "vocabulary": coverage(vocabularies, tokenized, scored),
         "odd_characters": odd_characters(corpora, config.data.bad_lines, tokenized.ends[-1]),
         "token_utilization": {name: b["token_utilization"] for name, b in batchings.items()},
         "batchings": batchings,
@@ -116,15 +113,11 @@ def suspicious_pairs(
     }
     in_training = {}
     for name, split in scored.items():
-        hashes = np.array([hash(text) for text in stripped(split.sources)], np.int64)
+        hashes = np.array([hash(text.strip()) for text in split.sources], np.int64)
         names = split.names or [f"{name}:{n}" for n in range(1, len(split) + 1)]
         in_training[name] = counted(np.isin(hashes, np.asarray(sources)), names.__getitem__)
     found = {name: counted(mask, tokenized.name) for name, mask in masks.items()}
     return {"suspicious": found, "in_training": in_training}
-
-
-def stripped(texts: Sequence[str]) -> Iterator[str]:
-    return (text.strip() for text in texts)
 
 
 def counted(mask: np.ndarray, place: Callable[[int], str]) -> dict[str, Any]:
@@ -132,49 +125,36 @@ def counted(mask: np.ndarray, place: Callable[[int], str]) -> dict[str, Any]:
     return {"count": len(rows), "first": [place(int(row)) for row in rows[:NAMES_KEPT]]}
 
 
-def length_statistics(lengths: np.ndarray) -> dict[str, Any]:
-    """Summarize lengths in tokens, with EOS; the histogram has `[longest, texts]` for each bar."""
-    edges = np.unique(np.linspace(0, lengths.max(), BARS + 1).astype(int))
-    counts = np.histogram(lengths, bins=edges + 0.5)[0]
+def length_statistics(lengths: np.ndarray) -> dict[str, float]:
+    """Summarize lengths in tokens, with EOS."""
     return {
         "mean": round(float(lengths.mean()), 2),
         "median": int(np.median(lengths)),
         "p95": int(np.percentile(lengths, 95)),
         "max": int(lengths.max()),
-        "histogram": [list(bar) for bar in zip(edges[1:].tolist(), counts.tolist(), strict=True)],
     }
 
 
 def coverage(
-    vocabularies: Vocabularies,
-    tokenized: Tokenized,
-    scored: dict[str, Split],
-    data: DataConfig,
-) -> dict[str, Any]:
-    """Count the entries used in training, and the unseen tokens and changed texts of scored splits.
+    vocabularies: Vocabularies, tokenized: Tokenized, scored: dict[str, Split]
+) -> dict[str, dict[str, int]]:
+    """Count the entries used in training, and the texts of scored splits that tokens change.
 
     A text is changed if decoding its ids gives another text.
     """
-    uses, facts = [], {}
-    for name, v, side in zip(SIDES, vocabularies, tokenized.pairs, strict=True):
-        uses.append(count_ids(side.flat, v.size))
-        facts[name] = {"entries": v.size, "used": int(np.sum(uses[-1][FIRST_ID:] > 0))}
-    if vocabularies.source is vocabularies.target:
-        uses = [uses[0] + uses[1]] * 2
-    for split, text in scored.items():
-        facts[split] = {}
-        of_split = tokenize(text, vocabularies, data), (text.sources, text.targets)
-        for name, v, used, encoded, texts in zip(SIDES, vocabularies, uses, *of_split, strict=True):
-            facts[split][f"unseen_{name}_tokens"] = int(np.sum(used[encoded.flat] == 0))
-            decoded = map(v.decode, encoded.rows())
+    facts: dict[str, dict[str, int]] = {}
+    for side, v, ids in zip(SIDES, vocabularies, tokenized.pairs, strict=True):
+        used = np.zeros(v.size, bool)
+        used[ids.flat] = True
+        facts[side] = {"entries": v.size, "used": int(used[FIRST:].sum())}
+    for name, split in scored.items():
+        facts[name] = {}
+        texts_of_sides = (split.sources, split.targets)
+        for side, v, texts in zip(SIDES, vocabularies, texts_of_sides, strict=True):
+            decoded = map(v.decode, v.encode(texts))
             changed = sum(a != b for a, b in zip(decoded, texts, strict=True))
-            facts[split][f"{name}_texts_changed"] = changed
+            facts[name][f"{side}_texts_changed"] = changed
     return facts
-
-
-def count_ids(flat: np.ndarray, size: int) -> np.ndarray:
-    parts = (flat[i : i + 2**22] for i in range(0, len(flat), 2**22))
-    return sum((np.bincount(part, minlength=size) for part in parts), np.zeros(size, np.int64))
 
 
 def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, dict]:
@@ -225,20 +205,14 @@ def page(facts: dict[str, Any]) -> str:
         lines.append(f"{entry['count']:,} {what}{first}")
     lines += [f"warning: {warning}" for warning in facts["warnings"]]
     for language, numbers in facts["lengths"].items():
-        lines += [
-            "",
+        lines.append(
             f"tokens of a text in {language}: mean {numbers['mean']}, median {numbers['median']}, "
-            f"95 % up to {numbers['p95']}, longest {numbers['max']}",
-        ]
-        most = max(count for _, count in numbers["histogram"])
-        lines += [
-            f"{longest:>8} {'█' * round(BAR_WIDTH * count / most)} {count:,}"
-            for longest, count in numbers["histogram"]
-        ]
+            f"95 % up to {numbers['p95']}, longest {numbers['max']}"
+        )
     lines.append("")
     for name, numbers in facts["vocabulary"].items():
-        told = ", ".join(f"{n:,} {what.replace('_', ' ')}" for what, n in numbers.items())
-        lines.append(f"vocabulary, {name}: {told}")
+        counts = ", ".join(f"{n:,} {what.replace('_', ' ')}" for what, n in numbers.items())
+        lines.append(f"vocabulary, {name}: {counts}")
     lines.append("")
     for name, b in facts["batchings"].items():
         shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in b["shapes"])

@@ -16,7 +16,6 @@ from typing import Any
 from unittest import mock
 
 import jax
-import jax.numpy as jnp
 
 from jformer.backend import compiling_for
 from jformer.config import Config
@@ -164,14 +163,11 @@ def lower_step(config: Config, devices: list, tokens: int, length: int, platform
     def array(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    shares = mesh.shape["data"] * mesh.shape["fsdp"]
-    request = jax.ShapeDtypeStruct((shares,), jnp.int32, sharding=by_rows)
     train_step: Any = sharding.compile_train_step(step, mesh, shardings)
     traced = train_step.trace(
         jax.tree.map(array, state, shardings),
         {name: array(rows, by_rows) for name, rows in batch.items()},
         array(key, sharding.replicated(mesh)),
-        request,
     )
     return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
 

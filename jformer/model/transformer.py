@@ -126,7 +126,7 @@ class Transformer(nn.Module):
         """Return the last states of the decoder: (B, T, D)."""
         segments_BT, positions_T = None, jnp.arange(target_BT.shape[1])
         positions: tuple = (None, None)
-        mask_B1TT, memory_mask_B1TS = causal_mask(len(positions_T)), padding_mask(source_BS)
+        mask_B1TT, memory_mask_B1TS = causal_mask(positions_T.shape[0]), padding_mask(source_BS)
         if segments is not None:
             segments_BS, segments_BT = segments
             mask_B1TT &= segment_mask(segments_BT, segments_BT)

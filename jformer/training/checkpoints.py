@@ -24,15 +24,14 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jax.experimental import multihost_utils
 
 from jformer.checksums import SUMS, first_damage, write_sums
 from jformer.config import TrainConfig
@@ -80,94 +79,83 @@ def averaged(steps: list[int], ended: bool, train: TrainConfig) -> list[int]:
 
 
 class Checkpoints:
-    """The checkpoints of a run directory; with `train`, a context manager that also writes.
+    """The checkpoints in a folder of a run; with `train`, a context manager that also writes.
 
-    Saves happen in the background, and every read waits for them. All processes of a run save and
-    resume together, on a shared file system. One process may read alone.
+    The folder is `checkpoints/`, or `best/`, which keeps its newest one. Saves happen in the
+    background, and every read waits for them. All processes of a run save and resume together, on a
+    shared file system. One process may read alone.
     """
 
-    def __init__(self, workdir: Path, train: TrainConfig | None = None):
-        folders = {False: workdir / CHECKPOINTS, True: workdir / BEST}
-        self._folders = {best: folder.absolute() for best, folder in folders.items()}
-        self._managers: dict[bool, ocp.CheckpointManager] = {}
-        self._together = train is not None and jax.process_count() > 1
+    def __init__(self, workdir: Path, train: TrainConfig | None = None, folder: str = CHECKPOINTS):
+        self._folder = (workdir / folder).absolute()
+        self._manager: ocp.CheckpointManager | None = None
         if train is not None:
             silence_orbax()
             latest = ocp.checkpoint_managers.LatestN(1)
-            self._managers = {
-                best: make_manager(folder, latest if best else KeepRegular(train))
-                for best, folder in self._folders.items()
-            }
+            policy = latest if folder == BEST else KeepRegular(train)
+            self._manager = make_manager(self._folder, policy)
 
-    def __enter__(self) -> "Checkpoints":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        try:
-            with contextlib.ExitStack() as stack:
-                for manager in self._managers.values():
-                    stack.enter_context(saving(manager))
-                    stack.callback(manager.close)
-        except RunError as error:
-            if kind is None:
-                raise
-            if kind is not RunError:  # most likely of another save
-                log.warning("%s", error)
+    def __exit__(self, *_: object) -> None:
+        with self._saving() as manager:
+            manager.close()
 
-    def steps(self, best: bool = False) -> list[int]:
+    @contextlib.contextmanager
+    def _saving(self) -> Iterator[ocp.CheckpointManager]:
+        """Yield the manager, and raise `RunError` of one line if a save fails."""
+        assert self._manager is not None
+        try:
+            yield self._manager
+        except Exception as error:
+            reason = first_line(error)[-200:]  # tensorstore's chain of messages ends in the cause
+            raise RunError(
+                f"{self._folder}: a checkpoint could not be saved ({reason}). Free disk space or "
+                f"fix permissions, then rerun the same command: earlier checkpoints are intact"
+            ) from error
+
+    def steps(self) -> list[int]:
         """Return the complete steps in ascending order."""
-        if manager := self._managers.get(best):
-            with saving(manager):
+        if self._manager is not None:
+            with self._saving() as manager:
                 manager.wait_until_finished()
-            return sorted(manager.all_steps())
-        folder = self._folders[best]
-        names = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+            return sorted(self._manager.all_steps())
+        folders = self._folder.iterdir() if self._folder.is_dir() else ()
+        names = [path.name for path in folders if path.is_dir()]
         return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]*", name))
 
-    def save(self, state: TrainState, position: dict, metadata: dict) -> None:
-        """Copy a state to the host, and save it in the background."""
-        arrays = {name: getattr(state, name) for name in ARRAYS}
-        self._save(False, int(state.step), arrays, {"position": position, "metadata": metadata})
+    def save(
+        self, state: TrainState, metadata: dict[str, Any], position: dict[str, Any] | None = None
+    ) -> None:
+        """Copy a state to the host, and save it in the background.
 
-    def save_best(self, state: TrainState, metadata: dict) -> None:
-        """Replace the best checkpoint, which has no optimizer state and no position."""
-        arrays = {"params": state.params, "ema": state.ema}
-        self._save(True, int(state.step), arrays, {"metadata": metadata})
-
-    def _save(self, best: bool, step: int, arrays: dict, texts: dict) -> None:
+        Without a position, from which a run resumes, the optimizer's state is left out.
+        """
+        step, names = int(state.step), ARRAYS if position else ("params", "ema")
+        arrays = {name: getattr(state, name) for name in names}
         args = {name: ocp.args.StandardSave(a) for name, a in arrays.items() if a is not None}
-        args |= {name: ocp.args.JsonSave(text) for name, text in texts.items()}
-        manager = self._managers[best]
-        if step not in self.steps(best):
-            with saving(manager):
+        texts = {"metadata": metadata, "position": position}
+        args |= {name: ocp.args.JsonSave(text) for name, text in texts.items() if text}
+        if step not in self.steps():
+            with self._saving() as manager:
                 manager.save(step, args=ocp.args.Composite(**args), force=True)
 
-    def check_errors(self) -> None:
-        """Raise `RunError` if a save has failed in the background."""
-        for manager in self._managers.values():
-            if not self._together and not manager.is_saving_in_progress():
-                with saving(manager):
-                    manager.wait_until_finished()
+    def delete(self, steps: Iterable[int]) -> None:
+        with self._saving() as manager:
+            for step in steps:
+                manager.delete(step)
 
-    def delete(self, steps: Collection[int], best: bool = False) -> None:
-        for step in steps:
-            self._managers[best].delete(step)
-
-    def restore_newest(
-        self, like: TrainState, check: Callable[[dict[str, Any]], None]
-    ) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
+    def restore_newest(self, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
         """Return the newest undamaged state, placed as `like`, its position and its metadata.
 
-        `check` raises for metadata of another run. Later steps, which are damaged, are deleted:
-        the run will write them again.
+        Later steps, which are damaged, are deleted: the run will write them again.
         """
         trees = {name: getattr(like, name) for name in ARRAYS if getattr(like, name) is not None}
         damaged: dict[int, UserError] = {}
         for step in reversed(self.steps()):
             try:
-                texts = self.read(step, {}, "position", "metadata")
-                check(texts["metadata"])
-                arrays = self.read(step, trees)
+                items = self.read(step, trees, "position", "metadata")
             except DamagedCheckpointError as error:
                 damaged[step] = error
                 continue
@@ -175,40 +163,40 @@ class Checkpoints:
                 log.warning("%s; resuming from step %d instead", reason, step)
             self.delete(damaged)
             number = jax.device_put(np.int32(step), like.step.sharding)
-            state = TrainState(number, *(arrays.get(name) for name in ARRAYS))
-            return state, texts["position"], texts["metadata"]
+            state = TrainState(number, *(items.get(name) for name in ARRAYS))
+            return state, items["position"], items["metadata"]
         raise UserError("; ".join(str(error) for error in damaged.values()))
 
-    def text(self, step: int, item: str = "position", best: bool = False) -> dict[str, Any]:
-        """Return the position or the metadata of a step."""
-        return self.read(step, {}, item, best=best)[item]
-
-    def newest_position(self) -> dict[str, Any]:
-        """Return the position of the newest step that can be read, or {}."""
+    def newest(self, text: str) -> dict[str, Any]:
+        """Return the `position` or the `metadata` of the newest step that can be read, or {}."""
         for step in reversed(self.steps()):
             with contextlib.suppress(UserError):  # reported when the step itself is restored
-                return self.text(step)
+                return self.read(step, {}, text)[text]
         return {}
 
-    def mean(self, steps: list[int], like: Any, item: str = "params", best: bool = False) -> Any:
+    def mean(self, steps: list[int], like: Any, item: str = "params") -> Any:
         """Return the mean of an item at these steps (Section 6.1), shaped and placed as `like`."""
         total = None
         for step in steps:
-            tree = self.read(step, {item: like}, best=best)[item]
+            tree = self.read(step, {item: like})[item]
             total = tree if total is None else jax.tree.map(jnp.add, total, tree)
         return jax.tree.map(lambda x: x / len(steps), total)
 
-    def read(self, step: int, trees: dict[str, Any], *texts: str, best: bool = False) -> dict:
+    def read(self, step: int, trees: dict[str, Any], *texts: str) -> dict[str, Any]:
         """Return arrays shaped and placed as in `trees`, and texts, after a check of their files.
 
         Arrays are restored onto any number of devices of any kind.
         """
-        directory, steps = self._folders[best] / str(step), self.steps(best)
+        directory, steps = self._folder / str(step), self.steps()
         if step not in steps:
-            raise UserError(f"{directory.parent}: no checkpoint of step {step}; there are {steps}")
-        self._check(directory, [*trees, *texts])
+            raise UserError(f"{self._folder}: no checkpoint of step {step}; there are {steps}")
+        if not (directory / SUMS).exists():
+            log.warning("%s: has no %s; its files are not checked", directory, SUMS)
+        items = (*trees, *texts)
+        if damage := first_damage(directory, lambda name: name.split("/")[0] in items):
+            raise DamagedCheckpointError(f"{directory}: damaged: {damage}")
         try:
-            arrays = restore_arrays(directory, trees, self._together)
+            arrays = restore_arrays(directory, trees)
             read = {name: (directory / name / "metadata").read_bytes() for name in texts}
             return arrays | {name: json.loads(content) for name, content in read.items()}
         except Exception as error:
@@ -216,19 +204,6 @@ class Checkpoints:
                 raise
             reason = first_line(error)[:300]
             raise UserError(f"{directory}: cannot be restored for this model ({reason})") from error
-
-    def _check(self, directory: Path, items: list[str]) -> None:
-        """Raise `DamagedCheckpointError` in all processes; the first one reads the files."""
-        found = ""
-        if not self._together or jax.process_index() == 0:
-            found = first_damage(directory, lambda name: name.split("/")[0] in items)
-            if not (directory / SUMS).exists():
-                log.warning("%s: has no %s; its files are not checked", directory, SUMS)
-        damaged = bool(found)
-        if self._together:
-            damaged = bool(multihost_utils.broadcast_one_to_all(np.bool_(damaged)))
-        if damaged:
-            raise DamagedCheckpointError(f"{directory}: damaged: {found or 'see process 0'}")
 
 
 def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
@@ -252,33 +227,17 @@ def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(folder, options=options)
 
 
-def restore_arrays(directory: Path, trees: dict[str, Any], together: bool) -> dict[str, Any]:
-    options = ocp.options.MultiprocessingOptions()
-    if not together:  # this process reads alone
-        this = jax.process_index()
-        options = ocp.options.MultiprocessingOptions(
-            primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"alone_{this}"
-        )
+def restore_arrays(directory: Path, trees: dict[str, Any]) -> dict[str, Any]:
+    """Restore items of a checkpoint. Each process reads alone, what its devices hold."""
+    this = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(
+        primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"alone_{this}"
+    )
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
     return {
         name: handler.restore(directory / name, args=ocp.args.StandardRestore(tree))
         for name, tree in trees.items()
     }
-
-
-@contextlib.contextmanager
-def saving(manager: ocp.CheckpointManager) -> Iterator[None]:
-    """Raise `RunError` of one line if a save fails."""
-    try:
-        yield
-    except RunError:
-        raise  # of the other folder
-    except Exception as error:
-        reason = first_line(error)[-200:]  # tensorstore's chain of messages ends in the cause
-        raise RunError(
-            f"{manager.directory}: a checkpoint could not be saved ({reason}). Free disk space or "
-            f"fix permissions, then rerun the same command: earlier checkpoints are intact"
-        ) from error
 
 
 def first_line(error: BaseException) -> str:

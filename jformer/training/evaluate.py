@@ -1,6 +1,7 @@
 """Validation during training: the likelihood of a split, and scores of outputs."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,11 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from jformer.components import parse, split_list
-from jformer.config import Config, ModelConfig
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.batches import Batches, Buckets
 from jformer.data.corpora import Split
-from jformer.data.tokens import TokenPairs, model_sources, tokenize
+from jformer.data.tokens import model_sources, tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.pool import Decoder
 from jformer.decoding.translate import hypotheses
@@ -23,10 +24,9 @@ from jformer.errors import UserError
 from jformer.evaluation.metrics import Validation, score_by
 from jformer.model.transformer import Transformer
 from jformer.training import sharding
-from jformer.training.logging import TensorBoard
 from jformer.training.loss import SUMS, perplexity
-
-ROWS_SHOWN = 20
+from jformer.training.restore import Restored
+from jformer.training.step import evaluation_step
 
 
 @dataclasses.dataclass
@@ -57,7 +57,9 @@ def likelihood(
     Pairs longer than a table of learned positions are left out; `UserError` if all of them are.
     """
     pairs = tokenize(split, vocabularies, config.data)
-    rows, max_positions = np.flatnonzero(has_room(pairs, config.model)), config.model.max_positions
+    max_positions = config.model.max_positions
+    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
+    rows = np.flatnonzero(longest <= max_positions)
     if not len(rows):
         raise UserError(
             f"config.model.positions={config.model.positions}: all validation pairs have more "
@@ -73,8 +75,12 @@ def likelihood(
         (B, int(min(S, max_positions)), int(min(T, max_positions))) for B, S, T in layout.shapes
     ]
     batches = Batches(pairs, rows, layout, config.seed)
-    part, parts = sharding.parts_of(mesh)
-    sums_of = sharding.compile_evaluation(model, mesh)
+    part, parts = jax.process_index(), jax.process_count()
+
+    @functools.partial(jax.jit, out_shardings=sharding.replicated(mesh))
+    def sums_of(params: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        with sharding.logical_sharding(mesh):
+            return evaluation_step(model, params, batch)
 
     def evaluate(params: Any) -> dict[str, float]:
         total = dict.fromkeys(SUMS, 0.0)
@@ -88,45 +94,26 @@ def likelihood(
     return evaluate
 
 
-def has_room(pairs: TokenPairs, model: ModelConfig) -> np.ndarray:
-    """Return a mask of the pairs that fit into a table of learned positions; all without one."""
-    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
-    return longest <= model.max_positions
-
-
 def on_one_device(params: Any) -> Any:
     """Return a copy of the parameters on one device of this process."""
     whole = multihost_utils.process_allgather(params, tiled=True)  # several may hold shards
     return jax.device_put(whole, jax.local_devices()[0])
 
 
-def scores_of_outputs(
-    model: Transformer,
-    params: Any,
-    vocabularies: Vocabularies,
-    split: Split,
-    config: Config,
-    bleu_tokenizer: str,
-    step: int,
-    board: TensorBoard | None,
-) -> dict[str, float]:
-    """Return the scores in `train.metrics` of the first `train.metrics_pairs` pairs, by name.
+def scores_of_outputs(run: Restored, split: Split) -> tuple[list[str], dict[str, float]]:
+    """Return outputs for the first `train.metrics_pairs` pairs, and their `train.metrics` by name.
 
-    Each process translates all of them, on one device, and writes some of the translations to a
-    `board`.
+    Each process translates all of them, on one device.
     """
-    params, number = on_one_device(params), config.train.metrics_pairs
+    config, number = run.config, run.config.train.metrics_pairs
     sources, targets = split.sources[:number], split.targets[:number]
-    read = model_sources(sources, vocabularies, config.data)
     limits = config.data.max_length, config.decode.batch_size
-    decoder = Decoder((model,), (params,), config.decode, *limits)
-    found = hypotheses(decoder, vocabularies, read, bleu_tokenizer=bleu_tokenizer)
+    decoder = Decoder((run.model,), (run.params,), config.decode, *limits)
+    read = model_sources(sources, run.vocabularies, config.data)
+    found = hypotheses(decoder, run.vocabularies, read, bleu_tokenizer=run.bleu_tokenizer)
     outputs = [best.text for best, *_ in found]
-    if board:
-        rows = list(zip(sources, targets, outputs, strict=True))[:ROWS_SHOWN]
-        board.translations(step, rows)
     validation = Validation(
-        sources, outputs, targets, params, config, bleu_tokenizer, split.gold[:number]
+        sources, outputs, targets, run.params, config, run.bleu_tokenizer, split.gold[:number]
     )
     names = split_list(config.train.metrics)
-    return {parse(name).name: score_by(name, validation) for name in names}
+    return outputs, {parse(name).name: score_by(name, validation) for name in names}

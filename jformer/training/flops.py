@@ -3,23 +3,17 @@
 Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of operations per
 second that the model requires, divided by the most that the devices can do (`Window.means` in
 logging.py). Operations repeated to save memory count once. A multiply-add is two operations.
-Letters: B rows, S source positions, T target positions, N rows and columns of a square matrix.
+Letters: B rows, S source positions, T target positions.
 """
 
-import functools
 import re
-import time
-
-import jax
-import numpy as np
 
 from jformer.components import name_of
 from jformer.config import Config
 
 # 10^12 operations per second of dense bfloat16 matrix products, by NVIDIA's data sheets and Google
 # Cloud's documentation; half the number of sheets that give it "with sparsity". The whole name has
-# to match: a part of a GPU (MIG) or a laptop variant is slower than the GPU it is named after, and
-# is measured instead.
+# to match: a part of a GPU (MIG) or a laptop variant is slower than the GPU it is named after.
 BFLOAT16_PEAKS = (
     (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312),
     (r"NVIDIA H100 80GB HBM3", 989),
@@ -45,39 +39,12 @@ BFLOAT16_PEAKS = (
 )
 
 
-def peak_flops(device: jax.Device, dtype: str) -> float:
-    """Return the peak operations per second of one device's matrix products.
-
-    Where no data sheet gives it, it is measured once, which needs a device of this process.
-    """
-    known = sheet_flops(device.device_kind) if dtype == "bfloat16" else None
-    return known or measured_flops(device, dtype)
-
-
-def sheet_flops(device_kind: str) -> float | None:
-    """Return the peak bfloat16 operations per second of a kind of device, by its data sheet."""
+def sheet_flops(device_kind: str, dtype: str = "bfloat16") -> float | None:
+    """Return the peak operations per second of a kind of device, if its data sheet is known."""
     for kind, tera in BFLOAT16_PEAKS:
-        if re.fullmatch(kind, device_kind):
+        if dtype == "bfloat16" and re.fullmatch(kind, device_kind):
             return tera * 1e12
     return None
-
-
-@functools.cache
-def measured_flops(device: jax.Device, dtype: str) -> float:
-    """Return the operations per second of the fastest of the products made in 0.7 seconds."""
-    # Large enough that dispatch hardly counts, and small enough for a CPU.
-    N = 2048 if device.platform == "cpu" else 4096
-    # Random numbers: with ones a GPU draws less power and clocks higher than in any training.
-    x_NN = np.random.default_rng(0).standard_normal((N, N), dtype=np.float32)
-    x_NN = jax.device_put(x_NN.astype(dtype), device)
-    product = jax.jit(lambda x_NN: x_NN @ x_NN)
-    product(x_NN).block_until_ready()  # compiles
-    seconds: list[float] = []
-    while sum(seconds) < 0.7:
-        began = time.perf_counter()
-        product(x_NN).block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    return 2 * N**3 / min(seconds)
 
 
 def step_flops(config: Config, B: float, S: int, T: int) -> float:

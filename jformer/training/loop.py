@@ -9,7 +9,8 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,10 @@ from jformer import rundir
 from jformer.components import files_of
 from jformer.config import Config, write_config
 from jformer.console import say
-from jformer.data.batches import Batch, Position, iterate, make_augment, make_batches
+from jformer.data.batches import Batch, Position, iterate, make_batches
 from jformer.data.corpora import Corpus, Split, in_memory
 from jformer.data.datasets import open_data
 from jformer.data.tokens import make_vocabularies, tokenize_corpora
-from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import check_tokenizer
 from jformer.files import replace_file
@@ -36,30 +36,24 @@ from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.checks import check_own_components
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.evaluate import Best, likelihood, on_one_device, scores_of_outputs
-from jformer.training.flops import peak_flops
-from jformer.training.logging import Clock, Log, OnMetrics, Profile, Window, describe
+from jformer.training.logging import Log, Profile, Window, describe
 from jformer.training.optimizer import make_optimizer
-from jformer.training.provenance import (
-    check_same_config,
-    check_same_text,
-    check_same_vocabulary,
-    is_complete,
-    is_trained,
-)
 from jformer.training.restore import (
     Restored,
     bleu_tokenizer,
     describe_parameters,
     initial_params,
-    run_and_checkpoint,
 )
 from jformer.training.schedules import learning_rate
 from jformer.training.signals import SAVE, Signals
 from jformer.training.step import create_state, make_train_step
 
+# Called with the step, the split and the numbers of a line, and the run as it is now.
+OnMetrics = Callable[[int, str, dict[str, float], Restored], Any]
 # What checkpoints store beside the state, of a run that has not begun.
 NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
 MAX_SKIPPED = 10  # consecutive updates that are not finite
+AGREE_EVERY = 10  # steps between the moments when several processes learn of a signal
 
 
 def train(
@@ -75,15 +69,13 @@ def train(
     corpora that the config names. Raises `Stopped` if a signal ended the run, `RunError` if it
     cannot continue or save, and what `on_metrics` raises. `Stopped` and the last come after a save.
     """
-    clock = Clock()
-    check_same_config(config, workdir)
+    provenance.check_same_config(config, workdir)
     say(f"workdir     {workdir}")
     data_set = f"{config.data.name}, {config.data.languages}"
     say(f"config      {config.name}, {config.train.steps:,} steps on {data_set}")
     if on_metrics and jax.process_count() > 1:
         raise UserError("on_metrics requires a run of one process")
     use_compilation_cache(config)
-    sharding.check_shared(workdir)
     mesh, tracing = sharding.make_mesh(config), Profile(profile, workdir)
     corpora, splits = data or open_data(config)
     wanted = config.train.scored
@@ -92,30 +84,30 @@ def train(
         for name, split in splits.items()
         if wanted == "all" or (name == "validation") == (wanted == "validation")
     }
-    if is_complete(config, workdir):
+    if provenance.is_complete(config, workdir):
         if data:
-            check_same_text(text_hashes(config, corpora, splits["validation"]), workdir)
+            text = text_hashes(config, corpora, splits["validation"])
+            provenance.check_same_text(text, workdir)
         return scored
     advice = (
         f"with config.train.batch_tokens={config.train.batch_tokens:,} and "
         f"config.train.accumulate={config.train.accumulate}. Raise accumulate, which gives the "
-        f"same result in more parts, or lower batch_tokens; `summary --memory=GB` says what fits"
+        f"same result in more parts, or lower batch_tokens; `summary` prints the memory of a step"
     )
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     with lock, explaining_out_of_memory(advice):
+        sharding.check_shared(workdir)
         check_own_components(config)
         training = Training(config, corpora, splits["validation"], workdir, mesh)
-        with Checkpoints(workdir, config.train) as checkpoints:
-            seconds = training.resume(checkpoints)
+        with (
+            Checkpoints(workdir, config.train) as checkpoints,
+            Checkpoints(workdir, config.train, rundir.BEST) as best,
+        ):
+            training.resume(checkpoints, best)
             training.write_files()  # after everything that can be a user error
-            say(training.description())
-            step = int(training.state.step)
-            log = Log(config, workdir, clock, step, seconds, on_metrics)
-            with contextlib.closing(log), contextlib.closing(tracing):
-                if not is_trained(config, workdir):  # else killed after its last checkpoint
-                    training.run(log, tracing)
-                with log.clock("evaluation"):
-                    training.choose_served()
+            if not provenance.is_trained(config, workdir):  # else killed after its last checkpoint
+                training.run(tracing, on_metrics)
+            training.choose_served()
     return scored
 
 
@@ -158,56 +150,45 @@ class Training:
         Raises `UserError` if the run was trained with other text or vocabularies, or if another
         process has others.
         """
-        config, workdir = self.config, self.workdir
-        begins = not Checkpoints(workdir).steps()
-        if begins and config.train.init_from:  # fails early if this is not a run
-            rundir.config_of(run_and_checkpoint(config.train.init_from)[0])
+        config, workdir, checkpoints = self.config, self.workdir, Checkpoints(self.workdir)
         self.text = text_hashes(config, corpora, self.validation)
-        check_same_text(self.text, workdir)
-        if begins:
-            self.vocabularies = make_vocabularies(corpora, config.data)
+        provenance.check_same_text(self.text, workdir)
+        if checkpoints.steps():
+            self.vocabularies = provenance.load_vocabularies(config, checkpoints, workdir)
+            provenance.check_same_vocabulary(config, corpora, self.vocabularies, workdir)
         else:
-            self.vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-            check_same_vocabulary(config, corpora, self.vocabularies, workdir)
-        self.bleu_tokenizer = bleu_tokenizer(config, Checkpoints(workdir))
+            self.vocabularies = make_vocabularies(corpora, config.data)
+        self.bleu_tokenizer = bleu_tokenizer(config, checkpoints)
         check_tokenizer(self.bleu_tokenizer)
-        make_augment(config.data, self.vocabularies)  # raises before the text is tokenized
         own = flatten(config)
         del own["parallel.coordinator"]  # it has the index of the process
         hashes = [digest for _, digest in self.text], provenance.component_hashes(config)
         facts = [jax.__version__, own, *hashes, self.vocabularies.hash, self.bleu_tokenizer]
         sharding.check_same(json.dumps(facts))
 
-    def resume(self, checkpoints: Checkpoints) -> float:
-        """Take the newest checkpoint, or begin; return the seconds of training so far."""
-        self.checkpoints, config = checkpoints, self.config
-        position = NEW
+    def resume(self, checkpoints: Checkpoints, best_checkpoint: Checkpoints) -> None:
+        """Take the state of the newest checkpoint, or begin with new parameters."""
+        self.checkpoints, self.best_checkpoint = checkpoints, best_checkpoint
+        config, position = self.config, NEW
         if checkpoints.steps():
             like = jax.eval_shape(self.create, self.params_key)  # with the shardings of its results
-
-            def check(metadata: dict[str, Any]) -> None:
-                provenance.check_metadata(metadata, config, self.vocabularies.hash, self.workdir)
-
-            self.state, stored, metadata = checkpoints.restore_newest(like, check)
+            self.state, stored, metadata = checkpoints.restore_newest(like)
             position = NEW | stored
             say(f"resuming from step {self.state.step}")
             if changed := provenance.changed_versions(metadata["versions"], config):
                 say(f"versions    {changed}: results may differ from those of an unstopped run")
         else:
-            checkpoints.delete(checkpoints.steps(best=True), best=True)  # of a run without others
+            best_checkpoint.delete(best_checkpoint.steps())  # of a run without others
             self.state = self.create(self.params_key)
             if config.train.init_from:
                 params = initial_params(config, self.state.params, self.vocabularies)
                 ema = None if self.state.ema is None else jax.tree.map(jnp.copy, params)
                 self.state = dataclasses.replace(self.state, params=params, ema=ema)
-        self.after = position["data"]  # the position in the data
+        self.after, self.seconds = position["data"], position["seconds"]
         self.best, self.skipped = Best(**position["best"]), [*position["skipped"]]
-        device, dtype = self.mesh.local_devices[0], config.model.compute_dtype
-        peak = self.mesh.size * peak_flops(device, dtype)
         size = self.vocabularies.target.size  # for FLOPs; the config has the largest size allowed
         data = dataclasses.replace(config.data, vocabulary_size=size)
-        self.window = Window(dataclasses.replace(config, data=data), peak, position["window"])
-        return position["seconds"]
+        self.window = Window(dataclasses.replace(config, data=data), self.mesh, position["window"])
 
     def write_files(self) -> None:
         """Write the config, copies of component files, and the vocabularies."""
@@ -220,44 +201,43 @@ class Training:
             replace_file(self.workdir / rundir.COMPONENTS / name, file.content)
         self.vocabularies.save(self.workdir)
 
-    def description(self) -> str:
-        params = self.state.params
-        return describe(
-            self.config, self.vocabularies, self.report, self.batches, self.mesh, params
-        )
-
-    def run(self, log: Log, profile: Profile) -> None:
+    def run(self, profile: Profile, on_metrics: OnMetrics | None) -> None:
         """Train to the last step and save it. Raises `Stopped` if a signal ends the run early."""
-        self.log, self.profile, train = log, profile, self.config.train
-        part, parts = sharding.parts_of(self.mesh)
-        batches = iterate(self.batches, train.steps, self.after, part=part, parts=parts)
-        # Several processes must agree on the step, and learn of a request by its metrics.
-        request, alone = 0, jax.process_count() == 1
-        with Signals(train.checkpoint_minutes) as self.signals:
-            for step in range(int(self.state.step) + 1, train.steps + 1):
-                request = self.train_step(step, batches)
+        config, train, params = self.config, self.config.train, self.state.params
+        say(describe(config, self.vocabularies, self.report, self.batches, self.mesh, params))
+        say("compiling   the first step ...")
+        done, processes = int(self.state.step), jax.process_count()
+        batches = iterate(self.batches, train.steps, self.after, jax.process_index(), processes)
+        with (
+            contextlib.closing(Log(config, self.workdir, done, self.seconds)) as self.log,
+            contextlib.closing(profile),
+            Signals(train.checkpoint_minutes) as self.signals,
+        ):
+            for step in range(done + 1, train.steps + 1):
+                profile.step_begins(step)
+                self.train_step(step, batches)
+                profile.step_ended(step, self.state)
                 if self.due(step, train.log_every):
-                    log.train_line(step, self.window, float(self.rate(step - 1)))
-                with log.clock("evaluation"):
-                    self.validate(step)
+                    rate, seconds = float(self.rate(step - 1)), self.log.seconds
+                    means = self.window.means()
+                    self.log(step, "train", **means, learning_rate=rate, seconds=seconds)
+                self.validate(step)
                 ended = 0 < train.patience <= self.best.worse
                 if ended:
-                    log(step, "ended", patience=train.patience, best_step=self.best.step)
+                    self.log(step, "ended", patience=train.patience, best_step=self.best.step)
                 saved = ended or self.due(step, train.checkpoint_every)
                 if saved:
                     self.save(ended)
-                ends = self.call_back(step, saved)
-                if alone:
-                    request = self.signals.request
+                ends = self.call_back(on_metrics, step, saved)
+                agrees = processes == 1 or step % AGREE_EVERY == 0
+                request = sharding.agree(self.signals.request) if agrees else 0
                 if (request or ends) and not saved:
                     self.save(ended=ends)
-                self.checkpoints.check_errors()
                 if request > SAVE or ended or ends:
                     break
-            with log.clock("checkpoints"):
-                self.checkpoints.steps()  # waits for the last one
-            if alone:
-                request = self.signals.request  # may have come during the last save
+            for checkpoints in (self.checkpoints, self.best_checkpoint):
+                checkpoints.steps()  # waits for the last save
+            request = sharding.agree(self.signals.request)  # may have come during that save
         if request > SAVE:
             raise Stopped(request - SAVE)
 
@@ -265,52 +245,35 @@ class Training:
         """Return True at the multiples of an interval and at the last step; never if it is 0."""
         return bool(interval) and (step % interval == 0 or step == self.config.train.steps)
 
-    def train_step(self, step: int, batches: Iterator[tuple[Batch, Position]]) -> int:
-        """Do one step on the next batch; return what a process requests: to save, or to stop."""
-        log, config = self.log, self.config
-        self.profile.step_begins(step)
-        with log.clock("input"):
-            batch, self.after = next(batches)
-            accumulate, backend = config.train.accumulate, config.parallel.backend
-            placed = sharding.shard_batch(batch, self.mesh, accumulate, backend)
-            request_X = sharding.place_request(self.signals.request, self.mesh)
-        compiles = log.is_new_shape(batch)
-        with log.clock("compilation" if compiles else "steps"):
-            self.state, metrics = self.compiled_step(
-                self.state, placed, self.dropout_key, request_X
-            )
-            log.advance(step, metrics, compiles)
-            self.profile.step_ended(step, metrics)
-            self.window.add(batch, self.after, metrics, timed=not compiles)
-            request = self.fetch(behind=2)  # late, so that the devices never wait for the host
-            train = config.train
-            every = (train.log_every, train.evaluate_every, train.metrics_every)
-            due = any(self.due(step, interval) for interval in (*every, train.checkpoint_every))
-            stops_alone = jax.process_count() == 1 and self.signals.request
-            if due or request or stops_alone:
-                request = max(request, self.fetch())
-        return request
+    def train_step(self, step: int, batches: Iterator[tuple[Batch, Position]]) -> None:
+        """Do one step on the next batch, and fetch the metrics of earlier steps."""
+        config, train, began = self.config, self.config.train, time.perf_counter()
+        batch, self.after = next(batches)
+        placed = sharding.shard_batch(batch, self.mesh, train.accumulate, config.parallel.backend)
+        self.state, metrics = self.compiled_step(self.state, placed, self.dropout_key)
+        compiled = self.window.add(batch, self.after, metrics)
+        self.log.advance(compiled)
+        every = (train.log_every, train.evaluate_every, train.metrics_every, train.checkpoint_every)
+        due = any(self.due(step, interval) for interval in every)
+        self.fetch(behind=0 if due else 2)  # late, so that the devices never wait for the host
+        if not compiled:
+            self.window.seconds += time.perf_counter() - began
 
-    def fetch(self, behind: int = 0) -> int:
-        """Fetch metrics, and log the updates that were skipped; return the highest request."""
-        request = 0
+    def fetch(self, behind: int = 0) -> None:
+        """Fetch the metrics of all steps but the last ones, and log skipped updates."""
         for after, metrics in self.window.fetch(behind):
-            request = max(request, int(metrics["request"]))
             if not metrics["skipped"]:
                 self.skipped = []
                 continue
-            at = {"epoch": after["epoch"], "batch": after["batch"] - 1}
-            self.skipped.append({"step": after["taken"], **at})
-            self.log(after["taken"], "skipped", **at)
+            self.skipped.append(after["taken"])
+            self.log(after["taken"], "skipped", epoch=after["epoch"], batch=after["batch"] - 1)
             if len(self.skipped) >= MAX_SKIPPED:
-                batches = ", ".join(f"{one['epoch']}:{one['batch']}" for one in self.skipped)
                 raise RunError(
-                    f"steps {self.skipped[0]['step']} to {after['taken']}: the loss or its "
-                    f"gradient was not finite (epoch:batch {batches}), and the updates were "
-                    f"skipped. Lower the learning rate or set config.optimizer.clip_norm, in "
-                    f"another workdir; config.train.init_from={self.workdir} keeps the weights"
+                    f"steps {self.skipped[0]} to {after['taken']}: the loss or its gradient was "
+                    f"not finite, so the updates were skipped ({rundir.METRICS} has the batches). "
+                    f"Lower the learning rate or set config.optimizer.clip_norm, in another "
+                    f"workdir; config.train.init_from={self.workdir} keeps the weights"
                 )
-        return request
 
     def validate(self, step: int) -> None:
         """Compute and log the scores that are due; save the state if it is the best so far."""
@@ -319,74 +282,74 @@ class Training:
         if self.due(step, train.evaluate_every):
             scores |= self.likelihood(self.validated_params)
         if self.due(step, train.metrics_every):
-            scores |= scores_of_outputs(
-                self.model,
-                self.validated_params,
-                self.vocabularies,
-                self.validation,
-                self.config,
-                self.bleu_tokenizer,
-                step,
-                self.log.board if self.log.writes else None,
-            )
+            outputs, scores_by_name = scores_of_outputs(self.as_restored(), self.validation)
+            scores |= scores_by_name
+            self.log.translations(step, self.validation, outputs)
         if scores:
             self.log(step, "validation", **scores)
         score = scores.get(train.best_by)
         if score is not None and self.best.note(step, train.best_by, score):
-            self.checkpoints.save_best(self.state, {**self.metadata, "score": score})
+            self.best_checkpoint.save(self.state, {**self.metadata, "score": score})
 
     @property
     def validated_params(self) -> Any:
         """The moving average of the parameters, or without one the parameters themselves."""
         return self.state.params if self.state.ema is None else self.state.ema
 
+    def as_restored(self) -> Restored:
+        """Return the run as it is now, with the parameters on one device of this process."""
+        return Restored(
+            self.workdir,
+            "last" if self.state.ema is None else "average",
+            self.config,
+            self.vocabularies,
+            self.model,
+            on_one_device(self.validated_params),
+            (int(self.state.step),),
+            self.bleu_tokenizer,
+        )
+
     def save(self, ended: bool) -> None:
         """Save the state, and everything else that a resumed run needs."""
-        with self.log.clock("checkpoints"):
-            self.fetch()
-            position = {
-                "data": self.after,
-                "window": self.window.sums,
-                "best": dataclasses.asdict(self.best),
-                "skipped": self.skipped,
-                "seconds": self.log.seconds,
-                "text": self.text,
-                "bleu_tokenizer": self.bleu_tokenizer,
-                "ended": ended,
-            }
-            self.checkpoints.save(self.state, position, self.metadata)
-            self.signals.reset_timer()
+        self.fetch()
+        position = {
+            "data": self.after,
+            "window": self.window.sums,
+            "best": dataclasses.asdict(self.best),
+            "skipped": self.skipped,
+            "seconds": self.log.seconds,
+            "text": self.text,
+            "bleu_tokenizer": self.bleu_tokenizer,
+            "ended": ended,
+        }
+        self.checkpoints.save(self.state, self.metadata, position)
+        self.signals.reset_timer()
 
-    def call_back(self, step: int, saved: bool) -> bool:
-        """Call `on_metrics` if a line was logged; return whether it ends the run.
+    def call_back(self, on_metrics: OnMetrics | None, step: int, saved: bool) -> bool:
+        """Pass the new lines of the log to `on_metrics`; return whether it ends the run.
 
-        If the step has a checkpoint, it is complete by then. If the callback raises, the state is
-        saved first.
+        Numbers that it returns are logged under the split `callback`. If the step has a checkpoint,
+        it is complete by then. If the callback raises, the state is saved first.
         """
-        if not self.log.has_pending_lines:
+        lines, self.log.lines = self.log.lines, []
+        if not (lines and on_metrics):
             return False
         self.checkpoints.steps()  # waits for the save
-
-        @functools.cache
-        def run() -> Restored:
-            return Restored(
-                self.workdir,
-                "last" if self.state.ema is None else "average",
-                self.config,
-                self.vocabularies,
-                self.model,
-                on_one_device(self.validated_params),
-                (step,),
-                self.bleu_tokenizer,
-            )
-
+        run, ends = self.as_restored(), False
         try:
-            return self.log.call_back(run)
+            for logged_at, split, numbers in lines:
+                result = on_metrics(logged_at, split, dict(numbers), run)
+                if isinstance(result, Mapping):
+                    returned = {name: float(number) for name, number in result.items()}
+                    self.log(lines[-1][0], "callback", **returned)
+                else:
+                    ends |= bool(result)
         except BaseException as error:
             if not saved:
                 self.save(ended=False)
             error.add_note(f"progress saved at step {step}; the same call resumes")
             raise
+        return ends
 
     def choose_served(self) -> None:
         """Record in results.json whether the average or the last checkpoint is served.

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from flax.traverse_util import flatten_dict
 
 from jformer import components
 from jformer.config import Config
@@ -23,7 +22,7 @@ from jformer.data.corpora import Corpus
 from jformer.data.tokens import make_vocabularies
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.rundir import CONFIG, VOCABULARY, config_of, served_checkpoint
+from jformer.rundir import VOCABULARY, config_of, served_checkpoint
 from jformer.schema import flatten, walk, walk_components
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.schedules import depends_on_train_steps
@@ -95,53 +94,25 @@ def changed_versions(before: dict[str, str], config: Config) -> str:
     return "; ".join(f"{name} {before[name]}, now {now[name]}" for name in names)
 
 
-def changed_keys(before: dict[str, Any], now: Config, fixed: str = "") -> list[str]:
-    """Return the keys that make `now` another run than the stored config `before`.
-
-    Each comes with both values. A key missing in `before` was added later: it had its default. The
-    key `fixed` may not change although it is resumable. The folder of a component file may.
-    """
-    stored = {**flatten(Config()), **flatten_dict(before, sep=".")}
-
-    def comparable(field: dataclasses.Field, value: Any) -> Any:
-        return components.without_folders(value) if field.metadata.get("component") else value
-
-    return [
-        f"config.{key} was {stored[key]!r}, now {value!r}"
-        + (", and the learning-rate schedule depends on it" if key == fixed else "")
-        for key, field, value in walk(now)
-        if comparable(field, stored[key]) != comparable(field, value)
-        and (key == fixed or not field.metadata["resumable"])
-    ]
-
-
-def check_metadata(
-    metadata: dict[str, Any], config: Config, vocabulary_hash: str, workdir: Path
-) -> None:
-    """Raise `UserError` if a checkpoint has another config or vocabulary than its run."""
-    if metadata["vocabulary_hash"] != vocabulary_hash:
-        raise UserError(
-            f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints were trained with; "
-            f"put that one back, or choose another workdir"
-        )
-    # A schedule in a file of the user's is not run here.
-    built_in = bool(components.name_of(config.optimizer.schedule))
-    fixed = "train.steps" if built_in and depends_on_train_steps(config) else ""
-    if changed := changed_keys(metadata["config"], config, fixed):
-        raise UserError(
-            f"{workdir}/{CONFIG}: not the config that the checkpoints were trained with: "
-            f"{'; '.join(changed)}. Put that one back"
-        )
-
-
 def check_same_config(config: Config, workdir: Path) -> None:
-    """Raise `UserError` if `workdir` holds a run of another config, naming the keys that differ."""
-    checkpoints = Checkpoints(workdir)
-    if not checkpoints.steps() and not checkpoints.steps(best=True):
+    """Raise `UserError` if `workdir` holds a run of another config, naming the keys that differ.
+
+    Resumable keys may differ, and the folders of component files. `train.steps` may not if the
+    learning-rate schedule depends on it.
+    """
+    if not Checkpoints(workdir).steps():
         return  # without a checkpoint the run starts from scratch
-    before = dataclasses.asdict(config_of(workdir))
-    fixed = "train.steps" if depends_on_train_steps(config) else ""
-    if differing := changed_keys(before, config, fixed):
+    before, differing = flatten(config_of(workdir)), []
+    steps_are_fixed = depends_on_train_steps(config)
+    for key, field, now in walk(config):
+        old, reason, resumable = before[key], "", field.metadata["resumable"]
+        if field.metadata.get("component"):
+            old, now = components.without_folders(old), components.without_folders(now)
+        if key == "train.steps" and steps_are_fixed:
+            reason, resumable = ", and the learning-rate schedule depends on it", False
+        if old != now and not resumable:
+            differing.append(f"config.{key} was {old!r}, now {now!r}{reason}")
+    if differing:
         raise UserError(
             f"{workdir} holds a run of another config: {'; '.join(differing)}. "
             f"Choose another workdir, or give the same values"
@@ -153,7 +124,7 @@ def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
 
     `text` has the names and the hashes of the files.
     """
-    before = Checkpoints(workdir).newest_position().get("text", text)
+    before = Checkpoints(workdir).newest("position").get("text", text)
     for (old_name, old), (name, content) in zip_longest(before, text, fillvalue=("", "")):
         if old != content:
             raise UserError(
@@ -161,6 +132,17 @@ def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
                 f"Restore the file, or start a new run from these weights: "
                 f"config.train.init_from={workdir} in another workdir"
             )
+
+
+def load_vocabularies(config: Config, checkpoints: Checkpoints, workdir: Path) -> Vocabularies:
+    """Return a run's vocabularies; `UserError` if its checkpoints were trained with others."""
+    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
+    if checkpoints.newest("metadata").get("vocabulary_hash") not in (None, vocabularies.hash):
+        raise UserError(
+            f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints were trained with; "
+            f"put that one back, or choose another workdir"
+        )
+    return vocabularies
 
 
 def check_same_vocabulary(
@@ -184,15 +166,13 @@ def is_trained(config: Config, workdir: Path) -> bool:
     checkpoints, patience = Checkpoints(workdir), config.train.patience
     if max(checkpoints.steps(), default=0) >= config.train.steps:
         return True
-    position = checkpoints.newest_position()
+    position = checkpoints.newest("position")
     return position.get("ended", False) and 0 < patience <= position["best"]["worse"]
 
 
-def describe_complete(config: Config, step: int, workdir: Path) -> str:
+def describe_complete(config: Config, step: int) -> str:
     """Return the line about a run that is complete at `step`, with the key that trains on."""
-    change = "increase config.train.steps"
-    if step < config.train.steps:
-        change = "set config.train.patience=0"
-    elif depends_on_train_steps(config):
-        change = f"set config.train.init_from={workdir} in another workdir"
+    change = "set config.train.patience=0"
+    if step >= config.train.steps:
+        change = "increase config.train.steps"
     return f"the run is complete at step {step}; to continue training, {change}"

@@ -18,13 +18,12 @@ from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.evaluation.scores import TOKENIZERS, tokenizer_for
 from jformer.model.transformer import Transformer
-from jformer.rundir import config_to_open, served_checkpoint
+from jformer.rundir import BEST, config_to_open, served_checkpoint
 from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.compilation import use_compilation_cache
-from jformer.training.provenance import check_metadata, component_hashes
+from jformer.training.provenance import component_hashes, load_vocabularies
 
 NAMES = "served, average, last, best, a step, or several steps with commas between"
-RETRIES = 20  # of reading checkpoints that a running training deletes
 EMBEDDINGS = ("embedding", "source_embedding", "output", "output_bias")  # a row per token
 
 
@@ -87,66 +86,43 @@ def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored
     validation NLL at the end of training; `last` before the end), `best`, or steps as in
     `1000,2000`. `plugins` are the Python files that its config names. Raises `UserError` that
     says what is missing.
-
-    A training that is still running deletes old checkpoints. If one is deleted while it is read
-    here, `which` is looked up again among the remaining ones.
     """
-    for _ in range(RETRIES):
-        before = saved_steps(workdir)
-        try:
-            return restore_once(workdir, which, plugins)
-        except (UserError, OSError):
-            if saved_steps(workdir) == before:
-                raise
-    return restore_once(workdir, which, plugins)
-
-
-def saved_steps(workdir: Path) -> tuple[list[int], list[int]]:
-    checkpoints = Checkpoints(workdir)
-    return checkpoints.steps(), checkpoints.steps(best=True)
-
-
-def restore_once(workdir: Path, which: str, plugins: str) -> Restored:
     config = config_to_open(workdir, plugins)
     use_compilation_cache(config)
-    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
-    checkpoints = Checkpoints(workdir)
+    regular = Checkpoints(workdir)
     if which == "served":
-        which = served_checkpoint(workdir, max(checkpoints.steps(), default=0)) or "last"
-    best = which == "best"
+        which = served_checkpoint(workdir, max(regular.steps(), default=0)) or "last"
+    checkpoints = Checkpoints(workdir, folder=BEST) if which == "best" else regular
     steps = steps_named(which, checkpoints, config, workdir)
-    for step in steps:
-        metadata = checkpoints.text(step, "metadata", best)
-        check_metadata(metadata, config, vocabularies.hash, workdir)
+    vocabularies = load_vocabularies(config, checkpoints, workdir)
+    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
+    versions = checkpoints.newest("metadata").get("versions", {})
     for name, content in component_hashes(config).items():
-        if metadata["versions"].get(name, content) != content:
+        if versions.get(name, content) != content:
             say(f"{name}: has changed since {workdir} was trained with it; outputs may differ")
     moving = config.train.ema_decay > 0 and which in ("average", "best")
-    item = "ema" if moving else "params"
-    params = checkpoints.mean(steps, abstract_params(model), item, best)
-    tokenizer = bleu_tokenizer(config, checkpoints)
+    params = checkpoints.mean(steps, abstract_params(model), "ema" if moving else "params")
+    tokenizer = bleu_tokenizer(config, regular)
     return Restored(workdir, which, config, vocabularies, model, params, tuple(steps), tokenizer)
 
 
 def bleu_tokenizer(config: Config, checkpoints: Checkpoints) -> str:
     """Return the tokenizer of a run's BLEU, stored in its checkpoints or chosen now."""
-    stored = checkpoints.newest_position().get("bleu_tokenizer")
+    stored = checkpoints.newest("position").get("bleu_tokenizer")
     return stored if stored in TOKENIZERS else tokenizer_for(config.data.target_language)
 
 
 def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
     """Return the steps of the checkpoints to average."""
-    saved = checkpoints.steps(best=which == "best")
+    saved = checkpoints.steps()
     if not saved:
         raise UserError(f"{workdir}: no checkpoint yet for checkpoint={which}; train first")
     # The last moving average is a mean of many steps already.
     if which in ("last", "best") or (which == "average" and config.train.ema_decay > 0):
         return saved[-1:]
     if which == "average":
-        newest = saved[-1]
-        ended = newest >= config.train.steps or checkpoints.text(newest).get("ended", False)
-        return averaged(saved, ended, config.train)
+        ended = saved[-1] >= config.train.steps or checkpoints.newest("position").get("ended")
+        return averaged(saved, bool(ended), config.train)
     if re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
         steps = sorted(int(number) for number in which.split(","))  # their order rounds the mean
         if len({*steps}) < len(steps):

@@ -6,7 +6,7 @@ three settings of one mechanism. The loss is the sum over all rows divided by th
 tokens, so the number of devices does not change the result.
 
 pmap replicates the state on every device and adds up gradients by an explicit `psum`; it supports
-the `data` axis only. JAX maintains pmap, and recommends jit.
+the `data` axis only, and one process. JAX maintains pmap, and recommends jit.
 
 Several processes form one mesh. They must have the same config and text, and share the workdir.
 """
@@ -33,8 +33,6 @@ from jformer.config import PAD, Config, ParallelConfig
 from jformer.console import be_quiet
 from jformer.data.batches import Batch
 from jformer.errors import UserError
-from jformer.model.transformer import Transformer
-from jformer.training.step import evaluation_step
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +83,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """Return a mesh of all devices of all processes; `UserError` where the config does not fit."""
+    """Return a mesh of all devices of all processes; `UserError` if the config does not fit."""
     devices = list(devices or jax.devices())
-    sizes = checked_mesh_sizes(config, len(devices))
+    sizes = mesh_sizes(config, len(devices))
     mesh = jax.make_mesh(
         tuple(sizes.values()), tuple(sizes), (AxisType.Auto,) * len(sizes), devices=devices
     )
@@ -100,9 +98,20 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
     return mesh
 
 
-def checked_mesh_sizes(config: Config, devices: int) -> dict[str, int]:
-    """Return the sizes of a mesh of so many devices; `UserError` where the config does not fit."""
-    model, sizes = config.model, mesh_sizes(config.parallel, devices)
+def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
+    """Return the sizes of the axes; `data` takes the devices that fsdp and model leave.
+
+    Raises `UserError` if the config does not fit so many devices.
+    """
+    model, parallel = config.model, config.parallel
+    sizes = {"fsdp": parallel.fsdp, "model": parallel.model}
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if devices % fixed:
+        raise UserError(
+            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} do not divide the "
+            f"{devices} devices"
+        )
+    sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
     for axis, name, size in (
         ("fsdp", "d_model", model.d_model),
         ("model", "num_heads", model.num_heads),
@@ -112,19 +121,6 @@ def checked_mesh_sizes(config: Config, devices: int) -> dict[str, int]:
             raise UserError(
                 f"config.parallel.{axis}={sizes[axis]}: does not divide config.model.{name}={size}"
             )
-    return sizes
-
-
-def mesh_sizes(parallel: ParallelConfig, devices: int) -> dict[str, int]:
-    """Return the sizes of the axes; `data` takes the devices that fsdp and model leave."""
-    sizes = {"fsdp": parallel.fsdp, "model": parallel.model}
-    fixed = math.prod(size for size in sizes.values() if size != -1)
-    if devices % fixed:
-        raise UserError(
-            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} do not divide the "
-            f"{devices} devices"
-        )
-    sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
     return {"data": devices // math.prod(sizes.values()), **sizes}
 
 
@@ -154,42 +150,20 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(sharding, state)
 
 
-def parts_of(mesh: Mesh) -> tuple[int, int]:
-    """Return the number of the part of a batch that this process makes, and how many there are."""
-    processes = sorted({device.process_index for device in mesh.devices.flat})
-    return processes.index(jax.process_index()), len(processes)
-
-
 def shard_batch(batch: Batch, mesh: Mesh, accumulate: int = 1, backend: str = "jit") -> Any:
     """Place this process's part of a batch on its devices, as arrays global to all processes.
 
     Rows of padding, which have no weight, are added until devices and accumulated parts divide
     their number. Under pmap the first axis is that of the devices.
     """
-    shares = own_shares(mesh)
+    # The rows of this process are divided into so many shares.
+    shares = mesh.shape["data"] * mesh.shape["fsdp"] // jax.process_count()
     missing = ((0, -len(batch["source_BS"]) % (shares * accumulate)), (0, 0))
     padded = {name: np.pad(rows, missing, constant_values=PAD) for name, rows in batch.items()}
     if backend == "pmap":
         padded = {n: rows.reshape(shares, -1, rows.shape[1]) for n, rows in padded.items()}
-    return jax.tree.map(functools.partial(place_rows, mesh), padded)
-
-
-def place_rows(mesh: Mesh, rows: np.ndarray) -> jax.Array:
-    return jax.make_array_from_process_local_data(by_rows(mesh), rows)
-
-
-@functools.cache
-def place_request(request: int, mesh: Mesh) -> jax.Array:
-    """Place this process's request to the loop, once for each of its shards of the rows.
-
-    Cached: as the request is nearly always 0, most steps transfer nothing to the devices.
-    """
-    return place_rows(mesh, np.full(own_shares(mesh), request, np.int32))
-
-
-def own_shares(mesh: Mesh) -> int:
-    """Return into how many shares the rows of this process are divided."""
-    return mesh.shape["data"] * mesh.shape["fsdp"] // parts_of(mesh)[1]
+    place = functools.partial(jax.make_array_from_process_local_data, by_rows(mesh))
+    return jax.tree.map(place, padded)
 
 
 def sum_devices(backend: str) -> Callable[[Any], Any]:
@@ -202,23 +176,18 @@ def sum_devices(backend: str) -> Callable[[Any], Any]:
 def compile_train_step(
     step: Callable, mesh: Mesh, shardings: Any, backend: str = "jit"
 ) -> Callable:
-    """Return `(state, batch, key, request_X) -> (state, metrics)`; the input state is donated.
-
-    The metrics contain the maximum of `request_X` as `request`, so that all processes learn of a
-    request of any of them at the same step.
-    """
+    """Return `(state, batch, key) -> (state, metrics)`; the memory of the input state is reused."""
     if backend == "pmap":
         return pmap_train_step(step, mesh)
 
-    def step_with_request(state, batch, key, request_X):
+    def step_over_mesh(state, batch, key):
         with logical_sharding(mesh):
-            state, metrics = step(state, batch, key)
-        return state, {**metrics, "request": request_X.max()}
+            return step(state, batch, key)
 
     everywhere = replicated(mesh)
     return jax.jit(
-        step_with_request,
-        in_shardings=(shardings, by_rows(mesh), everywhere, by_rows(mesh)),
+        step_over_mesh,
+        in_shardings=(shardings, by_rows(mesh), everywhere),
         out_shardings=(shardings, everywhere),
         donate_argnums=0,
         compiler_options=compiler_options(mesh.size),
@@ -236,31 +205,18 @@ def compiler_options(devices: int = 1) -> dict[str, Any]:
 
 
 def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
-    def step_on_one(state, batch, key, request):
+    def step_on_device(state, batch, key):
         # A key per device: with the same dropout masks all of them would drop the same units.
-        key = jax.random.fold_in(key, jax.lax.axis_index(DEVICES))
-        state, metrics = step(state, batch, key)
-        return state, {**metrics, "request": jax.lax.pmax(request, DEVICES)}
+        return step(state, batch, jax.random.fold_in(key, jax.lax.axis_index(DEVICES)))
 
-    mapped = jax.pmap(
-        step_on_one,
+    return jax.pmap(
+        step_on_device,
         axis_name=DEVICES,
-        in_axes=(None, 0, None, 0),  # None: replicated, as input and as output
+        in_axes=(None, 0, None),  # None: replicated, as input and as output
         out_axes=None,
         devices=list(mesh.devices.flat),
         donate_argnums=0,
     )
-
-    def over_processes(x: jax.Array) -> jax.Array:
-        """Turn the array that pmap gives each process into a global one, as checkpoints need it."""
-        pieces = [shard.data for shard in x.addressable_shards]
-        return jax.make_array_from_single_device_arrays(x.shape, replicated(mesh), pieces)
-
-    def train_step(state, batch, key, request_X):
-        state, metrics = mapped(state, batch, key, request_X)
-        return jax.tree.map(over_processes, state), metrics
-
-    return train_step if parts_of(mesh)[1] > 1 else mapped
 
 
 @contextlib.contextmanager
@@ -273,20 +229,12 @@ def logical_sharding(mesh: Mesh) -> Iterator[None]:
         yield
 
 
-def compile_evaluation(model: Transformer, mesh: Mesh) -> Callable:
-    """Return the compiled `(params, batch) -> sums`, replicated for every process to read."""
-
-    def evaluate(params, batch):
-        with logical_sharding(mesh):
-            return evaluation_step(model, params, batch)
-
-    return jax.jit(evaluate, out_shardings=replicated(mesh))
-
-
 def join(parallel: ParallelConfig) -> None:
     """Connect to the other processes of the run, if any; must precede any other use of JAX."""
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
+    if parallel.backend == "pmap":
+        raise UserError("config.parallel.backend=pmap: supports one process; set it to jit")
     address: dict[str, Any] = {}
     if parallel.address:
         host, port, index, number = parallel.address
@@ -326,14 +274,11 @@ def check_shared(workdir: Path) -> None:
     number = multihost_utils.broadcast_one_to_all(np.int32(secrets.randbits(31)))
     mark = workdir / f".shared-{number}"
     if is_first():
-        workdir.mkdir(parents=True, exist_ok=True)
         mark.touch()
     multihost_utils.sync_global_devices("the mark in workdir")
     seen = multihost_utils.process_allgather(np.bool_(mark.exists()))
     if is_first():
         mark.unlink()
-        with contextlib.suppress(OSError):  # it has a run
-            workdir.rmdir()
     if not seen.all():
         raise UserError(
             f"workdir={workdir}: process {np.flatnonzero(~seen)[0]} does not see the folder of "
@@ -353,3 +298,10 @@ def check_same(facts: str) -> None:
             f"process {different[0]} has another config, text, vocabulary, component file or "
             f"version of JAX than process 0"
         )
+
+
+def agree(request: int) -> int:
+    """Return the highest request of all processes, which must call this at the same step."""
+    if jax.process_count() == 1:
+        return request
+    return int(multihost_utils.process_allgather(np.int32(request)).max())

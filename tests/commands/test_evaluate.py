@@ -5,7 +5,7 @@ import re
 
 from jformer.commands.evaluate import table
 from jformer.evaluation.compare import compare
-from jformer.evaluation.scores import LABELS, by_length, score
+from jformer.evaluation.scores import LABELS, score
 from tests.evaluation.noise import sentences, worsened
 
 REFERENCE = sentences(31)
@@ -21,36 +21,20 @@ def rows(results) -> dict[str, list[str]]:
 
 
 def test_every_score_has_a_row_and_every_test_set_a_column():
-    found = rows({"test": {**SCORES, "perplexity": 4.25}, "other": {"bleu": 3.14159}})
+    found = rows({"test": {**SCORES, "perplexity": math.inf}, "other": {"bleu": 3.14159}})
     assert found.pop("test") == ["other"]
     assert found.pop("BLEU") == [f"{SCORES['bleu']:.2f}", "3.14"]
     low, high = SCORES["bleu_interval"]
     assert found.pop("95 % interval") == [f"{low:.2f}-{high:.2f}", "-"]
-    assert found.pop("perplexity") == ["4.25", "-"]
+    assert found.pop("perplexity") == ["inf", "-"]
     others = [name for name in LABELS if name not in ("bleu", "bleu_interval")]
     assert [*found.values()] == [[f"{SCORES[name]:.2f}", "-"] for name in others]
-
-
-def test_an_infinite_score_is_shown():
-    assert rows({"test": {"bleu": 1.0, "perplexity": math.inf}})["perplexity"] == ["inf"]
 
 
 def test_signatures_are_shown_once_and_by_test_set_if_they_differ():
     text = table({"test": SCORES, "again": SCORES, "other": {"signature": "another"}}, LABELS)
     signatures = [SCORES[key] for key in SCORES if key.startswith("signature")]
     assert all(text.count(signature) == 1 for signature in (*signatures, "another"))
-
-
-def test_scores_by_length_have_a_block_for_their_test_set():
-    groups = by_length(REFERENCE, OUTPUT, [REFERENCE])
-    blocks = table({"test": {**SCORES, "by_length": groups}}, LABELS).split("\n\n")
-    heading, *lines = blocks[2].splitlines()
-    assert heading.startswith("test")
-    names = ("bleu", "chrf", "length_ratio")
-    assert [line.split() for line in lines] == [
-        [group["words"], str(group["pairs"]), *(f"{group[name]:.2f}" for name in names)]
-        for group in groups
-    ]
 
 
 def test_a_comparison_names_the_better_system_unless_it_may_be_chance():

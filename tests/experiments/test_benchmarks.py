@@ -1,4 +1,4 @@
-"""The benchmarks beside other projects and of scaling, on work that takes seconds."""
+"""The benchmarks compared with other projects, on work that takes seconds."""
 
 import importlib.util
 import json
@@ -24,7 +24,7 @@ STORED = "tests/stored_run"
 
 def benchmark(name, *flags):
     """Return the cells of the printed table, by the name of the contender."""
-    command = [sys.executable, "-m", f"experiments.benchmarks.{name}", *flags, "--rounds=2"]
+    command = [sys.executable, "-m", f"experiments.benchmarks.{name}", *flags, "--rounds=1"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = [re.split(r" *\| *", line)[1:-1] for line in result.stdout.splitlines() if "|" in line]
     return {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
@@ -37,18 +37,17 @@ def test_the_train_step_is_timed_beside_those_of_pytorch_and_marian(tmp_path):
     rows = benchmark(
         "train",
         *flags,
-        "--contenders=torch,marian bf16",
+        "--contenders=torch",
         f"--json={files[0]}",
         f"--chart={files[1]}",
     )
-    assert list(rows) == ["jformer", "torch", "marian bf16"]
+    assert list(rows) == ["jformer", "torch"]
     assert rows["jformer"]["speed, jformer = 1"] == "1.00 (1.00 to 1.00)"
     assert all(float(row["ms a step"]) > 0 and float(row["peak"][:4]) < 1 for row in rows.values())
     results = {result["name"]: result for result in json.loads(files[0].read_text())["results"]}
-    assert all(len(result["seconds"]) == 2 for result in results.values())
-    # The losses of all are near that of a guess among 500 entries, which the sum is for ours.
+    assert all(len(result["seconds"]) == 1 for result in results.values())
+    # The loss is near that of a guess among 500 entries.
     assert 4 < results["torch"]["answer"] < 9
-    assert 4 < results["marian bf16"]["answer"] < 9
     assert "plotly" in files[1].read_text()
 
 
@@ -93,7 +92,6 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
     rows = benchmark("time_to_bleu", *text, f"--config={config}", *flags)
     assert list(rows) == ["jformer", "marian"]
     for name, runs in json.loads(file.read_text())["runs"].items():
-        assert len(runs) == 2
         steps = ["10", "20"] if name == "jformer" else ["10"]
         for run in runs:
             # All checkpoints are timed, and the first is good enough for a bar of 0.

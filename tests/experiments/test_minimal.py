@@ -16,7 +16,8 @@ from jformer.config import (
 from jformer.data.batches import iterate, make_batches
 from jformer.data.tokens import tokenize
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.translate import translate
+from jformer.decoding.pool import Decoder
+from jformer.decoding.translate import hypotheses
 from jformer.model.transformer import Transformer
 from jformer.training.loop import from_config
 from tests.conftest import number_words, random_params
@@ -83,7 +84,8 @@ def test_greedy_decoding_gives_the_outputs_of_a_beam_of_one(ends, trained, model
     model, minimal_model = models
     params = trained[-1] if ends == "with EOS" else random_params(model)
     max_length = CONFIG.data.max_length
-    expected = translate(model, params, vocabularies, VALIDATION, CONFIG.decode, max_length)
+    decoder = Decoder((model,), (params,), CONFIG.decode, max_length, len(VALIDATION))
+    expected = [best.text for best, *_ in hypotheses(decoder, vocabularies, VALIDATION)]
     assert len(set(expected)) > 1
     outputs = minimal.translate(minimal_model, params, vocabularies.target, VALIDATION)
     assert outputs == expected

@@ -69,21 +69,6 @@ def test_a_seed_gives_the_same_ids_again_and_another_gives_others():
     assert first == again != other
 
 
-@pytest.mark.parametrize("dtype", [np.uint16, np.int64])
-def test_ids_keep_their_type(dtype):
-    encoded = tokenized(TEXTS, trained())
-    drawn = drawn_by(trained(), 0.3, Ragged(encoded.flat.astype(dtype), encoded.offsets))
-    assert (drawn.flat.dtype, drawn.lengths.dtype) == (dtype, np.int32)
-    assert_same(drawn, drawn_by(trained(), 0.3, encoded))
-
-
-@pytest.mark.parametrize("probability", [0, 0.5, 1])
-def test_ids_beyond_all_merges_pass_through(probability):
-    texts = Ragged.from_rows([[7, 9999, EOS], [9999, EOS]])
-    starts = np.ones(5, bool)
-    assert_same(redrawn(trained().merges, probability, texts, starts), texts)
-
-
 def test_the_slices_in_which_texts_are_drawn_keep_the_texts(monkeypatch):
     monkeypatch.setattr(module, "SLICE", 7)  # less than most sentences, and empty ones between
     texts = ["", "", *TEXTS, "", ""]
@@ -185,14 +170,13 @@ def assert_drawn_from(counts, probabilities):
         assert abs(counts[end] - total * probability) < tolerance, end
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("p", [0.1, 0.9])
 @pytest.mark.parametrize(
     "word",
     [
         (A, B, C, D),  # each merge excludes another
         (A, B, A, B, A, B),  # a pair more than once, for leftmost or all
         (A, A, A, A, A),  # pairs that overlap
-        (A, A, B, C, D),
         (B, C, A, B, C, D, A, B),  # no entry has c or d before a: three parts that no merge joins
     ],
 )

@@ -8,11 +8,7 @@ import pytest
 
 from configs import tiny
 from jformer.config import freeze
-from jformer.extras.cost import (
-    forward_costs,
-    largest_batch_tokens,
-    step_bytes,
-)
+from jformer.extras.cost import forward_costs, step_bytes
 from jformer.model.transformer import Transformer
 from jformer.training.restore import abstract_params
 from tests.conftest import small_config
@@ -43,11 +39,3 @@ def test_a_batch_in_parts_takes_less_memory():
     in_parts = dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=8))
     whole, parts = (step_bytes(c, 2048, 32) for c in (config, in_parts))
     assert parts < whole / 2
-
-
-def test_the_largest_batch_fits_and_a_larger_one_does_not():
-    config, length = small_config(), 32
-    rows_3, rows_8, rows_16 = (step_bytes(config, n * length, length) for n in (3, 8, 16))
-    assert rows_3 < rows_8 < rows_16
-    for limit, rows in ((rows_3, 3), (rows_16 - 1, 8)):
-        assert largest_batch_tokens(config, length, limit) == rows * length

@@ -221,8 +221,8 @@ def test_terms_beyond_the_limits_are_left_out_with_a_warning(vocabulary, caplog)
     assert f"{MAX_TERMS} of {MAX_TERMS + 2} terms" in caplog.text
 
 
-def test_a_run_translates_with_terms_and_only_a_beam_can(trained_workdir, glossary):
-    run = load(trained_workdir)
+def test_a_run_translates_with_terms_and_only_a_beam_can(glossary):
+    run = load("tests/stored_run/run")
     Path(glossary).write_text("4 0 1\tnine nine\n")
     constraint = f"terms(file={glossary!r})"
     (output,) = run.translate(["4 0 1"], constraint=constraint, max_extra_length=30)

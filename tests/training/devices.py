@@ -46,7 +46,6 @@ MUON = dataclasses.replace(PLAIN, optimizer=OptimizerConfig(name="muon", **RATE)
 # The number of devices, and the config. Compiling one takes seconds.
 WAYS = {
     "plain: one": (1, PLAIN),
-    "plain: accumulate=4": (1, with_(of_train={"accumulate": 4})),
     "plain: data=8": (8, PLAIN),
     "plain: fsdp=8": (8, with_(fsdp=8)),
     "plain: data=2, fsdp=2, model=2, accumulate=2": (
@@ -97,21 +96,19 @@ def train(devices, config):
     state = jax.device_put(jax.tree.map(np.array, state), shardings)
     key = jax.jit(lambda: jax.random.key(1), out_shardings=sharding.replicated(mesh))()
     train_step = sharding.compile_train_step(step, mesh, shardings, backend)
-    losses, requests, program = [], [], ""
+    losses, program = [], ""
     for number, batch in enumerate(batches()):
         placed = sharding.shard_batch(batch, mesh, config.train.accumulate, backend)
-        request = sharding.place_request(number, mesh)
         if config.parallel.fsdp > 1 and not number:
-            train_step = train_step.lower(state, placed, key, request).compile()
+            train_step = train_step.lower(state, placed, key).compile()
             program = train_step.as_text()
-        state, metrics = train_step(state, placed, key, request)
+        state, metrics = train_step(state, placed, key)
         losses.append(float(metrics["loss"] / metrics["tokens"]))
-        requests.append(int(metrics["request"]))
         assert float(metrics["tokens"]) == np.count_nonzero(batch["labels_BT"])
     split = sum(not leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(state))
     shard = state.params["encoder_0"]["feed_forward"]["ffn_in"]["kernel"].addressable_shards[0]
     return {
-        "losses": losses, "state": jax.device_get((state.params, state.ema)), "requests": requests,
+        "losses": losses, "state": jax.device_get((state.params, state.ema)),
         "split": split, "ffn_in": shard.data.shape,
         "sent": re.findall(r"= (.*) (?:all-gather|all-reduce)\(", program),
     }  # fmt: skip
@@ -126,7 +123,7 @@ def draws_of_pmap():
     mesh = sharding.make_mesh(with_(backend="pmap"))
     train_step = sharding.compile_train_step(step, mesh, None, "pmap")
     rows = sharding.shard_batch(next(batches()), mesh, backend="pmap")
-    _, metrics = train_step(np.int32(0), rows, jax.random.key(1), sharding.place_request(0, mesh))
+    _, metrics = train_step(np.int32(0), rows, jax.random.key(1))
     return metrics["draws"].tolist()
 
 

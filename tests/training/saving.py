@@ -38,12 +38,12 @@ def state_at(step, rows=8):
 
 def save(checkpoints, *steps, place=lambda state: state, **kinds):
     for step in steps:
-        checkpoints.save(place(state_at(step, **kinds)), {"step": step}, {"config": {}})
+        checkpoints.save(place(state_at(step, **kinds)), {"config": {}}, {"step": step})
 
 
 def restore_newest(workdir, like, train=EVERY_STEP):
     with Checkpoints(workdir, train) as checkpoints:
-        state, position, _ = checkpoints.restore_newest(like, lambda metadata: None)
+        state, position, _ = checkpoints.restore_newest(like)
     return state, position
 
 

@@ -106,16 +106,6 @@ def test_a_long_gradient_is_scaled_by_the_norm_of_the_whole_tree():
         np.testing.assert_allclose(params, expected, rtol=1e-4, atol=1e-5)  # float32
 
 
-def test_a_short_gradient_is_untouched():
-    rng = np.random.default_rng(1)
-    steps = [random_tree(rng), random_tree(rng)]  # of norm 4.7 at most
-    for with_limit, without in zip(
-        clipped_updates(steps, 10.0), clipped_updates(steps, 0.0), strict=True
-    ):
-        for name in SHAPES:
-            np.testing.assert_array_equal(with_limit[name], without[name])
-
-
 def test_the_rate_follows_the_step_and_not_the_number_of_calls():
     optimizer = make_optimizer(OptimizerConfig(name=f"adam({ADAM})"), lambda step: 0.5**step)
     tree = random_tree(np.random.default_rng(2))

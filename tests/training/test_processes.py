@@ -23,7 +23,7 @@ MAIN = """
 import sys
 from jformer.main import main
 from jformer.training import sharding
-sharding.TIMEOUT = int(sys.argv.pop(1))
+sharding.TIMEOUT = 30
 sys.exit(main(sys.argv))
 """
 
@@ -34,20 +34,20 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start(corpus_directory, workdir, *more, timeout=30, **environment):
+def start(corpus_directory, workdir, *more, **environment):
     without = ("checkpoint_every", "data.test")  # nothing is scored: that is for other tests
     flags = [f for f in small_flags(corpus_directory, workdir) if not any(w in f for w in without)]
-    program = [sys.executable, "-c", MAIN, str(timeout), *flags]
+    program = [sys.executable, "-c", MAIN, *flags]
     program += ["--config.train.checkpoint_every=1000", *more]
     environment = {**ENVIRONMENT, **environment}
     return subprocess.Popen(program, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def start_two(corpus_directory, workdir, *more, of_second=(), timeout=30):
+def start_two(corpus_directory, workdir, *more, of_second=()):
     """Both begin at once, each with two devices of four."""
     place = f"--config.parallel.coordinator=localhost:{free_port()}"
     flags = [f"{place}/0/2"], [f"{place}/1/2", *of_second]
-    return [start(corpus_directory, workdir, *more, *own, timeout=timeout) for own in flags]
+    return [start(corpus_directory, workdir, *more, *own) for own in flags]
 
 
 def ends(*processes):
@@ -87,29 +87,12 @@ def test_two_processes_of_which_one_is_stopped_end_as_one_process_that_was_not(
     assert {path.name for path in together.iterdir()} == {path.name for path in alone.iterdir()}
     # Sums over devices go another way through two processes: the last bits differ.
     for line, other in zip(read_metrics(together), read_metrics(alone), strict=True):
-        for measured in ("tokens_per_second", "mfu", "seconds"):
+        for measured in ("tokens_per_second", "seconds"):
             line.pop(measured, None), other.pop(measured, None)
         assert line.pop("split") == other.pop("split")
         assert line == pytest.approx(other, rel=1e-4)
     params = (jformer.load(workdir, "last").params for workdir in (together, alone))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), *params)
-
-
-def test_when_one_process_is_killed_the_other_ends_with_a_message(corpus_directory, tmp_path):
-    workdir = tmp_path / "run"
-    first, second = start_two(corpus_directory, workdir, "--config.train.steps=100000")
-    wait_for_loop(workdir, first)
-    second.kill()
-    codes, errors = ends(first, second)
-    assert codes[0] != 0
-    assert "another task died" in errors[0] or "Connection closed" in errors[0]  # JAX's or gloo's
-
-
-def test_a_process_whose_others_never_start_ends_with_a_message(corpus_directory, tmp_path):
-    place = f"--config.parallel.coordinator=localhost:{free_port()}/0/2"
-    codes, errors = ends(start(corpus_directory, tmp_path / "run", place, timeout=5))
-    assert codes[0] != 0
-    assert "DEADLINE_EXCEEDED" in errors[0]
 
 
 def test_processes_of_different_configs_all_end(corpus_directory, tmp_path):

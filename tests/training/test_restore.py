@@ -17,7 +17,6 @@ from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.main import main
 from jformer.model.transformer import Transformer
-from jformer.training.checkpoints import Checkpoints
 from jformer.training.restore import initial_params
 from tests.conftest import small_flags
 
@@ -63,35 +62,11 @@ def test_the_best_is_a_checkpoint_of_its_own(trained_workdir, tmp_path):
         jformer.load(copy, "best")
 
 
-def test_an_at_sign_in_a_path_is_no_checkpoint_and_a_member_takes_several_steps(
-    trained_workdir, tmp_path, capfd
-):
+def test_an_at_sign_in_a_path_is_no_checkpoint(trained_workdir, tmp_path):
     lab = shutil.copytree(trained_workdir, tmp_path / "run@lab")
     for name, step in ((f"{lab}", 12), (f"{lab}@9", 9)):
         (other,) = jformer.load(trained_workdir, ensemble=[name]).others
         assert (other.workdir, other.step) == (lab, step)
-    (tmp_path / "in").write_text("1 2 3\n")
-    flags = [f"--input={tmp_path / 'in'}", f"--workdir={trained_workdir}"]
-    assert main(["jformer", "translate", *flags, f"--ensemble={lab}@9,12,{lab}"]) == 0
-    assert capfd.readouterr().out.count("\n") == 1
-
-
-def test_a_step_that_training_deletes_while_it_is_read_is_no_error(
-    trained_workdir, tmp_path, monkeypatch
-):
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    folder, read = workdir / "checkpoints", Checkpoints.read
-
-    def delete_and_read(self, step, *rest, **more):
-        if step == 9 and (folder / "9").exists():
-            shutil.copytree(folder / "12", folder / "15")
-            shutil.rmtree(folder / "9")
-        return read(self, step, *rest, **more)
-
-    monkeypatch.setattr(Checkpoints, "read", delete_and_read)
-    assert jformer.load(workdir, "average").steps == (12, 15)
-    with pytest.raises(UserError, match=r"step 9\b.*\[12, 15\]"):
-        jformer.load(workdir, 9)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +107,6 @@ def test_a_new_run_takes_the_parameters_of_another_and_nothing_else_of_it(
     leaves = len(jax.tree.leaves(theirs.params))
     message = rf"{leaves} of {leaves}\b.*{trained_workdir}\b.*step {theirs.step}\b"
     assert re.search(message, capsys.readouterr().err)
-
-
-def test_a_run_that_resumes_does_not_read_init_from(trained_workdir, corpus_directory, tmp_path):
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    flags = [*small_flags(corpus_directory, workdir), "--config.train.steps=13"]
-    assert main(["jformer", *flags, "--config.train.init_from=/nowhere"]) == 0
-    assert jformer.load(workdir, "last").step == 13
 
 
 @pytest.mark.parametrize(

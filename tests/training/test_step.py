@@ -59,31 +59,11 @@ def assert_trees_close(a, b, **tolerance):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **tolerance), a, b)
 
 
-@pytest.mark.process  # it trains for 5 seconds
-def test_a_model_learns_to_copy():
-    step, state = setup(dropout=0.0)
-    losses = []
-    for i in range(300):
-        state, metrics = step(state, batch(seed=i), KEY)
-        losses.append(float(metrics["nll"] / metrics["tokens"]))
-    assert losses[0] > 3
-    assert losses[-1] < 1.5
-    assert int(state.step) == 300
-
-
 def test_successive_steps_draw_different_dropout_masks():
     step, state = setup()
     later = state.replace(step=state.step + 1)
     losses = [float(step(s, batch(), KEY)[1]["loss"]) for s in (state, later)]
     assert losses[0] != losses[1]
-
-
-def test_rows_of_padding_weigh_nothing():
-    step, state = setup(dropout=0.0)
-    padded = {name: np.pad(rows, ((0, 3), (0, 0))) for name, rows in batch().items()}
-    (plain, a), (with_rows, b) = step(state, batch(), KEY), step(state, padded, KEY)
-    assert float(a["tokens"]) == float(b["tokens"]) == 96
-    assert_trees_close(plain.params, with_rows.params, atol=1e-6)
 
 
 def test_the_gradient_is_that_of_the_mean_over_all_tokens():

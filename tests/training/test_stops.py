@@ -91,17 +91,3 @@ def test_a_run_that_was_extended_serves_what_one_of_so_many_steps_does(
     assert main(command) == 130
     assert main(command) == 0
     assert_served_alike(tmp_path / "run", undisturbed)
-
-
-def test_a_run_stopped_again_and_again_under_pmap_serves_what_an_undisturbed_one_does(
-    corpus_directory, tmp_path, stopped_at
-):
-    more = ["--config.parallel.backend=pmap", "--config.train.accumulate=2"]
-    stops = {26: signal.SIGINT, 28: signal.SIGTERM, 31: signal.SIGTERM}
-    command = ["jformer", *flags_of(corpus_directory, tmp_path / "run", *more)]
-    for step, number in stops.items():
-        stopped_at({step: number})
-        assert main(command) == 128 + number
-    assert main(command) == 0
-    assert main(["jformer", *flags_of(corpus_directory, tmp_path / "undisturbed", *more)]) == 0
-    assert_served_alike(tmp_path / "run", tmp_path / "undisturbed")

@@ -24,7 +24,7 @@ def main(args: Any) -> int:
     check_utf8("source", args.source)
     check_utf8("target", args.target)
 
-    from jformer.extras.views.attention_page import page
+    from jformer.extras.attention_page import page
 
     run = cli.open_run(args, config)
     target = args.target or run.translate([args.source])[0]

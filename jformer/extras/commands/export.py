@@ -10,7 +10,7 @@ from jformer import cli
 from jformer.errors import UserError
 from jformer.files import new_folder
 
-FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "stablehlo", "jformer")
+FORMATS = ("ctranslate2", "ctranslate2:int8", "transformers", "safetensors", "jformer")
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -37,18 +37,11 @@ def main(args: Any) -> int:
 
 def exporter(format: str) -> Any:
     """Return the module that writes a format."""
-    from jformer.extras.interop import (
-        ctranslate2,
-        run_directory,
-        safetensors,
-        stablehlo,
-        transformers,
-    )
+    from jformer.extras.interop import ctranslate2, run_directory, safetensors, transformers
 
     modules = {
         "jformer": run_directory,
         "safetensors": safetensors,
-        "stablehlo": stablehlo,
         "transformers": transformers,
     }
     return modules.get(format, ctranslate2)

@@ -33,8 +33,6 @@ def add_flags(parser: cli.Parser) -> None:
 
 
 def main(args: Any) -> int:
-    # Reports a wrong value before any work.
-    cli.with_overrides(default_config("given"), args.overrides)
     source = Path(getattr(args, "from"))
     if args.layout != "marian" and not args.vocabulary:
         raise UserError("--vocabulary is missing; it has the text of each id")
@@ -45,8 +43,8 @@ def main(args: Any) -> int:
     def overriding(values: dict[str, Any]) -> Config:
         config = default_config("given")
         config.name = source.stem
-        config.update_from_flattened_dict(values)
-        return freeze(cli.with_overrides(config, args.overrides))
+        config.update_from_flattened_dict({**values, **args.overrides})
+        return freeze(config)
 
     from jformer.extras.interop.importing import import_run
 

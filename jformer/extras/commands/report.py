@@ -20,8 +20,7 @@ def main(args: Any) -> int:
     if args.output:
         check_writable("output", args.output)
 
-    from jformer.extras.views.page import page
-    from jformer.extras.views.report import find_runs, markdown, read_rows
+    from jformer.extras.report import find_runs, markdown, page, read_rows
 
     rows = read_rows(find_runs(args.folders))
     if not rows:

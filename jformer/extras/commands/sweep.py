@@ -39,34 +39,35 @@ def add_flags(parser: cli.Parser) -> None:
 
 
 def main(args: Any) -> int:
-    from jformer.extras.sweeps.cluster import Cluster
-    from jformer.extras.sweeps.halving import make_rounds, promote
-    from jformer.extras.sweeps.points import load_sweep, make_points
-    from jformer.extras.sweeps.pool import Pool, places
-    from jformer.extras.sweeps.runner import run_points
-    from jformer.extras.views.report import markdown, read_rows
+    from jformer.extras.report import markdown, read_rows
+    from jformer.extras.sweep import (
+        better_half,
+        make_executor,
+        make_points,
+        make_rounds,
+        run_here,
+        run_on_cluster,
+    )
 
-    sweep = load_sweep(args.file)
     folder = Path(args.workdir or f"runs/{Path(args.file).stem}")
     keys = [f"--config.{key}={value}" for key, value in args.overrides.items()]
-    points = make_points(sweep, folder, keys, args.only, args.seeds)
-    at_work, *later = make_rounds(points, args.rounds)
+    points = make_points(args.file, folder, keys, args.only, args.seeds)
+    rounds = make_rounds(points, args.rounds)
     if args.dry_run:
-        for point in at_work:
+        for point in rounds[0]:
             print(point.as_typed)
-        if later:
-            say(f"this is round 1 of {args.rounds}; its scores decide what round 2 trains")
         return 0
-    workers = Cluster(args.submit, args.jobs, folder) if args.submit else Pool(places(args.jobs))
-    failed = run_points(at_work, workers)
-    print(markdown(read_rows([point.workdir for point in at_work])))
-    for number, of_round in enumerate(later, start=2):
-        at_work = promote(at_work, of_round)
-        if not at_work:
-            break
-        say(f"round {number} of {args.rounds}: {', '.join(point.name for point in at_work)}")
-        failed += run_points(at_work, workers)
-        print("\n" + markdown(read_rows([point.workdir for point in at_work])))
+    executor = make_executor(args.submit, args.jobs, folder) if args.submit else None
+    failed: list[str] = []
+    chosen = points
+    for number, of_round in enumerate(rounds, start=1):
+        promoted = better_half(chosen) if number > 1 else {point.name for point in points}
+        chosen = [point for point in of_round if point.name in promoted]
+        waiting = [point for point in chosen if not point.is_complete]
+        title = f"round {number} of {len(rounds)}: " if len(rounds) > 1 else ""
+        say(f"{title}{len(chosen)} points, {len(chosen) - len(waiting)} complete")
+        failed += run_on_cluster(waiting, executor) if executor else run_here(waiting, args.jobs)
+        print(markdown(read_rows([point.workdir for point in chosen])))
     if failed:
         raise RunError(f"{len(failed)} of {len(points)} points failed: {', '.join(failed)}")
     return 0

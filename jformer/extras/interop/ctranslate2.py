@@ -16,8 +16,7 @@ from jformer.components import arguments, find
 from jformer.config import BOS, EOS, PAD, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import import_extra
-from jformer.extras.interop.limits import check_common, check_model
-from jformer.extras.interop.marian import matrix_of
+from jformer.extras.interop.layouts import check_common, check_model, matrix_of
 from jformer.run import Run
 
 QUANTIZATIONS = {"ctranslate2": "float32", "ctranslate2:int8": "int8"}

@@ -13,7 +13,7 @@ from jformer.console import say
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.evaluation.scores import tokenizer_for
-from jformer.extras.interop import marian_models, pytorch
+from jformer.extras.interop import layouts, marian_models, pytorch
 from jformer.extras.interop.run_directory import write_run
 from jformer.extras.interop.weights import Weights, read_weights
 from jformer.extras.interop.words import Words, read_words
@@ -23,6 +23,7 @@ from jformer.rundir import has_run
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.restore import parameter_shapes
 
+LAYOUTS = {**pytorch.LAYOUTS, "marian": layouts.MARIAN}
 STEP = 1  # of the only checkpoint
 FORBIDDEN = -1e9  # a bias that no logit makes up for
 
@@ -51,24 +52,21 @@ def import_run(
         words = marian_models.marian_words(source)
     else:
         theirs = read_weights(source)
-        read = pytorch.torch_values if layout == "pytorch" else pytorch.annotated_values
-        values, words = read(theirs), read_both(*vocabulary_files, specials)
+        values = pytorch.values_of(theirs, layout)
+        words = read_both(*vocabulary_files, specials)
     values |= {"data.joint_vocabulary": words[0] is words[1], "model.tying": "none"}
     config = overriding({**RUN_VALUES, **values})
     matrices = take_matrices(theirs, layout, source, config, words, names)
     matrices, tying = in_our_rows(matrices, words)
     model_values = {"model.tying": tying, "model.output_bias": "output_bias" in matrices}
     config = overriding({**RUN_VALUES, **values, **model_values})
-    layers = {
-        "pytorch": pytorch.torch_layers,
-        "annotated": pytorch.annotated_layers,
-        "marian": marian_models.marian_layers,
-    }[layout](theirs, config.model)
+    prefix = pytorch.prefix_of(theirs) if layout == "pytorch" else ""
+    layers = layouts.take_layers(theirs, LAYOUTS[layout], config.model, prefix)
     theirs.ignore_sinusoids(config.model.d_model)
     theirs.check()
     params = layers | matrices
     if layout == "marian":
-        params = marian_models.paper_columns(params, config.model)
+        params = marian_models.paper_columns(params, config.model.d_model)
     vocabularies = Vocabularies(words[0].vocabulary, words[1].vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     check_complete(params, model, source)
@@ -146,20 +144,11 @@ def in_our_rows(
 
 
 def check_complete(params: dict[str, Any], model: Transformer, source: Path) -> None:
-    """Raise `UserError` that names each parameter of the model that has no value of its shape."""
-    given, needed = (
-        {name: leaf.shape for name, leaf in flatten_dict(tree, sep="/").items()}
-        for tree in (params, parameter_shapes(model))
-    )
-    wrong = [f"{name} {list(needed[name])} is missing" for name in needed.keys() - given.keys()]
-    wrong += [f"{name} {list(given[name])} has no place" for name in given.keys() - needed.keys()]
-    wrong += [
-        f"{name} is {list(given[name])}, not {list(needed[name])}"
-        for name in given.keys() & needed.keys()
-        if given[name] != needed[name]
-    ]
-    if wrong:
-        raise UserError(f"--from={source}: of our parameters {'; '.join(sorted(wrong))}")
+    """Raise `UserError` that names each parameter that only one of weights and model has."""
+    given, needed = (flatten_dict(tree, sep="/") for tree in (params, parameter_shapes(model)))
+    if apart := given.keys() ^ needed.keys():
+        names = ", ".join(sorted(apart))
+        raise UserError(f"--from={source}: weights and config disagree about {names}")
 
 
 def tell(

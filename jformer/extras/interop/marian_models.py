@@ -17,11 +17,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from tokenizers import Tokenizer
 
-from jformer.config import ModelConfig
 from jformer.console import say
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
-from jformer.extras.interop import marian
+from jformer.extras.interop import layouts
 from jformer.extras.interop.weights import Weights, read_weights
 from jformer.extras.interop.words import Words
 from jformer.extras.sentencepiece import from_sentencepiece
@@ -45,14 +44,13 @@ def marian_values(folder: Path) -> dict[str, Any]:
     theirs = read_object(path, RESTORE)
     needed = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
     heads = ("encoder_attention_heads", "decoder_attention_heads")
-    if missing := [name for name in (*needed, *heads, "activation_function") if name not in theirs]:
+    specials = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
+    needed_keys = (*needed, *heads, *specials, "activation_function")
+    if missing := [name for name in needed_keys if name not in theirs]:
         raise UserError(f"{path}: has no {', '.join(missing)}; is it that of a Marian model?")
     for one, other in ((needed[3], needed[4]), heads):
         if theirs[one] != theirs[other]:
-            raise UserError(
-                f"{path}: {one}={theirs[one]} and {other}={theirs[other]}: here the two stacks "
-                f"have the same widths and heads"
-            )
+            raise UserError(f"{path}: {one} and {other} must be equal")
     activation = theirs["activation_function"]
     if activation not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
@@ -75,24 +73,11 @@ def marian_values(folder: Path) -> dict[str, Any]:
     }
 
 
-def marian_layers(theirs: Weights, config: ModelConfig) -> dict[str, Any]:
-    """Take the layers of both stacks."""
-    H, K, U = config.num_heads, config.key_width, config.value_width
-    sizes = {"D": config.d_model, "F": config.d_ff, "H": H, "K": K, "U": U}
-    layers = {}
-    for name, leaf in marian.leaves(config).items():
-        if name != marian.EMBEDDING:
-            shape = tuple(sizes[axis] for axis in leaf.axes)
-            their_shape = marian.matrix_of(name, np.empty(shape)).shape
-            layers[name] = marian.array_of(name, theirs.take(leaf.name, *their_shape), shape)
-    return unflatten_dict(layers, sep="/")
-
-
 def marian_matrices(
     theirs: Weights, folder: Path, D: int, sizes: tuple[int, int]
 ) -> dict[str, np.ndarray]:
     """Take the embeddings, the output and the bias of the logits; embeddings as ours are scaled."""
-    shared = marian.SHARED
+    shared = "model.shared.weight"
     names = {
         "source_embedding": ("model.encoder.embed_tokens.weight", shared),
         "embedding": ("model.decoder.embed_tokens.weight", shared, "lm_head.weight"),
@@ -114,45 +99,35 @@ def marian_matrices(
 
 def paper_order(D: int) -> np.ndarray:
     """Return where sine, cosine, sine, cosine, ... stand with all sines before all cosines."""
-    return np.argsort(marian.halves_order(D))
+    return np.argsort(layouts.halves_order(D))
 
 
-def paper_columns(params: dict[str, Any], config: ModelConfig) -> dict[str, Any]:
+def paper_columns(params: dict[str, Any], d_model: int) -> dict[str, Any]:
     """Put the columns of all that has an axis D into the order of the paper's sinusoids."""
     arrays = flatten_dict(params, sep="/")
-    arrays = marian.reordered(arrays, paper_order(config.d_model), config)
+    arrays = layouts.reordered(arrays, paper_order(d_model))
     return unflatten_dict(arrays, sep="/")
 
 
 def marian_words(folder: Path) -> tuple[Words, Words]:
     """Return the vocabularies of source and target; the same object if they are one."""
     config = read_object(folder / "config.json", RESTORE)
-    keys = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
-    if missing := [name for name in keys if not isinstance(config.get(name), int)]:
-        raise UserError(f"{folder / 'config.json'}: has no {', '.join(missing)}; {RESTORE}")
-    specials = (config[keys[0]], config[keys[1]], config[keys[2]])
-    ids = {name: pieces_of(folder / name) for name in ("vocab.json", "target_vocab.json")}
-    source_ids, target_ids = ids["vocab.json"], ids["target_vocab.json"] or ids["vocab.json"]
-    if not source_ids:
-        raise UserError(f"{folder / 'vocab.json'}: no such file; {RESTORE}")
+    specials = (
+        config["pad_token_id"],
+        config["decoder_start_token_id"],
+        config["eos_token_id"],
+    )
     source, target = folder / "source.spm", folder / "target.spm"
-    for path in (source, target):
+    for path in (source, target, folder / "vocab.json"):
         if not path.is_file():
             raise UserError(f"{path}: no such file; {RESTORE}")
+    source_ids = read_object(folder / "vocab.json", RESTORE)
+    own = folder / "target_vocab.json"
+    target_ids = read_object(own, RESTORE) if own.is_file() else source_ids
     target_words = words_of_pieces(target, target_ids, specials)
     if source_ids == target_ids and source.read_bytes() == target.read_bytes():
         return target_words, target_words
     return words_of_pieces(source, source_ids, specials), target_words
-
-
-def pieces_of(path: Path) -> dict[str, int]:
-    """Return the pieces and ids of a vocab.json; none where there is no file."""
-    if not path.is_file():
-        return {}
-    ids = read_object(path, RESTORE)
-    if {*ids.values()} != {*range(len(ids))} or "<unk>" not in ids:
-        raise UserError(f"{path}: must give the pieces, one of them <unk>, the ids 0, 1, 2, ...")
-    return ids
 
 
 def words_of_pieces(spm: Path, ids: Mapping[str, int], specials: tuple[int, int, int]) -> Words:

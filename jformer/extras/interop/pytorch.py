@@ -12,6 +12,7 @@ import numpy as np
 
 from jformer.config import ModelConfig
 from jformer.errors import UserError
+from jformer.extras.interop import layouts
 from jformer.extras.interop.weights import Weights
 
 # Our matrices of words, and parts of the names that others give them.
@@ -20,39 +21,29 @@ MATRICES = {
     "embedding": ("tgt", "trg", "target", "decoder"),
     "output": ("generator", "output", "out", "proj", "head", "linear", "classifier"),
 }
-ATTENTIONS = {
-    "encoder": {"self_attention": "self_attn"},
-    "decoder": {"self_attention": "self_attn", "cross_attention": "multihead_attn"},
+# Keys that a program's weights do not show.
+DEFAULTS = {
+    "pytorch": {"model.norm": "layer_norm(epsilon=1e-5)"},
+    "annotated": {"model.norm_position": "pre", "model.norm": "sample_layer_norm"},
 }
-PARTS = ("query", "key", "value", "out")
+LAYOUTS = {"pytorch": layouts.PYTORCH, "annotated": layouts.ANNOTATED}
 
 
-def torch_values(theirs: Weights) -> dict[str, Any]:
-    """Return the config keys that a `torch.nn.Transformer` has by its weights, or by default."""
-    prefix = torch_prefix(theirs)
-    D, F = matrix_shape(theirs, f"{prefix}encoder.layers.0.linear2.weight")
+def values_of(theirs: Weights, name: str) -> dict[str, Any]:
+    """Return the config keys that weights of the layout `name` have by their shapes."""
+    layout, prefix = LAYOUTS[name], prefix_of(theirs)
+    first = prefix + layout.layer.format(stack="encoder", number=0)
+    D, F = matrix_shape(theirs, f"{first}{layout.feed_forward[1]}weight")
+    attention = first + layout.attentions[0] + layout.projections[0]
+    final_norm = prefix + layout.final_norm.format(stack="encoder") + layout.scale
     return {
         "model.d_model": D,
         "model.d_ff": F,
         "model.num_layers": theirs.layers(f"{prefix}encoder.layers."),
         "model.num_decoder_layers": theirs.layers(f"{prefix}decoder.layers."),
-        "model.final_norm": "on" if f"{prefix}encoder.norm.weight" in theirs else "off",
-        "model.attention_bias": f"{prefix}encoder.layers.0.self_attn.in_proj_bias" in theirs,
-        "model.norm": "layer_norm(epsilon=1e-5)",
-    }
-
-
-def annotated_values(theirs: Weights) -> dict[str, Any]:
-    """Return the config keys that The Annotated Transformer has by its weights, or always."""
-    D, F = matrix_shape(theirs, "encoder.layers.0.feed_forward.w_2.weight")
-    return {
-        "model.d_model": D,
-        "model.d_ff": F,
-        "model.num_layers": theirs.layers("encoder.layers."),
-        "model.num_decoder_layers": theirs.layers("decoder.layers."),
-        "model.norm_position": "pre",
-        "model.norm": "sample_layer_norm",
-        "model.attention_bias": True,
+        "model.final_norm": "on" if final_norm in theirs else "off",
+        "model.attention_bias": f"{attention}bias" in theirs,
+        **DEFAULTS[name],
     }
 
 
@@ -63,85 +54,11 @@ def matrix_shape(theirs: Weights, name: str) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def torch_prefix(theirs: Weights) -> str:
+def prefix_of(theirs: Weights) -> str:
     """Return what stands before `encoder.layers.0` in the names, such as `transformer.`."""
     first = "encoder.layers.0.self_attn.in_proj_weight"
     found = next((name for name in theirs.names if name.endswith(first)), first)
     return found.removesuffix(first)
-
-
-def torch_layers(theirs: Weights, config: ModelConfig) -> dict[str, Any]:
-    """Take the layers of a `torch.nn.Transformer`, and the norms at the ends of its stacks."""
-    D, F, prefix = config.d_model, config.d_ff, torch_prefix(theirs)
-    params: dict[str, Any] = {}
-    for side, depth in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
-        for n in range(depth):
-            at = f"{prefix}{side}.layers.{n}"
-            layer: dict[str, Any] = {}
-            norms = []
-            for ours, name in ATTENTIONS[side].items():
-                layer[ours] = torch_attention(theirs, f"{at}.{name}", config)
-                norms.append(f"{ours}_residual")
-            layer["feed_forward"] = {
-                "ffn_in": theirs.linear(f"{at}.linear1", (D,), (F,)),
-                "ffn_out": theirs.linear(f"{at}.linear2", (F,), (D,)),
-            }
-            for number, ours in enumerate([*norms, "feed_forward_residual"], start=1):
-                name = f"{at}.norm{number}"
-                layer[ours] = {"norm": theirs.norm(f"{name}.weight", f"{name}.bias", D)}
-            params[f"{side}_{n}"] = layer
-        if config.ends_in_norm:
-            name = f"{prefix}{side}.norm"
-            params[f"{side}_norm"] = theirs.norm(f"{name}.weight", f"{name}.bias", D)
-    return params
-
-
-def torch_attention(theirs: Weights, at: str, config: ModelConfig) -> dict[str, Any]:
-    """Take an attention whose queries, keys and values are projected by one matrix (3 D, D)."""
-    D, H, K = config.d_model, config.num_heads, config.key_width
-    three = theirs.take(f"{at}.in_proj_weight", 3 * D, D).reshape(3, D, D)
-    params = {
-        part: {"kernel": matrix.T.reshape(D, H, K)}
-        for part, matrix in zip(PARTS[:3], three, strict=True)
-    }
-    if config.attention_bias:
-        biases = theirs.take(f"{at}.in_proj_bias", 3 * D).reshape(3, H, K)
-        for part, bias_HK in zip(PARTS[:3], biases, strict=True):
-            params[part]["bias"] = bias_HK
-    params["out"] = theirs.linear(f"{at}.out_proj", (H, K), (D,), config.attention_bias)
-    return params
-
-
-def annotated_layers(theirs: Weights, config: ModelConfig) -> dict[str, Any]:
-    """Take the layers of The Annotated Transformer, and the norms at the ends of its stacks."""
-    D, F, H, K = config.d_model, config.d_ff, config.num_heads, config.key_width
-    names = {"self_attention": "self_attn", "cross_attention": "src_attn"}
-    params: dict[str, Any] = {}
-
-    def norm(at: str) -> dict[str, np.ndarray]:
-        return theirs.norm(f"{at}.a_2", f"{at}.b_2", D)
-
-    for side, depth in (("encoder", config.num_layers), ("decoder", config.decoder_layers)):
-        for n in range(depth):
-            at, layer = f"{side}.layers.{n}", dict[str, Any]()
-            for number, ours in enumerate(ATTENTIONS[side]):
-                linears = f"{at}.{names[ours]}.linears"
-                layer[ours] = {
-                    part: theirs.linear(f"{linears}.{i}", (D,), (H, K))
-                    for i, part in enumerate(PARTS[:3])
-                }
-                layer[ours]["out"] = theirs.linear(f"{linears}.3", (H, K), (D,))
-                layer[f"{ours}_residual"] = {"norm": norm(f"{at}.sublayer.{number}.norm")}
-            layer["feed_forward"] = {
-                "ffn_in": theirs.linear(f"{at}.feed_forward.w_1", (D,), (F,)),
-                "ffn_out": theirs.linear(f"{at}.feed_forward.w_2", (F,), (D,)),
-            }
-            last = len(ATTENTIONS[side])
-            layer["feed_forward_residual"] = {"norm": norm(f"{at}.sublayer.{last}.norm")}
-            params[f"{side}_{n}"] = layer
-        if config.ends_in_norm:
-            params[f"{side}_norm"] = norm(f"{side}.norm")
-    return params
 
 
 ANNOTATED_MATRICES = {
@@ -158,7 +75,7 @@ def matrix_names(theirs: Weights, D: int, given: str) -> dict[str, str]:
     """
     if given:
         return given_names(theirs, given)
-    prefix = torch_prefix(theirs)
+    prefix = prefix_of(theirs)
     stacks = (f"{prefix}encoder.layers.", f"{prefix}decoder.layers.")
     found = [
         name

@@ -58,6 +58,6 @@ def write_run(
         with Checkpoints(workdir, config.train) as checkpoints:
             state = TrainState(np.int32(step), params, None)
             position = {**NEW, "bleu_tokenizer": bleu_tokenizer}
-            checkpoints.save(state, position, metadata(config, vocabularies.hash))
+            checkpoints.save(state, metadata(config, vocabularies.hash), position)
         vocabularies.save(workdir)
         write_config(config, workdir / CONFIG)

@@ -1,30 +1,56 @@
 """A folder that transformers opens with `AutoTokenizer` and `AutoModelForSeq2SeqLM`, as Marian.
 
-Marian has 1e-5 as the epsilon of its norms where Flax has 1e-6. Its class has no setting for that.
+Marian is the Transformer of the paper with biases in attention and of the logits, which are zero
+for a model without. It has 1e-5 as the epsilon of its norms where Flax has 1e-6. Its class has no
+setting for that.
 """
 
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from flax.traverse_util import flatten_dict
+
 from jformer.components import find
-from jformer.config import BOS, EOS, PAD
+from jformer.config import BOS, EOS, PAD, ModelConfig
 from jformer.data.vocabulary import FIRST
 from jformer.errors import UserError, import_extra
-from jformer.extras.interop import marian
 from jformer.extras.interop.ctranslate2 import MOST_POSITIONS, token_names
+from jformer.extras.interop.layouts import (
+    MARIAN,
+    check_common,
+    check_model,
+    halves_order,
+    leaves,
+    matrix_of,
+    reordered,
+)
 from jformer.files import read_object, write_object
 from jformer.run import Run
 
 
+def check(config: ModelConfig, user: str) -> None:
+    """Raise `UserError` for what Marian cannot hold; `user` is the flag that asks for it."""
+    check_common(config, user)
+    check_model(
+        config,
+        user,
+        activation=("relu", "gelu", "silu"),
+        norm_position=("post",),
+        positions=("sinusoidal",),
+        tying=("all",),
+    )
+
+
 def export(run: Run, folder: Path, format: str) -> None:
     """Write weights, configs and the tokenizer, whose ids become those of the model."""
-    marian.check(run.config.model, f"--format={format}")
+    check(run.config.model, f"--format={format}")
     if run.vocabularies.source is not run.vocabularies.target:
         raise UserError(
             f"config.data.joint_vocabulary=False: --format={format} can hold one vocabulary alone"
         )
     safetensors = import_extra("safetensors.numpy", f"--format={format}", "safetensors")
-    state = marian.state_dict(run.params, run.config.model)
+    state = state_dict(run.params, run.config.model)
     state = {name: array.copy(order="C") for name, array in state.items()}
     safetensors.save_file(state, folder / "model.safetensors", {"format": "pt"})
     write_object(folder / "config.json", model_config(run))
@@ -37,6 +63,22 @@ def export(run: Run, folder: Path, format: str) -> None:
     words: dict[str, Any] = {f"{role}_token": name for role, name in special.items()}
     words |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     write_object(folder / "tokenizer_config.json", words)
+
+
+def state_dict(params: Any, config: ModelConfig) -> dict[str, np.ndarray]:
+    """Return Marian's weights for our parameters, without tables of positions and tied copies."""
+    flat = flatten_dict(params, sep="/")
+    arrays = {name: np.asarray(x, np.float32) for name, x in flat.items()}
+    arrays = reordered(arrays, halves_order(config.d_model))
+    embedding_VD = arrays.pop("embedding")
+    bias_V = arrays.pop("output_bias", np.zeros(len(embedding_VD), np.float32))
+    names = {name: leaf.name for name, leaf in leaves(MARIAN, config).items()}
+    state = {names[name]: matrix_of(name, array) for name, array in arrays.items()}
+    state["model.shared.weight"] = embedding_VD
+    for name in [name for name in state if name.endswith("_proj.weight")]:
+        bias = name.removesuffix("weight") + "bias"
+        state.setdefault(bias, np.zeros(len(state[name]), np.float32))
+    return state | {"final_logits_bias": bias_V[None]}
 
 
 def model_config(run: Run) -> dict[str, Any]:

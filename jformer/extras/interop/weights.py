@@ -3,7 +3,6 @@
 Files are safetensors, or PyTorch's, of which only tensors are read: nothing in a file is run.
 """
 
-import math
 import re
 import warnings
 from pathlib import Path
@@ -54,19 +53,6 @@ class Weights:
             return found
         return np.zeros(shape, np.float32)
 
-    def linear(
-        self, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...], use_bias: bool = True
-    ) -> dict[str, np.ndarray]:
-        """Take the matrix (outputs, inputs) and the bias of a layer, as a kernel and a bias."""
-        rows, columns = math.prod(inputs), math.prod(outputs)
-        kernel = self.take(f"{name}.weight", columns, rows).T.reshape(*inputs, *outputs)
-        if not use_bias:
-            return {"kernel": kernel}
-        return {"kernel": kernel, "bias": self.take(f"{name}.bias", columns).reshape(outputs)}
-
-    def norm(self, scale: str, bias: str, D: int) -> dict[str, np.ndarray]:
-        return {"scale": self.take(scale, D), "bias": self.take(bias, D)}
-
     def layers(self, prefix: str) -> int:
         """Return how many numbers follow `prefix` in the names of tensors."""
         pattern = re.compile(rf"{re.escape(prefix)}(\d+)\.")
@@ -103,7 +89,7 @@ class Weights:
             if name not in self._taken
         ]
         if found := self._wrong + left:
-            raise UserError(f"{self.where}: {'; '.join(found)}")
+            raise UserError(f"{self.where}: {'; '.join(dict.fromkeys(found))}")
 
     def _some(self) -> str:
         names = [f"{name} {list(self._tensors[name].shape)}" for name in self.names]

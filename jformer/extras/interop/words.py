@@ -41,13 +41,8 @@ def read_words(path: Path, specials: str) -> Words:
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file; a vocabulary is needed there")
-    try:
-        tokenizer = word_list(path) if path.suffix == ".txt" else Vocabulary.load(path).tokenizer
-    except UserError:
-        raise
-    except Exception as error:
-        needed = "a tokenizer.json, a SentencePiece .model or a .txt with a token a line is needed"
-        raise UserError(f"{path}: {needed}, not this ({error})") from error
+    is_list = path.suffix == ".txt"
+    tokenizer = word_list(path) if is_list else Vocabulary.load(path).tokenizer
     ids = tokenizer.get_vocab(with_added_tokens=True)
     return renumbered(tokenizer, special_ids(ids, specials, path), path)
 
@@ -58,10 +53,10 @@ def word_list(path: Path) -> Tokenizer:
     ids = {word: number for number, word in enumerate(words)}
     if len(ids) < len(words):
         twice = next(word for number, word in enumerate(words) if ids[word] != number)
-        raise ValueError(f"{twice!r} stands there twice")
+        raise UserError(f"{path}: {twice!r} is there twice; a line must be one token")
     unknown = next((word for word in words if word.lower() in UNKNOWN), None)
     if unknown is None:
-        raise ValueError(f"none of its tokens is {' or '.join(UNKNOWN)}")
+        raise UserError(f"{path}: none of its tokens is {' or '.join(UNKNOWN)}")
     tokenizer = Tokenizer(models.WordLevel(ids, unknown))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer

@@ -106,9 +106,9 @@ def test_what_the_format_cannot_hold_is_named(tmp_path, model, key):
 
 
 @pytest.mark.process
-def test_the_command_exports_into_a_new_folder_alone(trained_workdir, tmp_path, capsys):
+def test_the_command_exports_into_a_new_folder_alone(tmp_path, capsys):
     folder = tmp_path / "out"
-    export = ["jformer", "export", f"--workdir={trained_workdir}", f"--output={folder}"]
+    export = ["jformer", "export", "--workdir=tests/stored_run/run", f"--output={folder}"]
     assert main([*export, "--format=ctranslate2:int8"]) == 0
     before = {path: path.read_bytes() for path in folder.iterdir()}
     assert folder / "model.bin" in before

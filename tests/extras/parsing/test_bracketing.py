@@ -27,35 +27,39 @@ def test_the_same_tree_matches_in_all_brackets():
     assert scores["f1_interval"] == [100, 100]
 
 
-def test_a_phrase_attached_elsewhere_and_a_wrong_label():
-    # The PP within the NP: one bracket more, and (NP 3 4) became (NP 3 6).
-    attached = "(S (NP (DT a) (NN b)) (VP (VB c) (NP (NP (NN d)) (PP (IN e) (NP (NN f))))) (. .))"
-    assert counts(attached) == (6, 6, 7, 0)
-    labelled = "(S (ADJP (DT a) (NN b)) (VP (VB c) (NP (NN d)) (PP (IN e) (NP (NN f)))) (. .))"
-    assert counts(labelled) == (5, 6, 6, 0)
-
-
-def test_a_bracket_crosses_one_that_it_neither_holds_nor_is_within():
-    crossing = "(S (DT a) (X (NN b) (VB c)) (NP (NN d)) (PP (IN e) (NP (NN f))) (. .))"
-    assert counts(crossing) == (4, 6, 5, 1)
-
-
-def test_punctuation_of_the_gold_tree_is_left_out_of_spans():
-    gold = tree("(S (NP (NN a) (, ,)) (VP (VB b)) (PRN (: --)) (. .))")
-    assert counts("(S (NP (NN a)) (, ,) (VP (VB b) (: --)) (. .))", gold) == (3, 3, 3, 0)
-    # ... whatever their tags in the tree found are, and those of words do not matter.
-    assert counts("(S (NP (XX a)) (XX ,) (VP (XX b) (XX --)) (XX .))", gold) == (3, 3, 3, 0)
-
-
-def test_equal_brackets_count_as_often_as_they_stand_there():
-    gold = tree("(S (NP (NP (NN a))) (VP (VB b)))")
-    assert counts("(S (NP (NN a)) (VP (VB b)))", gold) == (3, 4, 3, 0)
-
-
-def test_advp_and_prt_are_equal_and_top_is_no_bracket():
-    gold = tree("(S (VP (VB a) (PRT (RP b))))")
-    assert counts("(S (VP (VB a) (ADVP (RP b))))", gold) == (3, 3, 3, 0)
-    assert counts("(TOP (VP (VB a) (PRT (RP b))) )", gold)[2] == 2
+@pytest.mark.parametrize(
+    ("gold", "found", "expected"),
+    [
+        # The PP within the NP: one bracket more, and (NP 3 4) became (NP 3 6).
+        (
+            str(GOLD),
+            "(S (NP (DT a) (NN b)) (VP (VB c) (NP (NP (NN d)) (PP (IN e) (NP (NN f))))) (. .))",
+            (6, 6, 7, 0),
+        ),
+        (  # a wrong label
+            str(GOLD),
+            "(S (ADJP (DT a) (NN b)) (VP (VB c) (NP (NN d)) (PP (IN e) (NP (NN f)))) (. .))",
+            (5, 6, 6, 0),
+        ),
+        (  # X crosses the first NP and the VP
+            str(GOLD),
+            "(S (DT a) (X (NN b) (VB c)) (NP (NN d)) (PP (IN e) (NP (NN f))) (. .))",
+            (4, 6, 5, 1),
+        ),
+        (  # punctuation of the gold tree is left out of spans, whatever its tags in the other
+            "(S (NP (NN a) (, ,)) (VP (VB b)) (PRN (: --)) (. .))",
+            "(S (NP (XX a)) (XX ,) (VP (XX b) (XX --)) (XX .))",
+            (3, 3, 3, 0),
+        ),
+        # Equal brackets count as often as they occur.
+        ("(S (NP (NP (NN a))) (VP (VB b)))", "(S (NP (NN a)) (VP (VB b)))", (3, 4, 3, 0)),
+        ("(S (VP (VB a) (PRT (RP b))))", "(S (VP (VB a) (ADVP (RP b))))", (3, 3, 3, 0)),
+        ("(S (VP (VB a) (PRT (RP b))))", "(TOP (VP (VB a) (PRT (RP b))))", (2, 3, 2, 0)),
+    ],
+)
+def test_brackets_are_counted_as_evalb_does(gold, found, expected):
+    """Matched, of the gold tree, of the tree found, and crossing."""
+    assert counts(found, tree(gold)) == expected
 
 
 def test_precision_recall_and_f1_are_of_all_brackets_of_the_corpus():

@@ -43,9 +43,9 @@ def flags(treebank):
         "--config=configs/parsing.py", f"--config.data.directory={treebank}",
         "--config.data.vocabulary_size=300", "--config.data.max_length=60",
         "--config.data.num_buckets=1",
-        "--config.model.d_model=32", "--config.model.num_layers=1",
+        "--config.model.d_model=16", "--config.model.num_layers=1",
         "--config.model.num_decoder_layers=1", "--config.model.num_heads=2",
-        "--config.model.d_ff=64", "--config.train.batch_tokens=512", "--config.train.steps=40",
+        "--config.model.d_ff=32", "--config.train.batch_tokens=512", "--config.train.steps=40",
         "--config.train.evaluate_every=20", "--config.train.checkpoint_every=20",
         "--config.optimizer.warmup_steps=10", "--config.optimizer.learning_rate=0.02",
         "--config.decode.beam_size=2",
@@ -59,6 +59,11 @@ def parser(treebank, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("parser") / "run"
     assert main(["jformer", *flags(treebank), f"--workdir={workdir}"]) == 0
     return workdir
+
+
+@pytest.fixture(scope="module")
+def run(parser):
+    return jformer.load(parser)
 
 
 def test_training_ends_with_the_bracketing_scores_of_each_test_set(parser):
@@ -83,7 +88,7 @@ def test_f1_of_validation_chooses_the_best_checkpoint(parser, treebank):
     assert bracketing(found, gold)["f1"] == f1_at[best.step] == max(f1_at.values())
 
 
-def test_translate_writes_a_tree_of_the_words_of_each_line(parser, tmp_path):
+def test_translate_writes_a_tree_of_the_words_of_each_line(parser, run, tmp_path):
     lines = ["the cat sees a dog near the fox .", "unheard words 17", ""]
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
     files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
@@ -92,17 +97,16 @@ def test_translate_writes_a_tree_of_the_words_of_each_line(parser, tmp_path):
     assert blank == ""
     trees = [*trees_in([line.encode() for line in parsed], "out")]
     assert [tree.words() for tree in trees] == [line.split() for line in lines[:-1]]
-    run = jformer.load(parser)
     assert run.translate(lines) == [*parsed, ""]
 
 
-def test_without_the_constraint_outputs_are_repaired_and_counted(parser, treebank, capsys):
+def test_without_the_constraint_outputs_are_repaired_and_counted(parser, run, treebank, capsys):
     data = f"--data={treebank / 'toy.test.mrg'}"
     free = "--config.decode.constraint=none"
     assert main(["jformer", "evaluate", f"--workdir={parser}", data, free]) == 0
     (scores,) = json.loads(capsys.readouterr().out.splitlines()[-1]).values()
     assert 0 <= scores["well_formed"] < 100
-    found = jformer.load(parser).hypotheses(["the cat sees the dog ."] * 2, constraint="none")
+    found = run.hypotheses(["the cat sees the dog ."] * 2, constraint="none")
     assert found[0][0].well_formed in (True, False)
     (tree,) = trees_in([found[0][0].text.encode()], "out")
     assert tree.words() == ["the", "cat", "sees", "the", "dog", "."]
@@ -117,8 +121,8 @@ def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, tr
         assert shown in capfd.readouterr().out
 
 
-def test_a_tree_in_penn_bracketing_has_the_score_of_the_linearised_one(parser):
-    run, words = jformer.load(parser), "the cat sees a dog ."
+def test_a_tree_in_penn_bracketing_has_the_score_of_the_linearised_one(run):
+    words = "the cat sees a dog ."
     penn = "(S (NP (DT the) (NN cat)) (VP (VBZ sees) (NP (DT a) (NN dog))) (. .))"
     linearised = "(S (NP 1 2 )NP (VP 3 (NP 4 5 )NP )VP 6 )S"
     found, expected = run.score([words] * 2, [penn, linearised])
@@ -127,8 +131,8 @@ def test_a_tree_in_penn_bracketing_has_the_score_of_the_linearised_one(parser):
     assert run.attention(words, penn).target_tokens == tokens
 
 
-def test_round_brackets_among_the_words_are_those_of_treebanks(parser):
-    run, words = jformer.load(parser), "the cat ( sees ) ."
+def test_round_brackets_among_the_words_are_those_of_treebanks(run):
+    words = "the cat ( sees ) ."
     ((found,),) = run.hypotheses([words])
     (read,) = trees_in([found.text.encode()], "out")
     assert read.words() == ["the", "cat", "-LRB-", "sees", "-RRB-", "."]
@@ -137,9 +141,9 @@ def test_round_brackets_among_the_words_are_those_of_treebanks(parser):
     assert len(run.attention(words, found.text).source_tokens) == len(read.words()) + 1
 
 
-def test_words_beyond_the_limit_of_a_source_are_attached_and_told(parser):
+def test_words_beyond_the_limit_of_a_source_are_attached_and_reported(run):
     words = ["the"] * 70
-    ((found,),) = jformer.load(parser).hypotheses([" ".join(words)])
+    ((found,),) = run.hypotheses([" ".join(words)])
     assert found.well_formed is False
     (tree,) = trees_in([found.text.encode()], "out")
     assert tree.words() == words

@@ -42,12 +42,6 @@ def test_splits_are_told_by_the_names_of_files_and_a_test_set_by_that_of_its_cor
     assert sources(data, with_train=False).keys() == {"validation", "craft.test", "gum.test"}
 
 
-def test_splits_are_told_by_the_names_of_folders(tmp_path):
-    write(tmp_path, train__2="b", train__1="a", dev__x="c", test__x="d")
-    data = dataclasses.replace(PARSING, directory=str(tmp_path))
-    assert sources(data) == {"train": [["a", "b"]], "validation": [["c"]], "test": [["d"]]}
-
-
 def test_the_sections_of_the_wall_street_journal_are_its_usual_splits(tmp_path):
     for section in range(25):
         write(tmp_path, **{f"wsj__{section:02}__x": f"w{section}"})
@@ -92,6 +86,7 @@ def test_a_folder_that_lacks_a_split_is_told(tmp_path):
     [
         ("test/02/wsj_0242.mrg", "test"),  # as in OntoNotes, where sections are within splits
         ("dev/english/wsj/10/x.mrg", "validation"),
+        ("train/1.mrg", "train"),
         ("wsj/02/x.mrg", "train"),
         ("gum.Train.mrg", "train"),
         ("other/x.mrg", ""),
@@ -99,12 +94,3 @@ def test_a_folder_that_lacks_a_split_is_told(tmp_path):
 )
 def test_the_name_of_a_split_comes_before_the_number_of_a_section(path, split):
     assert split_of(Path(path))[0] == split
-
-
-def test_a_comma_at_the_end_of_patterns_is_no_pattern(tmp_path):
-    write(tmp_path, a="a", b="b")
-    names = {"train": f"{tmp_path}/a.mrg,", "validation": f"{tmp_path}/b.mrg,"}
-    assert sources(dataclasses.replace(PARSING, **names)) == {
-        "train": [["a"]],
-        "validation": [["b"]],
-    }

@@ -1,10 +1,9 @@
-"""A program in the place of a run: it saves every step, goes on, obeys SIGTERM, prints scores.
+"""A program in place of a run: it saves every step, resumes, obeys SIGTERM and prints scores.
 
     python small_program.py WORKDIR STEPS CONFIG
 
-Attention dropout costs BLEU, dropout does so with other seeds than 0, and without case all is the
-other way round. Perplexity falls with attention dropout. It fails where there is a file `fails` in
-its run directory, and waits while there is a file `hold`.
+Attention dropout costs BLEU, and dropout does so for seeds other than 0. It fails if its run
+directory has a file `fails`.
 """
 
 import json
@@ -31,13 +30,8 @@ for step in range(first + 1, steps + 1):
         sys.stderr.write("small_program: stopped, all is saved\n")
         sys.exit(128 + signal.SIGTERM)
     time.sleep(0.02)
-    while (workdir / "hold").exists():
-        time.sleep(0.01)
 config = json.loads(sys.argv[3])
 loss = config["model"]["attention_dropout"] + config["seed"] * config["model"]["dropout"]
-bleu = {"bleu": steps - loss, "bleu_lowercase": steps + loss}
-scores = json.dumps(
-    {"validation": {**bleu, "perplexity": 10 - config["model"]["attention_dropout"]}}
-)
+scores = json.dumps({"validation": {"bleu": steps - loss, "perplexity": 8.0}})
 (workdir / "results.json").write_text(scores)
 sys.stdout.write(scores)

@@ -1,14 +1,15 @@
-"""The comparison of runs: a row per config with its differences, its scores and its cost.
+"""The comparison of runs, as a table and as a page with learning curves.
 
-Run directories are only read, never written to; their runs may still be in training.
+A row per config has its differences, its scores and its cost. Run directories are only read, never
+written to; their runs may still be in training.
 """
 
 import dataclasses
-import hashlib
+import html
 import itertools
 import logging
-import re
 import statistics
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,13 @@ from jformer.components import parse
 from jformer.config import Config
 from jformer.console import as_duration
 from jformer.data.vocabulary import Vocabularies
-from jformer.errors import UserError
+from jformer.errors import UserError, import_extra
 from jformer.extras.cost import parameters
 from jformer.extras.paper import TABLE_3, PaperRow, flat_with_widths, paper_row
 from jformer.model.transformer import Transformer
-from jformer.results import SACREBLEU, read_results
+from jformer.results import read_results
 from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics
 from jformer.schema import flatten, walk_components
-from jformer.training.checkpoints import Checkpoints
 from jformer.training.restore import parameter_shapes
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,34 @@ REPORTED = {  # the scores in the table: their short names and digits after the 
     "f1": ("F1", 2),
     "perplexity": ("PPL", 3),
 }
-UNSEEN = ("name", "seed")  # keys in which the runs of one row may differ
+# Keys that change neither what a run learns nor its scores: runs that differ in them share a row.
+IGNORED = {
+    "name",
+    "seed",
+    "compilation_cache",
+    "data.cache",
+    "data.directory",
+    "train.log_every",
+    "train.checkpoint_minutes",
+    "train.keep_every",
+    "decode.batch_size",
+    "decode.read_ahead",
+}
+# Split and name in metrics.jsonl, title of the plot, label of its y axis.
+CURVES = (
+    ("validation", "nll", "Validation likelihood", "NLL, nats per token"),
+    ("validation", "bleu", "Validation BLEU, of the first pairs", "BLEU"),
+    ("validation", "f1", "Validation F1, of the first sentences", "F1"),
+    ("train", "nll", "Training likelihood", "NLL, nats per token"),
+)
+LEGEND_WIDTH = 60  # characters; longer labels are shortened
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 96rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { border-bottom: 1px solid #ccc; padding: .25rem .6rem; text-align: right; }
+:is(th, td):is(:nth-child(1), :nth-child(2)) { text-align: left; white-space: normal; }
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +76,6 @@ class RunSummary:
     parameters: int | None  # None: there is no vocabulary yet
     lines: list[dict[str, Any]]  # of metrics.jsonl
     scores: dict[str, dict[str, Any]]  # by split
-    text: str = ""  # identifies pairs given from Python, which the config does not name
 
     @property
     def step(self) -> int:
@@ -78,7 +104,7 @@ class RunSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Runs whose configs differ in seed and name at most."""
+    """Runs whose configs differ in IGNORED keys at most."""
 
     changes: dict[str, Any]  # keys whose values are not the most common ones of all runs
     runs: list[RunSummary]
@@ -99,32 +125,25 @@ def base_line(rows: list[Row]) -> str:
     for key in dict.fromkeys(key for row in rows for key in row.changes):
         # Some run has the most common value, so there is a row that does not change it.
         other = next(row for row in rows if key not in row.changes)
-        kept[key] = flat_as_given(other.runs[0])[key]
+        kept[key] = flatten(other.runs[0].config)[key]
     return f"base: {named(kept)}" if kept else ""
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:
     """Return the run directories among `folders`, and those directly inside the others.
 
-    Within a folder they are sorted by name, numbers in numeric order.
+    Within a folder they are sorted by name.
     """
     found = []
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; name run directories, or folders of them")
-        inside = sorted((path.parent for path in folder.glob(f"*/{CONFIG}")), key=natural)
+        inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
         runs = [folder] if has_run(folder) else inside
         if not runs:
-            deeper = sorted({path.parents[1] for path in folder.glob(f"*/*/{CONFIG}")})
-            hint = f"; name {', '.join(map(str, deeper))}" if deeper else ""
-            raise UserError(f"{folder}: no run has begun there{hint}")
+            raise UserError(f"{folder}: no run has begun there")
         found += runs
     return list(dict.fromkeys(found))
-
-
-def natural(path: Path) -> list[tuple[bool, int | str]]:
-    parts = re.split(r"(\d+)", path.name)
-    return [(part.isdigit(), int(part) if part.isdigit() else part) for part in parts if part]
 
 
 def read_run(workdir: Path) -> RunSummary:
@@ -138,19 +157,11 @@ def read_run(workdir: Path) -> RunSummary:
         words = Vocabularies.load(workdir, config.data.joint_vocabulary)
         model = Transformer(config.model, words.target.size, words.source.size)
         count = sum(parameters(parameter_shapes(model)).values())
-    lines = read_metrics(workdir)
-    text = given_text(workdir) if config.data.name == "given" else ""
-    return RunSummary(workdir, config, count, lines, read_results(workdir), text)
-
-
-def given_text(workdir: Path) -> str:
-    """Return a short hash of the text of a run; before its first checkpoint, its directory."""
-    hashes = [content for _, content in Checkpoints(workdir).newest_position().get("text", [])]
-    return hashlib.sha256("".join(hashes).encode()).hexdigest()[:8] if hashes else str(workdir)
+    return RunSummary(workdir, config, count, read_metrics(workdir), read_results(workdir))
 
 
 def read_rows(workdirs: Sequence[Path]) -> list[Row]:
-    """Return a row per config from all runs that have begun; runs that differ in seed share a row.
+    """Return a row per config from all runs that have begun.
 
     Damaged runs are left out with a warning.
     """
@@ -163,7 +174,10 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     if not runs:
         return []
     flat = [flat_with_widths(run.config) for run in runs]
-    given = [flat_as_given(run) for run in runs]
+    given = [
+        {key: value for key, value in flatten(run.config).items() if key not in IGNORED}
+        for run in runs
+    ]
     # The most frequent value of each key; of equally frequent ones, the first.
     common = {key: statistics.mode(values[key] for values in given) for key in given[0]}
     base = {key: statistics.mode(values[key] for values in flat) for key in flat[0]}
@@ -181,60 +195,30 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
     return rows
 
 
-def flat_as_given(run: RunSummary) -> dict[str, Any]:
-    flat = {**flatten(run.config), "data.text": run.text}
-    return {key: value for key, value in flat.items() if key not in UNSEEN}
-
-
-def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Return for each path the fewest of its last parts that no other path ends with."""
-    parts = {name: Path(name).parts for name in names}
-    found = {}
-    for name, own in parts.items():
-        others = [other for other in parts if other != name]
-        tails = (own[-n:] for n in range(1, len(own) + 1))
-        alone = (t for t in tails if all(parts[other][-len(t) :] != t for other in others))
-        found[name] = str(Path(*next(alone, own)))
-    return found
-
-
-def names_of_test_sets(rows: list[Row]) -> dict[str, str]:
-    """Return the name of each test set in the columns: for one that is a path a short one."""
-    names = dict.fromkeys(name for row in rows for run in row.runs for name in run.scores)
-    short = short_names([*names])
-    return {name: name if name.startswith(SACREBLEU) else short[name] for name in names}
-
-
-def notes(rows: list[Row]) -> list[str]:
-    """Return the lines below the table: the base of its rows, and its test sets' paths."""
-    sets = [f"{short}: {name}" for name, short in names_of_test_sets(rows).items() if short != name]
-    return [*filter(None, [base_line(rows)]), *sets]
-
-
 def table(rows: list[Row]) -> list[list[str]]:
     """Return the heading, then the cells of every row."""
-    folders = [[str(run.workdir) for run in row.runs] for row in rows]
-    names = short_names([*itertools.chain.from_iterable(folders)])
-    columns = {"run": [", ".join(names[folder] for folder in of_row) for of_row in folders]}
+    columns = {"run": [", ".join(str(run.workdir) for run in row.runs) for row in rows]}
     columns["changed"] = [row.label for row in rows]
     if any(len(row.runs) > 1 for row in rows):
         columns["seeds"] = [str(len({run.config.seed for run in row.runs})) for row in rows]
     columns["state"] = [", ".join(dict.fromkeys(run.state for run in row.runs)) for row in rows]
     columns["validation NLL"] = [spread(last_likelihoods(row), 3) for row in rows]
-    for (split, short), name in itertools.product(names_of_test_sets(rows).items(), reported(rows)):
+    splits = dict.fromkeys(split for row in rows for run in row.runs for split in run.scores)
+    for split, name in itertools.product(splits, reported(rows)):
         metric, digits = REPORTED[name]
         means = [spread(scores_of(row, split, name), digits) for row in rows]
         if {*means} != {"-"}:
-            columns[f"{short} {metric}"] = means
+            columns[f"{split} {metric}"] = means
     counts = [row.runs[0].parameters for row in rows]
     columns["parameters"] = ["-" if count is None else f"{count:,}" for count in counts]
-    columns["FLOPs"] = [exponent(mean_spent(row, "flops")) for row in rows]
-    columns["time"] = [duration(mean_spent(row, "seconds")) for row in rows]
+    flops = [mean_spent(row, "flops") for row in rows]
+    columns["FLOPs"] = [f"{spent:.1e}" if spent else "-" for spent in flops]
+    seconds = [mean_spent(row, "seconds") for row in rows]
+    columns["time"] = ["-" if spent is None else as_duration(spent) for spent in seconds]
     if any(row.paper for row in rows if row.changes):
         papers = zip(*(of_paper(row.paper) for row in rows), strict=True)
         for name, cells in zip(("row", "BLEU", "PPL", "parameters"), papers, strict=True):
             columns[f"paper's {name}"] = [*cells]
-    columns["directory"] = [", ".join(of_row) for of_row in folders]
     return [[*columns], *map(list, zip(*columns.values(), strict=True))]
 
 
@@ -276,20 +260,59 @@ def mean_spent(row: Row, name: str) -> float | None:
     return statistics.mean(spent) if spent else None
 
 
-def exponent(value: float | None) -> str:
-    """Format a number with two digits and an exponent, as 3.3e18."""
-    if not value:
-        return "-"
-    digits, _, power = f"{value:.1e}".partition("e")
-    return f"{digits}e{int(power)}"
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
-    return as_duration(seconds).removeprefix("0")
-
-
 def markdown(rows: list[Row]) -> str:
-    """Format the table in Markdown, followed by its notes."""
-    return "\n\n".join([console.markdown(table(rows)), *notes(rows)])
+    """Format the table in Markdown, followed by a line about the base of its rows."""
+    return "\n\n".join(filter(None, [console.markdown(table(rows)), base_line(rows)]))
+
+
+def page(rows: list[Row]) -> str:
+    """Return the table and the learning curves as one self-contained HTML page."""
+    heading, *lines = table(rows)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>jformer: {len(lines)} rows</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<h1>Runs side by side</h1>
+<div class="wide"><table>
+{html_row(heading, "th")}
+{"".join(html_row(line, "td") for line in lines)}</table></div>
+<p>{html.escape(base_line(rows))}</p>
+{curves(rows)}
+</body>
+</html>
+"""
+
+
+def html_row(cells: list[str], tag: str) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>\n"
+
+
+def curves(rows: list[Row]) -> str:
+    """Return the HTML of one plot for each kind of curve that any run has."""
+    plotly = import_extra("plotly.graph_objects", "--output", "plotly")
+    palette = import_extra("plotly.colors", "--output", "plotly").qualitative.Plotly
+    parts: list[str] = []
+    for split, name, title, unit in CURVES:
+        figure = plotly.Figure(layout={"title": title, "template": "plotly_white"})
+        figure.update_layout(xaxis_title="step (updates of the parameters)", yaxis_title=unit)
+        for number, row in enumerate(rows):
+            label = textwrap.shorten(row.label, LEGEND_WIDTH, placeholder=" ...")
+            for symbol, run in enumerate(row.runs):
+                if curve := run.curve(split, name):
+                    figure.add_scatter(
+                        x=[step for step, _ in curve],
+                        y=[value for _, value in curve],
+                        name=f"{label}, seed {run.config.seed}" if len(row.runs) > 1 else label,
+                        mode="lines+markers",
+                        marker_symbol=symbol,
+                        line_color=palette[number % len(palette)],
+                        line_dash="solid" if number < len(palette) else "dash",
+                    )
+        if figure.data:
+            # The first plot includes plotly itself, for all of them.
+            parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))
+    return "\n".join(parts)

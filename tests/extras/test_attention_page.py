@@ -10,7 +10,7 @@ import pytest
 
 import jformer
 from jformer.decoding.attention import Attention
-from jformer.extras.views.attention_page import page
+from jformer.extras.attention_page import page
 from jformer.main import main
 
 H, S, T, LAYERS = 2, 5, 3, 3

@@ -34,7 +34,7 @@ def page(attention: Attention, about: Mapping[str, str] | None = None) -> str:
     }
     # "<" stands only within strings of the JSON; in a page it could end the script.
     data = json.dumps(content).replace("<", "\\u003c")
-    template = importlib.resources.files("jformer.extras.views") / "attention.html"
+    template = importlib.resources.files("jformer.extras") / "attention.html"
     return template.read_text(encoding="utf-8").replace("{data}", data)
 
 

@@ -1,0 +1,95 @@
+"""Pictures by matplotlib (the extra `plot`): attention, learning curves and the learning rate."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jformer.config import Config
+from jformer.decoding.attention import Attention
+from jformer.errors import UserError, import_extra
+from jformer.extras.report import RunSummary
+from jformer.files import check_writable, write_file
+from jformer.training.schedules import learning_rate
+
+PANEL = 0.22  # inches per token of a plot of attention
+POINTS = 2000  # points of the line; a run of fewer steps has one per step
+
+
+def new_figure(width: float, height: float, dpi: int) -> Any:
+    """Return an empty `Figure` of `width` x `height` inches with the constrained layout."""
+    matplotlib = import_extra("matplotlib.figure", "a picture", "matplotlib")
+    return matplotlib.Figure(figsize=(width, height), dpi=dpi, layout="constrained")
+
+
+def draw_attention(attention: Attention, layer: int | None = None) -> Any:
+    """Return a matplotlib `Figure` of a decoder layer's cross-attention; layers count from 1.
+
+    The default is the last layer but one, which aligns best (Garg et al. 2019). A row shows the
+    weights with which the token *after* its label is predicted; they sum to 1.
+    """
+    layers = attention.layers("decoder", "cross_attention")
+    number = layer or max(1, len(layers) - 1)
+    if not 1 <= number <= len(layers):
+        raise UserError(f"layer {layer}: the decoder has {len(layers)} layers")
+    weights_HTS = layers[number - 1]
+    H, T, S = weights_HTS.shape
+    figure = new_figure(max(3.0, PANEL * S) * H, max(3.0, PANEL * T) + 1, dpi=80)
+    panels = figure.subplots(1, H, sharey=True, squeeze=False)[0]
+    for head, axes in enumerate(panels, start=1):
+        image = axes.imshow(weights_HTS[head - 1], vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        axes.set_title(f"head {head}")
+        axes.set_xticks(range(S), [*attention.source_tokens[:-1], "EOS"], rotation=90)
+    panels[0].set_yticks(range(T), ["BOS", *attention.target_tokens[1:]])
+    figure.colorbar(image, ax=panels, label="weight")
+    figure.suptitle(f"Attention of decoder layer {number} to the source")
+    return figure
+
+
+def draw_curves(run: RunSummary) -> Any:
+    """Return a matplotlib `Figure` of the training NLL (with dropout) and the validation NLL."""
+    figure = new_figure(7, 3.5, dpi=100)
+    axes = figure.subplots()
+    for split in ("train", "validation"):
+        curve = run.curve(split, "nll")
+        axes.plot([step for step, _ in curve], [nll for _, nll in curve], label=split)
+    axes.set(xlabel="step (updates of the parameters)", ylabel="NLL, nats a token", ylim=(0, None))
+    axes.legend()
+    return figure
+
+
+def write_schedule(config: Config, name: str) -> None:
+    """Draw the learning rate into the file of --plot=NAME, a .png or a .svg."""
+    format = Path(name).suffix
+    if format not in (".png", ".svg"):
+        raise UserError(f"--plot={name}: a picture's name must end in .png or .svg")
+    check_writable("plot", name)
+    picture = io.BytesIO()
+    draw_schedule(config).savefig(picture, format=format.removeprefix("."))
+    write_file("plot", name, picture.getvalue())
+
+
+def draw_schedule(config: Config) -> Any:
+    """Return a matplotlib `Figure` of the learning rate of each step (Section 5.3, Equation 3)."""
+    steps, peak = config.train.steps, config.optimizer.warmup_steps
+    # The peak is one of the points: a line that skipped it would be too low.
+    points = np.linspace(1, steps, min(steps, POINTS)).round().astype(np.int32)
+    step_nums = np.union1d(points, [min(peak, steps)])
+    figure = new_figure(7, 4, dpi=150)
+    axes = figure.subplots()
+    axes.plot(step_nums, np.asarray(learning_rate(config)(step_nums - 1)), label="learning rate")
+    if peak <= steps:
+        highest = float(learning_rate(config)(peak - 1))
+        label = f"end of warm-up: {highest:.3g} at step {peak:,}"
+        axes.axvline(peak, linestyle="--", color="gray", label=label)
+    axes.set(
+        title=f"{config.name}: {config.optimizer.schedule}",
+        xlabel="step",
+        ylabel="learning rate",
+        xlim=(0, steps),
+        ylim=(0, None),
+    )
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.legend()
+    return figure

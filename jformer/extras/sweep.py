@@ -1,0 +1,362 @@
+"""Sweeps: many runs of one config with changes, as processes here or as jobs of a cluster.
+
+A sweep is a Python file with a config, `CONFIG = "tiny:multi30k"`, and a generator
+`sweep()` of flat overrides, one dict per point: `{"model.num_heads": 4}`, or `{}` for none.
+"""
+
+import contextlib
+import dataclasses
+import fnmatch
+import hashlib
+import json
+import math
+import os
+import runpy
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+from jformer.cli import config_of_flags
+from jformer.components import naming_failures_in
+from jformer.config import Config
+from jformer.console import say
+from jformer.errors import RunError, Stopped, UserError, import_extra
+from jformer.rundir import config_of, has_run
+from jformer.training.provenance import check_same_config
+from jformer.training.signals import Signals
+
+MAX_NAME = 100  # characters of a folder's name; file systems allow 255
+PAUSE = 0.5  # seconds between two polls of the processes
+REQUEUES = 1000  # of a job that reached its time limit; a preempted job is always requeued
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    workdir: Path
+    config: Config
+    flags: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.workdir.name
+
+    @property
+    def command(self) -> list[str]:
+        """Return the command that runs or resumes the point, or prints its scores again."""
+        train = ["-m", "jformer.main", *self.flags, f"--workdir={self.workdir}"]
+        return [sys.executable, *train]
+
+    @property
+    def as_typed(self) -> str:
+        return shlex.join(["python", *self.command[1:]])
+
+    @property
+    def log(self) -> Path:
+        """Return the file with the standard error of all processes of this point."""
+        return self.workdir / "log.txt"
+
+    @property
+    def scores(self) -> Path:
+        """Return the file with the standard output of the run; only a complete point has it."""
+        return self.workdir / "scores.json"
+
+    @property
+    def partial(self) -> Path:
+        return self.workdir / "scores.json.partial"
+
+    @property
+    def is_complete(self) -> bool:
+        return self.scores.exists() and config_of(self.workdir) == self.config
+
+
+def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int) -> list[Point]:
+    """Return the checked points of a sweep file; `flags` are set for all of them.
+
+    `only` is a pattern of names with or without their seeds, such as `*num_heads*`. With
+    `seeds` > 1 each point is repeated with the seeds that follow its own.
+    """
+    sweep = load_sweep(path)
+    shared = [f"--config={sweep['CONFIG']}", *flags]
+    names: dict[Config, str] = {}
+    chosen = []
+    for overrides in sweep["sweep"]():
+        if not isinstance(overrides, dict):
+            raise UserError(
+                f"{path}: sweep() yields {overrides!r}; a point is a dict of keys with dots, "
+                f"as {{'model.num_heads': 4}}"
+            )
+        seeded: list[Point] = []
+        for more in range(seeds):
+            seed = {"seed": seeded[0].config.seed + more} if more else {}
+            seeded.append(make_point(folder, shared, {**overrides, **seed}))
+        for point in seeded:
+            if point.config in names:
+                raise UserError(f"{path}: {point.name} is the same run as {names[point.config]}")
+            names[point.config] = point.name
+            if any(fnmatch.fnmatch(name, only or "*") for name in (point.name, seeded[0].name)):
+                chosen.append(point)
+    if not names:
+        raise UserError(f"{path}: has no points; sweep() must yield overrides")
+    if not chosen:
+        raise UserError(f"--only={only}: matches none of {', '.join(names.values())}")
+    return chosen
+
+
+def load_sweep(path: str) -> dict[str, Any]:
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no such file; a sweep is a Python file with CONFIG and sweep()")
+    with naming_failures_in(path):
+        sweep = runpy.run_path(path)
+    for name in ("CONFIG", "sweep"):
+        if name not in sweep:
+            raise UserError(
+                f"{path}: has no {name}; a sweep needs CONFIG, the --config of a run, and sweep(), "
+                f"a generator of overrides"
+            )
+    return sweep
+
+
+def make_point(folder: Path, flags: list[str], overrides: dict[str, Any]) -> Point:
+    changes = [f"--config.{key}={value}" for key, value in overrides.items()]
+    return checked_point(folder / name_of(overrides), (*flags, *changes))
+
+
+def checked_point(workdir: Path, flags: tuple[str, ...]) -> Point:
+    config = config_of_flags([*flags])
+    check_same_config(config, workdir)
+    return Point(workdir, config, flags)
+
+
+def name_of(overrides: dict[str, Any]) -> str:
+    """Return `model.num_heads=4+seed=1`; comma and @, which separate runs, are escaped.
+
+    A long name, such as a component with options, ends in a hash.
+    """
+    values = {key: urllib.parse.quote(str(value), safe="()=") for key, value in overrides.items()}
+    name = "+".join(f"{key}={value}" for key, value in values.items()) or "base"
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def make_rounds(points: list[Point], rounds: int) -> list[list[Point]]:
+    """Return the points of each round of successive halving, before any is dropped.
+
+    Round n of N has `train.steps` / 2^(N - n) steps, and its runs are in the folder `round-n`. The
+    last round has the points as they are (Jamieson and Talwalkar 2016).
+    """
+
+    def shorten(point: Point, number: int) -> Point:
+        steps = point.config.train.steps >> (rounds - number)
+        workdir = point.workdir.parent / f"round-{number}" / point.name
+        return checked_point(workdir, (*point.flags, f"--config.train.steps={steps}"))
+
+    for point in points:
+        if rounds > 1 and point.config.train.scored != "validation":
+            raise UserError(f"--rounds={rounds} requires --config.train.scored=validation")
+    earlier = [[shorten(point, number) for point in points] for number in range(1, rounds)]
+    return [*earlier, points]
+
+
+def better_half(points: list[Point]) -> set[str]:
+    """Return the names of the points in the better half, rounded up, by means over seeds.
+
+    A point fails with the run of any of its seeds.
+    """
+    alike: dict[Config, list[Point]] = {}
+    for point in points:
+        alike.setdefault(dataclasses.replace(point.config, seed=0), []).append(point)
+    scored = [runs for runs in alike.values() if all(run.is_complete for run in runs)]
+    better = sorted(scored, key=rank)[: math.ceil(len(alike) / 2)]
+    return {run.name for runs in better for run in runs}
+
+
+def rank(runs: list[Point]) -> tuple[float, float]:
+    """Return what is lowest for the best: negative BLEU or F1 as printed, then perplexity.
+
+    With few steps the BLEU of all points can be zero.
+    """
+    metric = "bleu_lowercase" if runs[0].config.data.is_lowercase else "bleu"
+    found = [json.loads(run.scores.read_text())["validation"] for run in runs]
+    score = statistics.fmean(scores.get("f1", scores.get(metric)) for scores in found)
+    return -round(score, 2), statistics.fmean(s.get("perplexity", math.inf) for s in found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """The part of the machine that one of several processes uses."""
+
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    cores: frozenset[int] = frozenset()  # empty: all
+
+
+def shares(jobs: int) -> list[Share]:
+    """Divide the cores and GPUs that this process may use among `jobs` processes.
+
+    Small models gain: a process on one core has more than half of its speed on two.
+    """
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    gpus = visible_gpus()
+    found = []
+    for number in range(jobs):
+        environment = {}
+        if gpus:
+            own = gpus[number::jobs] or [gpus[number % len(gpus)]]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+            if len(gpus) < jobs:
+                # By default, each JAX process reserves three quarters of a GPU's memory.
+                share = 0.9 / -(-jobs // len(gpus))
+                environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
+        own_cores = cores[number::jobs] if 1 < jobs <= len(cores) else []
+        found.append(Share(environment, frozenset(own_cores)))
+    return found
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs' names for CUDA_VISIBLE_DEVICES, without JAX, which would reserve them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [gpu for gpu in named.split(",") if gpu]
+    try:
+        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True)
+    except FileNotFoundError:
+        return []
+    return [str(number) for number, _ in enumerate(listed.stdout.splitlines())]
+
+
+def start(point: Point, share: Share) -> subprocess.Popen:
+    """Start the process that runs or resumes a point."""
+    point.workdir.mkdir(parents=True, exist_ok=True)
+    with point.partial.open("wb") as scores, point.log.open("ab") as log:
+        # Ctrl-C and preemption signals are for the parent, which then asks the run to save and end.
+        before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        process = subprocess.Popen(
+            point.command,
+            stdin=subprocess.DEVNULL,
+            stdout=scores,
+            stderr=log,
+            env={**os.environ, **share.environment},
+            start_new_session=True,
+        )
+        signal.signal(signal.SIGUSR2, before)
+    if share.cores:
+        with contextlib.suppress(ProcessLookupError):  # the process has already ended
+            os.sched_setaffinity(process.pid, share.cores)
+    return process
+
+
+def finish(point: Point, status: int) -> str:
+    """Keep the scores of a process that has ended; return why it failed, or ""."""
+    if status == 0:
+        point.partial.replace(point.scores)
+        return ""
+    lines = point.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    how = f"status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
+    return f"{how}: {lines[-1] if lines else 'no output'} (log: {point.log})"
+
+
+def run_here(points: list[Point], jobs: int) -> list[str]:
+    """Run points on this machine, `jobs` at a time; return the names of those that failed."""
+    waiting, free, failed = [*points], shares(jobs), []
+    running: dict[str, tuple[Point, subprocess.Popen, Share]] = {}
+    with Signals(minutes=0) as stop:
+        while waiting or running:
+            while waiting and free:
+                point, share = waiting.pop(0), free.pop(0)
+                say(f"{point.name}: {'resumes' if has_run(point.workdir) else 'starts'}")
+                running[point.name] = point, start(point, share), share
+            for point, process, share in [*running.values()]:
+                if process.poll() is not None:
+                    del running[point.name]
+                    free.append(share)
+                    fault = finish(point, process.returncode)
+                    failed += [point.name] if fault else []
+                    done = f"{len(points) - len(waiting) - len(running)}/{len(points)}"
+                    say(f"{done}  {point.name}: {f'failed: {fault}' if fault else 'complete'}")
+            if stop.caught:
+                for _, process, _ in running.values():
+                    process.terminate()
+                for _, process, _ in running.values():
+                    process.wait()
+                raise Stopped(stop.caught)
+            time.sleep(PAUSE)
+    return failed
+
+
+class Task:
+    """A point as a job; submitit calls `checkpoint` before a preemption or a time limit."""
+
+    def __init__(self, point: Point):
+        self._point = point
+        self._process: subprocess.Popen | None = None
+
+    def __call__(self) -> str:
+        self._process = start(self._point, Share())
+        status = self._process.wait()
+        while status == 128 + signal.SIGTERM:
+            # The cluster stopped it; it requeues a preempted job unless that ends by itself.
+            signal.pause()
+        return finish(self._point, status)
+
+    def checkpoint(self) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        if self._process and self._process.poll() is None:
+            self._process.terminate()
+            # Popen's own wait would block on a lock that the interrupted one holds.
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        return DelayedSubmission(Task(self._point))
+
+
+def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
+    """Run points as one job array of submitit; return the names of those that failed."""
+    from submitit.core.utils import FailedJobError
+    from submitit.helpers import as_completed
+
+    if not points:
+        return []  # submitit warns about an empty array
+    try:
+        with executor.batch():
+            submitted = [executor.submit(Task(point)) for point in points]
+    except FailedJobError as error:
+        raise RunError(f"the cluster rejected the jobs: {one_line(error)}") from error
+    say("submitted; Ctrl-C leaves the jobs to the cluster, and `report` shows their progress")
+    names = {id(job): point.name for job, point in zip(submitted, points, strict=True)}
+    failed = []
+    for number, job in enumerate(as_completed(submitted, poll_frequency=PAUSE), start=1):
+        failure = job.exception()
+        fault = f"job {job.job_id}: {str(failure).splitlines()[0]}" if failure else job.result()
+        failed += [names[id(job)]] if fault else []
+        outcome = f"failed: {fault}" if fault else "complete"
+        say(f"{number}/{len(points)}  {names[id(job)]}: {outcome}")
+    return failed
+
+
+def make_executor(submit: str, jobs: int, folder: Path) -> Any:
+    """Return submitit's executor for CLUSTER:KEY=VALUE,... with its parameters.
+
+    The cluster runs as many jobs at a time as it can, or `jobs` if that is more than one.
+    """
+    submitit = import_extra("submitit", "--submit", "submitit")
+    cluster, _, text = submit.partition(":")
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    given = {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+    limit = {"slurm_array_parallelism": jobs} if jobs > 1 else {}
+    try:
+        executor = submitit.AutoExecutor(
+            folder / "jobs", cluster=cluster, slurm_max_num_timeout=REQUEUES
+        )
+        executor.update_parameters(**{"name": folder.name, **limit, **given})
+    except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"--submit={submit}: {one_line(error)}") from error
+    return executor
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,1 +1,0 @@
-"""Plots of schedules, learning curves and attention (extra `plot`), and the report of runs."""

@@ -1,0 +1,81 @@
+"""Pictures of attention, of learning curves and of a schedule."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jformer.config import Config, OptimizerConfig, TrainConfig
+from jformer.decoding.attention import Attention
+from jformer.errors import UserError
+from jformer.extras.plots import draw_attention, draw_curves, draw_schedule, write_schedule
+from jformer.extras.report import read_run
+from jformer.main import main
+from jformer.rundir import read_metrics
+from jformer.training.schedules import learning_rate
+
+pytest.importorskip("matplotlib", reason="needs the extra plot")
+
+STORED = Path("tests/stored_run/run")
+H, T, S = 2, 3, 5
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    f"decoder_{n}/cross_attention": RNG.dirichlet(np.ones(S), (H, T)).astype(np.float32)
+    for n in range(3)
+}
+ATTENTION = Attention(WEIGHTS, ["a", "b", "c", "d", "#2"], ["#1", "x", "y"])
+
+
+@pytest.mark.parametrize(("layer", "drawn"), [(None, 1), (1, 0), (3, 2)])
+def test_a_panel_a_head_holds_its_weights(layer, drawn):
+    figure = draw_attention(ATTENTION, layer)
+    *panels, bar = figure.axes
+    assert [axes.get_title() for axes in panels] == ["head 1", "head 2"]
+    for head, axes in enumerate(panels):
+        (image,) = axes.get_images()
+        expected = WEIGHTS[f"decoder_{drawn}/cross_attention"][head]
+        np.testing.assert_array_equal(image.get_array(), expected)
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c", "d", "EOS"]
+    rows = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert rows == ["BOS", "x", "y"]
+    assert bar.get_ylabel() == "weight"
+    assert f"layer {drawn + 1}" in figure.get_suptitle()
+
+
+def test_a_layer_that_is_not_there_is_named():
+    with pytest.raises(UserError, match=r"layer 4: .*\b3 layers"):
+        draw_attention(ATTENTION, 4)
+
+
+def test_a_line_per_split_goes_through_the_points_of_the_log():
+    (axes,) = draw_curves(read_run(STORED)).axes
+    log = read_metrics(STORED)
+    for line, split in zip(axes.get_lines(), ("train", "validation"), strict=True):
+        points = [(entry["step"], entry["nll"]) for entry in log if entry["split"] == split]
+        assert points
+        assert list(zip(*line.get_data(), strict=True)) == points
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["train", "validation"]
+
+
+def test_the_line_is_the_learning_rate_of_every_step():
+    config = Config(
+        train=TrainConfig(steps=70),
+        optimizer=OptimizerConfig(schedule="linear(end=1e-4)", warmup_steps=13),
+    )
+    (axes,) = draw_schedule(config).axes
+    expected = [(n, float(learning_rate(config)(n - 1))) for n in range(1, 71)]
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), expected, rtol=1e-6)  # float32
+
+
+def test_the_picture_is_written(tmp_path):
+    write_schedule(Config(), str(tmp_path / "rate.svg"))
+    assert b"<svg" in (tmp_path / "rate.svg").read_bytes()
+
+
+def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(tmp_path, capsys):
+    command = ["jformer", "summary", "--config=tiny", f"--plot={tmp_path / 'rate.pdf'}"]
+    assert main(command) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert re.fullmatch(rf"jformer: --plot={tmp_path}/rate.pdf: .*\.png.*\.svg.*\n", captured.err)
