@@ -27,8 +27,8 @@ PROGRAMS = (
     r"(?:srun )?(?:python -m (?:jformer\.main|experiments(?:\.\w+)+|docs\.\w+\.\w+)|jformer)(?= |$)"
 )
 OTHER_PROGRAMS = {
-    ".ci/slow", "cd", "diff", "echo", "git", "lint-imports", "mypy", "pip", "pytest", "ruff",
-    "zcat",
+    ".ci/slow", "cd", "curl", "diff", "echo", "git", "lint-imports", "mypy", "pip", "pytest",
+    "ruff", "zcat",
 }  # fmt: skip
 # Names in capitals in a command line, and their values in the folder of `lay_out`.
 NAMED = {
