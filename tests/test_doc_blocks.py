@@ -36,6 +36,7 @@ NOT_RUN = {
     "lint-imports": ".ci/run runs it",
 }
 COMMANDS_NOT_RUN = {"import": "needs weights of other programs; tests/extras/interop imports such"}
+MODULES_NOT_RUN = {"experiments.serve": "runs until it is stopped; tests/experiments has its test"}
 PYTHON_NOT_RUN = {
     "docs/logging.md": "test_the_callbacks_of_the_documentation_do_what_it_says runs it",
     "docs/accelerators.md": "needs compilers of 5 GB; tests/extras/test_targets.py has its calls",
@@ -94,6 +95,8 @@ def status(command: str, page: str) -> int:
     if arguments[:1] and arguments[0] in COMMANDS_NOT_RUN:
         return 0
     module = re.search(r"-m ([\w.]+)", command)
+    if module and module[1] in MODULES_NOT_RUN:
+        return 0
     if module is None or module[1] == "jformer.main":
         if any(word.startswith("--config=") for word in arguments):
             arguments += small_flags(arguments)
