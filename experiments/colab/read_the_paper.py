@@ -251,7 +251,7 @@ print("largest difference:", jnp.abs(reversed_after - reversed_before).max())
 # The source's embeddings, the target's and the output layer share one matrix; embeddings are
 # multiplied by the root of d_model. See what sharing saves at the vocabulary of about 37,000 that
 # Section 5.1 names, and then that the rows of Table 3 are 1 to 4 million larger in print, all but
-# `big`: as if the vocabulary had had 41,000 entries (`docs/paper_map.md` has the sum).
+# `big`: as if the vocabulary had had 41,000 entries (`docs/differences.md` has the sum).
 
 # %%
 from jformer.extras.paper import TABLE_3
@@ -492,5 +492,5 @@ from jformer.extras.plots import draw_attention
 draw_attention(run.attention(source, run.translate([source])[0]))
 
 # %% [markdown]
-# `docs/paper_map.md` of the repository goes on: each section with its function, its test, and where
-# jformer departs from the paper.
+# In the repository, `docs/paper_map.md` names the function of each section, and `docs/differences.md`
+# lists where jformer differs from the paper.
