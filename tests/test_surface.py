@@ -18,7 +18,8 @@ def surface() -> str:
     for command in COMMANDS:
         flags = sorted(parser_of(command, COMMANDS)._option_string_actions)
         own = [flag for flag in flags if flag.startswith("--") and "--config." not in flag]
-        lines.append(" ".join([command, *own]))
+        keys = sum(flag.startswith("--config.") for flag in flags)
+        lines.append(" ".join([command, *own, f"({keys} config keys)"]))
     return "\n".join([*lines, "", *flatten(Config())]) + "\n"
 
 

@@ -136,7 +136,14 @@ def test_no_file_that_came_with_a_run_is_run_by_whatever_opens_it(tmp_path):
     result = json.loads(ended.stdout.splitlines()[-1])
     assert result["run"] == []
     assert not (folder / "was-run").exists()
-    fine = ("report", "load nothing", "read nothing", "read optimizer", "read corpus")
+    fine = (
+        "report",
+        "load nothing",
+        "load optimizer",
+        "read nothing",
+        "read optimizer",
+        "read corpus",
+    )
     for command, status in result["statuses"].items():
         assert status == (0 if command.startswith(fine) else 2), f"{command}\n{ended.stderr}"
 
