@@ -30,6 +30,7 @@ def benchmark(name, *flags):
     return {row[0]: dict(zip(rows[0], row, strict=True)) for row in rows[2:]}
 
 
+@pytest.mark.slow
 @with_peers
 def test_the_train_step_is_timed_beside_those_of_pytorch_and_marian(tmp_path):
     flags = "--config=tiny", "--vocabulary=500", "--rows=4", "--length=8", "--steps=2"
@@ -51,6 +52,7 @@ def test_the_train_step_is_timed_beside_those_of_pytorch_and_marian(tmp_path):
     assert "plotly" in files[1].read_text()
 
 
+@pytest.mark.slow
 @with_peers
 def test_marian_and_ctranslate2_with_our_weights_find_our_translations():
     rows = benchmark(
@@ -81,6 +83,7 @@ def get_config(dataset):
 """
 
 
+@pytest.mark.slow
 @with_peers
 def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tmp_path):
     config, file, chart = (tmp_path / name for name in ("small.py", "runs.json", "curve.html"))
