@@ -27,7 +27,7 @@ PROGRAMS = (
     r"(?:srun )?(?:python -m (?:jformer\.main|experiments(?:\.\w+)+|docs\.\w+\.\w+)|jformer)(?= |$)"
 )
 OTHER_PROGRAMS = {
-    ".ci/slow", "cd", "curl", "diff", "echo", "gcloud", "git", "lint-imports", "mkdir", "mypy",
+    "cd", "curl", "diff", "echo", "gcloud", "git", "lint-imports", "mkdir", "mypy",
     "pip", "pytest", "ruff", "tar", "tensorboard", "zcat",
 }  # fmt: skip
 # Names in capitals in a command line, and their values in the folder of `lay_out`.

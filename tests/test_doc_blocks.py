@@ -23,7 +23,6 @@ from tests.documented import NAMED, PAGES, PROGRAMS, as_pasted, blocks, commands
 pytestmark = pytest.mark.docs
 
 NOT_RUN = {
-    ".ci/slow": "takes half an hour",
     "pip": "needs a network",
     "git": "needs a network",
     "cd": "follows git",
@@ -132,4 +131,5 @@ def test_every_block_of_code_runs(page, folder, monkeypatch):
             for command in commands(block.text):
                 assert status(command, str(page)) == 0, f"{block.place}: {command}"
         elif block.language == "python" and str(page) not in PYTHON_NOT_RUN:
-            exec(compile(block.text, block.place, "exec"), names)
+            code = block.text.replace('"DIR"', repr(NAMED["DIR"]))
+            exec(compile(code, block.place, "exec"), names)

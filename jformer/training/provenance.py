@@ -172,7 +172,9 @@ def is_trained(config: Config, workdir: Path) -> bool:
 
 def describe_complete(config: Config, step: int) -> str:
     """Return the line about a run that is complete at `step`, with the key that trains on."""
-    change = "set config.train.patience=0"
-    if step >= config.train.steps:
-        change = "increase config.train.steps"
+    change = "increase config.train.steps"
+    if step < config.train.steps:
+        change = "set config.train.patience=0"
+    elif depends_on_train_steps(config):
+        change = "set config.train.init_from to this run, in another workdir"
     return f"the run is complete at step {step}; to continue training, {change}"
