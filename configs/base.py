@@ -12,7 +12,7 @@ def get_config(dataset="phrases"):
     config.name = "base"
     if dataset == "phrases":
         # The paper's 100,000 steps of 25,000 tokens are for WMT. This corpus needs far fewer
-        # tokens, in many small batches at a lower rate. Training takes half an hour on two CPU cores.
+        # tokens, in many small batches at a lower rate: half an hour on two CPU cores.
         config.data.num_buckets = 4
         config.train.steps = 1400
         config.train.batch_tokens = 512
