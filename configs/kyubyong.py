@@ -2,7 +2,7 @@
 
 Config keys express most of its departures from the paper:
 
-- The query, key and value projections have biases. There is no output projection W^O.
+- The query, key and value projections have biases. The output projection W^O is omitted.
 - The embedding of padding stays zero.
 - The epsilon of LayerNorm and Adam is 1e-8. Adam uses TensorFlow's default beta2.
 - Dropout applies to embeddings and attention weights, but not to sub-layer outputs.

@@ -154,7 +154,7 @@ def chosen(
     names: str,
     always: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the contenders in the comma-separated `names`, and those in `always`.
+    """Return the contenders in the comma-separated `names` and in `always`.
 
     An unknown name ends the program.
     """
