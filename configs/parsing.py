@@ -11,7 +11,7 @@ follows:
 - Classes replace all but the most frequent words. Word dropout trains these classes.
 
 docs/parsing.md has the results. `paper` has the 4 layers, d_model 1024, beam size 21 and alpha 0.3
-of Section 6.3. Its vocabulary has 16,000 tokens, as in the paper's runs on the Wall Street Journal.
+of Section 6.3. Its vocabulary has 16,000 tokens, as in the paper's WSJ-only runs.
 """
 
 from jformer.config import default_config

@@ -285,13 +285,13 @@ def peers(
     frozen = jformer.get_config(config, **{"data.vocabulary_size": vocabulary})
     batches = steps_of(make_batches(frozen, rows, PEER_LENGTH), steps)
     real = sum(int((batch["labels_BT"] != PAD).sum()) for batch in batches)
-    theirs, ours = results[peer]["seconds"], results[OURS]["seconds"]
+    peer_seconds, own_seconds = results[peer]["seconds"], results[OURS]["seconds"]
     return {
-        "speed_of_ours": [a / b for a, b in zip(theirs, ours, strict=True)],
-        "ms_a_step": [1000 * each / steps for each in theirs],
-        "tokens_per_second": real / statistics.median(theirs),
-        "tokens_per_second_of_ours": real / statistics.median(ours),
-        "seconds_to_compile": results[peer]["first"] - statistics.median(theirs),
+        "speed_of_ours": [a / b for a, b in zip(peer_seconds, own_seconds, strict=True)],
+        "ms_a_step": [1000 * each / steps for each in peer_seconds],
+        "tokens_per_second": real / statistics.median(peer_seconds),
+        "tokens_per_second_of_ours": real / statistics.median(own_seconds),
+        "seconds_to_compile": results[peer]["first"] - statistics.median(peer_seconds),
     }
 
 
