@@ -1,4 +1,4 @@
-"""Prints the lowest versions that pyproject.toml allows, as the constraints of `pip install -c`."""
+"""Print the lowest versions that pyproject.toml allows, as constraints for `pip install -c`."""
 
 import re
 import tomllib
@@ -8,5 +8,5 @@ with open("pyproject.toml", "rb") as file:
 for requirement in (*project["dependencies"], *project["optional-dependencies"]["test"]):
     bound = re.fullmatch(r"([\w-]+)>=([\d.]+)(,<[\d.]+)?", requirement)
     if not bound:
-        raise SystemExit(f"pyproject.toml: {requirement!r} has no lower bound, as in 'name>=1.2'")
+        raise SystemExit(f"pyproject.toml: {requirement!r} needs a lower bound like 'name>=1.2'")
     print(f"{bound[1]}=={bound[2]}")

@@ -1,13 +1,19 @@
-"""The model of The Annotated Transformer as its authors train it: Multi30k, German to English.
+"""The model of The Annotated Transformer, with its recipe for Multi30k, German to English.
 
-Its departures from the paper are keys: norms before the sub-layers and at the end of each stack, by
-the sample's deviation; biases in attention and of the logits; three matrices of words; dropout of
-attention weights and inside the feed-forward network; smoothing over all entries but padding.
+Config keys express most of its departures from the paper:
 
-Their optimizer moves once in ten batches of 32 pairs, while their schedule counts each batch:
-10,000 steps of theirs are 1,000 here, at 1 / sqrt(10) of the rate. What stays different: sub-words
-and not words by spaCy, sources without "<s>", embeddings that begin normal and not by Xavier, and
-a batch whose losses are divided by the number of all its tokens.
+- Norms precede the sub-layers and end each stack. They divide by the sample standard deviation.
+- The attention projections and the output layer have biases.
+- The source embeddings, the target embeddings and the output weights are three matrices.
+- Dropout also applies to attention weights and inside the feed-forward network.
+- Label smoothing covers all vocabulary entries except padding.
+
+Its optimizer updates once per ten batches of 32 pairs, but its schedule counts every batch. So
+10,000 of its steps correspond to 1,000 steps here, at 1 / sqrt(10) of the rate.
+
+These differences remain: sub-words instead of spaCy words, sources without "<s>", embeddings
+initialized from a normal distribution instead of Xavier, and a loss that is averaged over all
+tokens of the larger batch.
 """
 
 from jformer.config import default_config
@@ -29,7 +35,7 @@ def get_config(dataset="multi30k"):
     config.model.activation_dropout = 0.1
     config.model.initializer = "xavier"
     config.train.loss = "cross_entropy_over_others"
-    config.train.batch_tokens = 320 * 72  # they pad every text to 72 tokens
+    config.train.batch_tokens = 320 * 72  # the original pads every text to 72 tokens
     config.train.steps = 725  # eight epochs
     config.train.log_every = 25
     config.train.evaluate_every = 91

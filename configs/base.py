@@ -1,7 +1,7 @@
 """The paper's base model: 6 + 6 layers, d_model 512, 8 heads (Table 3, first row).
 
-`configs/base.py` trains on the embedded phrases, `configs/base.py:DATASET` with the paper's values
-on any other data set, such as wmt14.
+`configs/base.py` trains on the embedded phrases. `configs/base.py:DATASET` trains on any other data
+set, such as wmt14, with the paper's values.
 """
 
 from jformer.config import default_config
@@ -11,8 +11,8 @@ def get_config(dataset="phrases"):
     config = default_config(dataset)
     config.name = "base"
     if dataset == "phrases":
-        # The paper's 100,000 steps of 25,000 tokens are for WMT. This corpus needs far less, in
-        # many small batches at a lower rate: half an hour on two CPU cores.
+        # The paper's 100,000 steps of 25,000 tokens are for WMT. This corpus needs far fewer
+        # tokens, in many small batches at a lower rate: half an hour on two CPU cores.
         config.data.num_buckets = 4
         config.train.steps = 1400
         config.train.batch_tokens = 512

@@ -1,6 +1,7 @@
 """The paper's big model: d_model 1024, d_ff 4096, 16 heads, P_drop 0.3 (Table 3, last row).
 
-Departure: none. Section 6.1 averages the last 20 checkpoints of a big model, and 5 of a base one.
+It does not depart from the paper. Section 6.1 averages the last 20 checkpoints of a big model and
+the last 5 of a base model.
 """
 
 from jformer.config import default_config

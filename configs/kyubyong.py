@@ -1,14 +1,20 @@
 """Kyubyong Park's Transformer in TensorFlow (github.com/Kyubyong/transformer, 2019).
 
-Its departures from the paper are keys: biases in the projections of queries, keys and values, and
-no projection W^O of the joined heads; an embedding of padding that stays zero; an epsilon of 1e-8;
-dropout of embeddings and attention weights, and none of sub-layers; Adam as TensorFlow has it; a
-rate that rises to 0.0003; greedy search. It is trained on IWSLT 2016 from German to English, in
-batches of 128 pairs for 20 epochs, on one vocabulary of 32,000 SentencePiece entries.
+Config keys express most of its departures from the paper:
 
-What stays different: IWSLT 2017, which the hub has; byte-level BPE instead of SentencePiece's;
-batches of about as many tokens, by length; embeddings that begin normal and not by Xavier. Its
-`--smoothing` is never read there; it is 0.1.
+- The query, key and value projections have biases. The output projection W^O is omitted.
+- The embedding of padding stays zero.
+- The epsilon of LayerNorm and Adam is 1e-8. Adam uses TensorFlow's default beta2.
+- Dropout applies to embeddings and attention weights, but not to sub-layer outputs.
+- The learning rate peaks at 0.0003.
+- Decoding is greedy.
+
+The original trains on IWSLT 2016, German to English, for 20 epochs of batches of 128 pairs, with a
+shared vocabulary of 32,000 SentencePiece entries.
+
+These differences remain: IWSLT 2017, because the hub has it; byte-level BPE instead of
+SentencePiece; batches of similar lengths with about as many tokens; embeddings initialized from a
+normal distribution instead of Xavier. The original ignores its `--smoothing` flag and uses 0.1.
 """
 
 from jformer.config import default_config

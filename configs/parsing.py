@@ -2,12 +2,16 @@
 
     python -m jformer.main --config=configs/parsing.py --config.data.directory=FOLDER
 
-`small`, the default, is trained by one CPU core in about two hours. Its departures from the paper:
-6 + 4 layers of width 192, norms before the sub-layers, a rate that falls to nothing, words as their
-numbers in the output, by which a decoder knows which word is next, classes for all but the most
-frequent words, and word dropout, which trains these. docs/parsing.md has its results. `paper` has
-the 4 layers of d_model 1024, beam 21 and alpha 0.3 of Section 6.3, and the 16,000 tokens of its
-runs on the Wall Street Journal alone.
+`small`, the default, trains in about two hours on one CPU core. It departs from the paper as
+follows:
+
+- It has 6 + 4 layers of width 192, and norms precede the sub-layers.
+- The learning rate decays to zero.
+- The output refers to words by their numbers, so the decoder knows which word comes next.
+- Classes replace all but the most frequent words. Word dropout trains these classes.
+
+docs/parsing.md has the results. `paper` has the 4 layers, d_model 1024, beam size 21 and alpha 0.3
+of Section 6.3. Its vocabulary has 16,000 tokens, as in the paper's WSJ-only runs.
 """
 
 from jformer.config import default_config
@@ -18,7 +22,7 @@ SIZES = ("small", "paper")
 
 def get_config(size="small"):
     if size not in SIZES:
-        raise UserError(f"configs/parsing.py has no size {size!r}{nearest(size, SIZES)}")
+        raise UserError(f"configs/parsing.py: unknown size {size!r}{nearest(size, SIZES)}")
     config = default_config("parsing")
     config.name = "parsing"
     config.data.max_length = 300

@@ -1,8 +1,8 @@
-"""A small base model to vary: the paper's in a quarter of its width and half of its layers.
+"""A small base model for ablations: a quarter of the paper's width and half of its layers.
 
-`experiments/table3_small.py` changes it as Table 3 changes the paper's: with 8 heads of width 16
-and 3 + 3 layers all that the table divides stays whole. Sized for `multi30k`, where a run takes one
-core about ten minutes (AMD EPYC).
+`experiments/table3_small.py` varies it as Table 3 varies the paper's model. Eight heads of width 16
+and 3 + 3 layers keep all sizes in the table integers. The model suits `multi30k`. A run takes about
+ten minutes on one core (AMD EPYC).
 """
 
 from jformer.config import default_config

@@ -1,9 +1,9 @@
-"""Every row of the paper's Table 3: `configs/table3.py:ROW`; `base` is its first.
+"""Every row of the paper's Table 3: `configs/table3.py:ROW`; the first row is `base`.
 
-Each row is the base model with one thing changed (`Ddrop02` is P_drop = 0.2, `Dls02` epsilon_ls);
-a width of queries, keys or values that a row does not set follows as d_model / h. As in the paper
-it is trained on WMT14 and scored on the development set, newstest2013, and no checkpoints are
-averaged. `experiments/table3.py` runs them all.
+Each row changes one aspect of the base model. For example, `Ddrop02` sets P_drop = 0.2, and `Dls02`
+sets epsilon_ls = 0.2. If a row does not set the width of queries, keys or values, the width is
+d_model / h. As in the paper, all rows train on WMT14, are scored on the development set
+newstest2013, and do not average checkpoints. `experiments/table3.py` runs all rows.
 """
 
 from jformer.config import UserError, default_config
@@ -15,7 +15,7 @@ ROWS = {row.name: row.changes for row in TABLE_3}
 
 def get_config(row=""):
     if row not in ROWS:
-        raise UserError(f"Table 3 has no row {row!r}{nearest(row, ROWS)}")
+        raise UserError(f"configs/table3.py: unknown row {row!r}{nearest(row, ROWS)}")
     config = default_config("wmt14")
     config.name = f"table3-{row}"
     config.train.average_checkpoints = 1

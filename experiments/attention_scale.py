@@ -1,10 +1,10 @@
-"""A sweep that shows why Equation 1 divides by sqrt(d_k): with and without, by head width.
+"""A sweep that shows why Equation 1 divides by sqrt(d_k): scaled or not, for three head widths.
 
     jformer sweep experiments/attention_scale.py --jobs=2
 
-Section 3.2.1: the dot product of two vectors of d_k independent components has the variance d_k,
-and a softmax over large numbers has hardly any gradient. So the narrower the heads, the less the
-division should matter. The models are trained on the embedded corpus.
+Section 3.2.1: the dot product of two vectors with d_k independent components has variance d_k, and
+the softmax of large numbers has very small gradients. So the scale should matter less for narrower
+heads. The models train on the embedded corpus.
 """
 
 CONFIG = "configs/tiny.py"

@@ -1,19 +1,19 @@
-"""A comparison of LayerNorm and BatchNorm, which normalizes over the whole batch.
+"""A comparison of LayerNorm with BatchNorm, which normalizes over the whole batch.
 
     python -m experiments.layernorm_batchnorm [--batch_tokens=64,512,4096] [--steps=400]
                                               [--workdir=runs/layernorm_batchnorm]
 
-The same small model is trained on the same data for the same number of updates, once with the
-paper's LayerNorm, once with a BatchNorm in place of each (`components/batch_norm.py`). LayerNorm
-takes mean and variance over the D components of one token, BatchNorm for each component over all
-positions of a batch, which include other sentences and their padding. Printed for each batch size,
-in nats per token:
+The command trains the same small model on the same data for the same number of updates, once with
+the paper's LayerNorm and once with BatchNorm in its place (`components/batch_norm.py`). LayerNorm
+takes the mean and the variance over the D components of one token. BatchNorm takes them for each
+component over all positions of a batch, which include other sentences and their padding. The
+command prints these columns for each batch size, in nats per token:
 
     training        NLL of the last tenth of the batches, with dropout
-    validation      NLL in inference mode: BatchNorm uses its means over 50 training batches
-    own statistics  the same with the statistics of the validation batches themselves
-    alone, beside   mean absolute change of a validation sentence's NLL when it is evaluated alone
-                    and not in its batch, each time with the statistics of that input
+    validation      NLL in inference mode; BatchNorm uses its means over 50 training batches
+    own statistics  NLL with the statistics of the validation batches themselves
+    alone or not    mean absolute difference between the NLL of a validation sentence alone and in
+                    its batch, each with the statistics of that input
 """
 
 import argparse
@@ -41,8 +41,8 @@ from jformer.training.loss import cross_entropy
 
 FILE = Path(__file__).with_name("components") / "batch_norm.py"
 NORMS = {"layer_norm": "layer_norm", "BatchNorm": f"{FILE}:BatchNorm"}
-SENTENCES = 64  # whose NLL is also computed alone
-TRAINING_PAIRS = 2000  # of which the means of BatchNorm's statistics are taken
+SENTENCES = 64  # also scored alone
+TRAINING_PAIRS = 2000  # for the means of BatchNorm's statistics
 
 
 def make_config(norm: str, batch_tokens: int, steps: int) -> Config:
@@ -59,7 +59,7 @@ def make_config(norm: str, batch_tokens: int, steps: int) -> Config:
 
 
 def batches_of(run: Run, split: Split) -> list[Batch]:
-    """Return all of a split in batches, as in training."""
+    """Return all batches of a split, as in training."""
     config, pairs = run.config, tokenize(split, run.vocabularies, run.config.data)
     rows = np.arange(len(split))
     data, tokens = config.data, config.train.batch_tokens
@@ -69,7 +69,7 @@ def batches_of(run: Run, split: Split) -> list[Batch]:
 
 
 def splits_of(config: Config) -> tuple[Split, Split]:
-    """Return some of the training pairs, and the validation pairs."""
+    """Return the first training pairs, and the validation pairs."""
     corpora, splits = open_data(config)
     rows = itertools.islice(read(corpora[0], "error", Report()), TRAINING_PAIRS)
     sources, targets = zip(*((source, target) for _, source, target in rows), strict=True)
@@ -77,9 +77,9 @@ def splits_of(config: Config) -> tuple[Split, Split]:
 
 
 def nll_of(run: Run, statistics: Any = None) -> Callable[[Batch], np.ndarray]:
-    """Return a function from a batch to the summed NLL of each row.
+    """Return a function that maps a batch to the summed NLL of each row.
 
-    Without `statistics` BatchNorm takes those of the batch.
+    Without `statistics`, BatchNorm uses the statistics of the batch.
     """
     variables = {"params": run.params, **({"batch_stats": statistics} if statistics else {})}
 
@@ -93,7 +93,7 @@ def nll_of(run: Run, statistics: Any = None) -> Callable[[Batch], np.ndarray]:
 
 
 def mean_statistics(run: Run, batches: list[Batch]) -> Any:
-    """Return the means of BatchNorm's statistics over some batches; empty for LayerNorm."""
+    """Return BatchNorm's statistics, averaged over the first batches; empty for LayerNorm."""
 
     @jax.jit
     def statistics(batch):
@@ -110,7 +110,7 @@ def per_token(nll: Callable[[Batch], np.ndarray], batches: list[Batch]) -> float
 
 
 def changes_alone(nll: Callable[[Batch], np.ndarray], batches: list[Batch]) -> Iterator[float]:
-    """Yield the change of each row's NLL a token when it is evaluated alone."""
+    """Yield how much the NLL per token of each row changes if the row is scored alone."""
     for batch in batches:
         together, tokens_B = nll(batch), np.count_nonzero(batch["labels_BT"], axis=1)
         for row in np.flatnonzero(tokens_B):
@@ -124,10 +124,10 @@ def table_row(norm: str, batch_tokens: int, steps: int, folder: Path) -> list[st
     jformer.train(config, workdir=workdir)
     run = jformer.load(workdir, "last", plugins=[FILE])
     training = [line["nll"] for line in read_metrics(workdir) if line["split"] == "train"]
-    some, validation = (batches_of(run, split) for split in splits_of(config))
-    stored, own = nll_of(run, mean_statistics(run, some)), nll_of(run)
-    apart = np.mean([*itertools.islice(changes_alone(own, validation), SENTENCES)])
-    scores = (training[-1], per_token(stored, validation), per_token(own, validation), apart)
+    sample, validation = (batches_of(run, split) for split in splits_of(config))
+    stored, own = nll_of(run, mean_statistics(run, sample)), nll_of(run)
+    change = np.mean([*itertools.islice(changes_alone(own, validation), SENTENCES)])
+    scores = (training[-1], per_token(stored, validation), per_token(own, validation), change)
     return [f"{batch_tokens:,}", norm, *(f"{score:.3f}" for score in scores)]
 
 
@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--workdir", type=Path, default=Path("runs/layernorm_batchnorm"))
     options = parser.parse_args()
     lines = [
-        ["tokens a batch", "norm", "training", "validation", "own statistics", "alone, beside"]
+        ["tokens per batch", "norm", "training", "validation", "own statistics", "alone or not"]
     ]
     for batch_tokens in map(int, options.batch_tokens.split(",")):
         for norm in NORMS:

@@ -4,15 +4,15 @@
         --config.data.directory=MULTI30K --config.decode.beam_size=2 \\
         "--config.data.tokenizer=byte_bpe(normalization='lower')" --config.train.scored=validation
 
-Where a step takes longer or shorter than that of the config, there are fewer or more of them, so
-that all points take as long. Three rounds with two seeds take 45 minutes of two cores.
+If a change makes a step slower or faster, the point has fewer or more steps, so that all points
+take the same time. Three rounds with two seeds take 45 minutes on two cores.
 """
 
 CONFIG = "configs/speedrun.py:multi30k"
 
 
 def muon(weight_decay: float = 0.3, adam_factor: float = 2.0) -> str:
-    """Return the optimizer of the config, by default with its options."""
+    """Return an optimizer value for the config; the defaults are the config's own."""
     return f"muon(weight_decay={weight_decay}, adam_factor={adam_factor})"
 
 

@@ -3,12 +3,14 @@
     python -m experiments.table1 [--lengths=256,512,1024,2048] [--widths=64,128,256,512]
                                  [--rounds=7]
 
-Four layers map a sequence (n, d) to another: self-attention, a recurrent layer, a convolution of k
-taps, and self-attention restricted to the last r positions. Each is timed forward and backward;
-memory is what XLA allocates for the temporaries. Lengths are measured at the second of the widths,
-widths at the second of the lengths. The exponent is the slope between the last two sizes, printed
-beside that of Table 1 for the operations; the table has none for memory. Only what the table counts
-is measured: attention has no projections, which would cost n d^2 more.
+Four layers map a sequence of shape (n, d) to another: self-attention, a recurrent layer, a
+convolution with k taps, and self-attention restricted to the last r positions. The command times
+the forward and backward pass of each. Memory is what XLA allocates for temporaries.
+
+Lengths are measured at the second width, and widths at the second length. The exponent is the slope
+between the last two sizes. The next column is the exponent that Table 1 gives for the operations;
+the table has no exponent for memory. Only operations that the table counts are measured: attention
+has no projections, which would add n d^2 operations.
 """
 
 import argparse
@@ -53,7 +55,8 @@ def restricted(x_LD, weights):
     return jnp.einsum("LR,LRD->LD", jax.nn.softmax(logits_LR), near_LRD)
 
 
-# Layer, and from Table 1: exponents of n and d in the complexity, sequential operations, path.
+# The layer, and from Table 1: the exponents of n and d in the complexity, the number of
+# sequential operations, and the maximum path length.
 LAYERS: dict[str, tuple[Callable, tuple[int, int], str, str]] = {
     "self-attention": (self_attention, (2, 1), "O(1)", "O(1)"),
     "recurrent": (recurrent, (1, 2), "O(n)", "O(n)"),
@@ -63,7 +66,7 @@ LAYERS: dict[str, tuple[Callable, tuple[int, int], str, str]] = {
 
 
 def compiled(layer: Callable, n: int, d: int) -> tuple[Any, tuple]:
-    """Return the compiled forward and backward pass of a layer, and arguments for it."""
+    """Return the compiled forward and backward pass of a layer, and its arguments."""
     keys = jax.random.split(jax.random.key(0), 4)
     weights = {
         "in_DD": jax.random.normal(keys[0], (d, d)) / d**0.5,
@@ -76,7 +79,7 @@ def compiled(layer: Callable, n: int, d: int) -> tuple[Any, tuple]:
 
 
 def measure(sizes: list[tuple[int, int]], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Return milliseconds and megabytes of every layer at each (n, d); the layers take turns."""
+    """Return the milliseconds and megabytes of every layer for each (n, d), measured in turns."""
     ready = {
         name: [compiled(layer, n, d) for n, d in sizes] for name, (layer, *_) in LAYERS.items()
     }
@@ -100,7 +103,7 @@ def measure(sizes: list[tuple[int, int]], rounds: int) -> dict[str, list[tuple[f
 
 
 def slope(values: list[float], sizes: list[int]) -> float:
-    """Return the exponent of growth between the last two values; NaN where one of them is 0."""
+    """Return the exponent of growth between the last two values; NaN if either is 0."""
     if not min(values[-2:]):
         return math.nan
     return math.log(values[-1] / values[-2]) / math.log(sizes[-1] / sizes[-2])

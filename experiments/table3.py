@@ -1,9 +1,9 @@
-"""A sweep of the paper's Table 3 at full size: rows (A) to (E), and big, on WMT14 en-de.
+"""A sweep over the paper's Table 3 at full size: rows (A) to (E) and big, on WMT14 en-de.
 
     jformer sweep experiments/table3.py --submit=slurm:gpus_per_node=8,timeout_min=1440
 
-Its 20 runs have 100,000 steps (big: 300,000) of 25,000 + 25,000 tokens. They are scored on
-newstest2013, as in the paper.
+The 20 runs train for 100,000 steps (big: 300,000) with 25,000 source and 25,000 target tokens each.
+They are scored on newstest2013, as in the paper.
 """
 
 from jformer.extras.paper import TABLE_3

@@ -1,8 +1,8 @@
-"""A sweep of the paper's Table 3 around a small base model: about two hours on two cores.
+"""A sweep of the paper's Table 3 around a small base model, in about two hours on two cores.
 
     jformer sweep experiments/table3_small.py --jobs=2 --config.data.directory=MULTI30K
 
-Sizes change by the paper's ratios, starting from `configs/small.py`; dropout and label smoothing
+Sizes start from `configs/small.py` and change by the paper's ratios. Dropout and label smoothing
 have the paper's values. As in the paper, single checkpoints are scored on the development set.
 """
 

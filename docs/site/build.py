@@ -1,10 +1,10 @@
-"""Build the documentation as a site, without network (extra `docs`).
+"""Build the documentation site, without network access (extra `docs`).
 
     python -m docs.site.build [FOLDER]        FOLDER/site/index.html; by default in build/docs
 
-The pages are docs/*.md and a few files of the project. Where a page has a marker such as
-`<!-- config keys -->`, what `reference.py` makes of the code stands in its place. Links to other
-files of the project lead to GitHub.
+The pages are docs/*.md and a few other files of the project. `reference.py` generates the content
+that replaces markers such as `<!-- config keys -->`. Links to other files of the project point to
+GitHub.
 """
 
 import argparse
@@ -31,15 +31,15 @@ PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))} | {
 }
 NAMES = {path: name for name, path in PAGES.items()}
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
-FILE = re.compile(r"(?<!\[)`([\w/]+/\w+\.py)`")  # a file's name that is no link
+FILE = re.compile(r"(?<!\[)`([\w/]+/\w+\.py)`")  # a file name outside of a link
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def address(target: str, source: Path) -> str:
-    """Return where a relative link of the file `source` leads to in the site."""
+    """Return the address in the site for a relative link of the file `source`."""
     path = Path(os.path.normpath(source.parent / target))
     if not path.exists():
-        raise RunError(f"{source.relative_to(ROOT)}: links to {target}, which does not exist")
+        raise RunError(f"{source.relative_to(ROOT)}: broken link to {target}; correct the path")
     if path in NAMES:
         return NAMES[path]
     if path.parent == ROOT / "docs/pictures":
@@ -49,8 +49,8 @@ def address(target: str, source: Path) -> str:
 
 
 def with_links(text: str, source: Path) -> str:
-    """Return the text of the file `source` with links as they are in the site."""
-    parts = FENCE.split(text)  # what stands in code is no link
+    """Return the text of the file `source` with its links rewritten for the site."""
+    parts = FENCE.split(text)  # odd parts are code blocks, whose links stay unchanged
     for n in range(0, len(parts), 2):
         parts[n] = LINK.sub(lambda link: address(link[1], source) + (link[2] or ""), parts[n])
         parts[n] = FILE.sub(lambda name: file_link(name[1]), parts[n])
@@ -58,7 +58,7 @@ def with_links(text: str, source: Path) -> str:
 
 
 def file_link(name: str) -> str:
-    """Return the name of a file of the project in code, as a link to it on GitHub."""
+    """Return a link to the file on GitHub if it is in the project, and its name otherwise."""
     for folder in ("", "jformer/", "tests/"):
         if (ROOT / folder / name).is_file():
             return f"[`{name}`]({REPOSITORY}/blob/main/{folder}{name})"
@@ -74,10 +74,10 @@ def page(source: Path) -> str:
 
 
 def build(folder: Path) -> int:
-    """Write FOLDER/pages and the site FOLDER/site, in place of older ones."""
+    """Write FOLDER/pages and the site FOLDER/site; replace earlier versions."""
     import_extra("zensical", "the site", "-e '.[docs]'")
     if folder.exists() and any(folder.iterdir()) and not (folder / SETTINGS).exists():
-        raise UserError(f"{folder}: holds other files than those of a site; name another folder")
+        raise UserError(f"{folder}: must be empty or an earlier site; choose another folder")
     pages = folder / "pages"
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(ROOT / "docs/pictures", pages / "pictures")

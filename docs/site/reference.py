@@ -1,4 +1,4 @@
-"""The generated parts of the site: command line, config keys, Python API and results."""
+"""Generate the reference pages: command line, config keys, Python API and results."""
 
 import dataclasses
 import inspect
@@ -23,7 +23,7 @@ ERRORS = (jformer.UserError, jformer.RunError, jformer.Stopped)
 
 
 def commands() -> str:
-    """Return the docstring of the program and the help of its commands, without config keys."""
+    """Return the program's docstring and the help of each command, without config keys."""
     parts = [code(main.__doc__, "text")]
     for name in main.COMMANDS:
         text = parser_of(name, main.COMMANDS).format_help().partition("\nconfig keys:")[0]
@@ -36,7 +36,7 @@ def code(text: str | None, language: str) -> str:
 
 
 def config_keys() -> str:
-    """Return a table of the keys of each section, with types, defaults, values and meanings."""
+    """Return a table of config keys per section."""
     config = Config()
     sections: dict[str, list[list[str]]] = {}
     for path, field, value in walk(config):
@@ -53,7 +53,7 @@ def config_keys() -> str:
     parts = []
     for section, rows in sections.items():
         doc = inspect.getdoc(inspect.getmodule(getattr(config, section or "model")))
-        title = (doc or "").partition(": ")[2] if section else "The keys outside of all sections."
+        title = (doc or "").partition(": ")[2] if section else "Keys outside of any section."
         parts.append(f"## {section or 'top level'}\n\n{title[:1].upper()}{title[1:]}")
         parts.append(
             table(["key", "type", "default", "allowed", "meaning", "may change on resume"], rows)
@@ -72,7 +72,7 @@ def default(value: Any) -> str:
 
 
 def allowed(field: dataclasses.Field) -> str:
-    """Return the words or the bounds of a key."""
+    """Return the allowed words or the bounds of a key."""
     bounds = [bound for bound in field.metadata["bounds"] if bound != f"<= {LARGEST}"]
     if isinstance(field.default, str):
         return ", ".join(f"`{word}`" for word in bounds)
@@ -80,7 +80,7 @@ def allowed(field: dataclasses.Field) -> str:
 
 
 def meaning(field: dataclasses.Field) -> str:
-    """Return the help of a key, without the words that stand in their own column."""
+    """Return the help of a key, without the allowed words, which have their own column."""
     doc = field.metadata["doc"]
     if isinstance(field.default, str) and field.metadata["bounds"]:
         doc = doc.replace(f": {', '.join(field.metadata['bounds'])}", "")
@@ -97,14 +97,14 @@ def table(heading: list[str], rows: list[list[str]]) -> str:
 
 
 def python_api() -> str:
-    """Return signatures and docstrings of what `import jformer` offers."""
+    """Return the signatures and docstrings of the public API."""
     functions = [function(f"jformer.{name}", getattr(jformer, name)) for name in FUNCTIONS]
     methods = [function(f"run.{name}", getattr(Run, name)) for name in METHODS]
     errors = [f"### jformer.{error.__name__}\n\n{prose(error)}" for error in ERRORS]
     attributes = f"{prose(Run)}\n\n{fields(Restored)}"
     vocabulary = f"`run.vocabulary`: {prose(Run.vocabulary)}"
     parts = ["## Functions", *functions, "## Run", attributes, vocabulary, *methods]
-    parts += ["## What its methods return", *map(record, (Hypothesis, Scored, Attention))]
+    parts += ["## Return types", *map(record, (Hypothesis, Scored, Attention))]
     return "\n\n".join([*parts, "## Errors", *errors])
 
 
@@ -116,13 +116,13 @@ def function(name: str, called: Any) -> str:
     """Return the heading, the signature and the docstring of a function or method."""
     signature = inspect.signature(called)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
-    told = str(signature.replace(parameters=own)).replace("'Run'", "Run")
-    told = re.sub(r"\b(\w+\.)+(?=[A-Z])", "", told)  # pathlib.Path is Path
-    if len(name + told) > 80:
-        parameters, _, returned = told.removeprefix("(").rpartition(")")
+    text = str(signature.replace(parameters=own)).replace("'Run'", "Run")
+    text = re.sub(r"\b(\w+\.)+(?=[A-Z])", "", text)  # pathlib.Path becomes Path
+    if len(name + text) > 80:
+        parameters, _, returned = text.removeprefix("(").rpartition(")")
         lines = re.split(r", (?=[*/]|\w+:)", parameters)
-        told = "(\n" + "".join(f"    {line},\n" for line in lines) + f"){returned}"
-    return f"### {name}\n\n{code(name + told, 'python')}\n\n{prose(called)}"
+        text = "(\n" + "".join(f"    {line},\n" for line in lines) + f"){returned}"
+    return f"### {name}\n\n{code(name + text, 'python')}\n\n{prose(called)}"
 
 
 def record(kind: type) -> str:
@@ -130,13 +130,13 @@ def record(kind: type) -> str:
 
 
 def fields(kind: type) -> str:
-    """Return the fields of a dataclass with their comments, as its source has them."""
+    """Return the fields of a dataclass with the comments from its source."""
     lines = inspect.getsource(kind).splitlines()
     return code("\n".join(line.strip() for line in lines if re.match(r"    \w+: ", line)), "python")
 
 
 def results() -> str:
-    """Return the section of the README that has the table of results."""
+    """Return the results section of the README."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     return text.partition("\n## Results\n")[2].partition("\n## ")[0].strip()
 

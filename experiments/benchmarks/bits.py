@@ -1,13 +1,13 @@
-"""Hashes of what jformer computes, to compare two versions of its code bit by bit.
+"""Hash what jformer computes, to compare two versions of its code bit by bit.
 
     python -m experiments.benchmarks.bits > before.json
     python -m experiments.benchmarks.bits > after.json       (with the other version)
     diff before.json after.json
 
-Runs the command line only, so that internal names may differ between the versions. The hashes are
-of losses, parameters and outputs: training, resumed training, packing, pmap on two devices, other
-models, beam search, sampling. They are comparable on the same machine with the same versions
-of the packages. Takes three minutes on two cores.
+The hashes cover losses, parameters and outputs of training, resumed training, packing, pmap on two
+devices, other models, beam search and sampling. The script uses only the command line, so internal
+names may differ between the versions. Compare hashes only from the same machine and the same
+package versions. The script takes three minutes on two cores.
 """
 
 import hashlib
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def hashes(folder: Path) -> dict[str, str]:
-    """Return the hashes of each run's losses and parameters, and of each search's output."""
+    """Return hashes of the losses and parameters of each run, and of the output of each search."""
     found = {}
     for name, flags in RUNS.items():
         jformer(*flags, f"--workdir={folder / name}", devices=2 if name == "pmap" else 1)
@@ -84,7 +84,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 def jformer(*arguments: str, devices: int = 1) -> bytes:
-    """Run one command of jformer and return its standard output."""
+    """Run one jformer command and return its standard output."""
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
     command = [sys.executable, "-m", "jformer.main", *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""The tokenizer of the other projects in the benchmarks, by `tokenizers` alone."""
+"""The tokenizer that the benchmarks give to other projects; it needs only `tokenizers`."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
 
 
 def train_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
-    """Return a BPE tokenizer on bytes that splits text into the same words as `data.tokenizer`."""
+    """Return a byte-level BPE tokenizer with the same pre-tokenization as `data.tokenizer`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

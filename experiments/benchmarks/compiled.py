@@ -2,10 +2,10 @@
 
     python -m experiments.benchmarks.compiled gpu|tpu|scaling --output=DIR [--only=PATTERN]
 
-Each row is one compilation of the train step on packed rows of 256 tokens, in bfloat16 with 37,000
-entries. It takes 10 seconds for a GPU and one to two minutes for TPUs, and is written at once: a
-line of DIR/TABLE.jsonl, and DIR/TABLE.md again. Rows of that file are not compiled again. The
-compilers come with the extra `targets`.
+Each row is one compilation of the train step in bfloat16, with packed rows of 256 tokens and a
+vocabulary of 37,000. A compilation takes 10 seconds for a GPU, and one to two minutes for a TPU.
+Each result is appended at once to DIR/TABLE.jsonl, and a rerun skips the results in that file. The
+command prints the table and writes it to DIR/TABLE.md. The extra `targets` installs the compilers.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from jformer.extras import targets
 
 KEYS = {"data.batching": "packed", "data.vocabulary_size": 37000}
 LENGTH = 256
-# Config, tokens a side on each chip, target, other keys.
+# Config, source tokens (and as many target tokens) per chip, target, other keys.
 Row = tuple[str, int, str, dict[str, Any]]
 TPU: list[Row] = [
     ("base", 24_576, "v5e", {}),
@@ -65,7 +65,7 @@ SCALING: list[Row] = [
 ]
 TABLES = {"gpu": GPU, "tpu": TPU, "scaling": SCALING}
 HEAD = [
-    "config", "target", "parallel", "tokens a chip", "state GB", "temporaries GB", "traffic GB",
+    "config", "target", "parallel", "tokens per chip", "state GB", "temporaries GB", "traffic GB",
     "TFLOP", "kernels", "roofline ms", "collectives", "exchanged MB", "exchange ms", "compile s",
 ]  # fmt: skip
 
@@ -76,7 +76,7 @@ def main() -> None:
     )
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--only", default="*", help="pattern of CONFIG TARGET KEYS")
+    parser.add_argument("--only", default="*", help="pattern for CONFIG TARGET KEYS")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"{options.table}.jsonl"
@@ -107,7 +107,7 @@ def measure(config: str, tokens: int, target: str, keys: dict[str, Any]) -> dict
     batch = {"config": config, "target": target, "tokens": tokens, "keys": keys}
     try:
         cost = targets.compile_step(frozen, where, tokens * where.chips, LENGTH)
-    except Exception as error:  # noqa: BLE001  a row of the table, as when the memory is too small
+    except Exception as error:  # noqa: BLE001  recorded in the table; a small memory, for example
         reason = f"{type(error).__name__}: {error}"
         return {**batch, "error": " ".join(reason.split())[:300]}
     return {

@@ -1,16 +1,20 @@
-"""A benchmark of the input pipeline beside those of others, with a small and a large corpus.
+"""Benchmark the input pipeline against other projects, with a small and a large corpus.
 
     python -m experiments.benchmarks.data [--prefix=PREFIX] [--languages=en,de]
         [--pairs=30000,4500000] [--folder=FOLDER] [--contenders=torch,datasets,...] [--rounds=1]
 
-The corpora repeat the lines of PREFIX.en and PREFIX.de, or by default of the embedded phrases;
-repeated lines end with a number, so that no two are alike. Each corpus is prepared and read in
-separate processes: by jformer first with an empty cache, then with a warm one, then packed; by
-PyTorch's DataLoader over ids in memory, with and without workers; by Hugging Face's `datasets`,
-grouped by length; by grain, one pair at a time in random order. Each process prints a JSON object:
-seconds of the parts, sentences tokenized per second, pairs batched per second, and the peak of its
-own resident memory in MB, without that of workers. A table of medians over the rounds, with their
-spread, comes last.
+The corpora repeat the lines of PREFIX.en and PREFIX.de, or by default the embedded phrases.
+Repeated lines end with a number, which makes each line unique. Each contender prepares and reads
+the corpus in its own process:
+
+- jformer with an empty cache, with a warm cache, and with packing
+- PyTorch's DataLoader over ids in memory, with and without workers
+- Hugging Face's `datasets`, grouped by length
+- grain, one pair at a time in random order
+
+Each process prints a JSON object: the seconds of each part, sentences tokenized per second, pairs
+batched per second, and its own peak resident memory in MB, without workers. At the end, the command
+prints a table of medians over the rounds, with their spread.
 """
 
 import argparse
@@ -31,9 +35,9 @@ BATCH_TOKENS = 25_000  # as in the paper
 VOCABULARY_SIZE, VOCABULARY_SAMPLE = 8000, 30_000
 MAX_LENGTH = 128
 OURS = "jformer"
-WAYS = (("buckets", False), ("buckets", True), ("packed", True))  # of ours: batching, warm cache
+WAYS = (("buckets", False), ("buckets", True), ("packed", True))  # batching, warm cache
 PEERS = ("torch", "torch workers", "datasets", "grain")
-# The columns of the table, with how many digits.
+# The columns of the table, with their number of decimals.
 SHOWN = {
     "sentences_tokenized_per_second": 0,
     "pairs_batched_per_second": 0,
@@ -47,11 +51,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--prefix", default="", help="PREFIX of the lines to repeat")
+    parser.add_argument("--prefix", default="", help="repeat the lines of these files")
     parser.add_argument("--languages", default="en,de")
     parser.add_argument("--pairs", default="30000,4500000")
-    parser.add_argument("--folder", help="where the corpora and the cache are written")
-    parser.add_argument("--contenders", help="names, with commas; default: all", default="")
+    parser.add_argument("--folder", help="folder for the corpora and the cache")
+    parser.add_argument("--contenders", help="comma-separated names; default: all", default="")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--process", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -67,19 +71,19 @@ def main() -> None:
             for number in range(options.rounds):
                 for name in turns.in_order(names, number):
                     task = {"folder": folder, "languages": languages, "pairs": pairs}
-                    for more in ours_in(number) if name == OURS else [{}]:
-                        found.append(start({"contender": name, **task, **more}))
+                    for variant in ours_in(number) if name == OURS else [{}]:
+                        found.append(start({"contender": name, **task, **variant}))
     print(f"\n{turns.machine()}\n\n{table(found)}")
 
 
 def ours_in(number: int) -> list[dict[str, Any]]:
-    """Return the tasks of jformer in a round, which begins with an empty cache."""
+    """Return jformer's tasks in a round. Each round starts with an empty cache."""
     cache = f"cache{number}"
     return [{"batching": batching, "warm": warm, "cache": cache} for batching, warm in WAYS]
 
 
 def start(task: dict[str, Any]) -> dict[str, Any]:
-    """Measure in a process of its own, which prints what it returns."""
+    """Measure in a new process; print and return its result."""
     command = [sys.executable, "-m", "experiments.benchmarks.data", f"--process={json.dumps(task)}"]
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     print(result.stdout, end="", flush=True)
@@ -87,23 +91,24 @@ def start(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Return the medians of the rounds; a contender that lacks a package has the reason instead."""
+    """Return the table of medians. If a contender failed, its row has the error instead."""
     rows: dict[tuple, list[dict]] = {}
-    for one in found:
-        rows.setdefault((f"{one['pairs']:,}", one["contender"], one["cache"]), []).append(one)
+    for result in found:
+        key = f"{result['pairs']:,}", result["contender"], result["cache"]
+        rows.setdefault(key, []).append(result)
     lines = []
     for key, rounds in rows.items():
         cells = [rounds[0].get("error", ""), *[""] * (len(SHOWN) - 1)]
         if not cells[0]:
-            columns = [([one[name] for one in rounds], SHOWN[name]) for name in SHOWN]
-            cells = ["" if None in each else turns.spread(each, digits) for each, digits in columns]
+            columns = [([each[name] for each in rounds], SHOWN[name]) for name in SHOWN]
+            cells = ["" if None in column else turns.spread(column, n) for column, n in columns]
         lines.append([*key, *cells])
     header = ["pairs", "", "cache", *(name.replace("_", " ") for name in SHOWN)]
     return turns.markdown(header, lines)
 
 
 def write_corpus(folder: Path, prefix: str, languages: list[str], number: int) -> None:
-    """Write `number` pairs that repeat the original lines; repeated ones end with their index."""
+    """Write `number` pairs that repeat the original lines. Repeated lines end with their index."""
     pairs = read_pairs(prefix, languages)
     files = [
         (folder / f"{number}.{language}").open("w", encoding="utf-8") for language in languages
@@ -116,7 +121,7 @@ def write_corpus(folder: Path, prefix: str, languages: list[str], number: int) -
 
 
 def read_pairs(prefix: str, languages: list[str]) -> list[tuple[str, str]]:
-    """Return the pairs of PREFIX, or where there is none those of the embedded phrases."""
+    """Return the pairs of PREFIX, or the embedded phrases if PREFIX is empty."""
     from jformer.data.corpora import Report, open_corpus, read
     from jformer.data.phrases import make_splits
 
@@ -126,7 +131,7 @@ def read_pairs(prefix: str, languages: list[str]) -> list[tuple[str, str]]:
 
 
 class Laps:
-    """Seconds of the parts of a process, one after the other."""
+    """A stopwatch for the consecutive parts of a process."""
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
@@ -138,7 +143,7 @@ class Laps:
 
 
 def measure(contender: str, folder: str, languages: list[str], pairs: int, **way: Any) -> dict:
-    """Measure one process, from its start to the end of an epoch of batches."""
+    """Measure this process, from its start to the end of an epoch."""
     lap, prefix = Laps(), f"{folder}/{pairs}"
     row = {"pairs": pairs, "contender": contender, "cache": ""}
     if contender == OURS:
@@ -186,7 +191,7 @@ def ours(lap: Laps, prefix: str, languages: list[str], batching: str, cache: str
         cache=cache,
     )
     config = dataclasses.replace(Config(), data=data, train=TrainConfig(batch_tokens=BATCH_TOKENS))
-    tokens.VOCABULARY_SAMPLE = VOCABULARY_SAMPLE  # as many pairs as the peers learn from
+    tokens.VOCABULARY_SAMPLE = VOCABULARY_SAMPLE  # the same number of pairs as for the peers
     lap("import")
     corpora = open_corpora(config)["train"]
     vocabularies = make_vocabularies(corpora, data)

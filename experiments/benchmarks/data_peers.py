@@ -1,9 +1,9 @@
-"""The input pipelines of other projects that `data` measures, as their users write them.
+"""The input pipelines of other projects that `data` measures, written as their users would.
 
-Each learns a vocabulary of two lists of texts, tokenizes them, and has a function that makes an
-epoch of padded batches: DataLoader's have at most BATCH_TOKENS positions a side, the others as many
-rows as have that many tokens on average. Packages are imported where they are used: a process has
-one of the pipelines.
+Each pipeline learns a vocabulary from two lists of texts, tokenizes them, and returns a function
+that makes an epoch of padded batches. DataLoader's batches have at most BATCH_TOKENS positions on
+each side. The other batches have a fixed number of rows, chosen to average BATCH_TOKENS tokens.
+Functions import their packages locally, because a process runs only one pipeline.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from jformer.config import EOS, PAD
 
 
 class Pipeline(NamedTuple):
-    """Makes an epoch of batches of padded sources and targets, of pairs with so many tokens."""
+    """A function that makes an epoch of padded source and target batches, and its size."""
 
     epoch: Callable[[], Iterable[tuple[Any, Any]]]
     pairs: int
@@ -30,7 +30,7 @@ class Pipeline(NamedTuple):
 
 
 def measure(contender: str, lap: Laps, prefix: str, languages: list[str]) -> dict[str, Any]:
-    """Take the time of a pipeline's parts, up to the end of an epoch."""
+    """Time the parts of a pipeline, up to the end of an epoch."""
     prepare = {
         "torch": with_torch,
         "torch workers": with_torch_workers,
@@ -56,7 +56,7 @@ def measure(contender: str, lap: Laps, prefix: str, languages: list[str]) -> dic
 
 
 def sample(*sides: Sequence[str]) -> list[str]:
-    """Return the texts of evenly spaced pairs, from which the vocabulary is learned."""
+    """Return the texts of evenly spaced pairs, for learning the vocabulary."""
     every = max(1, -(-len(sides[0]) // VOCABULARY_SAMPLE))
     return [text for texts in sides for text in texts[::every]]
 
@@ -66,7 +66,7 @@ def with_torch_workers(lap: Laps, sources: list[str], targets: list[str]) -> Pip
 
 
 def with_torch(lap: Laps, sources: list[str], targets: list[str], workers: int = 0) -> Pipeline:
-    """PyTorch's DataLoader over tensors in memory, batches of similar lengths."""
+    """PyTorch's DataLoader over tensors in memory, with batches of similar lengths."""
     from experiments.benchmarks import pytorch_data
 
     lap("import")
@@ -84,7 +84,7 @@ def with_torch(lap: Laps, sources: list[str], targets: list[str], workers: int =
 
 
 def with_datasets(lap: Laps, sources: list[str], targets: list[str]) -> Pipeline:
-    """Hugging Face's `datasets`, with the collator and the grouping by length of its Trainer."""
+    """Hugging Face's `datasets`, with the collator and the length grouping of its Trainer."""
     from datasets import Dataset, disable_progress_bars
     from tokenizers.processors import TemplateProcessing
     from torch.utils.data import DataLoader
@@ -129,7 +129,7 @@ def with_datasets(lap: Laps, sources: list[str], targets: list[str]) -> Pipeline
 
 
 def with_grain(lap: Laps, sources: list[str], targets: list[str]) -> Pipeline:
-    """Grain's pairs one at a time in random order, batched and padded by numpy."""
+    """Grain reads pairs one at a time in random order; numpy pads the batches."""
     import grain
     import numpy as np
 
@@ -156,7 +156,7 @@ def with_grain(lap: Laps, sources: list[str], targets: list[str]) -> Pipeline:
             padded.append(ids_BL)
         return tuple(padded)
 
-    # What is in memory is read fastest by no thread but the caller's.
+    # Data in memory is read fastest in the caller's thread.
     alone = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     data = grain.MapDataset.source(pairs).shuffle(seed=0).to_iter_dataset(alone)
     data = data.batch(rows, batch_fn=pad)

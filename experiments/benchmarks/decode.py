@@ -1,15 +1,17 @@
-"""A benchmark of translating beside other engines, which have the weights of the same run.
+"""Benchmark translation against other engines that use the weights of the same run.
 
     python -m experiments.benchmarks.decode --workdir=RUN --input=FILE [--references=FILE]
         [--sentences=1000] [--beam=4] [--alpha=0.6] [--batch=64] [--rounds=3]
         [--platform=cpu|gpu] [--contenders=ctranslate2,...] [--json=FILE] [--chart=FILE]
 
-Each engine translates the first sentences of the file, from ids to ids, in batches of sentences of
-similar length, and gets a first turn to compile and to fill its caches. CTranslate2 has float32
-weights, or those of 8 bits (int8), in one worker with all cores, or in a worker a core; Marian is
-Hugging Face's `generate`. All end the search of a sentence with as many hypotheses as the beam has.
-The penalties of `alpha` are each engine's own, so outputs may differ; with 0 there is none. The
-table has the share of outputs that are equal to ours, and BLEU where there are references.
+Each engine translates the first sentences of the file, from ids to ids, in batches of similar
+lengths. An extra first turn compiles and fills the caches. CTranslate2 uses float32 or 8-bit (int8)
+weights, with one worker on all cores or with one worker per core. Marian is Hugging Face's
+`generate`. All engines stop a search after they have found as many hypotheses as the beam size.
+
+Each engine applies its own length penalty with `alpha`, so outputs may differ. Set `--alpha=0` to
+disable the penalties. The table shows the share of outputs that are equal to jformer's, and BLEU if
+you pass references.
 """
 
 import argparse
@@ -26,7 +28,7 @@ from experiments.benchmarks import turns
 from jformer.run import Run
 
 OURS = "jformer"
-LONGER = 50  # tokens that an output may have more than its source, Section 6.1
+LONGER = 50  # the maximum output length is the source length plus this number, Section 6.1
 
 
 def main() -> None:
@@ -94,8 +96,8 @@ def table(run: Run, results: list[turns.Result], options: argparse.Namespace) ->
                 bleu,
             ]
         )
-    header = ["", "speed, jformer = 1", "sentences a second", "tokens a second",
-              "first turn, seconds", "host memory, MB", "outputs as ours", "BLEU"]  # fmt: skip
+    header = ["", "speed, jformer = 1", "sentences per second", "tokens per second",
+              "first turn, seconds", "host memory, MB", "same outputs", "BLEU"]  # fmt: skip
     return turns.markdown(header, rows)
 
 

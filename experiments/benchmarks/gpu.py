@@ -4,21 +4,28 @@
         [--platform=gpu|cpu] [--only=PATTERN] [--configs=base,big] [--tokens=49152,24576]
         [--length=256] [--vocabulary=37000] [--sentences=256,64,1024] [--rounds=3] [--steps=10]
 
-`first` measures the speed of a large product, then of each config the train step on packed rows of
-random tokens: time, MFU, memory and time to compile. It compares attention by cuDNN with attention
-by XLA, and profiles the step of the first config: its longest kernels beside their rooflines.
-`second` measures a peer in PyTorch on the same tokens, whether a resumed run ends with the same
-bits, the search, and the train step in other ways: attention by XLA, products by Triton, without
-packing.
+`first` measures:
 
-Each measurement is a process of its own with a time limit, the most important ones first. One that
-fails, or that there is no time for, is a row with the reason. Every row is written at once: a line
-of DIR/results.jsonl, and DIR/results.md again. `mfu` is that of metrics.jsonl: the share of the
-peak by data sheet spent on tokens, without padding. `of_roofline` is the time divided by that of
-jformer/extras/targets.py.
+- the speed of a large matrix product
+- the train step of each config on packed rows of random tokens: time, MFU, memory, compile time
+- the difference between cuDNN attention and XLA attention
+- a profile of the first config's step: its longest kernels and their rooflines
 
-On a machine without a package index, carry what it lacks: `sh experiments/benchmarks/wheels.sh`
-fills the folder wheels, and there `pip install --no-index --no-deps wheels/*` installs it.
+`second` measures:
+
+- a PyTorch peer on the same tokens
+- whether a resumed run ends with the same bits
+- the search
+- variants of the train step: XLA attention, Triton matrix products, and no packing
+
+Each measurement runs in its own process with a time limit, the most important ones first. If one
+fails or has no time left, its row has the reason. Each row is appended at once to
+DIR/results.jsonl, and DIR/results.md is rewritten. `mfu` is defined as in metrics.jsonl: the share
+of the data-sheet peak that is spent on tokens, without padding. `of_roofline` is the measured time
+divided by the roofline time from jformer/extras/targets.py.
+
+If the machine has no package index, run `sh experiments/benchmarks/wheels.sh` elsewhere to fill the
+folder wheels. Copy the folder and run `pip install --no-index --no-deps wheels/*`.
 """
 
 import argparse
@@ -36,13 +43,13 @@ from typing import Any
 from experiments.benchmarks import turns
 
 LONGEST_MEASUREMENT = 120.0  # seconds
-SHORTEST_MEASUREMENT = 15.0  # with less left of the minutes none begins
+SHORTEST_MEASUREMENT = 15.0  # seconds that must be left to start a measurement
 PEERS = ("torch bf16 compile", "marian bf16 compile")
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """A call of a function of gpu_work.py, in a process of its own."""
+    """A call of a function in gpu_work.py, which runs in its own process."""
 
     name: str
     function: str
@@ -58,25 +65,25 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--platform", choices=turns.PLATFORMS, default="gpu")
-    parser.add_argument("--only", default="*", help="pattern of names")
+    parser.add_argument("--only", default="*", help="pattern for the names of measurements")
     parser.add_argument("--configs", default="base,big")
-    parser.add_argument("--tokens", default="49152,24576", help="of a side of each config's batch")
-    parser.add_argument("--length", type=int, default=256, help="of a packed row")
+    parser.add_argument("--tokens", default="49152,24576", help="tokens per batch and side")
+    parser.add_argument("--length", type=int, default=256, help="length of a packed row")
     parser.add_argument("--vocabulary", type=int, default=37000)
-    parser.add_argument("--sentences", default="256,64,1024", help="decoded at a time")
+    parser.add_argument("--sentences", default="256,64,1024", help="batch sizes of decoding")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=10, help="of a round")
+    parser.add_argument("--steps", type=int, default=10, help="steps per round")
     options = parser.parse_args()
     measurements = (first if options.call == "first" else second)(options)
     chosen = [each for each in measurements if fnmatch.fnmatchcase(each.name, options.only)]
     if not chosen:
-        parser.error(f"--only={options.only} fits no measurement")
+        parser.error(f"--only={options.only} does not match any measurement")
     options.output.mkdir(parents=True, exist_ok=True)
     measure_all(chosen, options)
 
 
 def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the arguments of a train step for each config."""
+    """Return the arguments of the train step for each config."""
     keys = {"data.vocabulary_size": options.vocabulary}
     same = {"length": options.length, "keys": keys}
     pairs = zip(options.configs.split(","), options.tokens.split(","), strict=True)
@@ -86,7 +93,7 @@ def steps(options: argparse.Namespace) -> list[dict[str, Any]]:
 def first(options: argparse.Namespace) -> list[Measurement]:
     rounds = {"rounds": options.rounds, "steps": options.steps}
     step, *others = steps(options)
-    # Without command buffers the profiler knows each kernel's name.
+    # The profiler knows the names of kernels only without command buffers.
     named = {"XLA_FLAGS": "--xla_gpu_enable_command_buffer="}
     return [
         Measurement("peak", "peak", {"rounds": options.rounds}),
@@ -103,7 +110,7 @@ def second(options: argparse.Namespace) -> list[Measurement]:
     config, keys = step["config"], step["keys"]
     peer = {name: step[name] for name in ("config", "tokens", "rounds", "steps")}
     peer |= {"vocabulary": options.vocabulary, "platform": options.platform}
-    # The peer and ours are on the GPU together, so neither may take all of its memory.
+    # The peer and jformer share the GPU, so neither may preallocate all of its memory.
     shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     decode = {"config": config, "beam": 4, "keys": keys, "rounds": options.rounds}
     xla, unpacked = {"model.attention_kernel": "xla"}, {"data.batching": "buckets"}
@@ -126,7 +133,7 @@ def second(options: argparse.Namespace) -> list[Measurement]:
 
 
 def measure_all(chosen: list[Measurement], options: argparse.Namespace) -> None:
-    """Measure one after the other, and write each row at once."""
+    """Run the measurements in order, and write each row at once."""
     end = time.monotonic() + 60 * options.minutes
     path = options.output / "results.jsonl"
     path.touch()
@@ -144,7 +151,7 @@ def measure_all(chosen: list[Measurement], options: argparse.Namespace) -> None:
 
 
 def in_process(each: Measurement, platform: str, left: float) -> dict[str, Any]:
-    """Return what a process of its own measures, or the error that ended it."""
+    """Return the result of a measurement in a new process, or the error that ended it."""
     if left < SHORTEST_MEASUREMENT:
         return {"error": "skipped: no time left"}
     flags = f"{os.environ.get('XLA_FLAGS', '')} {each.environment.get('XLA_FLAGS', '')}"
@@ -159,9 +166,9 @@ def in_process(each: Measurement, platform: str, left: float) -> dict[str, Any]:
     try:
         output, errors = process.communicate(timeout=min(left, LONGEST_MEASUREMENT))
     except subprocess.TimeoutExpired as error:
-        os.killpg(process.pid, signal.SIGKILL)  # with the processes that it has started
+        os.killpg(process.pid, signal.SIGKILL)  # also kills its child processes
         process.communicate()
-        return {"error": f"not done after {error.timeout:.3g} s"}
+        return {"error": f"not finished after {error.timeout:.3g} s"}
     if process.returncode:
         last = (errors.strip().splitlines() or [""])[-1]
         return {"error": f"exit status {process.returncode}: {last[:300]}"}
@@ -169,7 +176,7 @@ def in_process(each: Measurement, platform: str, left: float) -> dict[str, Any]:
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
-    """Return the machine, a table for each function, and one of the kernels of a profile."""
+    """Return the machine, a table for each function, and the kernels of each profile."""
     parts = [turns.machine()]
     for function in dict.fromkeys(row["function"] for row in rows):
         group = [row for row in rows if row["function"] == function]

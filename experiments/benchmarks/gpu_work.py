@@ -1,8 +1,8 @@
-"""Measure one thing for experiments.benchmarks.gpu, which starts a process for each.
+"""Run one measurement for experiments.benchmarks.gpu, which starts a process for each.
 
     python -m experiments.benchmarks.gpu_work FUNCTION ARGUMENTS
 
-ARGUMENTS is a JSON object, and so is the line that is printed: the numbers, or an error.
+ARGUMENTS is a JSON object. The script prints one JSON object: the measured numbers or an error.
 """
 
 import json
@@ -35,19 +35,19 @@ RUN = [
 ]
 RUN_STEPS = 40
 PROFILED_STEPS, LONGEST_KERNELS = 5, 20
-PEER_LENGTH = 64  # of the rows of experiments.benchmarks.train, which are not packed
+PEER_LENGTH = 64  # tokens per row in experiments.benchmarks.train, which does not pack rows
 
 
 def answer(function: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Measure in this process; an error is returned by its first line."""
+    """Measure in this process. If the measurement fails, return the first line of the error."""
     try:
         return FUNCTIONS[function](**arguments)
-    except Exception as error:  # noqa: BLE001  a row of the table, the others go on without it
+    except Exception as error:  # noqa: BLE001  recorded in the table
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
 
 
 def peak(rounds: int, dtype: str = "bfloat16") -> dict[str, Any]:
-    """Measure the peak of matrix products: by data sheet, and the best of some rounds."""
+    """Return the peak rate of matrix products: from the data sheet, and as measured."""
     import jax
 
     from jformer.training.flops import sheet_flops
@@ -73,7 +73,7 @@ def peak(rounds: int, dtype: str = "bfloat16") -> dict[str, Any]:
 
 
 def ready(config: str, tokens: int, length: int, keys: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the config, a batch of that many tokens, the lowered step and its arguments."""
+    """Return the config, a batch of `tokens` tokens, the lowered step and its arguments."""
     import jax
 
     jax.config.update("jax_enable_compilation_cache", False)
@@ -92,7 +92,7 @@ def ready(config: str, tokens: int, length: int, keys: dict[str, Any]) -> tuple[
 def train(
     config: str, tokens: int, length: int, rounds: int, steps: int, keys: dict[str, Any]
 ) -> dict[str, Any]:
-    """Measure the train step: speed, MFU, compilation and memory of the device."""
+    """Measure the speed, MFU, compile time and device memory of the train step."""
     import jax
 
     from jformer.extras import traffic
@@ -112,8 +112,8 @@ def train(
             state, metrics = train_step(state, *rest)
         sums = jax.device_get(metrics)
         seconds.append((time.perf_counter() - began) / steps)
-    memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # a CPU has no statistics
-    del state, rest  # make room for the products
+    memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # None on a CPU
+    del state, rest  # free memory for the matrix products
     peaks, median = peak(rounds, frozen.model.compute_dtype), statistics.median(seconds)
     real_BT = batch["labels_BT"] != PAD
     tera = step_flops(frozen, *real_BT.shape, real_BT.shape[1]) / median / 1e12
@@ -134,9 +134,9 @@ def train(
 
 
 def rates() -> tuple[float, float]:
-    """Return the bandwidth and the speed of products of this device, or infinity if unknown.
+    """Return the memory bandwidth and matrix product rate of this device; infinity if unknown.
 
-    In a rehearsal on a CPU they are those of an H100.
+    On a CPU, return the values of an H100, so that the benchmark can be tested there.
     """
     import jax
 
@@ -151,7 +151,7 @@ def rates() -> tuple[float, float]:
 
 
 def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
-    """Compare loss and gradients with attention by cuDNN and by XLA, on packed rows."""
+    """Compare the loss and gradients of cuDNN attention and XLA attention, on packed rows."""
     import jax
     import optax
 
@@ -172,8 +172,8 @@ def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[s
         params = jax.jit(model.init)(jax.random.key(0), tokens_11, tokens_11)["params"]
         gradients = make_gradients(model, frozen.train, lambda tree: tree)
         found.append(jax.jit(gradients)(params, batch, jax.random.key(1)))
-    (ours, sums), (plain, plain_sums) = found
-    difference = jax.tree.map(lambda a, b: a - b, ours, plain)
+    (fused, sums), (plain, plain_sums) = found
+    difference = jax.tree.map(lambda a, b: a - b, fused, plain)
     return {
         "attention": attention,
         "loss": float(sums["loss"] / sums["tokens"]),
@@ -183,7 +183,7 @@ def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[s
 
 
 def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the longest kernels of a step, with the time that each takes at its roofline."""
+    """Return the longest kernels of a step, each with its roofline time."""
     import jax
 
     from jformer.extras import traffic
@@ -203,10 +203,10 @@ def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict
     for instruction, seconds in measured.items():
         kernel = kernels.get(instruction)
         label = label_of(kernel.name) if kernel else f"({instruction.split('.')[0]})"
-        row = rows.setdefault(label, [0, 0, 0])
-        row[0] += seconds / PROFILED_STEPS
-        row[1] += kernel.seconds(*limits) if kernel else 0
-        row[2] += kernel.runs if kernel else 1
+        sums = rows.setdefault(label, [0, 0, 0])
+        sums[0] += seconds / PROFILED_STEPS
+        sums[1] += kernel.seconds(*limits) if kernel else 0
+        sums[2] += kernel.runs if kernel else 1
     longest = sorted(rows.items(), key=lambda row: -row[1][0])
     return {
         "ms_of_kernels": 1000 * sum(row[0] for row in rows.values()),
@@ -219,7 +219,7 @@ def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict
 
 
 def seconds_by_instruction(path: Path) -> dict[str, float]:
-    """Return the time of each instruction of XLA in a profile, over all its runs."""
+    """Return the total time of each XLA instruction in a profile."""
     import jax
 
     total: dict[str, float] = {}
@@ -236,14 +236,14 @@ def seconds_by_instruction(path: Path) -> dict[str, float]:
 
 
 def label_of(name: str) -> str:
-    """Shorten the path of an operation, so that those of all layers are one."""
+    """Shorten the path of an operation, so that all layers share one label."""
     name = re.sub(r"jit\(step_with_request\)/|Transformer\.\w+/?|\w+Layer\.\w+/?", "", name)
     name = re.sub(r"(encoder|decoder)(_\d+)?[./]", "", name)
     return name.replace("residual_branches/", "") or "(unnamed)"
 
 
 def packed_batch(rows: int, length: int, V: int) -> dict[str, np.ndarray]:
-    """Return rows filled with pairs of random tokens of as many tokens on both sides."""
+    """Return rows packed with random pairs whose source and target have the same length."""
     rng = np.random.default_rng(0)
     ids_BL = rng.integers(EOS + 1, V, (rows, length)).astype(np.int32)
     segments_BL = np.zeros((rows, length), np.int32)
@@ -269,7 +269,7 @@ def plain_batch(rows: int, length: int, V: int) -> dict[str, np.ndarray]:
 def peers(
     platform: str, config: str, peer: str, tokens: int, vocabulary: int, rounds: int, steps: int
 ) -> dict[str, Any]:
-    """Measure the step of another project, in turns with ours, on the same batches."""
+    """Measure the train steps of another project and of jformer in turns, on the same batches."""
     rows = max(1, tokens // PEER_LENGTH)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
@@ -285,20 +285,20 @@ def peers(
     frozen = jformer.get_config(config, **{"data.vocabulary_size": vocabulary})
     batches = steps_of(make_batches(frozen, rows, PEER_LENGTH), steps)
     real = sum(int((batch["labels_BT"] != PAD).sum()) for batch in batches)
-    theirs, ours = results[peer]["seconds"], results[OURS]["seconds"]
+    peer_seconds, own_seconds = results[peer]["seconds"], results[OURS]["seconds"]
     return {
-        "speed_of_ours": [a / b for a, b in zip(theirs, ours, strict=True)],
-        "ms_a_step": [1000 * each / steps for each in theirs],
-        "tokens_per_second": real / statistics.median(theirs),
-        "tokens_per_second_of_ours": real / statistics.median(ours),
-        "seconds_to_compile": results[peer]["first"] - statistics.median(theirs),
+        "speed_of_ours": [a / b for a, b in zip(peer_seconds, own_seconds, strict=True)],
+        "ms_a_step": [1000 * each / steps for each in peer_seconds],
+        "tokens_per_second": real / statistics.median(peer_seconds),
+        "tokens_per_second_of_ours": real / statistics.median(own_seconds),
+        "seconds_to_compile": results[peer]["first"] - statistics.median(peer_seconds),
     }
 
 
 def decode(
     config: str, beam: int, places: int, rounds: int, keys: dict[str, Any]
 ) -> dict[str, Any]:
-    """Measure the search of random parameters on four times as many sentences as are searched."""
+    """Measure the search with random parameters on four times `places` sentences."""
     import jax
 
     from jformer.decoding.pool import Decoder, Request
@@ -313,12 +313,14 @@ def decode(
     texts = [rng.integers(EOS + 1, V, rng.integers(8, 49)).tolist() for _ in range(4 * places)]
     requests = [Request(text, [], 0) for text in texts]
     seconds: list[float] = []
-    for _ in range(1 + min(rounds, 2)):  # the first compiles
+    for _ in range(1 + min(rounds, 2)):  # the first round compiles
         began = time.perf_counter()
         found = decoder.find(requests)
         seconds.append(time.perf_counter() - began)
     if decoder.slots < places:
-        raise MemoryError(f"out of memory: {decoder.slots} of {places} sentences at a time fit")
+        raise MemoryError(
+            f"out of memory: only {decoder.slots} of {places} sentences fit at a time"
+        )
     made = sum(int((each.tokens_WT[0] != PAD).sum()) for each in found.values())
     return {
         "tokens_per_second": made / min(seconds[1:]),
@@ -330,7 +332,7 @@ def decode(
 
 
 def resume() -> dict[str, Any]:
-    """Compare the parameters of a run, of the same run again, and of one stopped at half."""
+    """Compare the final parameters of a run, its repetition, and a run resumed halfway."""
     with tempfile.TemporaryDirectory() as folder:
         whole, again, resumed = (f"{folder}/{name}" for name in ("whole", "again", "resumed"))
         for workdir, steps in (
@@ -350,7 +352,7 @@ def hash_of(workdir: Path) -> str:
 
 
 def execute(module: str, *flags: str) -> None:
-    """Run a module of this repository; an error has the last line that it printed."""
+    """Run a module of this repository. If it fails, raise an error with its last line."""
     command = [sys.executable, "-m", module, *flags]
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False)
     if done.returncode:

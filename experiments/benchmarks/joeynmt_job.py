@@ -3,9 +3,9 @@
     PYTHON experiments/benchmarks/joeynmt_job.py train FOLDER
     PYTHON experiments/benchmarks/joeynmt_job.py translate FOLDER INPUT STEP,... OUTPUT
 
-PYTHON is that of an environment with JoeyNMT, which needs older libraries than jformer: so nothing
-of jformer is imported here. FOLDER has what `time_to_bleu` writes as settings.json, and gets the
-sub-words, JoeyNMT's config and its checkpoints.
+PYTHON must be the interpreter of an environment with JoeyNMT. JoeyNMT needs older libraries than
+jformer, so this script imports nothing from jformer. It reads FOLDER/settings.json, which
+`time_to_bleu` writes, and writes the sub-words, JoeyNMT's config and its checkpoints to FOLDER.
 """
 
 import json
@@ -19,7 +19,7 @@ import sentencepiece
 import torch
 
 NEVER = 10**9
-FEW = 10  # tokens that JoeyNMT writes for its own validation, which shall take no time
+SHORT_OUTPUT = 10  # limits outputs in JoeyNMT's own validation, to save time
 JOEYNMT = [sys.executable, "-m", "joeynmt"]
 
 
@@ -30,20 +30,20 @@ def main() -> None:
     config = folder / f"{command}.yaml"
     if command == "train":
         learn_subwords(folder, settings)
-        write_config(config, folder, settings, max_output_length=FEW)
-        # In this process's place, so that a signal which ends the job ends the training.
+        write_config(config, folder, settings, max_output_length=SHORT_OUTPUT)
+        # Replace this process, so that a signal that ends the job also ends the training.
         os.execv(sys.executable, [*JOEYNMT, "train", str(config), "--skip-test"])
     else:
         source, steps, output = files
         write_config(config, folder, settings, load_model=str(mean(folder, steps.split(","))))
-        # Not by its --output-path, which fails in version 2.3.0.
+        # Redirect stdout, because --output-path fails in version 2.3.0.
         with open(source) as lines, open(output, "w") as outputs:
             program = [*JOEYNMT, "translate", config]
             sys.exit(subprocess.run(program, stdin=lines, stdout=outputs).returncode)
 
 
 def mean(folder: Path, steps: list[str]) -> Path:
-    """Write a checkpoint with the means of the parameters of some checkpoints."""
+    """Average the parameters of checkpoints, and write them as a new checkpoint."""
     paths = [folder / "model" / f"{step}.ckpt" for step in steps]
     states = [torch.load(path, map_location="cpu")["model_state"] for path in paths]
     means = {name: sum(state[name] for state in states) / len(states) for name in states[0]}
@@ -53,7 +53,7 @@ def mean(folder: Path, steps: list[str]) -> Path:
 
 
 def learn_subwords(folder: Path, settings: dict) -> None:
-    """Learn one vocabulary for both languages, and list it as JoeyNMT reads it."""
+    """Learn one vocabulary for both languages, and write it in JoeyNMT's format."""
     languages = settings["languages"]
     sentencepiece.SentencePieceTrainer.train(
         input=[f"{settings['train']}.{language}" for language in languages],
@@ -65,12 +65,12 @@ def learn_subwords(folder: Path, settings: dict) -> None:
         minloglevel=2,
     )
     lines = (folder / "subwords.vocab").read_text(encoding="utf-8").splitlines()
-    pieces = [line.split("\t")[0] for line in lines[3:]]  # the first three are special
+    pieces = [line.split("\t")[0] for line in lines[3:]]  # the first three are special tokens
     (folder / "pieces.txt").write_text("".join(f"{p}\n" for p in pieces), encoding="utf-8")
 
 
 def write_config(path: Path, folder: Path, settings: dict, **testing: Any) -> None:
-    """Write a config of JoeyNMT; YAML includes JSON."""
+    """Write a JoeyNMT config as JSON, which is valid YAML."""
     config = {
         "name": "time_to_bleu",
         "model_dir": str(folder / "model"),

@@ -4,9 +4,9 @@
     python -m experiments.benchmarks.marian_job translate FOLDER cpu|cuda float32|bfloat16 \\
         INPUT STEP,... OUTPUT
 
-FOLDER has the config of jformer's run as config.json, whose sizes, schedule and text files this job
-takes, and gets what it writes. `translate` translates the file INPUT by the mean of the checkpoints
-of some steps.
+The job reads the sizes, the schedule and the text files from FOLDER/config.json, the config of
+jformer's run, and writes its checkpoints to FOLDER. `translate` averages the checkpoints of the
+given steps and translates the file INPUT.
 """
 
 import functools
@@ -56,7 +56,7 @@ def train(config: Config, folder: Path, device: str, dtype: str) -> None:
 
 
 def optimizer_of(config: Config, model: Any) -> torch.optim.Optimizer:
-    """Return AdamW, which decays matrices alone, with a learning rate of 1."""
+    """Return AdamW with a learning rate of 1. Weight decay applies to matrices only."""
     adam = {"weight_decay": 0.0, **arguments("optimizer", config.optimizer.name)}
     vectors = {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}
     matrices = {"params": [p for p in model.parameters() if p.ndim >= 2]}
@@ -67,7 +67,7 @@ def optimizer_of(config: Config, model: Any) -> torch.optim.Optimizer:
 
 
 def save(folder: Path, step: int, model: Any, tokenizer: Tokenizer, optimizer: Any) -> None:
-    """Write a checkpoint, which has its name when it is complete."""
+    """Write a checkpoint, and rename it to its final name when it is complete."""
     partial = folder / "partial"
     model.save_pretrained(partial)
     tokenizer.save(str(partial / "tokenizer.json"))
@@ -77,7 +77,7 @@ def save(folder: Path, step: int, model: Any, tokenizer: Tokenizer, optimizer: A
 
 
 def prepare(config: Config, device: str) -> tuple[Tokenizer, DataLoader]:
-    """Return the tokenizer and the batches of the training text."""
+    """Return the tokenizer and a loader of the training batches."""
     data, gpu = config.data, device == "cuda"
     languages = data.source_language, data.target_language
     texts = [read_lines(f"{data.train}.{language}") for language in languages]
@@ -93,7 +93,7 @@ def read_lines(name: str) -> list[str]:
 
 
 def rate(config: Config, step: int) -> float:
-    """Return the learning rate of Equation 3, Section 5.3, or of a fall to 0 after a warm-up."""
+    """Return the learning rate: Equation 3 (Section 5.3), or warm-up and decay to 0."""
     optimizer = config.optimizer
     warmup, peak = optimizer.warmup_steps, optimizer.learning_rate
     schedule, options = name_of(optimizer.schedule), arguments("schedule", optimizer.schedule)
@@ -101,7 +101,7 @@ def rate(config: Config, step: int) -> float:
         factor = options["factor"] * config.model.d_model**-0.5
         return factor * min(step**-0.5, step * warmup**-1.5)
     if schedule not in ("linear", "cosine") or any(options.values()):
-        raise SystemExit(f"marian: has no schedule like {optimizer.schedule} of this config")
+        raise SystemExit(f"marian: unsupported optimizer.schedule={optimizer.schedule}")
     if step < warmup:
         return peak * step / warmup
     done = (step - warmup) / (config.train.steps - warmup)
@@ -154,7 +154,7 @@ def translate(
 
 
 def mean_of(checkpoints: list[Path]) -> MarianMTModel:
-    """Return the model whose parameters are the means of those of some checkpoints."""
+    """Return a model with the averaged parameters of the checkpoints."""
     load = functools.partial(MarianMTModel.from_pretrained, attn_implementation="sdpa")
     model, *others = map(load, checkpoints)
     parameters = [dict(other.named_parameters()) for other in others]

@@ -1,8 +1,8 @@
-"""The models of other projects that the benchmarks run beside ours.
+"""The models of other projects that the benchmarks compare with jformer.
 
-Each is set up as its users would for speed, and with dropout where the paper has it, and not inside
-attention and the feed-forward network, which would be more work than ours does. JAX is imported
-where it is used: a process of another project must not pay for it.
+Each is configured for speed, as its users would. Dropout applies only at the paper's positions.
+Dropout inside attention and the feed-forward network would be more work than jformer does.
+Functions import JAX locally, so that a process of another project does not pay for it.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from jformer.config import BOS, EOS, PAD, Config
 if TYPE_CHECKING:
     from jformer.run import Run
 
-LAYER_NORM_EPSILON = 1e-6  # of flax
+LAYER_NORM_EPSILON = 1e-6  # Flax's default
 
 
 class TorchTransformer(nn.Module):
-    """`nn.Transformer` with the embeddings, positions and output that it leaves to its users."""
+    """`nn.Transformer` with the embeddings, positions and output layer that it lacks."""
 
     def __init__(self, config: Config, longest: int):
         super().__init__()
@@ -42,7 +42,7 @@ class TorchTransformer(nn.Module):
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
             if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
-                module.dropout = nn.Identity()  # the one inside the feed-forward network
+                module.dropout = nn.Identity()  # inside the feed-forward network
         with torch.no_grad():
             self.embedding.weight.mul_(model.d_model**-0.5)
 
@@ -53,7 +53,7 @@ class TorchTransformer(nn.Module):
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         T = target.shape[1]
         causal = nn.Transformer.generate_square_subsequent_mask(T, device=target.device)
-        # As numbers to add, like the causal one: of two kinds torch would convert one, and warn.
+        # Use numbers to add, as in the causal mask: torch warns if the two masks differ in kind.
         padding = torch.zeros(source.shape, device=source.device)
         padding = padding.masked_fill(source == PAD, -torch.inf)
         x = self.transformer(
@@ -87,7 +87,7 @@ def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
     from transformers import MarianConfig, MarianMTModel
 
     model = config.model
-    ours = MarianConfig(
+    marian_config = MarianConfig(
         vocab_size=vocabulary_size,
         d_model=model.d_model,
         encoder_layers=model.num_layers,
@@ -109,11 +109,11 @@ def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
         forced_eos_token_id=None,
         attn_implementation="sdpa",
     )
-    return MarianMTModel(ours)
+    return MarianMTModel(marian_config)
 
 
 def marian_of(run: "Run", longest: int) -> Any:
-    """Return Marian with the weights of a run, for texts of at most `longest` tokens."""
+    """Return Marian with the weights of a run, for texts of up to `longest` tokens."""
     from jformer.extras.interop.transformers import check, state_dict
 
     check(run.config.model, "the peer marian")
@@ -121,7 +121,7 @@ def marian_of(run: "Run", longest: int) -> Any:
     state = state_dict(run.params, run.config.model)
     tensors = {name: torch.tensor(value) for name, value in state.items()}
     missing, unexpected = model.load_state_dict(tensors, strict=False)
-    # Tables of positions are computed, and the other names are of the shared matrix.
+    # Marian computes its position tables, and the other names refer to the shared matrix.
     computed = ("embed_positions.weight", "embed_tokens.weight", "lm_head.weight")
     lacking = [name for name in missing if not name.endswith(computed)]
     if unexpected or lacking:
@@ -142,10 +142,10 @@ def generate(
     longer: int,
     early_stopping: bool,
 ) -> list[list[int]]:
-    """Return Marian's translations of texts, by batches of similar lengths, the longest first.
+    """Return Marian's translations. Batches have similar lengths, and the longest come first.
 
-    Each has at most `longer` tokens more than the longest source of its batch. A hypothesis has its
-    log-probability divided by its length to the power of `alpha`.
+    Each output has at most `longer` more tokens than the longest source of its batch. The search
+    divides the log-probability of a hypothesis by its length to the power of `alpha`.
     """
     outputs: dict[int, list[int]] = {}
     order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))

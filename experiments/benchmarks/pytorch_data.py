@@ -1,4 +1,4 @@
-"""Batches of pairs as users of PyTorch make them: tensors, batches by length, and padding."""
+"""Batches of pairs as PyTorch users make them: tensors, batching by length, and padding."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,17 +10,17 @@ from torch.utils.data import DataLoader
 
 from jformer.config import BOS, EOS, PAD
 
-TEXTS = 10_000  # encoded together
+TEXTS = 10_000  # texts to encode at a time
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
-    """Return the ids of each text with EOS."""
+    """Return the ids of each text, with EOS at the end."""
     ids = []
     for first in range(0, len(texts), TEXTS):
         for encoding in tokenizer.encode_batch_fast(texts[first : first + TEXTS]):
-            # By way of numpy, which reads a list twice as fast as torch.
+            # numpy converts a list twice as fast as torch does.
             ids.append(torch.from_numpy(np.array([*encoding.ids, EOS], np.int32)))
     return ids
 
@@ -33,9 +33,9 @@ def no_longer_than(
 
 
 class TokenBatches:
-    """Lists of pairs of similar lengths, each with at most `tokens` positions a side.
+    """Batches of pair numbers with similar lengths, each with up to `tokens` positions per side.
 
-    Each iteration is another random epoch.
+    Each iteration is a new random epoch.
     """
 
     def __init__(self, pairs: Sequence[Pair], tokens: int, seed: int = 0):
@@ -52,18 +52,18 @@ class TokenBatches:
             yield self.batches[number]
 
     def by_length(self, order: np.ndarray) -> np.ndarray:
-        """Sort by the longer side, then by the source: of five orders that with least padding."""
+        """Sort by the longer side, then by the source. Four other orders gave more padding."""
         S, T = self.S[order], self.T[order]
         return order[np.lexsort((S, np.maximum(S, T)))]
 
     def cut(self, order: np.ndarray) -> list[list[int]]:
-        """Cut sorted pairs into batches, each as large as fits."""
+        """Cut sorted pairs into batches, each as large as possible."""
         longest = np.maximum(self.S, self.T)[order].tolist()
         batches, first, width = [], 0, 0
-        for place, length in enumerate(longest):
-            if max(width, length) * (place + 1 - first) > self.tokens and place > first:
-                batches.append(order[first:place].tolist())
-                first, width = place, 0
+        for end, length in enumerate(longest):
+            if max(width, length) * (end + 1 - first) > self.tokens and end > first:
+                batches.append(order[first:end].tolist())
+                first, width = end, 0
             width = max(width, length)
         return [*batches, order[first:].tolist()]
 

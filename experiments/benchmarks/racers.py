@@ -1,4 +1,4 @@
-"""The contenders of `time_to_bleu`: the commands by which each trains and translates."""
+"""The contenders of `time_to_bleu`, with their commands for training and translation."""
 
 import argparse
 import dataclasses
@@ -20,26 +20,28 @@ JOB = str(Path(__file__).with_name("joeynmt_job.py"))
 
 @dataclasses.dataclass
 class Contender:
-    train: list[str]  # the command
-    translate: Callable[[list[int], Path], list[str]]  # by the mean of checkpoints, into a file
-    checkpoints: Path  # a folder
+    train: list[str]  # the command for training
+    translate: Callable[
+        [list[int], Path], list[str]
+    ]  # command that averages checkpoints, writes a file
+    checkpoints: Path  # the folder of checkpoints
     config: TrainConfig
-    ending: str = ""  # of a checkpoint's name, which begins with its step
+    ending: str = ""  # suffix of a checkpoint's name, after its step
     environment: dict[str, str] | None = None
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints that are there."""
+        """Return the steps of the existing checkpoints."""
         names = (path.name for path in self.checkpoints.glob(f"*{self.ending}"))
         steps = (name.removesuffix(self.ending) for name in names)
         return sorted(int(step) for step in steps if step.isdecimal())
 
     def averaged(self, step: int) -> list[int]:
-        """Return the steps of the checkpoints that a run which ended at `step` would average."""
+        """Return the steps of the checkpoints to average for a run that ends at `step`."""
         return averaged([each for each in self.steps() if each <= step], True, self.config)
 
 
 def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
-    """Return the flags of a run on the texts beside a folder, which keeps all checkpoints."""
+    """Return flags for a run on the texts in the parent of `folder`. It keeps all checkpoints."""
     source, target = options.languages.split(",")
     keys = {
         "data.source_language": source,
@@ -60,12 +62,12 @@ def our_environment(cache: Path, options: argparse.Namespace) -> dict[str, str]:
     """Return the environment of jformer's processes, with an empty cache."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     environment["JAX_PLATFORMS"] = turns.PLATFORMS[options.platform]
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it would be full in the first round
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it may have programs already
     return environment
 
 
 def config_of(folder: Path, options: argparse.Namespace, keys: str = "") -> Config:
-    """Return the config with other keys as given, KEY=VALUE with commas between."""
+    """Return the config with `keys` changed, a comma-separated list of KEY=VALUE."""
     more = [f"--config.{each}" for each in split_list(keys)]
     return config_of_flags([*flags_of(folder, options), *more])
 

@@ -1,25 +1,34 @@
-"""A benchmark of the time from nothing to a translator of a given BLEU.
+"""Benchmark the time to train a translator that reaches a given BLEU.
 
     python -m experiments.benchmarks.time_to_bleu --train=PREFIX --validation=PREFIX
         [--languages=en,de] [--config=speedrun] [--bar=35] [--minutes=60]
         [--contenders=jformer,marian] [--joeynmt=PYTHON] [--peers=KEY=VALUE,...] [--rounds=1]
         [--platform=cpu|gpu] [--json=FILE] [--chart=FILE]
 
-The text, in lower case, is that of PREFIX.en and PREFIX.de. A contender is a command that trains on
-it, with empty caches, and writes a checkpoint every `train.checkpoint_every` steps. Its clock runs
-from the start of the process until a checkpoint is there: sub-words, compilation and saving count.
-Afterwards, and off the clock, checkpoints translate the validation text: a bisection finds the
-first with the BLEU (lower case, Moses' words) of the bar, as if BLEU only rose. A checkpoint is
-translated as the mean of it and those before it, as many as `train.average_checkpoints` says.
+The text is PREFIX.en and PREFIX.de, lowercased. A contender is a command that trains on this text,
+starts with empty caches, and writes a checkpoint every `train.checkpoint_every` steps. The clock
+runs from the start of the process until a checkpoint exists, so sub-words, compilation and saving
+count.
 
-`jformer` is the command of the config. `marian` and `marian bf16` are Hugging Face's model in a
-loop of PyTorch, `joeynmt` is JoeyNMT in an environment of its own, whose Python is named. Both have
-the sizes, batch size, weight decay and beam of the config, and of its other keys those in `peers`
-as given there. By nature they differ in these: they have AdamW, sinusoids and one pair a row.
-Marian's norms follow the sub-layers, and its search divides by a power of the length
-(`decode.length_penalty`) without the constant 5. JoeyNMT's learning rate falls as the inverse
-square root of the step, it decays biases and norms, too, and has dropout inside attention and the
-feed-forward network.
+After training, with the clock stopped, checkpoints translate the validation text. A bisection finds
+the first checkpoint that reaches the bar (lowercase BLEU on Moses tokens); it assumes that BLEU
+only rises. Each checkpoint is averaged with the checkpoints before it, as many as
+`train.average_checkpoints` says.
+
+The contenders are:
+
+- `jformer`: the command line with the config
+- `marian`, `marian bf16`: Hugging Face's model in a PyTorch loop
+- `joeynmt`: JoeyNMT in its own environment, with the Python that `--joeynmt` names
+
+The peers use the config's keys, such as its sizes, batch size, weight decay and beam size, with the
+changes that `--peers` makes. They always differ from jformer in these points:
+
+- Both use AdamW, sinusoids and one pair per row.
+- In Marian, norms follow the sub-layers. Its search divides by a power of the length
+  (`decode.length_penalty`), without the constant 5.
+- In JoeyNMT, the learning rate decays as the inverse square root of the step. Weight decay includes
+  biases and norms. Dropout also applies inside attention and the feed-forward network.
 """
 
 import argparse
@@ -40,22 +49,22 @@ from jformer.errors import UserError
 from jformer.evaluation.scores import score
 
 OURS, MARIAN, MARIAN_BF16, JOEYNMT = "jformer", "marian", "marian bf16", "joeynmt"
-POLL = 0.2  # seconds between two looks for a checkpoint
+POLL = 0.2  # seconds between checks for a new checkpoint
 
 
 @dataclasses.dataclass
 class Run:
-    minutes: dict[int, float]  # by step, of each checkpoint
-    bleu: dict[int, float]  # by step, of those that the bisection asked for
+    minutes: dict[int, float]  # of each checkpoint, by step
+    bleu: dict[int, float]  # of the checkpoints that the bisection scored, by step
     error: str = ""
 
     def record(self, bar: float) -> float | None:
-        """Return the minutes to the first checkpoint that reaches the bar, if one does."""
+        """Return the minutes to the first checkpoint that reaches the bar, or None."""
         reached = [step for step, bleu in self.bleu.items() if bleu >= bar]
         return self.minutes[min(reached)] if reached else None
 
     def curve(self) -> list[tuple[float, float]]:
-        """Return minutes and BLEU of the checkpoints that were scored."""
+        """Return the minutes and BLEU of each scored checkpoint."""
         return [(self.minutes[step], bleu) for step, bleu in sorted(self.bleu.items())]
 
 
@@ -63,20 +72,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--train", required=True, help="PREFIX of the training text")
-    parser.add_argument("--validation", required=True, help="PREFIX of the text to be translated")
+    parser.add_argument("--train", required=True, help="prefix of the training files")
+    parser.add_argument("--validation", required=True, help="prefix of the validation files")
     parser.add_argument("--languages", default="en,de")
-    parser.add_argument("--config", default="speedrun", help="a config, without a data set")
+    parser.add_argument("--config", default="speedrun", help="config name, without a data set")
     parser.add_argument("--bar", type=float, default=35.0, help="BLEU to reach")
-    parser.add_argument("--minutes", type=float, default=60, help="a contender stops after these")
-    parser.add_argument("--joeynmt", default="python", help="Python that has JoeyNMT")
-    parser.add_argument("--peers", default="", help="their own keys: train.steps=3000,...")
+    parser.add_argument("--minutes", type=float, default=60, help="time limit of a contender")
+    parser.add_argument("--joeynmt", default="python", help="Python of an environment with JoeyNMT")
+    parser.add_argument(
+        "--peers", default="", help="config changes for the peers: train.steps=3000,..."
+    )
     turns.add_flags(parser, rounds=1)
     options = parser.parse_args()
     makers = {
         OURS: ours,
-        MARIAN: lambda *place: marian(*place, "float32"),
-        MARIAN_BF16: lambda *place: marian(*place, "bfloat16"),
+        MARIAN: lambda *arguments: marian(*arguments, "float32"),
+        MARIAN_BF16: lambda *arguments: marian(*arguments, "bfloat16"),
         JOEYNMT: joeynmt,
     }
     makers = turns.chosen(parser, makers, options.contenders)
@@ -101,7 +112,7 @@ def main() -> None:
 
 
 def write_texts(folder: Path, options: argparse.Namespace) -> list[str]:
-    """Write train.* and validation.* in lower case; return the target's lines of the latter."""
+    """Write train.* and validation.* in lower case; return the target lines of validation."""
     for name, prefix in (("train", options.train), ("validation", options.validation)):
         languages = options.languages.split(",")
         for language, path in zip(languages, open_corpus(prefix, *languages).files, strict=True):
@@ -123,7 +134,7 @@ def race(
     references: list[str],
     options: argparse.Namespace,
 ) -> Run:
-    """Train, and note when each checkpoint is there; then look for the first that is good."""
+    """Train and time each checkpoint; then find the first one that reaches the bar."""
     run = Run({}, {})
     log = folder / "log"
     with log.open("w") as file:
@@ -162,9 +173,9 @@ def bleu_of(
     references: list[str],
     options: argparse.Namespace,
 ) -> float:
-    """Translate as of a step and score.
+    """Translate with the checkpoints up to `step`, and score.
 
-    Raises `UserError` if the translation fails or has another number of lines.
+    Raises `UserError` if the translation fails or has the wrong number of lines.
     """
     log, output = folder / "log", folder / f"output{step}"
     command = contender.translate(contender.averaged(step), output)
@@ -178,7 +189,7 @@ def bleu_of(
 
 
 def last_line(log: Path) -> str:
-    """Return the error with which a process has ended."""
+    """Return the last line of a log, the error message of a failed process."""
     return log.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
 
 
@@ -195,7 +206,7 @@ def table(runs: dict[str, list[Run]], bar: float) -> str:
 
 
 def draw(title: str, runs: dict[str, list[Run]]) -> Any:
-    """Draw the BLEU of each run over its minutes."""
+    """Draw the BLEU of each run over time."""
     import plotly.graph_objects as go
 
     figure = go.Figure()

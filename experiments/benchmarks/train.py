@@ -1,15 +1,17 @@
-"""A benchmark of the train step beside those of other projects.
+"""Benchmark the train step against other projects.
 
     python -m experiments.benchmarks.train [--config=base] [--vocabulary=37000] [--rows=8]
         [--length=64] [--rounds=5] [--steps=4] [--platform=cpu|gpu] [--contenders=marian,...]
         [--json=FILE] [--chart=FILE]
 
-All contenders train a model of the same size on the same batches of random tokens, with padding in
-a quarter of the positions, by the same loss (label smoothing) and Adam: forward pass, backward pass
-and update. `config` is a name as of `jformer --config`, such as `tiny:multi30k`. The peers have
-PyTorch's fused Adam and its fused attention (SDPA); those whose name ends in `bf16` run under
-autocast, and `compile` means `torch.compile`. The table's `peak` is the share of the fastest matrix
-product that XLA makes in the same round, in the compute dtype; model FLOPs without padding count.
+All contenders train a model of the same size on the same batches of random tokens, in which a
+quarter of the positions are padding. They use the same loss (label smoothing) and Adam. A step is
+the forward pass, the backward pass and the update. `config` is a name that `jformer --config`
+accepts, such as `tiny:multi30k`.
+
+The peers use PyTorch's fused Adam and its fused attention (SDPA). Names with `bf16` run under
+autocast, and names with `compile` use `torch.compile`. The `peak` column compares the model FLOPs,
+without padding, with the fastest matrix product by XLA in the same round and dtype.
 """
 
 import argparse
@@ -39,7 +41,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=37000)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=4, help="of a turn")
+    parser.add_argument("--steps", type=int, default=4, help="steps per turn")
     turns.add_flags(parser, rounds=5)
     options = parser.parse_args()
     config = jformer.get_config(options.config, **{"data.vocabulary_size": options.vocabulary})
@@ -96,7 +98,7 @@ def table(results: list, config: Config, batches: list, steps: int) -> str:
                 f"{result.memory / 1e6:,.0f}",
             ]
         )
-    header = ["", "speed, jformer = 1", "ms a step", "target tokens a second", "peak",
+    header = ["", "speed, jformer = 1", "ms per step", "target tokens per second", "peak",
               "seconds to compile", "host memory, MB"]  # fmt: skip
     return turns.markdown(header, rows)
 
@@ -145,7 +147,7 @@ def ours(config: Config, rows: int, length: int, steps: int, device: str) -> Cal
 def ready_to_train(
     config: Config, devices: Sequence | None = None
 ) -> tuple[Callable, Any, Callable[[dict], tuple]]:
-    """Return the jitted train step, a state, and what turns a batch into its other arguments."""
+    """Return the jitted train step, a state, and a function that places a batch on devices."""
     import jax
 
     from jformer.model.transformer import Transformer
@@ -211,7 +213,7 @@ PRODUCTS = 5
 
 
 def peak(config: Config, rows: int, length: int, steps: int, device: str) -> Callable[[], Any]:
-    """Multiply square matrices of 2048 rows, in the dtype in which the config computes."""
+    """Multiply square matrices with 2048 rows, in the compute dtype of the config."""
     import jax
 
     jax.config.update("jax_platforms", turns.PLATFORMS[device])

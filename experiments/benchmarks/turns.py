@@ -1,7 +1,7 @@
-"""Contenders of a benchmark that take turns, each in a process of its own.
+"""Run the contenders of a benchmark in turns, each in its own process.
 
-In one process the threads of two libraries would get into each other's way, and the peak memory of
-one contender could not be told from another's.
+Within one process, the threads of two libraries would interfere, and the peak memory of the
+contenders could not be separated.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from typing import Any
 
 from jformer.main import HUGE_PAGES
 
-PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}  # and what JAX, PyTorch and CTranslate2 call them
-PAUSE = 0.5  # seconds between two turns: the threads of OpenMP go on spinning for 0.2
+PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}  # the names in JAX, PyTorch and CTranslate2
+PAUSE = 0.5  # seconds between turns; OpenMP's threads keep spinning for 0.2
 LIBRARIES = ("jax", "flax", "torch", "transformers", "ctranslate2")
 
 
 @dataclasses.dataclass
 class Result:
     name: str
-    seconds: list[float]  # of each round
+    seconds: list[float]  # per round
     first: float  # seconds of the first turn, which compiles
-    memory: float  # peak in bytes, of the host
-    answer: Any  # what the last turn returned
-    error: str = ""  # why it could not take part
+    memory: float  # peak host memory in bytes
+    answer: Any  # result of the last turn
+    error: str = ""  # empty if the contender works
 
     def ratios(self, other: "Result") -> list[float]:
-        """Return its speed relative to another's, round by round."""
+        """Return the speed relative to another contender, for each round."""
         return [b / a for a, b in zip(self.seconds, other.seconds, strict=True)]
 
 
@@ -46,21 +46,21 @@ def take_turns(
 ) -> list[Result]:
     """Time one turn of each contender in each round.
 
-    A contender is `(make, arguments)`: in a process of its own `make(*arguments)` returns the
-    function that is a turn.
+    A contender is `(make, arguments)`. In a new process, `make(*arguments)` returns the function to
+    call in each turn.
     """
     give_huge_pages()
     context = multiprocessing.get_context("spawn")
     pipes, results = {}, {}
     for name, (make, arguments) in contenders.items():
-        ours, theirs = context.Pipe()
-        context.Process(target=serve, args=(theirs, make, arguments), daemon=True).start()
-        theirs.close()
-        first, answer, error = ours.recv()
+        pipe, remote = context.Pipe()
+        context.Process(target=serve, args=(remote, make, arguments), daemon=True).start()
+        remote.close()
+        first, answer, error = pipe.recv()
         results[name] = Result(name, [], first, 0.0, answer, error)
         print(f"{name}: {error or f'ready, {first:.1f} s'}", file=sys.stderr)
         if not error:
-            pipes[name] = ours
+            pipes[name] = pipe
     for number in range(rounds):
         for name in in_order(list(pipes), number):
             time.sleep(PAUSE)
@@ -75,25 +75,25 @@ def take_turns(
 
 
 def give_huge_pages() -> None:
-    """Let all contenders have malloc on huge pages, as jformer's commands do by themselves."""
+    """Make malloc use huge pages in all contenders, as it does in jformer's commands."""
     os.environ.setdefault(*HUGE_PAGES)
 
 
 def in_order(names: Sequence[Any], number: int) -> list[Any]:
-    """Return the contenders in the order of a round, another one in each.
+    """Return the contenders in the order of a round. The order rotates from round to round.
 
-    A contender may find the processor warm, or its cache full.
+    This evens out effects of the contender before, such as a warm processor or a full cache.
     """
     first = number % len(names)
     return [*names[first:], *names[:first]]
 
 
 def serve(pipe: Connection, make: Callable, arguments: tuple) -> None:
-    """Take a turn, the first at once, for each True that is received."""
+    """Take the first turn at once, and another for each True from the pipe."""
     try:
         turn = make(*arguments)
         pipe.send(timed(turn))
-    except Exception as error:  # noqa: BLE001  told in the table, the others go on without it
+    except Exception as error:  # noqa: BLE001  reported in the table
         pipe.send((0.0, None, f"{type(error).__name__}: {error}".splitlines()[0]))
         return
     while pipe.recv():
@@ -108,12 +108,12 @@ def timed(turn: Callable[[], Any]) -> tuple[float, Any, str]:
 
 
 def machine() -> str:
-    """Return the processor and the versions that figures depend on."""
+    """Return the processor and the library versions."""
     processor = platform.processor()
     if (cpuinfo := Path("/proc/cpuinfo")).exists():
         parts = (line.partition(":") for line in cpuinfo.read_text().splitlines())
         facts = {name.strip(): value.strip() for name, _, value in parts}
-        name = facts.get("model name", processor)  # a processor of ARM has neither name nor flags
+        name = facts.get("model name", processor)  # ARM processors list neither name nor flags
         if flags := facts.get("flags", "").split():
             kinds = {"avx512f": "AVX-512", "amx_tile": "AMX"}
             has = [text if flag in flags else f"no {text}" for flag, text in kinds.items()]
@@ -124,12 +124,12 @@ def machine() -> str:
         try:
             versions.append(f"{library} {metadata.version(library)}")
         except metadata.PackageNotFoundError:
-            continue  # the contenders that need it say so
+            continue  # contenders that need it report an error
     return f"{processor}; {', '.join(versions)}"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Return the median, with the smallest and the largest of several."""
+    """Return the median, the smallest and the largest value as text."""
     median, low, high = statistics.median(values), min(values), max(values)
     return f"{median:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
@@ -140,10 +140,10 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def add_flags(parser: argparse.ArgumentParser, rounds: int) -> None:
-    """Add the flags that all benchmarks of contenders have."""
+    """Add the flags that all benchmarks share."""
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--platform", choices=PLATFORMS, default="cpu")
-    parser.add_argument("--contenders", help="names, with commas; default: all", default="")
+    parser.add_argument("--contenders", help="comma-separated names; default: all", default="")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--chart", type=Path)
 
@@ -154,13 +154,15 @@ def chosen(
     names: str,
     always: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the contenders that are named, with commas between, and those that always take part.
+    """Return the contenders in the comma-separated `names` and in `always`.
 
-    A name that there is not ends the program.
+    An unknown name ends the program.
     """
     wanted = {*names.split(","), *always} if names else set(contenders)
     if unknown := wanted - set(contenders):
-        parser.error(f"--contenders: no {', '.join(unknown)}; there are {', '.join(contenders)}")
+        parser.error(
+            f"--contenders: unknown {', '.join(unknown)}; choose from {', '.join(contenders)}"
+        )
     return {name: each for name, each in contenders.items() if name in wanted}
 
 
@@ -171,7 +173,7 @@ def publish(
     flags: argparse.Namespace,
     not_drawn: Sequence[str] = (),
 ) -> None:
-    """Print the table; write the JSON and the chart, relative to the first, where flags say so."""
+    """Print the table, and write the JSON file and the chart if the flags ask for them."""
     print(f"{title}\n{machine()}\n\n{table}")
     if flags.json:
         data = {"title": title, "machine": machine()}
@@ -183,7 +185,7 @@ def publish(
 
 
 def draw(title: str, results: Sequence[Result]) -> Any:
-    """Draw each contender's speed relative to the first, with the spread of the rounds."""
+    """Draw the speed of each contender relative to the first, with its spread."""
     import plotly.graph_objects as go
 
     done = [result for result in results if not result.error][::-1]

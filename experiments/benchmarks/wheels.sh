@@ -1,6 +1,6 @@
 #!/bin/sh
-# Fill the folder wheels with what jformer needs beside JAX, Flax, optax, orbax, tokenizers and
-# sacrebleu: about 12 MB of pure Python, for a machine without a package index.
+# Fill the folder wheels for a machine without a package index: about 12 MB of pure Python packages
+# that jformer needs in addition to JAX, Flax, optax, orbax, tokenizers and sacrebleu.
 set -eu
 cd "$(dirname "$0")/../.."
 pip download --quiet --no-deps --only-binary=:all: --dest wheels \

@@ -1,9 +1,9 @@
-"""The notebooks of this folder, run from top to bottom and written with their outputs.
+"""Run the notebooks of this folder from top to bottom, and write them with their outputs.
 
     python -m experiments.colab.build
 
-Each NAME.py, in jupytext's percent format, becomes NAME.ipynb. They run in a folder of their own;
-`train` leaves there the run that the others open.
+Each NAME.py, in jupytext's percent format, becomes NAME.ipynb. The notebooks run in the same
+temporary folder, because the others open the run that `train` leaves there.
 """
 
 import tempfile
@@ -18,21 +18,21 @@ NAMES = ("train", "restore", "read_the_paper")  # in this order
 
 
 def read(name: str) -> nbformat.NotebookNode:
-    """The notebook, without outputs."""
+    """Return the notebook without outputs."""
     notebook = jupytext.read(HERE / f"{name}.py")
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     notebook.metadata = nbformat.from_dict({"kernelspec": kernel, "accelerator": "GPU"})
     for number, cell in enumerate(notebook.cells):
-        cell.id = f"{name}-{number}"  # the same in every build
+        cell.id = f"{name}-{number}"  # stable across builds
     return notebook
 
 
 def run(notebook: nbformat.NotebookNode, folder: Path, timeout: int = 3600) -> None:
-    """Run all its cells in a folder; a cell that fails is an error."""
-    place = {"metadata": {"path": str(folder)}}
-    # Coalesced: a training prints hundreds of lines, and each would be an output.
+    """Run all cells in a folder. Raise an error if a cell fails."""
+    resources = {"metadata": {"path": str(folder)}}
+    # Merge the hundreds of lines that training prints into one output.
     client = nbclient.NotebookClient(
-        notebook, timeout=timeout, resources=place, coalesce_streams=True
+        notebook, timeout=timeout, resources=resources, coalesce_streams=True
     )
     client.execute()
 
@@ -43,7 +43,7 @@ def main() -> None:
             notebook = read(name)
             run(notebook, Path(folder))
             for cell in notebook.cells:
-                cell.metadata.pop("execution", None)  # when it ran
+                cell.metadata.pop("execution", None)  # timestamps
             nbformat.write(notebook, HERE / f"{name}.ipynb")
 
 

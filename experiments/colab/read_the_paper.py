@@ -1,12 +1,13 @@
 # %% [markdown]
-# # Read the paper beside the code
+# # Read the paper next to the code
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/jformer/jformer/blob/main/experiments/colab/read_the_paper.ipynb)
 #
-# The sections of [Attention Is All You Need](https://arxiv.org/abs/1706.03762) in our words, each
-# with the code that does it, run on a few numbers. Code is printed from the installed package, so it
-# is what trains. The names of arrays end in their axes: `q_BHQK` has sentences, heads, queries and
-# the width of a key; `help(jformer)` lists the letters.
+# This notebook explains the sections of
+# [Attention Is All You Need](https://arxiv.org/abs/1706.03762). It shows the code for each section
+# and runs it on a few numbers. The code is printed from the installed package, so it is the code that
+# trains. The names of arrays end with their axes: `q_BHQK` has the axes sentences, heads, queries and
+# key width. `help(jformer)` lists the letters.
 
 # %%
 import importlib.util
@@ -46,8 +47,8 @@ def normal(seed, *shape):
 # %% [markdown]
 # ## 3.1 Stacks, residuals and norms
 #
-# Encoder and decoder are stacks of equal layers. A layer is two or three sub-layers, and around each
-# stands the same thing: add the sub-layer's output to its input, then normalize.
+# The encoder and the decoder are stacks of identical layers. A layer has two or three sub-layers.
+# Each sub-layer's output is added to its input, and the sum is normalized.
 
 # %%
 from jformer.model.layers import DecoderLayer, EncoderLayer, Residual
@@ -56,9 +57,9 @@ show(EncoderLayer.__call__)
 show(Residual.__call__)
 
 # %% [markdown]
-# The paper normalizes after the sum (post-norm); most later models normalize the input of the
-# sub-layer (pre-norm) and leave the sum alone. Here are twelve decoder layers before any training:
-# the size of the signal behind each layer, and the gradient that each layer's parameters get.
+# The paper normalizes after the sum (post-norm). Most later models normalize the input of the
+# sub-layer (pre-norm) and do not normalize the sum. The next cell builds twelve untrained decoder
+# layers. For each layer it computes the size of the output signal and the gradient of the parameters.
 
 # %%
 from jformer.config import ModelConfig
@@ -71,9 +72,9 @@ masks = causal_mask(LENGTH), jnp.ones((4, 1, 1, LENGTH), bool)
 
 
 def signal_and_gradients(**keys):
-    """Return the deviation of the activations and the norm of the gradient, layer by layer.
+    """Return the deviation of the activations and the norm of the gradient for each layer.
 
-    The loss asks for one word everywhere: a model learns first which words are frequent.
+    The loss asks for the same word everywhere, because a model first learns word frequencies.
     """
     layer = DecoderLayer(ModelConfig(num_layers=LAYERS, d_model=D, d_ff=4 * D, num_heads=4, **keys))
     run, init = jax.jit(layer.apply), jax.jit(layer.init)
@@ -96,10 +97,10 @@ def signal_and_gradients(**keys):
 
 
 # %% [markdown]
-# See on the left that the pre-norm sum grows from layer to layer while post-norm holds it at 1, and on
-# the right what follows: each further pre-norm layer is a smaller part of the sum and gets a smaller
-# gradient, while in post-norm the gradient grows towards the output. Large steps in the upper layers
-# are one reason for the warm-up of Section 5.3 (Xiong et al. 2020 work it out).
+# On the left, the pre-norm sum grows from layer to layer, while post-norm keeps it at 1. The right
+# plot shows the consequence. Each further pre-norm layer contributes a smaller part of the sum and
+# gets a smaller gradient. In post-norm the gradient grows towards the output. Large steps in the
+# upper layers are one reason for the warm-up of Section 5.3 (Xiong et al. 2020 give the theory).
 
 # %%
 figure, (left, right) = plt.subplots(1, 2)
@@ -115,8 +116,8 @@ plt.show()
 # %% [markdown]
 # ## 3.2.1 Scaled dot-product attention
 #
-# A query is compared with every key; the softmax of the products says how much of each value is
-# taken. Equation 1 in numpy, for one head, beside `attend`:
+# A query is compared with every key. The softmax of the products gives the weight of each value. The
+# next cell compares `attend` with Equation 1 in numpy, for one head:
 
 # %%
 from jformer.model.attention import attend
@@ -138,9 +139,10 @@ by_hand_QU = equation_1(*map(np.array, (q_QK, k_MK, v_MU)))
 print("largest difference:", np.abs(np.array(ours_QU) - by_hand_QU).max())
 
 # %% [markdown]
-# Why divide by the root of d_k: a product of d_k random numbers of variance 1 has the variance d_k.
-# See that the deviation (left) follows the root, and that without the division the softmax of wide
-# heads (right) puts nearly all weight on one key, where its gradient is almost nothing.
+# Why divide by the square root of d_k? The dot product of two vectors of d_k random numbers with
+# variance 1 has variance d_k. The left plot shows that the deviation follows the square root. The
+# right plot shows that without the division, the softmax of wide heads puts nearly all weight on one
+# key, where its gradient is almost zero.
 
 # %%
 widths = 2 ** np.arange(2, 11)
@@ -162,10 +164,10 @@ plt.show()
 # %% [markdown]
 # ## 3.2.3 Masks
 #
-# Texts in a batch have different lengths and are filled up with padding, which nobody may attend to.
-# And a decoder that is trained on whole targets must not look at the words that it is to predict.
-# See the rows, which are queries, and what is bright, which they may attend to: the words of a text
-# of 5 (left), for a decoder those up to the query (middle), and both together (right).
+# Texts in a batch have different lengths. The shorter ones are padded, and no position may attend to
+# padding. A decoder trains on whole targets and must not see the words that it has to predict. In the
+# pictures, each row is a query, and it may attend to the bright columns. They are the tokens of a text
+# of 5 tokens (left), the positions up to the query (middle), and the positions in both (right).
 
 # %%
 from jformer.model.attention import padding_mask
@@ -176,17 +178,17 @@ show(causal_mask)
 tokens_1L = jnp.array([[7, 8, 9, 7, 2, 0, 0, 0]])  # 2 ends the text, 0 is padding
 padding_11LL = jnp.broadcast_to(padding_mask(tokens_1L), (1, 1, 8, 8))
 figure, axes = plt.subplots(1, 3)
-for name, mask_11LL, one in (
+for name, mask_11LL, axis in (
     ("padding", padding_11LL, axes[0]),
     ("causal", causal_mask(8), axes[1]),
     ("both", padding_11LL & causal_mask(8), axes[2]),
 ):
-    one.imshow(mask_11LL[0, 0], vmin=0, vmax=1)
-    one.set(title=name, xlabel="memory", ylabel="query")
+    axis.imshow(mask_11LL[0, 0], vmin=0, vmax=1)
+    axis.set(title=name, xlabel="memory", ylabel="query")
 plt.show()
 
 # %% [markdown]
-# The proof of the causal mask: changing a word changes nothing before it.
+# A test of the causal mask: changing a word does not change the logits before it.
 
 # %%
 from jformer.model.transformer import Transformer
@@ -202,8 +204,8 @@ print("the logits change by", np.round(change_T, 3))
 # %% [markdown]
 # ## 3.2.2 Multi-head attention
 #
-# Several attentions side by side, each in its own projection to a smaller width, so that a position
-# can attend to several places at once. The kernels hold all heads:
+# Several attention heads run in parallel, each with its own projection to a smaller width. So a
+# position can attend to several positions at once. Each kernel contains all heads:
 
 # %%
 from jformer.model.attention import MultiHeadAttention
@@ -214,8 +216,9 @@ for name, kernel in jax.tree_util.tree_leaves_with_path(attention):
     print(jax.tree_util.keystr(name), kernel.shape)
 
 # %% [markdown]
-# By hand: `equation_1` for each head, and a sum of what each contributes through its rows of the
-# output kernel. That sum is the paper's concatenation times one matrix.
+# The next cell computes the same by hand. It applies `equation_1` to each head and multiplies the
+# result by the head's rows of the output kernel. The sum over heads equals the paper's concatenation
+# times one matrix.
 
 # %%
 x_LD = np.array(normal(11, 6, config.d_model))
@@ -232,8 +235,8 @@ print("largest difference:", np.abs(ours_BLD[0] - by_hand_LD).max())
 # %% [markdown]
 # ## 3.3 Feed-forward network
 #
-# Two linear maps with a ReLU between, the same at each position. So the positions know nothing of
-# each other here: reversing their order reverses the output and does nothing else.
+# The network is two linear maps with a ReLU between them. It treats each position separately and
+# identically, so reversing the order of the positions only reverses the output.
 
 # %%
 from jformer.model.layers import FeedForward
@@ -248,10 +251,11 @@ print("largest difference:", jnp.abs(reversed_after - reversed_before).max())
 # %% [markdown]
 # ## 3.4 Embeddings, and one matrix for three uses
 #
-# The source's embeddings, the target's and the output layer share one matrix; embeddings are
-# multiplied by the root of d_model. See what sharing saves at the vocabulary of about 37,000 that
-# Section 5.1 names, and then that the rows of Table 3 are 1 to 4 million larger in print, all but
-# `big`: as if the vocabulary had had 41,000 entries (`docs/differences.md` has the sum).
+# The source embeddings, the target embeddings and the output layer share one matrix. Embeddings are
+# multiplied by the square root of d_model. The next cell shows how many parameters sharing saves with
+# the vocabulary of about 37,000 from Section 5.1. The cell after it counts the parameters of Table 3.
+# The paper's counts are 1 to 4 million higher in all rows except `big`, as if the vocabulary had
+# 41,000 entries (see `docs/differences.md`).
 
 # %%
 from jformer.extras.paper import TABLE_3
@@ -261,7 +265,7 @@ show(Transformer.embed)
 
 
 def millions(V=37_000, **keys):
-    """Return the number of parameters in millions, without computing any."""
+    """Return the number of parameters in millions, without initializing them."""
     model = Transformer(jformer.get_config("base", **keys).model, V)
     return sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(model))) / 1e6
 
@@ -278,8 +282,8 @@ for row in TABLE_3:
 # %% [markdown]
 # ## 3.5 Positions
 #
-# Attention itself does not know the order of its memory, so each position adds a pattern of waves,
-# long ones and short ones. See the short waves on the left of the picture and the long on the right.
+# Attention does not depend on the order of its memory. So each position adds a pattern of waves with
+# different lengths. In the picture, the short waves are on the left and the long ones on the right.
 
 # %%
 from jformer.model.positions import sinusoids
@@ -293,9 +297,9 @@ plt.colorbar()
 plt.show()
 
 # %% [markdown]
-# The paper's reason for waves: the pattern k positions on is a linear function of the pattern here,
-# with a matrix that depends on k alone. It is a rotation of each pair of columns, written down here.
-# So the product of two patterns (plotted) depends on their distance and not on where they are.
+# The paper chose waves because the pattern at position p + k is a linear function of the pattern at
+# position p, with a matrix that depends only on k. The next cell builds this matrix, which rotates
+# each pair of columns. So the product of two patterns, plotted below, depends only on their distance.
 
 # %%
 k, frequencies = 7, 10000.0 ** (-np.arange(0, 64, 2) / 64)
@@ -316,9 +320,9 @@ plt.show()
 # %% [markdown]
 # ## 5.3 The learning rate
 #
-# Equation 3: a straight line up for `warmup_steps`, then down with the root of the step; wider models
-# get a smaller rate. See where the paper's base model peaks, and that a longer warm-up lowers the
-# peak and leaves what comes after as it is.
+# In Equation 3, the rate rises linearly for `warmup_steps` and then decays with the inverse square
+# root of the step. Wider models get a smaller rate. The plot shows the peak of the paper's base model.
+# A longer warm-up lowers the peak, but does not change the rate after the warm-up.
 
 # %%
 from jformer.training.schedules import equation_3
@@ -337,11 +341,11 @@ plt.show()
 # %% [markdown]
 # ## 5.4 Label smoothing
 #
-# The model is not asked for the right word with certainty: a part epsilon of the target is spread
-# over the vocabulary. The gradient of a cross-entropy is the prediction minus the target, so the
-# target can be read off the code. See on the left what ten words get at epsilon = 0.1. On the right
-# the loss against the probability of the right word: without smoothing it falls on to certainty, with
-# it being too sure costs.
+# Label smoothing spreads a fraction epsilon of the target over the vocabulary, so the target is less
+# than certain. The gradient of a cross-entropy is the prediction minus the target, so the next cell can
+# compute the target from the gradient. The left plot shows the target of ten words with epsilon = 0.1.
+# The right plot shows the loss against the probability of the right word. Without smoothing, the loss
+# falls all the way to certainty. With smoothing, overconfidence increases the loss.
 
 # %%
 from jformer.training.loss import cross_entropy
@@ -370,8 +374,8 @@ plt.show()
 # %% [markdown]
 # ## 5.4 Dropout
 #
-# Some elements become zero and the others larger, so that the mean stays. It is applied to the sums
-# of embeddings and positions, and to the output of each sub-layer before the residual sum.
+# Dropout sets random elements to zero and scales up the others, which preserves the mean. It applies
+# to the sums of embeddings and positions, and to the output of each sub-layer before the residual sum.
 
 # %%
 from jformer.model.numerics import Dropout
@@ -385,10 +389,10 @@ print(
 # %% [markdown]
 # ## 6.1 Beam search
 #
-# Greedy search takes the likeliest word each time, and cannot take it back. Here a model of four
-# words is a table: the probability of the next word (column) behind each word (row). See that `a`
-# looks better at first, and that all of its continuations are worse than the one of `b`: a beam of
-# two keeps both and finds it.
+# Greedy search takes the most likely word at each step and cannot revise it. Here, a table replaces a
+# model of four words: it has the probability of the next word (column) after each word (row). At first
+# `a` looks better, but all of its continuations are worse than the continuation of `b`. A beam of two
+# keeps both words and finds the better output.
 
 # %%
 from jformer.config import BOS, EOS, DecodeConfig
@@ -405,7 +409,7 @@ table_VV[5:, EOS] = 1.0
 
 
 def step(memory, cache, tokens_W, t, beam_indices_WT):
-    """Stand for a model: return no cache, and the logits of the next word."""
+    """Replace a model: return the cache unchanged, and the logits of the next word."""
     return cache, jnp.log(table_VV)[tokens_W]
 
 
@@ -424,9 +428,9 @@ for beam_size in (1, 2):
     print(f"beam of {beam_size}: {words}   with probability {jnp.exp(found.sums_W[0]):.2f}")
 
 # %% [markdown]
-# A longer output has more factors below 1, so the search divides the log-probability by a penalty
-# that grows with the length. See that alpha = 0.6, the paper's, lies between no penalty at all and
-# the mean of the words' log-probabilities, to which alpha = 1 comes near.
+# A longer output has more factors below 1. So the search divides the log-probability by a penalty
+# that grows with the length. The paper's alpha = 0.6 is between no penalty (alpha = 0) and almost the
+# mean log-probability per word (alpha = 1).
 
 # %%
 show(length_penalty)
@@ -442,8 +446,8 @@ plt.show()
 # %% [markdown]
 # ## 6.3 Constituency parsing
 #
-# A parser is a translator whose target is a tree, written as brackets and without its words. See
-# that nothing else is new: `configs/parsing.py` trains the same model on a treebank.
+# A parser is a translator whose target is a tree, written as brackets without the words. Nothing else
+# changes: `configs/parsing.py` trains the same model on a treebank.
 
 # %%
 from IPython.display import SVG, display
@@ -460,7 +464,8 @@ display(SVG(tree_svg(text)))
 # %% [markdown]
 # ## A trained model
 #
-# The run of the notebook `train` if it lies here, else a small one, trained now in a minute.
+# The next cell loads the run of the notebook `train` if it is in this folder. Otherwise it trains a
+# small model in a minute.
 
 # %%
 from pathlib import Path
@@ -474,7 +479,8 @@ else:
 print(run)
 
 # %% [markdown]
-# The n best of a beam; `score` is the log-probability divided by the length penalty.
+# The next cell prints the n best hypotheses of a beam, each with its score and log-probability. The
+# score is the log-probability divided by the length penalty.
 
 # %%
 source = "3.5 kilometers and Sweden"
@@ -482,9 +488,9 @@ for output in run.hypotheses([source], n_best=4, beam_size=4)[0]:
     print(f"{output.score:8.3f} {output.log_prob:8.3f}  {output.text}")
 
 # %% [markdown]
-# What the decoder attends to, head by head: a row is the step that predicts the word *behind* its
-# label, and sums to 1. In a model that has trained for long enough see that some head follows the
-# words in their order; the paper's own pictures (its appendix) show heads with other tasks.
+# The plot shows the attention of the decoder for each head. Each row is the step that predicts the word
+# *after* its label, and sums to 1. If the model has trained long enough, one of the heads follows the
+# words in order. The figures in the appendix of the paper show heads with other functions.
 
 # %%
 from jformer.extras.plots import draw_attention

@@ -3,8 +3,9 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/jformer/jformer/blob/main/experiments/colab/restore.ipynb)
 #
-# A run directory of jformer is all that is needed: translate with it, look at its n-best lists, its
-# attention and its learning curves. What many devices have written is read on one of any kind.
+# This notebook needs only a run directory of jformer. It translates and shows n-best lists, attention
+# and learning curves. A run that trained on many devices can be restored on a single device of any
+# kind.
 
 # %%
 import importlib.util
@@ -17,8 +18,9 @@ if importlib.util.find_spec("jformer") is None:  # a bare runtime
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)
 
 # %% [markdown]
-# The run: a folder, also one of Google Drive as `/content/drive/MyDrive/runs/tiny-phrases-en-de`,
-# or a `.zip` of one, which Colab asks for in a dialog if it is not there.
+# Set `RUN` to a folder or to a `.zip` file of a folder. It can be on Google Drive, for example
+# `/content/drive/MyDrive/runs/tiny-phrases-en-de`. If the `.zip` file does not exist, Colab opens an
+# upload dialog.
 
 # %%
 RUN = "runs/tiny-phrases-en-de"
@@ -38,7 +40,7 @@ if RUN.endswith(".zip"):
         files.upload()
     folder = Path("unpacked") / Path(RUN).stem
     shutil.unpack_archive(RUN, folder)
-    configs = folder.rglob("config.json")  # a run may hold others, further down
+    configs = folder.rglob("config.json")  # take the outermost, a run may contain others
     RUN = str(min(configs, key=lambda path: len(path.parts)).parent)
 
 # %%
@@ -61,7 +63,7 @@ for source, output in zip(sentences, run.translate(sentences), strict=True):
 # %% [markdown]
 # ## The n best, with their scores
 #
-# `score` is what the search compares: the log-probability by the length penalty.
+# The search compares `score`, the log-probability divided by the length penalty.
 
 # %%
 for output in run.hypotheses(sentences[:1], n_best=4, beam_size=4)[0]:
@@ -70,7 +72,7 @@ for output in run.hypotheses(sentences[:1], n_best=4, beam_size=4)[0]:
 # %% [markdown]
 # ## Attention
 #
-# What each position of the target attends to in the source, head by head.
+# The plot shows which source positions each target position attends to, for each head.
 
 # %%
 # %matplotlib inline

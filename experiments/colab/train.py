@@ -3,8 +3,9 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/jformer/jformer/blob/main/experiments/colab/train.ipynb)
 #
-# First `configs/tiny.py` on the embedded corpus: nothing is downloaded but the packages. Minutes on
-# two CPU cores, less on a GPU or a TPU. Then the same on two text files of your own.
+# This notebook first trains `configs/tiny.py` on the embedded corpus. It downloads only packages.
+# Training takes minutes on two CPU cores, and less on a GPU or a TPU. Then it trains the same model on
+# two text files of your own.
 
 # %%
 import importlib.util
@@ -19,8 +20,9 @@ if importlib.util.find_spec("jformer") is None:  # a bare runtime
 # %% [markdown]
 # ## Train
 #
-# The corpus is made of phrases of Unicode's CLDR: dates, quantities, names of countries and
-# languages. `print(config)` shows every key that can be set, and `help(jformer.get_config)` how.
+# The corpus consists of phrases generated from Unicode's CLDR: dates, quantities, and names of
+# countries and languages. `print(config)` shows every key that you can set, and
+# `help(jformer.get_config)` explains how to set it.
 
 # %%
 import jformer
@@ -30,8 +32,8 @@ STEPS = 1800
 config = jformer.get_config("tiny", **{"train.steps": STEPS, "train.evaluate_every": 200})
 
 # %% [markdown]
-# `watch` is called with the numbers of each line of the log. The same cell again goes on where it
-# was stopped (the square button: all is saved), or opens the run if it is complete.
+# Training calls `watch` with the numbers of each log line. To stop training, press the square button;
+# the progress is saved. Run the cell again to resume. If the run is complete, the cell only loads it.
 
 # %%
 # %matplotlib inline
@@ -42,11 +44,11 @@ from IPython.display import display
 from jformer.extras.plots import draw_curves
 from jformer.extras.report import read_run
 
-picture = display("The learning curves come with the first validation.", display_id=True)
+picture = display("The learning curves appear after the first validation.", display_id=True)
 
 
 def watch(step, split, numbers, run):
-    """Draw the learning curves again with each score of the validation split."""
+    """Redraw the learning curves after each validation."""
     if split == "validation":
         picture.update(draw_curves(read_run(Path(RUN))))
 
@@ -65,8 +67,8 @@ for source, output in zip(sentences, run.translate(sentences), strict=True):
 # %% [markdown]
 # ## Save
 #
-# The run directory holds all that `restore.ipynb` needs. For Google Drive, mount it and copy the
-# zip there.
+# The run directory contains everything that `restore.ipynb` needs. To keep it on Google Drive, mount
+# the drive and copy the zip file there.
 
 # %%
 import shutil
@@ -77,7 +79,7 @@ print(f"{Path(archive).name}: {Path(archive).stat().st_size / 1e6:.1f} MB")
 # %% [markdown]
 # ## Restore
 #
-# `jformer.load` opens a run directory wherever it lies.
+# `jformer.load` opens a run directory at any path.
 
 # %%
 shutil.unpack_archive(archive, "restored")
@@ -86,9 +88,10 @@ jformer.load(Path("restored") / Path(RUN).name).translate(sentences)
 # %% [markdown]
 # ## Train on your own files
 #
-# Two text files, UTF-8, a sentence in each line: line 7 of the one is the translation of line 7 of
-# the other. Put in their names and languages. They lie in this folder, or Colab asks for them in a
-# dialog. As an example this writes two small ones, English and Spanish.
+# You need two UTF-8 text files with one sentence per line. Each line of one file must be the
+# translation of the same line of the other. Set their names and languages below. If the files are not
+# in this folder, Colab opens an upload dialog. As an example, the notebook writes two small files in
+# English and Spanish.
 
 # %%
 SOURCE, TARGET = "example.en", "example.es"
@@ -115,13 +118,13 @@ def read_lines(name):
 sources, targets = read_lines(SOURCE), read_lines(TARGET)
 if len(sources) != len(targets):
     raise ValueError(
-        f"{SOURCE} has {len(sources):,} lines, {TARGET} has {len(targets):,}: each line needs its "
-        f"translation in the same line of the other file; an empty one may stand for a missing one"
+        f"{SOURCE} has {len(sources):,} lines and {TARGET} has {len(targets):,}: both files need the "
+        f"same number of lines; leave a line empty if a translation is missing"
     )
 
 # %% [markdown]
-# A part of the pairs is kept to validate on. A pair that is there twice is taken once, so that none
-# is in both parts.
+# The next cell keeps some of the pairs for validation. It removes duplicate pairs first, so that no
+# pair is in both parts.
 
 # %%
 import random
@@ -133,8 +136,8 @@ validation, training = pairs[:number], pairs[number:]
 print(f"{len(training):,} pairs to train on, {len(validation):,} to validate on")
 
 # %% [markdown]
-# Some hundred steps show that it learns. For a good model take `STEPS = 20_000` and, with more than
-# 100,000 pairs, the config `small` or `base` on a GPU.
+# A few hundred steps show that the model learns. For a good model, set `STEPS = 20_000`. If you have
+# more than 100,000 pairs, use the config `small` or `base` on a GPU.
 
 # %%
 STEPS = 400

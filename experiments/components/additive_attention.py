@@ -1,10 +1,11 @@
-"""Additive attention (Bahdanau et al. 2015) in place of the scaled product of Equation 1.
+"""Additive attention (Bahdanau et al. 2015) instead of the scaled dot product of Equation 1.
 
     jformer --config=tiny \\
         --config.model.attention=experiments/components/additive_attention.py:AdditiveAttention
 
-Section 3.2.1 compares the two: similar in theoretical complexity, the product is faster and takes
-less memory, as it is one matrix product. Here the sums of all queries and keys are (B, H, Q, M, K).
+Section 3.2.1 compares the two. Their theoretical complexity is similar, but the dot product is
+faster and takes less memory, because it is a single matrix product. This implementation stores the
+sum of every query and key, an array of shape (B, H, Q, M, K).
 """
 
 import jax
@@ -13,7 +14,7 @@ from flax import linen as nn
 
 
 class AdditiveAttention(nn.Module):
-    """The logits are v . tanh(q + k), with a vector v for all heads of an attention."""
+    """Computes the logits v . tanh(q + k). All heads of a module share the vector v."""
 
     @nn.compact
     def __call__(self, q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, kind, bias_BHQM, drop):

@@ -1,9 +1,9 @@
-"""BatchNorm (Ioffe and Szegedy 2015) in place of LayerNorm.
+"""BatchNorm (Ioffe and Szegedy 2015) instead of LayerNorm.
 
     jformer --config=tiny --config.model.norm=experiments/components/batch_norm.py:BatchNorm
 
-Mean and variance are taken for each component over all positions of a batch, which include other
-sentences and their padding: a translation depends on what else is translated at the same time.
+For each component, the mean and the variance are taken over all positions of a batch. These include
+the other sentences and their padding, so a translation depends on the rest of its batch.
 """
 
 import jax
@@ -11,10 +11,10 @@ from flax import linen as nn
 
 
 class BatchNorm(nn.Module):
-    """Normalizes by the batch, or by the `batch_stats` that are given.
+    """Normalizes with the statistics of the batch, or with `batch_stats` if they are given.
 
-    As in Algorithm 2 of the paper those are the means over many batches of a trained model:
-    `apply(..., mutable="batch_stats")` returns the statistics of one.
+    As in Algorithm 2 of the BatchNorm paper, `batch_stats` should be means over many batches of a
+    trained model. `apply(..., mutable="batch_stats")` returns the statistics of one batch.
     """
 
     epsilon: float = 1e-6

@@ -44,7 +44,8 @@ def test_the_train_step_is_timed_beside_those_of_pytorch_and_marian(tmp_path):
     )
     assert list(rows) == ["jformer", "torch"]
     assert rows["jformer"]["speed, jformer = 1"] == "1.00 (1.00 to 1.00)"
-    assert all(float(row["ms a step"]) > 0 and float(row["peak"][:4]) < 1 for row in rows.values())
+    assert all(float(row["ms per step"]) > 0 for row in rows.values())
+    assert all(float(row["peak"][:4]) < 1 for row in rows.values())
     results = {result["name"]: result for result in json.loads(files[0].read_text())["results"]}
     assert all(len(result["seconds"]) == 1 for result in results.values())
     # The loss is near that of a guess among 500 entries.
@@ -61,7 +62,7 @@ def test_marian_and_ctranslate2_with_our_weights_find_our_translations():
         "--contenders=marian,ctranslate2",
     )  # fmt: skip
     assert list(rows) == ["jformer", "ctranslate2", "marian"]
-    assert {row["outputs as ours"] for row in rows.values()} == {"100.0%"}
+    assert {row["same outputs"] for row in rows.values()} == {"100.0%"}
     assert len({row["BLEU"] for row in rows.values()}) == 1
 
 
