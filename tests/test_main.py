@@ -157,6 +157,7 @@ FLAGS = {
     "sweep": {"FILE", "workdir", "jobs", "seeds", "only", "rounds", "dry_run", "submit"},
     "import": {
         *("from", "layout", "workdir", "vocabulary", "source_vocabulary", "specials", "names"),
+        *("source_language", "target_language"),
     },
     "doctor": set(),
     "completion": {"SHELL"},

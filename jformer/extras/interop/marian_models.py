@@ -66,6 +66,7 @@ def marian_values(folder: Path) -> dict[str, Any]:
         "model.activation": ACTIVATIONS[activation],
         "model.attention_bias": True,
         "model.norm": "layer_norm(epsilon=1e-5)",
+        "decode.search": f"beam(early_stopping={generation.get('early_stopping') is True})",
         "decode.beam_size": generation.get("num_beams") or 1,
         "decode.length_penalty": float(generation.get("length_penalty") or 1.0),
         "decode.length_penalty_beta": 0.0,

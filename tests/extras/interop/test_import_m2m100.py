@@ -8,7 +8,9 @@ import pytest
 import jformer
 from jformer.config import BOS, EOS, PAD
 from jformer.data.phrases import make_splits
+from jformer.data.vocabulary import LANGUAGE
 from jformer.main import main
+from jformer.schema import replaced
 
 REASON = "the extra `parity` has PyTorch and transformers: pip install -e '.[parity]'"
 torch = pytest.importorskip("torch", reason=REASON)
@@ -19,6 +21,7 @@ from tests.annotated import with_random_weights  # noqa: E402
 
 D, F, H, S, T = 32, 40, 4, 7, 11
 LANGUAGES = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn")}
+SEEDS = {"m2m100": 4, "nllb": 3}
 SENTENCES = ["3.5 kilometers and Sweden", "Friday, May 3, 2041", " a  word of Zürich", "557 lira"]
 
 
@@ -57,7 +60,11 @@ def save_m2m100(folder, kind):
         decoder_attention_heads=H, encoder_ffn_dim=F, decoder_ffn_dim=F, num_beams=1,
         max_position_embeddings=64,
     )  # fmt: skip
-    model = with_random_weights(transformers.M2M100ForConditionalGeneration(config))
+    model = with_random_weights(transformers.M2M100ForConditionalGeneration(config), SEEDS[kind])
+    with torch.no_grad():  # so that outputs differ, and some end before the limit
+        model.model.decoder.layer_norm.bias += 2 * model.model.shared.weight[2]
+        for layer in model.model.decoder.layers:
+            layer.encoder_attn.out_proj.weight *= 4
     model.save_pretrained(folder)
     return model, tokenizer
 
@@ -103,42 +110,83 @@ def test_a_model_gives_the_logits_that_it_gives_in_transformers(imported):
 def test_texts_have_the_ids_that_they_have_in_transformers(imported):
     _, tokenizer, run = imported
     rows = rows_of(run)
-    for sentence in [*SENTENCES, "eng_Latn __en__ ☃"]:
+    for sentence in SENTENCES:
         (source,), (target,) = (each.encode([sentence]) for each in run.vocabularies)
-        if sentence in SENTENCES:
-            assert [*rows[source], 2] == tokenizer(sentence).input_ids
-            assert [*rows[target], 2] == tokenizer(text_target=sentence).input_ids
-            expected = tokenizer.decode(rows[target], skip_special_tokens=True)
-            assert run.vocabulary.decode(target) == expected
-        assert source[1:] == target[1:]  # a language's name in a text is text
-        assert len({*run.vocabulary.encode(["eng_Latn"])[0]} - {*target}) == 0
+        assert [*rows[source], 2] == tokenizer(sentence).input_ids
+        assert [*rows[target], 2] == tokenizer(text_target=sentence).input_ids
+        assert run.vocabulary.decode(target) == tokenizer.decode(rows[target[1:]])
+    for name in ("deu_Latn", "__de__"):  # in a text they are text
+        assert run.vocabulary.encode([name])[0].count(run.vocabulary.language_token) == 1
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("beams", [1, 4])
 def test_outputs_are_those_of_generate_with_the_language_forced(beams, imported):
     model, tokenizer, run = imported
-    rows, longest = rows_of(run), 12
-    language = rows[run.vocabulary.language_token]
-    assert language == tokenizer.convert_tokens_to_ids(tokenizer.tgt_lang) or (
-        language == tokenizer.get_lang_id(tokenizer.tgt_lang)
-    )
+    rows, longest, seen = rows_of(run), 12, set()
+    language = int(rows[run.vocabulary.language_token])
+    search = {"early_stopping": "never", "length_penalty": 0.7} if beams > 1 else {}
     for sentence in SENTENCES:
-        (best,) = run.hypotheses(
-            [sentence], beam_size=beams, max_length=longest, length_penalty=0.8, details=True
-        )[0]
+        ((best,),) = run.hypotheses(
+            [sentence], beam_size=beams, max_length=longest, length_penalty=0.7
+        )
         found = model.generate(
             input_ids=torch.tensor([tokenizer(sentence).input_ids]), num_beams=beams,
-            max_new_tokens=longest, forced_bos_token_id=int(language), length_penalty=0.8,
-            early_stopping="never" if beams > 1 else False, do_sample=False,
-            output_scores=True, return_dict_in_generate=True,
+            max_new_tokens=longest, forced_bos_token_id=language, do_sample=False,
+            output_scores=True, return_dict_in_generate=True, **search,
         )  # fmt: skip
         (output,) = best.parts
         expected = [token for token in found.sequences[0].tolist()[1:] if token not in (1, 2)]
-        print(sentence, expected, rows[output.output].tolist(), best.score, best.complete, getattr(found, "sequences_scores", None))
         assert rows[output.output].tolist() == expected
+        assert LANGUAGE not in best.text
         if beams > 1:
             assert best.score == pytest.approx(float(found.sequences_scores[0]), abs=1e-4)
-        assert best.text == tokenizer.decode(expected, skip_special_tokens=True)
-        (scored,) = run.score([sentence], [best.text])
-        print(scored)
+        seen.add((tuple(expected), best.complete))
+    assert len(seen) > 1
+    assert {complete for _, complete in seen} == {True, False}
+
+
+def test_a_prefix_follows_the_language(imported):
+    *_, run = imported
+    ((best,),) = run.hypotheses([SENTENCES[0]], ["Freitag, 3"], beam_size=1)
+    assert best.text.startswith("Freitag, 3")
+    assert best.parts[0].output[0] == run.vocabulary.language_token
+
+
+def test_a_score_is_that_of_the_language_and_the_text(imported):
+    model, tokenizer, run = imported
+    source, target = SENTENCES[1], "Freitag, 3. Mai 2041"
+    (scored,) = run.score([source], [target])
+    labels = tokenizer(text_target=target).input_ids
+    with torch.no_grad():
+        logits_TV = model(
+            input_ids=torch.tensor([tokenizer(source).input_ids]),
+            decoder_input_ids=torch.tensor([[2, *labels[:-1]]]),
+        ).logits[0]
+    log_probs_TV = torch.log_softmax(logits_TV, -1)
+    expected = log_probs_TV[torch.arange(len(labels)), labels].tolist()
+    assert scored.token_log_probs == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("imported", ["nllb"], indirect=True)
+def test_an_imported_model_is_fine_tuned(imported, tmp_path):
+    *_, run = imported
+    files = [str(run.workdir / f"{name}.json") for name in ("source_vocabulary", "vocabulary")]
+    train = {"steps": 12, "checkpoint_every": 12, "log_every": 1, "batch_tokens": 640}
+    data = {"vocabulary": ",".join(files), "num_buckets": 1, "cache": str(tmp_path / "cache")}
+    config = replaced(run.config, {
+        "train": {**train, "init_from": str(run.workdir)}, "data": data,
+        "optimizer": {"schedule": "constant", "learning_rate": 1e-3, "warmup_steps": 1},
+    })  # fmt: skip
+    pairs = [*zip(*make_splits("en", "de", 100, 0)["train"], strict=True)][:20]
+    losses = []
+
+    def on_metrics(step, split, numbers, _):
+        if split == "train":
+            losses.append(numbers["loss"])
+
+    tuned = jformer.train(config, pairs, pairs[:8], tmp_path / "run", on_metrics)
+    assert np.all(np.isfinite(losses))
+    assert losses[-1] < 0.9 * losses[0]
+    assert tuned.vocabularies.hash == run.vocabularies.hash
