@@ -64,7 +64,11 @@ def m2m100_words(folder: Path, languages: tuple[str, str]) -> tuple[Words, Words
                 f"and as eng_Latn in NLLB"
             )
         numbers = {LANGUAGE if name == token else name: number for number, name in names.items()}
-        words.append(words_of_pieces(with_language(document, file), numbers, specials))
+        words.append(words_of_pieces(with_language(document), numbers, specials))
+        vocabulary = words[-1].vocabulary
+        (ids_of_text,) = vocabulary.encode(["a"])
+        if ids_of_text[0] != vocabulary.language_token or vocabulary.decode(ids_of_text) != "a":
+            raise UserError(f"{file}: is another tokenizer than those of M2M100 and NLLB")
     source, target = words
     return source, target
 
@@ -89,47 +93,44 @@ def read_tokenizer(folder: Path) -> tuple[dict[str, Any], dict[str, int], Path]:
     return pieces_of(path, ids), ids, vocabulary
 
 
-def with_language(document: dict[str, Any], file: Path) -> dict[str, Any]:
+def with_language(document: dict[str, Any]) -> dict[str, Any]:
     """Return a tokenizer that puts the entry LANGUAGE before texts, and decodes it to nothing.
 
     The pre-tokenizer Metaspace of a tokenizer.json would put a space before the entry. Its
     steps therefore become steps of the normalizer, before that of the language.
     """
-    normalizers = [document["normalizer"]] if document["normalizer"] else []
-    splits, decoder = [document["pre_tokenizer"]], document["decoder"]
-    if (metaspace := document["pre_tokenizer"])["type"] == "Metaspace":
-        if (metaspace["prepend_scheme"], metaspace["replacement"]) != ("always", SPACE):
-            raise UserError(f"{file}: its Metaspace must prepend {SPACE} always")
-        normalizers += [
-            {"type": "Replace", "pattern": {"Regex": rf"\A[ {SPACE}]"}, "content": ""},
-            {"type": "Prepend", "prepend": SPACE},
-            {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
-        ]
-        splits = [split(SPACE, "MergedWithNext")] if metaspace["split"] else []
-        decoder = {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
-                {"type": "Fuse"},
-                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-            ],
-        }
-    normalizers.append({"type": "Prepend", "prepend": LANGUAGE})
-    removed = {"type": "Replace", "pattern": {"String": LANGUAGE}, "content": ""}
+    steps = [document["normalizer"]] if document["normalizer"] else []
+    splits, decoder = [split(LANGUAGE, "Isolated")], document["decoder"]
+    found = document["pre_tokenizer"]
+    for part in found["pretokenizers"] if found["type"] == "Sequence" else [found]:
+        if part["type"] == "WhitespaceSplit":
+            steps += [replace(Regex=r"\s+", content=" "), replace(Regex=r"\A | \z", content="")]
+        elif part["type"] == "Metaspace":
+            steps.append(replace(Regex=rf"\A[ {SPACE}]", content=""))
+            steps.append({"type": "Prepend", "prepend": SPACE})
+            steps.append(replace(String=" ", content=SPACE))
+            splits += [split(SPACE, "MergedWithNext")] if part["split"] else []
+        else:
+            splits.append(part)
+    if decoder["type"] == "Metaspace":
+        strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+        decoder = sequence("decoders", replace(String=SPACE, content=" "), {"type": "Fuse"}, strip)
     return document | {
-        "normalizer": {"type": "Sequence", "normalizers": normalizers},
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [split(LANGUAGE, "Isolated"), *splits],
-        },
-        "decoder": {"type": "Sequence", "decoders": [removed, decoder]},
+        "normalizer": sequence("normalizers", *steps, {"type": "Prepend", "prepend": LANGUAGE}),
+        "pre_tokenizer": sequence("pretokenizers", *splits),
+        "decoder": sequence("decoders", replace(String=LANGUAGE, content=""), decoder),
     }
+
+
+def sequence(key: str, *parts: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "Sequence", key: parts}
+
+
+def replace(content: str, **pattern: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
 
 
 def split(pattern: str, behavior: str) -> dict[str, Any]:
     return {
-        "type": "Split",
-        "pattern": {"String": pattern},
-        "behavior": behavior,
-        "invert": False,
-    }
+        "type": "Split", "pattern": {"String": pattern}, "behavior": behavior, "invert": False,
+    }  # fmt: skip

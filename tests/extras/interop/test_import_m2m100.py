@@ -4,11 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import jformer
 from jformer.config import BOS, EOS, PAD
 from jformer.data.phrases import make_splits
 from jformer.data.vocabulary import LANGUAGE
+from jformer.extras.interop.m2m100_models import with_language
 from jformer.main import main
 from jformer.schema import replaced
 
@@ -190,3 +192,21 @@ def test_an_imported_model_is_fine_tuned(imported, tmp_path):
     assert np.all(np.isfinite(losses))
     assert losses[-1] < 0.9 * losses[0]
     assert tuned.vocabularies.hash == run.vocabularies.hash
+
+
+@pytest.mark.parametrize("splits_words", [False, True])
+def test_the_language_precedes_the_pieces_that_a_text_has_without_it(splits_words):
+    pieces = ["<unk>", "\u2581", *"abc", "ab", "\u2581a", "\u2581ab", LANGUAGE]
+    merges = [("a", "b"), ("\u2581", "ab"), ("\u2581", "a")]
+    tokenizer = Tokenizer(models.BPE({p: n for n, p in enumerate(pieces)}, merges))
+    metaspace, spaces = pre_tokenizers.Metaspace(), pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = metaspace
+    if splits_words:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([spaces, metaspace])
+    tokenizer.decoder = decoders.Metaspace()
+    document = with_language(json.loads(tokenizer.to_str()))
+    marked = Tokenizer.from_str(json.dumps(document))
+    for text in ["ab", "a  b", " ab c ", "\u2581ab", "\tab\tc"]:
+        ids = tokenizer.encode(text).ids
+        assert marked.encode(text).ids == [pieces.index(LANGUAGE), *ids]
+        assert marked.decode(marked.encode(text).ids) == tokenizer.decode(ids)
