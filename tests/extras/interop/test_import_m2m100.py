@@ -210,3 +210,19 @@ def test_the_language_precedes_the_pieces_that_a_text_has_without_it(splits_word
         ids = tokenizer.encode(text).ids
         assert marked.encode(text).ids == [pieces.index(LANGUAGE), *ids]
         assert marked.decode(marked.encode(text).ids) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--source_language=en"], "--target_language"),
+        (["--source_language=en", "--target_language=xx"], "xx"),
+        (["--source_language=en", "--target_language=de", "--vocabulary=v.json"], "--vocabulary"),
+    ],
+)
+def test_a_mistake_is_one_line(flags, message, tmp_path, capsys):
+    save_m2m100(tmp_path / "theirs", "m2m100")
+    command = ["import", f"--from={tmp_path / 'theirs'}", "--layout=m2m100", *flags]
+    assert main(["jformer", *command, f"--workdir={tmp_path / 'run'}"]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
