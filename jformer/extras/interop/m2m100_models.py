@@ -50,36 +50,37 @@ def m2m100_words(folder: Path, languages: tuple[str, str]) -> tuple[Words, Words
     """Return the vocabularies of source and target, which differ in the language's token."""
     config = read_object(folder / "config.json", RESTORE)
     specials = tuple(config[f"{name}_token_id"] for name in ("pad", "decoder_start", "eos"))
-    document, ids, file = read_tokenizer(folder)
+    document, ids, tokens = read_tokenizer(folder)
     names = {number: name for name, number in ids.items()}
     # Rows without a token count in the softmax, too.
     names |= {n: f" {n}" for n in range(config["vocab_size"]) if n not in names}
     words = []
     for language in languages:
-        # A piece may be spelled as a language of M2M100, so its form with underscores is first.
-        token = token if (token := f"__{language}__") in ids else language
-        if token not in ids:
+        if language not in tokens:
             raise UserError(
-                f"{file}: has no token of the language {language}; the codes are as en in M2M100 "
-                f"and as eng_Latn in NLLB"
+                f"--from={folder}: has no language {language}; the codes are as en in M2M100, and "
+                f"as eng_Latn in NLLB"
             )
-        numbers = {LANGUAGE if name == token else name: number for number, name in names.items()}
+        renamed = {**names, ids[tokens[language]]: LANGUAGE}
+        numbers = {name: number for number, name in renamed.items()}
         words.append(words_of_pieces(with_language(document), numbers, specials))
         vocabulary = words[-1].vocabulary
         (ids_of_text,) = vocabulary.encode(["a"])
         if ids_of_text[0] != vocabulary.language_token or vocabulary.decode(ids_of_text) != "a":
-            raise UserError(f"{file}: is another tokenizer than those of M2M100 and NLLB")
+            raise UserError(f"--from={folder}: has another tokenizer than M2M100 and NLLB")
     source, target = words
     return source, target
 
 
-def read_tokenizer(folder: Path) -> tuple[dict[str, Any], dict[str, int], Path]:
-    """Return a tokenizer's document, the model's id of each token, and the file."""
+def read_tokenizer(folder: Path) -> tuple[dict[str, Any], dict[str, int], dict[str, str]]:
+    """Return a tokenizer's document, the model's id of each token, and the token of a language."""
     path = folder / "tokenizer.json"
     if path.is_file():
         tokenizer = Vocabulary.load(path).tokenizer
         document = json.loads(tokenizer.to_str()) | {"truncation": None, "post_processor": None}
-        return document, tokenizer.get_vocab(with_added_tokens=True), path
+        codes = [token["content"] for token in document["added_tokens"]]
+        ids = tokenizer.get_vocab(with_added_tokens=True)
+        return document, ids, dict(zip(codes, codes, strict=True))
     path, vocabulary = folder / "sentencepiece.bpe.model", folder / "vocab.json"
     for each in (path, vocabulary):
         if not each.is_file():
@@ -88,9 +89,9 @@ def read_tokenizer(folder: Path) -> tuple[dict[str, Any], dict[str, int], Path]:
                 f"{vocabulary.name}; {RESTORE}"
             )
     ids = read_object(vocabulary, RESTORE)
-    first = len(ids)
-    ids |= {f"__{code}__": first + number for number, code in enumerate(LANGUAGES.split())}
-    return pieces_of(path, ids), ids, vocabulary
+    tokens = {code: f"__{code}__" for code in LANGUAGES.split()}
+    ids |= {token: number for number, token in enumerate(tokens.values(), start=len(ids))}
+    return pieces_of(path, ids), ids, tokens
 
 
 def with_language(document: dict[str, Any]) -> dict[str, Any]:

@@ -213,15 +213,15 @@ def test_the_language_precedes_the_pieces_that_a_text_has_without_it(splits_word
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    ("kind", "flags", "message"),
     [
-        (["--source_language=en"], "--target_language"),
-        (["--source_language=en", "--target_language=xx"], "xx"),
-        (["--source_language=en", "--target_language=de", "--vocabulary=v.json"], "--vocabulary"),
+        ("m2m100", ["--source_language=en"], "--target_language"),
+        ("m2m100", ["--source_language=en", "--target_language=xx"], "xx"),
+        ("nllb", ["--source_language=en", "--target_language=deu_Latn"], "en"),  # a piece
     ],
 )
-def test_a_mistake_is_one_line(flags, message, tmp_path, capsys):
-    save_m2m100(tmp_path / "theirs", "m2m100")
+def test_a_mistake_is_one_line(kind, flags, message, tmp_path, capsys):
+    save_m2m100(tmp_path / "theirs", kind)
     command = ["import", f"--from={tmp_path / 'theirs'}", "--layout=m2m100", *flags]
     assert main(["jformer", *command, f"--workdir={tmp_path / 'run'}"]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
