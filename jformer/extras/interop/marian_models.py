@@ -93,6 +93,7 @@ def marian_matrices(
     if "final_logits_bias" in theirs:
         taken["output_bias"] = theirs.take("final_logits_bias", 1, sizes[1])[0]
     theirs.ignore_sinusoids(D, paper_order(D))
+    theirs.ignore(r"model\.\w+\.embed_positions\.weights", "M2M100's sinusoids, which are computed")
     if not read_object(folder / "config.json", RESTORE).get("scale_embedding", False):
         for ours in ("source_embedding", "embedding"):
             taken[ours] = taken[ours] / np.float32(D**0.5)  # ours are multiplied by it

@@ -68,6 +68,15 @@ def save_m2m100(folder, kind):
         for layer in model.model.decoder.layers:
             layer.encoder_attn.out_proj.weight *= 4
     model.save_pretrained(folder)
+    if kind == "nllb":  # all names of a tensor, and the positions, as in the published files
+        (folder / "model.safetensors").unlink()
+        state = {
+            f"model.{stack}.embed_positions.weights": model.get_submodule(
+                f"model.{stack}.embed_positions"
+            ).weights
+            for stack in ("encoder", "decoder")
+        }
+        torch.save(model.state_dict() | state, folder / "pytorch_model.bin")
     return model, tokenizer
 
 
