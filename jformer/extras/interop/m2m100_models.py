@@ -4,8 +4,8 @@
     tokenizer.json                                         NLLB: pieces, merges and languages
     vocab.json, sentencepiece.bpe.model                    M2M100: pieces and how texts are cut
 
-The model is Marian with pre-norm, other sinusoids and without a bias of the logits. A source begins with the
-token of its language, and a target with </s> and the token of the target's language. Here a
+The model is Marian with pre-norm, other sinusoids and without a bias of the logits. A source
+begins with the token of its language, and a target with </s> and the token of its own. Here a
 vocabulary of each side has a tokenizer that puts the language's token before every text. Sources
 and targets therefore have two vocabularies, although the model has one matrix.
 """
