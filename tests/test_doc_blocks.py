@@ -40,6 +40,7 @@ PYTHON_NOT_RUN = {
     "docs/logging.md": "test_the_callbacks_of_the_documentation_do_what_it_says runs it",
     "docs/accelerators.md": "needs compilers of 5 GB; tests/extras/test_targets.py has its calls",
     "docs/export.md": "is for other packages; tests/extras/interop calls them",
+    "docs/import_m2m100.md": "needs an imported run; test_an_imported_model_is_fine_tuned has one",
 }
 SMALL = {
     "model": {"num_layers": 1, "num_decoder_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2},

@@ -44,6 +44,9 @@ BYTE_FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
 # No vocabulary has this character as an entry, so it shows whether any text can be encoded.
 RARE_CHARACTER = "\U0010fffd"
+# The entry of a language token: a noncharacter of Unicode, which no text contains. A tokenizer with
+# this entry puts it before every text and leaves it out of decoded text.
+LANGUAGE = "\ufdd0"
 NEEDED = "a tokenizer.json or a SentencePiece .model, Unigram or BPE, is needed"
 
 
@@ -85,6 +88,12 @@ class Vocabulary:
     def size(self) -> int:
         """Return the number of ids from PAD to the last; a vocabulary from a file may have gaps."""
         return FIRST + 1 + max(self.tokenizer.get_vocab().values(), default=-1)
+
+    @functools.cached_property
+    def language_token(self) -> int | None:
+        """Return the id with which the ids of every text begin, or None."""
+        entry = self.tokenizer.token_to_id(LANGUAGE)
+        return None if entry is None else entry + FIRST
 
     @functools.cached_property
     def hash(self) -> str:

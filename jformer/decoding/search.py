@@ -91,6 +91,7 @@ class Rules:
 
     constraint: Any = Constraint()
     ranks_V: Any = None  # the tokens' ranks, in the order that the spans of prefixes refer to
+    language_token: Any = None  # the first token of every hypothesis
 
 
 NO_RULES = Rules()
@@ -191,6 +192,11 @@ def next_logits(
     tokens_V = jnp.arange(logits_WV.shape[-1])
     allowed_V = (tokens_V != PAD) & (tokens_V != BOS)
     allowed_V &= (tokens_V != EOS) | (t >= config.min_length)
+    log_total_W = jax.nn.logsumexp(logits_WV, axis=-1)
+    if rules.language_token is not None:
+        # It is given, so its log-probability is 0 in all sums, as in transformers.
+        allowed_V &= (t > 0) | (tokens_V == rules.language_token)
+        log_total_W = jnp.where(t == 0, logits_WV[:, rules.language_token], log_total_W)
     allowed_WV = jnp.broadcast_to(allowed_V, logits_WV.shape)
     allowed_WV &= rules.constraint.allowed(search.live_tokens_WT, t, sentence)
     if rules.ranks_V is not None:
@@ -203,7 +209,6 @@ def next_logits(
             allowed_WV,
         )
     search = dataclasses.replace(search, cache=cache, beam_indices_WT=beam_indices_WT)
-    log_total_W = jax.nn.logsumexp(logits_WV, axis=-1)
     return search, jnp.where(allowed_WV, logits_WV, -jnp.inf), log_total_W
 
 

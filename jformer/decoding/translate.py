@@ -90,7 +90,7 @@ def hypotheses(
         given, progress = constraint.encode(text, ids)
         requests.append(Request(ids, start.ids, seed, start.spans, given, progress))
     ranks_V = ranking(vocabularies.target).ranks_V if any(prefixes) else None
-    found = decoder.find(requests, Rules(constraint, ranks_V))
+    found = decoder.find(requests, Rules(constraint, ranks_V, vocabularies.target.language_token))
     parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
     for i, (n, _, first_word, source, _) in enumerate(encoded):
         if np.isnan(found[i].scores_W).any():
@@ -204,6 +204,7 @@ def warm_up(
 ) -> None:
     """Compile the searches for up to `batch` sentences with these numbers of source tokens."""
     constraint = constraint_of(decoder.config, vocabularies)
+    rules = Rules(constraint, None, vocabularies.target.language_token)
     # A search of one token compiles the same program as a whole one.
     short = dataclasses.replace(decoder.config, max_length=1)
     decoder = dataclasses.replace(decoder, config=short)
@@ -211,4 +212,4 @@ def warm_up(
         ids = [EOS + 1] * min(length, decoder.max_length - 1)
         request = Request(ids, [], 0, (), *constraint.encode("", ids))
         for slots in sorted({slots_for(n) for n in range(1, batch + 1)}):
-            decoder.find([request] * min(slots, decoder.slots), Rules(constraint))
+            decoder.find([request] * min(slots, decoder.slots), rules)

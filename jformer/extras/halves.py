@@ -22,7 +22,9 @@ def sinusoids_in_halves(positions_L: Array, d_model: int) -> Array:
 
 @dataclasses.dataclass(frozen=True)
 class Halves(Positions):
-    """All sines, then all cosines."""
+    """All sines, then all cosines. The first position has the number `first`."""
+
+    first: int = 0
 
     def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
-        return sinusoids_in_halves(positions_L, d_model)
+        return sinusoids_in_halves(positions_L + self.first, d_model)

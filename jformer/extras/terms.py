@@ -115,8 +115,9 @@ class Terms(Constraint):
 
     def encode(self, source: str, ids: Sequence[int]) -> tuple[np.ndarray, Progress]:
         """Return the spellings (C, K, L) of the terms of a source, and no progress in them."""
+        begin = int(self.vocabulary.language_token is not None)
         wanted = [
-            self.vocabulary.encode([term, f" {term}" if spaced else term])
+            [ids[begin:] for ids in self.vocabulary.encode([term, f" {term}" if spaced else term])]
             for term, spaced in self.find(source).items()
         ]
         usable = [spelled for spelled in wanted if max(map(len, spelled)) <= MAX_TOKENS][:MAX_TERMS]

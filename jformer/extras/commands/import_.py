@@ -1,9 +1,9 @@
 """Make a run directory of the weights of another program.
 
 The layout pytorch is a state dict of `torch.nn.Transformer` with embeddings, annotated is a state
-dict of The Annotated Transformer, and marian is a folder of Hugging Face's Marian format, which
-contains the vocabulary. Only tensors are read from PyTorch's files, which can also be .safetensors.
-Sizes are read from the weights; set other keys, such as
+dict of The Annotated Transformer, and marian and m2m100 are folders of Hugging Face's Marian and
+M2M100 (also NLLB) formats, which contain the vocabulary. Only tensors are read from PyTorch's
+files, which can also be .safetensors. Sizes are read from the weights; set other keys, such as
 --config.model.num_heads=8. Every tensor must have a parameter, and every parameter a tensor.
 """
 
@@ -14,12 +14,16 @@ from jformer import cli
 from jformer.config import Config, default_config, freeze
 from jformer.errors import UserError
 
-LAYOUTS = ("pytorch", "annotated", "marian")
+FOLDERS = ("marian", "m2m100")
+LAYOUTS = ("pytorch", "annotated", *FOLDERS)
+OF_LANGUAGES = ("source_language", "target_language")
 OF_WORDS = ("vocabulary", "source_vocabulary", "specials", "names")
 
 
 def add_flags(parser: cli.Parser) -> None:
-    parser.add_path("--from", "FILE", "the weights; for marian the folder", required=True)
+    parser.add_path(
+        "--from", "FILE", "the weights; for marian and m2m100 the folder", required=True
+    )
     parser.add_argument("--layout", required=True, choices=LAYOUTS, help="layout of the weights")
     parser.add_path("--workdir", "DIR", "the run directory to write", required=True)
     text = "a tokenizer.json, a SentencePiece .model, or a .txt with a token per line"
@@ -29,16 +33,22 @@ def add_flags(parser: cli.Parser) -> None:
     add("--specials", default="", metavar="PAD,BOS,EOS", help=text)
     text = "names of parts of the model in the state dict"
     add("--names", default="", metavar="embedding=NAME,...", help=text)
+    for name in OF_LANGUAGES:
+        add(f"--{name}", default="", metavar="CODE", help="for m2m100, as en or eng_Latn")
     cli.add_keys(parser)
 
 
 def main(args: Any) -> int:
     source = Path(getattr(args, "from"))
-    if args.layout != "marian" and not args.vocabulary:
+    if args.layout not in FOLDERS and not args.vocabulary:
         raise UserError("--vocabulary is missing; it has the text of each id")
     for name in OF_WORDS:
-        if args.layout == "marian" and getattr(args, name):
-            raise UserError(f"--{name}: is in the folder of a Marian model; leave it out")
+        if args.layout in FOLDERS and getattr(args, name):
+            raise UserError(f"--{name}: is in the folder of the model; leave it out")
+    languages = (args.source_language, args.target_language)
+    for name, code in zip(OF_LANGUAGES, languages, strict=True):
+        if bool(code) != (args.layout == "m2m100"):
+            raise UserError(f"--{name}={code}: is required with --layout=m2m100, and only there")
 
     def overriding(values: dict[str, Any]) -> Config:
         config = default_config("given")
@@ -49,7 +59,6 @@ def main(args: Any) -> int:
     from jformer.extras.interop.importing import import_run
 
     files = (args.source_vocabulary, args.vocabulary)
-    import_run(
-        source, args.layout, Path(args.workdir), files, args.specials, args.names, overriding
-    )
+    given = (files, args.specials, args.names, languages, overriding)
+    import_run(source, args.layout, Path(args.workdir), *given)
     return 0

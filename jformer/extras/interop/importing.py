@@ -10,9 +10,9 @@ from flax.traverse_util import flatten_dict
 
 from jformer.config import BOS, PAD, Config
 from jformer.console import say
-from jformer.data.vocabulary import Vocabularies
+from jformer.data.vocabulary import FIRST, Vocabularies
 from jformer.errors import UserError
-from jformer.extras.interop import layouts, marian_models, pytorch
+from jformer.extras.interop import layouts, m2m100_models, marian_models, pytorch
 from jformer.extras.interop.run_directory import write_run
 from jformer.extras.interop.weights import Weights, read_weights
 from jformer.extras.interop.words import Words, read_words
@@ -22,9 +22,11 @@ from jformer.rundir import has_run
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.restore import parameter_shapes
 
-LAYOUTS = {**pytorch.LAYOUTS, "marian": layouts.MARIAN}
+LAYOUTS = {**pytorch.LAYOUTS, "marian": layouts.MARIAN, "m2m100": layouts.M2M100}
+FOLDERS = ("marian", "m2m100")  # the layouts of Hugging Face
 STEP = 1  # of the only checkpoint
-FORBIDDEN = -1e9  # a bias that no logit makes up for
+# A bias that no logit makes up for. Label smoothing averages all logits, so it is not larger.
+FORBIDDEN = -1e3
 
 Overriding = Callable[[dict[str, Any]], Config]
 
@@ -36,19 +38,25 @@ def import_run(
     vocabulary_files: tuple[str, str],
     specials: str,
     names: str,
+    languages: tuple[str, str],
     overriding: Overriding,
 ) -> None:
     """Write a run directory with the weights and vocabularies of another program.
 
     `vocabulary_files` are those of the source, or "" for the same, and of the target.
+    `languages` are the source and target language of a model with several.
     `overriding` puts the user's own values over the keys that are read from the weights. Raises
     `UserError` that names every tensor of theirs, or parameter of ours, that has no counterpart.
     """
     if has_run(workdir) or Checkpoints(workdir).steps():
         raise UserError(f"workdir={workdir}: holds a run already; choose another")
-    if layout == "marian":
+    if layout in FOLDERS:
         theirs, values = marian_models.marian_weights(source), marian_models.marian_values(source)
-        words = marian_models.marian_words(source)
+        if layout == "m2m100":
+            values |= m2m100_models.m2m100_values(source, languages)
+            words = m2m100_models.m2m100_words(source, languages)
+        else:
+            words = marian_models.marian_words(source)
     else:
         theirs = read_weights(source)
         values = pytorch.values_of(theirs, layout)
@@ -98,7 +106,7 @@ def take_matrices(
 ) -> dict[str, np.ndarray]:
     """Take the matrices of words, in their rows, and the bias of the logits if there is one."""
     D, sizes = config.model.d_model, (words[0].size, words[1].size)
-    if layout == "marian":
+    if layout in FOLDERS:
         return marian_models.marian_matrices(theirs, source, D, sizes)
     known = pytorch.ANNOTATED_MATRICES
     if layout == "pytorch":
@@ -131,11 +139,12 @@ def in_our_rows(
     if tying == "none":
         ours["output"] = output_VD
     bias_V = theirs.get("output_bias")
-    if target.rows[PAD] == target.rows[BOS]:
+    pad, bos, eos = target.rows[:FIRST]
+    if bos in (pad, eos):
         # One row of theirs stands in two of ours, and must count once in the softmax.
         bias_V = np.zeros(len(theirs["embedding"]), np.float32) if bias_V is None else bias_V
         ours["output_bias"] = bias_V[target.rows]
-        ours["output_bias"][PAD] = FORBIDDEN
+        ours["output_bias"][PAD if bos == pad else BOS] = FORBIDDEN
     elif bias_V is not None:
         ours["output_bias"] = bias_V[target.rows]
     return ours, tying

@@ -73,6 +73,7 @@ MARIAN = Layout(
         "decoder": ("self_attn_layer_norm.", "encoder_attn_layer_norm.", "final_layer_norm."),
     },
 )
+M2M100 = MARIAN._replace(final_norm="model.{stack}.layer_norm.")
 ATTENTIONS = {"encoder": ("self_attention",), "decoder": ("self_attention", "cross_attention")}
 # The axes of our arrays by the ends of their names, with the letters of jformer/__init__.py. The
 # first end that fits counts.

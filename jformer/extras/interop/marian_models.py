@@ -66,6 +66,7 @@ def marian_values(folder: Path) -> dict[str, Any]:
         "model.activation": ACTIVATIONS[activation],
         "model.attention_bias": True,
         "model.norm": "layer_norm(epsilon=1e-5)",
+        "decode.search": f"beam(early_stopping={generation.get('early_stopping') is True})",
         "decode.beam_size": generation.get("num_beams") or 1,
         "decode.length_penalty": float(generation.get("length_penalty") or 1.0),
         "decode.length_penalty_beta": 0.0,
@@ -89,8 +90,10 @@ def marian_matrices(
         taken[ours] = theirs.take(name, sizes[ours != "source_embedding"], D)
     if shared in theirs:
         theirs.take(shared, sizes[1], D)  # the same matrix under one more name
-    taken["output_bias"] = theirs.take("final_logits_bias", 1, sizes[1])[0]
+    if "final_logits_bias" in theirs:
+        taken["output_bias"] = theirs.take("final_logits_bias", 1, sizes[1])[0]
     theirs.ignore_sinusoids(D, paper_order(D))
+    theirs.ignore(r"model\.\w+\.embed_positions\.weights", "M2M100's sinusoids, which are computed")
     if not read_object(folder / "config.json", RESTORE).get("scale_embedding", False):
         for ours in ("source_embedding", "embedding"):
             taken[ours] = taken[ours] / np.float32(D**0.5)  # ours are multiplied by it
@@ -124,39 +127,47 @@ def marian_words(folder: Path) -> tuple[Words, Words]:
     source_ids = read_object(folder / "vocab.json", RESTORE)
     own = folder / "target_vocab.json"
     target_ids = read_object(own, RESTORE) if own.is_file() else source_ids
-    target_words = words_of_pieces(target, target_ids, specials)
+    target_words = words_of_pieces(pieces_of(target, target_ids), target_ids, specials)
     if source_ids == target_ids and source.read_bytes() == target.read_bytes():
         return target_words, target_words
-    return words_of_pieces(source, source_ids, specials), target_words
+    source_words = words_of_pieces(pieces_of(source, source_ids), source_ids, specials)
+    return source_words, target_words
 
 
-def words_of_pieces(spm: Path, ids: Mapping[str, int], specials: tuple[int, int, int]) -> Words:
-    """Return a vocabulary that cuts texts as SentencePiece does, with the ids of a vocab.json."""
+def pieces_of(spm: Path, ids: Mapping[str, int]) -> dict[str, Any]:
+    """Return the document of a tokenizer that cuts texts as a SentencePiece model does."""
     try:
         document = json.loads(from_sentencepiece(spm).to_str())
     except UserError:
         raise
     except Exception as error:
         raise UserError(f"{spm}: is no SentencePiece model, Unigram or BPE ({error})") from error
+    pieces = dict(document["model"]["vocab"])
+    if lost := [name for name in pieces if name not in ids and not name.startswith(" ")]:
+        say(f"ignored     {len(lost):,} pieces of {spm.name} that the model has no id for")
+    return document
+
+
+def words_of_pieces(
+    document: dict[str, Any], ids: Mapping[str, int], specials: tuple[int, int, int]
+) -> Words:
+    """Return a vocabulary that cuts texts as a tokenizer's document does, with other ids."""
     kept = [piece for piece in sorted(ids, key=ids.__getitem__) if ids[piece] not in specials]
-    model = document["model"]
+    model = {**document["model"]}
+    document = {**document, "model": model}
     if model["type"] == "Unigram":
         scores = dict(model["vocab"])
         unknown = model["vocab"][model["unk_id"]][0]
         names = [unknown if piece == "<unk>" else piece for piece in kept]
         model["vocab"] = [[name, scores.get(name, LEAST_LIKELY)] for name in names]
+        model["unk_id"] = names.index(unknown)
     else:
-        scores, unknown = model["vocab"], model["unk_token"]
+        unknown = model["unk_token"]
         names = [unknown if piece == "<unk>" else piece for piece in kept]
         merges = [m if isinstance(m, list) else m.split(" ", 1) for m in model["merges"]]
         known = {*names}
         model["vocab"] = {name: number for number, name in enumerate(names)}
         model["merges"] = [m for m in merges if {*m, "".join(m)} <= known]
-    lost = [name for name in scores if name not in {*names} and not name.startswith(" ")]
-    if lost:
-        say(f"ignored     {len(lost):,} pieces of {spm.name} that the model has no id for")
-    if model["type"] == "Unigram":
-        model["unk_id"] = names.index(unknown)
     # Models of several target languages take the language from the beginning of a source.
     document["added_tokens"] = [
         {

@@ -15,6 +15,7 @@ from jformer.console import say
 from jformer.errors import UserError, import_extra
 from jformer.model.positions import sinusoids
 
+WRAPPERS = ("model_state_dict", "state_dict")  # keys of checkpoints that hold the state dict
 ROWS_COMPARED = 64  # of a table of positions
 
 
@@ -131,6 +132,7 @@ def read_pytorch(path: Path) -> dict[str, np.ndarray]:
             f"code of its author. Save a state dict: torch.save(model.state_dict(), FILE)"
         ) from error
     tensors = state if isinstance(state, dict) else {}
+    tensors = next((x for name in WRAPPERS if isinstance(x := tensors.get(name), dict)), tensors)
     strange = [str(name) for name, each in tensors.items() if not isinstance(each, torch.Tensor)]
     if strange or not tensors:
         what = f"holds {', '.join(strange[:5])}, no tensor" if strange else "holds no state dict"

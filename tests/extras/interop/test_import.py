@@ -317,3 +317,12 @@ def test_a_run_is_not_imported_over_another(annotated, tmp_path, capsys):
     assert str(tmp_path / "run") in failed(command, capsys)
     (tmp_path / "run" / "config.json").unlink()  # written last: the import was killed before
     assert str(tmp_path / "run") in failed(command, capsys)
+
+
+@pytest.mark.parametrize("key", ["model_state_dict", "state_dict"])
+def test_the_state_dict_of_a_training_checkpoint_is_read(key, annotated, tmp_path):
+    model, command = annotated
+    torch.save({"epoch": 3, key: model.state_dict()}, tmp_path / "model.pt")
+    theirs = model.tgt_embed[0].lut.weight.detach().numpy()
+    run = run_of(command, tmp_path)
+    np.testing.assert_array_equal(run.params["embedding"], theirs[ANNOTATED_ROWS])

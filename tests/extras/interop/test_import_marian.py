@@ -93,7 +93,7 @@ def compare_logits(run, model, rows):
             decoder_input_ids=torch.tensor(rows[target_BT]),
         ).logits.numpy()[..., rows]
     np.testing.assert_allclose(logits_BTV[..., 1:], expected_BTV[..., 1:], atol=1e-4)
-    assert np.all(logits_BTV[..., PAD] < -1e8)  # <pad> is BOS, and counts once in the softmax
+    assert np.all(logits_BTV[..., PAD] < -500)  # <pad> is BOS, and counts once in the softmax
 
 
 @pytest.mark.process
