@@ -1,9 +1,9 @@
-"""Beam search: of all continuations by one token the best W survive. W = 1 is greedy search.
+"""Beam search: of all continuations by one token, the best W survive. W = 1 is greedy search.
 
-At each position the 2W best continuations count. Of the W best, those with EOS are finished; the W
-best without EOS stay live. A sentence is done when no live hypothesis can enter the best `n_best`
-finished ones, with `early_stopping` when W are finished, or at its limit. If none has finished by
-then, the live ones are the result. `advance` in search.py calls `Beam.extend` for each token.
+Each position keeps the 2W best continuations. Any of the W best that end in EOS are finished, and
+the W best without EOS stay live. A sentence is done at its limit, or when no live hypothesis can
+enter the best `n_best` finished ones (with `early_stopping`: when W are finished). If no hypothesis
+has finished, the live ones are the result. search.py calls `Beam.extend` for each token.
 """
 
 import dataclasses
@@ -100,12 +100,12 @@ def add_finished(search: Search, tokens_WT: Array, sums_W: Array, config: Decode
 def stop_when_done(
     config: DecodeConfig, sentence: Sentence, search: Search, early_stopping: Any
 ) -> Search:
-    """Mark a search that is done: no live hypothesis can enter the finished ones, or the limit."""
+    """Mark a search as done: at the limit, or if no live hypothesis can enter the finished ones."""
     sums_W = search.live_sums_W
     # Sums only fall, and the length penalty divides them by at most its value at the limit.
     best_possible = sums_W[0] / length_penalty(sentence.limit, config)
     worst = search.finished_scores_W[config.n_best - 1]
-    # A greedy search is done with its first EOS.
+    # A greedy search is done at its first EOS.
     done = worst >= best_possible if len(sums_W) > 1 else worst != -jnp.inf
     done |= early_stopping & (search.finished_scores_W[-1] != -jnp.inf)
     busy = ~done & (search.t < sentence.limit)
