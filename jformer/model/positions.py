@@ -56,9 +56,9 @@ def apply_rotary(x_BHLK: Array, positions_BL: Array) -> Array:
 def alibi_bias(distances_QM: Array, num_heads: int) -> Array:
     """Return a penalty that grows with the distance: (1, H, Q, M).
 
-    Its slope is 2^(-8h / H) in head h = 1 ... H. ALiBi (Press et al. 2021) is for decoders. Here
-    both sides of a query count alike, so an encoder knows how far a word is, but not whether it
-    stands before or after.
+    Its slope is 2^(-8h / H) in head h = 1 ... H. ALiBi (Press et al. 2021) was designed for
+    decoders. Here both sides of a query are penalised alike, so an encoder sees the distance of a
+    word, but not its direction.
     """
     slopes_H = 2.0 ** (-8.0 * jnp.arange(1, num_heads + 1) / num_heads)
     return -slopes_H[None, :, None, None] * jnp.abs(distances_QM)[None, None]
@@ -96,7 +96,7 @@ class Positions:
         return None
 
     def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
-        """Return what is added to the scaled embeddings: float32 (L, D)."""
+        """Return the term to add to the scaled embeddings: float32 (L, D)."""
         return jnp.zeros((positions_L.shape[0], d_model))
 
     def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
@@ -108,7 +108,7 @@ class Positions:
         return x_BHLK
 
     def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array | float:
-        """Return what is added to the logits of Equation 1: (B, H, Q, M).
+        """Return the term to add to the logits of Equation 1: (B, H, Q, M).
 
         In self-attention B is 1: the distances are the same in all rows.
         """
@@ -144,7 +144,7 @@ class Learned(Positions):
                 f"config.model.positions: max_positions={self.max_positions}, and a text has "
                 f"{positions_L.shape[0]} tokens; shorten it, or train with more"
             )
-        # In a compiled step the position is not known here: beyond the table it gives NaN.
+        # In a compiled step the position is unknown here: beyond the table, lookups return NaN.
         rows_LD = jnp.take(table, positions_L, axis=0, mode="fill")
         return rows_LD * d_model**0.5
 
