@@ -91,7 +91,7 @@ def train(
     try:
         train_in(config, workdir, data=data, on_metrics=callback)
     except Stopped as stopped:
-        state = "progress saved; the same call resumes"
+        state = "progress saved; repeat the call to resume"
         if stopped.number == signal.SIGINT:
             raise KeyboardInterrupt(state) from stopped
         raise Stopped(stopped.number, state) from stopped
