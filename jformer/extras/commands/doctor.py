@@ -1,4 +1,4 @@
-"""Show versions, devices and optional packages, and how to get what is missing."""
+"""Show versions, devices and optional packages, and how to install missing packages."""
 
 from typing import Any
 

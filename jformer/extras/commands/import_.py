@@ -1,10 +1,10 @@
-"""Make a run directory of the weights of another program.
+"""Create a run directory from the weights of another program.
 
 The layout pytorch is a state dict of `torch.nn.Transformer` with embeddings, annotated is a state
 dict of The Annotated Transformer, and marian is a folder of Hugging Face's Marian format, which
 contains the vocabulary. Only tensors are read from PyTorch's files, which can also be .safetensors.
-Sizes are read from the weights; set other keys, such as
---config.model.num_heads=8. Every tensor must have a parameter, and every parameter a tensor.
+Sizes are read from the weights; set other keys, such as --config.model.num_heads=8. Every tensor
+must match a parameter, and every parameter a tensor.
 """
 
 from pathlib import Path
@@ -35,10 +35,10 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     source = Path(getattr(args, "from"))
     if args.layout != "marian" and not args.vocabulary:
-        raise UserError("--vocabulary is missing; it has the text of each id")
+        raise UserError("--vocabulary is required: the file with the text of each id")
     for name in OF_WORDS:
         if args.layout == "marian" and getattr(args, name):
-            raise UserError(f"--{name}: is in the folder of a Marian model; leave it out")
+            raise UserError(f"--{name}: a Marian folder contains it; remove this flag")
 
     def overriding(values: dict[str, Any]) -> Config:
         config = default_config("given")

@@ -1,6 +1,6 @@
 """Compare runs side by side, also while they are running.
 
-The table has a row per run: what differs in its config, scores, parameters, FLOPs and time.
+The table has one row per run: its config differences, scores, parameters, FLOPs and time.
 """
 
 from typing import Any
