@@ -98,7 +98,7 @@ def test_further_seeds_follow_the_configs_own_and_only_chooses_points(make, only
     [
         ('yield {"model.dropuot": 0.1}', r"--config\.model\.dropuot=0\.1: unknown key.*dropout"),
         ("yield from ({}, {})", "base is the same run as base"),
-        ('yield "model.num_heads=4"', r"yields 'model\.num_heads=4'; a point is a dict of keys"),
+        ('yield "model.num_heads=4"', r"yields 'model\.num_heads=4'; must yield dicts of dotted"),
     ],
 )
 def test_a_mistake_in_a_sweep_is_named(make, body, message):
