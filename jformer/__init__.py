@@ -5,7 +5,7 @@
     run = jformer.load("runs/mine")
     run.translate(["A sentence.", "Another one."])
 
-`get_config` makes a config, `train` trains on pairs of source and target or on the corpus of the
+`get_config` returns a config, `train` trains on pairs of source and target or on the corpus of the
 config, and `load` opens a run directory, which `python -m jformer.main` writes as well. User errors
 raise `UserError`, whose message contains the fix.
 

@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
             if name.startswith("--") and name not in self._option_string_actions:
                 raise UserError(f"{argument}: {self._reason(name.removeprefix('--'))}")
             if equals and not value and not name.startswith("--config."):
-                raise UserError(f"{argument}: is empty; give it a value, or leave it out")
+                raise UserError(f"{argument}: must not be empty; set a value or remove it")
         args = self.parse_args(arguments)
         names = [name for name in vars(args) if name.startswith("config.")]
         args.overrides = {name.removeprefix("config."): getattr(args, name) for name in names}

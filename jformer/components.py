@@ -323,7 +323,7 @@ def files_of(texts: Iterable[str]) -> dict[str, File]:
         if path in _allowed:
             file = run_file(path)
             if files.setdefault(Path(path).name, file) is not file:
-                raise UserError(f"{path}: another component file has this name; rename one")
+                raise UserError(f"{path}: another component file has this name; rename it")
     return files
 
 

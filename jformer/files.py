@@ -1,7 +1,7 @@
 """Writing of files: atomic inside run directories, and in place for paths that a user names.
 
 A path that a user names is opened like a shell redirection: links, devices and pipes work, and
-nothing is renamed over it. Missing parent folders are created.
+no file is renamed over it. Missing parent folders are created.
 """
 
 import contextlib

@@ -102,7 +102,7 @@ def has_run(workdir: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Create the directory and hold its lock, which any end of the process releases.
+    """Create the directory and lock it; the lock is released when the process ends in any way.
 
     Raises `UserError` if another process trains there.
     """

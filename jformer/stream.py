@@ -42,7 +42,7 @@ def translate_stream(
     format: str,
     total: int | None,
 ) -> None:
-    """Write the translations of all `lines` but the first `output.done`.
+    """Write the translations of all `lines` except the first `output.done`.
 
     Errors call line i `name:i`. `prefixes` must have one line per line of input.
     """

@@ -1,8 +1,8 @@
-"""Configuration: the one schema with every key, its paper section and the paper's default.
+"""Configuration: the only schema, with every key, its paper section and the paper's default.
 
-A config file edits a locked `ConfigDict` made by `default_config`. The program works on frozen
-dataclasses, made by `freeze`, which checks every value. This package is the only source of
-defaults: each section is a module with its keys and their checks.
+A config file edits a locked `ConfigDict` from `default_config`. `freeze` checks every value and
+returns the frozen dataclasses that the program uses. All defaults are in this package: each section
+is a module with its keys and their checks.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ VOCABULARY_SIZES = {
     "tatoeba": 8000,
     "iwslt14": 10_000,
     "iwslt17": 16_000,
-    "parsing": 16_000,  # Section 6.3, for the Wall Street Journal alone
+    "parsing": 16_000,  # Section 6.3, for only the Wall Street Journal
 }
 # A parser translates words into linearised trees.
 PARSING = {

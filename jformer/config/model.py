@@ -29,7 +29,7 @@ class ModelConfig(Section):
     dropout: float = key(0.1, "dropout rate, P_drop; Section 5.4", *RATE)
     attention_dropout: float = key(0.0, "dropout rate of the weights; not in the paper", *RATE)
     activation_dropout: float = key(0.0, "dropout rate of the activation; not in the paper", *RATE)
-    residual_dropout: bool = key(True, "dropout of sub-layers, not embeddings alone; Section 5.4")
+    residual_dropout: bool = key(True, "dropout of sub-layers, not only embeddings; Section 5.4")
     attention: str = component("dot_product", "attention", "attention of each head; Section 3.2.1")
     activation: str = component("relu", "activation", "activation of the feed-forward network")
     norm: str = component("layer_norm", "norm", "normalization; Section 3.1")

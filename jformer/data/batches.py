@@ -128,7 +128,7 @@ class Packing:
     """Several pairs per row; attention masks keep them apart.
 
     A row has `length` positions for the language with more tokens, and fewer for the other, in
-    proportion to its tokens: a multiple of `multiple`, or as many as the longest pair.
+    proportion to its tokens: a multiple of `multiple`, or the length of the longest pair.
     """
 
     packed = True
@@ -246,7 +246,7 @@ class Batches:
         return batch
 
     def token_utilization(self) -> float:
-        """Return the fraction of the first epoch's positions, on both sides, that hold a token."""
+        """Return the fraction of the first epoch's positions, on both sides, that are tokens."""
         plan = self.epoch(0)
         shapes = np.array(self.layout.shapes, np.int64)[plan.batches[:, 0]]
         tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.members))

@@ -69,7 +69,7 @@ class Corpus:
     """Parallel text that can be streamed repeatedly, without reading all of it into memory."""
 
     names: tuple[str, str]  # for each side; messages call its line i f"{name}:{i}"
-    files: tuple[Path, ...]  # that hold the text; empty if it is in memory
+    files: tuple[Path, ...]  # with the text; empty if it is in memory
     rows: Callable[[], Iterator[Row]]
     gold: Callable[[], list[Any]] | None = None  # see Split
 
@@ -123,7 +123,7 @@ def open_corpus(name: str, source_language: str, target_language: str) -> Corpus
         return open_files(source, target)
     missing = target_language if source else source_language
     raise UserError(
-        f"{name}.{missing}: not found, nor with .gz, .sgm or .xml; give the PREFIX of "
+        f"{name}.{missing}: not found, nor with .gz, .sgm or .xml; set the PREFIX of "
         f"PREFIX.{source_language} and PREFIX.{target_language}, or a .tsv or .parquet file"
     )
 
@@ -139,7 +139,7 @@ def open_files(source: Path, target: Path) -> Corpus:
                 numbers = [sum(1 for _ in read_lines(path)) for path in paths]
                 raise UserError(
                     f"{source} has {numbers[0]} lines and {target} has {numbers[1]}: "
-                    f"line i of one must translate line i of the other"
+                    f"line i of both must be the same sentence"
                 )
             yield "markup" if tagged and TAG.match(one) and TAG.match(other) else (one, other)
 
@@ -268,7 +268,7 @@ def without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unescape(segment: bytes) -> bytes:
-    """Return the text of a segment on one line, with its character references decoded."""
+    """Return the text of a segment on one line, with decoded character references."""
     text = html.unescape(segment.decode("utf-8", "surrogateescape"))
     return b" ".join(text.encode("utf-8", "surrogateescape").split())
 

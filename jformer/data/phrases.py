@@ -106,7 +106,7 @@ def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
     return lambda locale: locale.both([part(locale) for part in parts], style)
 
 
-# Kinds draw the value before they know the locale, so that both sides mean the same.
+# Kinds draw the value independently of the locale, so that both sides mean the same.
 
 
 def draw_moment(rng: random.Random) -> datetime.datetime:

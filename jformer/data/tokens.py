@@ -157,7 +157,7 @@ def sample(corpora: list[Corpus], policy: str) -> Iterator[tuple[str, str]]:
 def tokenize_corpora(
     corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
 ) -> Tokenized:
-    """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` says so."""
+    """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` is truncate."""
     limit = data.max_length if data.long_pairs == "truncate" else None
 
     def build(folder: Path) -> None:

@@ -3,11 +3,11 @@
 Entry i of a tokenizer has the id i + 3, after PAD, BOS and EOS. The tokenizer's own special tokens
 are not matched, so "<s>" in a text is plain text.
 
-Two kinds are trained here, and both are lossless: `decode(encode(text))` is the normalised text,
-whatever its characters. `byte_bpe` works on 256 characters that represent bytes. `unigram` works on
-characters; unseen ones become UTF-8 bytes, the entries "<0x00>" to "<0xFF>". Text never matches
-these, since digits are split off, so numbers of any length are copied digit by digit as well.
-Vocabularies loaded from other files may be lossy.
+Two kinds are trained here, and both are lossless: `decode(encode(text))` is the normalised text for
+any characters. `byte_bpe` works on 256 characters that represent bytes. `unigram` works on
+characters; unseen characters become UTF-8 bytes, the entries "<0x00>" to "<0xFF>". Text never
+matches these entries, because digits are split off. This also means that numbers of any length are
+copied digit by digit. Vocabularies loaded from other files may be lossy.
 """
 
 import functools
@@ -88,7 +88,7 @@ class Vocabulary:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Return a hash; vocabularies with the same hash give the same ids."""
+        """Return a hash; vocabularies with the same hash produce the same ids."""
         return hashlib.sha256(f"{FIRST} {self.tokenizer.to_str()}".encode()).hexdigest()
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Vocabulary:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""
         if isinstance(texts, str):
-            raise TypeError("encode takes a list of texts, got one string")
+            raise TypeError("encode requires a list of texts, not a string")
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [[entry + FIRST for entry in encoding.ids] for encoding in encodings]
 

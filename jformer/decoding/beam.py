@@ -56,7 +56,7 @@ class Beam:
         # Two stages give the exact result: the best of all are among the best of each hypothesis.
         logits_WC, tokens_WC = rules.constraint.candidates(sentence, search, logits_WV, 2 * W)
         C = logits_WC.shape[-1]
-        # The first token continues one empty hypothesis, not W equal ones.
+        # The first token continues one empty hypothesis, not W equal hypotheses.
         copies_W = (t == 0) & (jnp.arange(W) > 0)
         sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
         sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
@@ -85,7 +85,7 @@ class Beam:
 
 
 def add_finished(search: Search, tokens_WT: Array, sums_W: Array, config: DecodeConfig) -> Search:
-    """Add the hypotheses that end now to the finished ones, and keep the best W of both."""
+    """Merge the hypotheses that end now into the finished ones, and keep the best W."""
     scores_W = sums_W / length_penalty(search.t, config)
     scores_2W = jnp.concatenate([search.finished_scores_W, scores_W])
     scores_W, kept_W = jax.lax.top_k(scores_2W, len(sums_W))
@@ -102,7 +102,7 @@ def stop_when_done(
 ) -> Search:
     """Mark a search as done: at the limit, or if no live hypothesis can enter the finished ones."""
     sums_W = search.live_sums_W
-    # Sums only fall, and the length penalty divides them by at most its value at the limit.
+    # Sums only decrease, and the length penalty divides them by at most its value at the limit.
     best_possible = sums_W[0] / length_penalty(sentence.limit, config)
     worst = search.finished_scores_W[config.n_best - 1]
     # A greedy search is done at its first EOS.

@@ -1,4 +1,4 @@
-"""Many sentences through one compiled search: finished ones leave, and others take their slots.
+"""Many sentences in one compiled search: new sentences replace finished ones in its slots.
 
 A `Decoder` has models and search settings. It decodes requests in pools: one per thread, or a
 single pool if all requests fit at once.

@@ -48,7 +48,7 @@ class Hypothesis:
     tokens: list[str] | None = None
     token_log_probs: list[float] | None = None  # one more than tokens, for EOS (of each part)
     alignment: list[tuple[int, int]] | None = None  # indices of source word and target word
-    well_formed: bool | None = None  # whether the output needed no repair, if the scorer knows
+    well_formed: bool | None = None  # whether the output needed no repair, if known
 
 
 @dataclasses.dataclass(frozen=True)

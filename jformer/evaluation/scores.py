@@ -102,7 +102,7 @@ def score(
     for name, metric in metrics.items():
         scores |= measure(name, metric, text)
     language = language_of(target_language)
-    if TOKENIZER_OF.get(language) in (None, "ko-mecab"):  # words with spaces between
+    if TOKENIZER_OF.get(language) in (None, "ko-mecab"):  # words are separated by spaces
         scores |= moses_scores(text, language)
     return scores
 

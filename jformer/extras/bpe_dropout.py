@@ -2,7 +2,7 @@
 
 This is Algorithm 1 of the paper, run on each word of the pre-tokenizer: split the word into base
 symbols, the ids that no merge produces. Then drop each possible merge with probability p, apply
-the best of the remaining ones, and repeat until none remains.
+the best remaining merge, and repeat until no merge remains.
 
 Each occurrence of a pair is dropped independently, and the leftmost of equal merges comes first,
 as in the authors' code (github.com/VProv/BPE-Dropout). `subword-nmt` applies all kept occurrences
@@ -51,7 +51,7 @@ def bpe_dropout(
 def word_starts(texts: Ragged, vocabulary: Vocabulary) -> np.ndarray:
     """Return for each id whether it begins a word of the pre-tokenizer, or is EOS.
 
-    The texts are decoded and encoded again. If that gives other ids, because a text was truncated
+    The texts are decoded and encoded again. If this yields other ids, because a text was truncated
     within a word, each id counts as a word.
     """
     starts = np.ones(len(texts.flat), bool)

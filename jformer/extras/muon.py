@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024): momentum whose matrices are replaced by nearly orthogonal ones.
+"""Muon (Jordan et al. 2024): momentum whose matrices are made nearly orthogonal.
 
 Gradients of the kernels of attention and of the feed-forward network are mostly of low rank. An
 orthogonal update moves equally far in all directions. Adam updates all other parameters, such as

@@ -341,7 +341,7 @@ def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
 def make_executor(submit: str, jobs: int, folder: Path) -> Any:
     """Return submitit's executor for CLUSTER:KEY=VALUE,... with its parameters.
 
-    The cluster runs as many jobs at a time as it can, or `jobs` if that is more than one.
+    The cluster limits the number of concurrent jobs, or `jobs` does if it is more than 1.
     """
     submitit = import_extra("submitit", "--submit", "submitit")
     cluster, _, text = submit.partition(":")

@@ -62,8 +62,8 @@ def attend(
 
     The softmax is in float32 whatever the compute dtype. A query whose mask row is all False gets
     a finite answer that the loss must ignore. `bias_BHQM` is added to the logits and `drop` is
-    applied to the weights, for variants of the paper. Every attention gets the distances, memory
-    position minus query position, and the kind of attention. This one ignores both.
+    applied to the weights, for variants of the paper. Every attention component receives the
+    distances, memory position minus query position, and its kind. This component ignores both.
     """
     # The keys come first: in decoding, XLA multiplies many keys by few queries up to 1.8 times as
     # fast on a CPU as few queries by many keys.

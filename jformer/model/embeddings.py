@@ -13,7 +13,7 @@ from jformer.model.positions import Positions
 
 @dataclasses.dataclass(frozen=True)
 class Embeddings:
-    """Embedding matrices with a row for each token. The paper has one matrix for all three."""
+    """Embedding matrices with one row per token. The paper shares one matrix for all three."""
 
     source_VD: Array
     target_VD: Array

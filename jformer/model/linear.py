@@ -39,7 +39,7 @@ class Linear(nn.Module):
 
 
 def kernel_init(config: ModelConfig, ends_branch: bool = False) -> Callable:
-    """Return the initializer of a kernel; `ends_branch` is for the last one of a residual branch.
+    """Return the initializer of a kernel; `ends_branch` marks the last kernel of a residual branch.
 
     The paper does not specify one. The default is Xavier, divided by sqrt(2N) at the end of a
     branch, as in GPT-2 (Radford et al. 2019). Branches that start small relative to the residual

@@ -14,7 +14,7 @@ from jax import Array
 
 from jformer.model.shapes import checked
 
-BLOCK = 8  # tokens per block, of which `top_tokens` first compares the maximum
+BLOCK = 8  # tokens per block; `top_tokens` first compares the maxima of blocks
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -27,7 +27,7 @@ def einsum_f32(formula: str, x: Array, y: Array) -> Array:
 def einsum_f32_jvp(formula: str, primals: tuple, tangents: tuple) -> tuple:
     (x, y), (dx, dy) = primals, tangents
     # JAX's own rule would multiply float32 gradients in the backward pass, slower than the forward
-    # pass and twice as often. This one rounds them to the compute dtype first.
+    # pass and twice as often. This rule rounds them to the compute dtype first.
     tangent = jnp.einsum(formula, dx, y) + jnp.einsum(formula, x, dy)
     return einsum_f32(formula, x, y), tangent.astype(jnp.float32)
 
@@ -90,7 +90,7 @@ def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> A
     """Layer normalization (Ba et al. 2016, arXiv 1607.06450) in float32; the result is like x.
 
     The gradient saves only x, and recomputes the statistics of a position together with its own
-    sums, in one pass. JAX's own takes two more passes and saves float32 arrays.
+    sums, in one pass. JAX's own gradient takes two more passes and saves float32 arrays.
     """
     dtype, x_BLD = x_BLD.dtype, x_BLD.astype(jnp.float32)
     centered_BLD = x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)
@@ -180,7 +180,7 @@ def fold_in(words_2: Array, number: Array) -> Array:
     """
     first = mix(jnp.asarray(number, jnp.uint32))
     second = mix(first ^ jnp.uint32(0x9E3779B9))
-    # The multiplication makes the order of numbers matter and keeps equal ones from cancelling.
+    # The multiplication makes the order of numbers matter and keeps equal numbers from cancelling.
     stride, start = words_2 * jnp.uint32(0x9E3779B1)
     return jnp.stack([stride ^ first, start ^ second])
 

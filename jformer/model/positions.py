@@ -1,7 +1,7 @@
 """Position encodings: the sinusoids of Section 3.5 and the alternatives to them.
 
-Added to the embeddings: `Sinusoidal` and `Learned` (Table 3, row E). Inside attention, by
-distance alone: `Rotary`, `Relative` and `Alibi`.
+`Sinusoidal` and `Learned` (Table 3, row E) are added to the embeddings. `Rotary`, `Relative` and
+`Alibi` act inside attention and depend only on distances.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ def sinusoids(positions_L: Array, d_model: int) -> Array:
 def apply_rotary(x_BHLK: Array, positions_BL: Array) -> Array:
     """Rotate each pair of columns by its position times the frequency of Section 3.5.
 
-    The product of a query and a key that are both rotated depends on their distance alone (RoPE,
-    Su et al. 2021).
+    The product of a rotated query and a rotated key depends only on their distance (RoPE, Su et al.
+    2021).
     """
     K = x_BHLK.shape[-1]
     frequencies = 10000.0 ** (-jnp.arange(0, K, 2) / K)

@@ -109,8 +109,8 @@ def try_components(config: Config) -> None:
 def decode_in_ways(model: Transformer, params: Any, ids_1L: Array) -> tuple[Array, Array, Array]:
     """Return the logits (T, V) of a target in three ways that must agree.
 
-    They come from one pass, from the cached step position by position for two beams, and from one
-    pass with padding in the source.
+    The first comes from a full pass, the second from the cached step position by position for two
+    beams, and the third from a pass with padding in the source.
     """
     target_1T = jnp.concatenate([jnp.full((1, 1), BOS, jnp.int32), ids_1L[:, :-1]], axis=1)
     whole_1TV = model.apply({"params": params}, ids_1L, target_1T)

@@ -69,7 +69,7 @@ def likelihood(
         say(f"validation  {left_out:,} of {len(split):,} pairs exceed max_positions; excluded")
     lengths, data = pairs.lengths(rows), config.data
     layout = Buckets(*lengths, config.train.batch_tokens, data.num_buckets, data.length_multiple)
-    layout.trim(*lengths)  # one long pair must not cost a whole batch of rows
+    layout.trim(*lengths)  # avoids padding a full batch for one long pair
     # A rounded length may exceed a table of learned positions.
     layout.shapes = [
         (B, int(min(S, max_positions)), int(min(T, max_positions))) for B, S, T in layout.shapes

@@ -50,7 +50,7 @@ def sheet_flops(device_kind: str, dtype: str = "bfloat16") -> float | None:
 def step_flops(config: Config, B: float, S: int, T: int) -> float:
     """Return the operations of a train step on B rows of S + T positions, padding included."""
     passes = 2 if config.train.r_drop_alpha else 1
-    # The backward pass has two products for each forward one: for the inputs and for the weights.
+    # The backward pass has two products for each forward product: for the inputs and the weights.
     return passes * 3 * 2.0 * B * sum(multiply_adds(config, S, T).values())
 
 

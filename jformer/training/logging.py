@@ -213,7 +213,7 @@ class Profile:
         """Write the trace, which is shorter if the run ended earlier."""
         if self._is_tracing:
             jax.profiler.stop_trace()
-            say(f"profile     from step {self._steps[0]}, written to {self._folder}")
+            say(f"profile     written to {self._folder}, from step {self._steps[0]}")
         self._is_tracing = False
 
 

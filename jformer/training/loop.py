@@ -236,7 +236,7 @@ class Training:
                     break
             for checkpoints in (self.checkpoints, self.best_checkpoint):
                 checkpoints.steps()  # waits for the last save
-            request = sharding.agree(self.signals.request)  # may have come during that save
+            request = sharding.agree(self.signals.request)  # may have arrived during that save
         if request > SAVE:
             raise Stopped(request - SAVE)
 

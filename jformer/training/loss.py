@@ -1,7 +1,7 @@
 """The loss: cross-entropy with label smoothing (Section 5.4), as sums over tokens.
 
-Sums and a token count, never means: a mean of means would depend on how sentences fall into
-batches and onto devices. Training computes the same loss with fewer passes, see fast_loss.py.
+Sums and a token count, never means: a mean of means would depend on how sentences are distributed
+over batches and devices. Training computes the same loss with fewer passes, see fast_loss.py.
 """
 
 import math

@@ -95,7 +95,7 @@ def changed_versions(before: dict[str, str], config: Config) -> str:
 
 
 def check_same_config(config: Config, workdir: Path) -> None:
-    """Raise `UserError` if `workdir` holds a run of another config, naming the keys that differ.
+    """Raise `UserError` that names differing keys if `workdir` contains a run with another config.
 
     Resumable keys and the folders of component files may differ. `train.steps` may not differ if
     the learning-rate schedule depends on it.
@@ -114,7 +114,7 @@ def check_same_config(config: Config, workdir: Path) -> None:
             differing.append(f"config.{key} was {old!r}, now {now!r}{reason}")
     if differing:
         raise UserError(
-            f"{workdir} holds a run of another config: {'; '.join(differing)}. "
+            f"{workdir} contains a run with another config: {'; '.join(differing)}. "
             f"Choose another workdir, or restore these values"
         )
 

@@ -79,8 +79,8 @@ def describe_parameters(steps: Sequence[int], moving: bool) -> str:
 def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored:
     """Restore the parameters of a checkpoint, or the mean of several, onto one device of any kind.
 
-    `which` is `average` (of the last `train.average_checkpoints` regular ones, Section 6.1, or the
-    moving average if the run has one), `last`, `served` (of these two, the one with the better
+    `which` is `average` (of the last `train.average_checkpoints` regular steps, Section 6.1, or the
+    moving average if the run has one), `last`, `served` (whichever of these two has the better
     validation NLL at the end of training; `last` before the end), `best`, or steps such as
     `1000,2000`. `plugins` are the Python files that its config names. Raises `UserError` that names
     a missing file or checkpoint.
@@ -161,9 +161,9 @@ def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> A
     say(f"parameters  {fit} taken from {other.workdir}, step {other.step}")
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        say(f"            new, missing or other shapes: {', '.join(new[:5])}{more}")
+        say(f"            new, because missing or other shapes: {', '.join(new[:5])}{more}")
     if rows:
-        say(f"            new, with new tokens: {', '.join(rows)}")
+        say(f"            new, because of new tokens: {', '.join(rows)}")
     return unflatten_dict(taken, sep="/")
 
 

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 # as is an axis that the number of devices does not divide.
 RULES: dict[str, str | tuple[str, ...]] = {
     "B": ("data", "fsdp"),
-    "B_data": "data",  # of an array whose D is sharded by fsdp
+    "B_data": "data",  # for arrays whose D is sharded by fsdp
     "D": "fsdp",
     "H": "model",
     "F": "model",
@@ -73,7 +73,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gpu": {
         # cuBLASLt's products add the bias and apply ReLU; Triton's need another kernel for that.
         "xla_gpu_enable_triton_gemm": False,
-        # Merged products of one input (queries, keys, values) cost copies of all their results.
+        # Merging products of one input (queries, keys, values) would copy all their results.
         "xla_gpu_dot_merger_threshold_mb": 0,
     },
     # XLA would split each product with a sharded matrix into one per device, and add up their

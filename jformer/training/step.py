@@ -52,7 +52,7 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     """Return `gradients(params, batch, key)`: of the mean loss per token, and sums of metrics.
 
     Each part's sum is divided by the number of all tokens, so that the result does not depend on
-    how rows fall into accumulated parts and onto devices.
+    how rows are distributed over accumulated parts and devices.
     """
     token_losses = find("config.train.loss", "loss", config.loss)
 
@@ -128,7 +128,7 @@ def make_train_step(
     """Return the pure `step(state, batch, key) -> (state, metrics)`; metrics are sums.
 
     `sum_devices` adds up the gradients and sums of devices that see only their own rows (pmap).
-    Under jit arrays are global, and there is nothing to add.
+    Under jit, arrays are global and need no further sum.
     """
     gradients = make_gradients(model, config, sum_devices)
 

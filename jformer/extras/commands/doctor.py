@@ -6,7 +6,7 @@ from jformer import cli
 
 
 def add_flags(parser: cli.Parser) -> None:
-    """Declare nothing: the command has no flags of its own."""
+    """Declare no flags."""
 
 
 def main(args: Any) -> int:

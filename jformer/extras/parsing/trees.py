@@ -21,7 +21,7 @@ ANY_TAG = "XX"
 ROOTS = ("", "TOP", "ROOT", "S1")
 TOP = "TOP"  # the label of a root with several children
 EMPTY = "-NONE-"  # the tag of unwritten elements, such as traces
-DEEPEST = 200  # levels of a tree, each of which uses some of Python's stack
+DEEPEST = 200  # levels of a tree; each uses some of Python's stack
 DEEPEST_OUTPUT = DEEPEST - 2  # nested constituents; words and TOP are also levels
 PART = re.compile(r"[()]|[^\s()]+")
 FUNCTION = re.compile(r"(?<=.)[-=].*")  # the function tags of NP-SBJ-1, but not "-LRB-"

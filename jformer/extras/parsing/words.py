@@ -1,9 +1,9 @@
 """Words as tokens: the closed vocabulary of linearised trees, and classes of unknown words.
 
-`words` has an entry for each word between white space, and "<unk>" for all others. `word_classes`
-is for the sources of a parser. Its entries are the words that occur at least twice, and classes of
-the others by shape and ending, such as "<unk>~ing". The scorer `trees` replaces each word without
-an entry by its class before the model reads it, also in training.
+`words` has entries for the most frequent white-space words, and "<unk>" for all others.
+`word_classes` is for the sources of a parser. Its entries are the words that occur at least twice,
+and classes of the other words by shape and ending, such as "<unk>~ing". The scorer `trees` replaces
+each word without an entry by its class before the model reads it, also in training.
 
 A training word with an entry is never unknown, so only words that occur once would train the
 classes, and rare words would be memorised. `word_dropout` therefore replaces random source words by
