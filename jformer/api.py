@@ -74,7 +74,7 @@ def train(
     if threading.current_thread() is not threading.main_thread():
         raise UserError("jformer.train must be called from the main thread (for Ctrl-C)")
     if (pairs is None) != (validation is None):
-        raise UserError("jformer.train takes both pairs and validation, or neither")
+        raise UserError("jformer.train requires both pairs and validation, or neither")
     data = None
     if pairs is not None and validation is not None:
         config = replaced(config, {"data": {"name": "given"}})

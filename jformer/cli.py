@@ -209,7 +209,7 @@ def config_from(text: str) -> config_dict.ConfigDict:
     name, *dataset = text.split(":", 1)
     path = own_configs().get(name, os.path.expanduser(name))
     if not os.path.isfile(path):
-        raise UserError(f"config={text}: no such file{nearest(name, own_configs())}")
+        raise UserError(f"config={text}: not found{nearest(name, own_configs())}")
     with naming_failures_in(path):
         get_config = runpy.run_path(path).get("get_config")
         config = get_config(*dataset) if get_config else None

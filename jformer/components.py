@@ -243,7 +243,7 @@ def error_in_options(options: dict[str, Any], part: Any) -> str:
             return f"{option}={value!r}: must be {kind.__name__ if type(kind) is type else kind}"
     for option, parameter in known.items():
         if parameter.default is empty and option not in options:
-            return f"needs the option {option}"
+            return f"requires the option {option}"
     return ""
 
 

@@ -45,7 +45,7 @@ def import_extra(module: str, user: str, packages: str, way_out: str = "") -> An
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"{user} needs packages: pip install {packages}{way_out}") from error
+        raise UserError(f"{user} requires packages: pip install {packages}{way_out}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:

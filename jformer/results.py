@@ -84,7 +84,7 @@ def score_all(
             rundir.write_results(run.workdir, name, scores[name])
         except OSError as error:  # another user's run, or a full disk
             path = run.workdir / rundir.RESULTS
-            log.warning("%s: the scores of %s are not stored (%s)", path, name, error.strerror)
+            log.warning("%s: the scores of %s were not saved (%s)", path, name, error.strerror)
     return scores
 
 

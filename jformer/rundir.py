@@ -45,7 +45,7 @@ def config_to_open(workdir: Path, plugins: str) -> Config:
     files: dict[str, str] = {}
     for file in filter(None, plugins.split(",")):
         if not Path(file).is_file():
-            raise UserError(f"plugins={file}: no such file")
+            raise UserError(f"plugins={file}: not found")
         files[Path(file).name] = file
         components.allow(file)
     for key, _, text in walk_components(config):
@@ -79,7 +79,7 @@ def default_workdir(config: Config) -> Path:
 def read_results(workdir: Path) -> dict[str, Any]:
     """Return the content of results.json, empty if nothing has been scored."""
     path = workdir / RESULTS
-    return read_object(path, "remove it to score the run again") if path.exists() else {}
+    return read_object(path, "delete it to score the run again") if path.exists() else {}
 
 
 def write_results(workdir: Path, name: str, content: dict[str, Any]) -> None:

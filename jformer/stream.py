@@ -68,7 +68,7 @@ def parallel(sides: Sequence[tuple[str, Iterable[bytes]]], bad_lines: str) -> It
         texts = []
         for (name, _), line in zip(sides, row, strict=True):
             if line is None:
-                raise UserError(f"{name}:{number}: missing; the files must be parallel")
+                raise UserError(f"{name}:{number}: missing line; the files must be parallel")
             text = decode_line(line, f"{name}:{number}", number == 1, policy, report)
             texts.append(text or "")
         yield texts

@@ -135,7 +135,7 @@ def write_config(config: Config, path: Path) -> None:
 def read_config(path: Path) -> Config:
     """Return the config of a run, without running its component files."""
     if not os.path.exists(path):
-        raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?")
+        raise UserError(f"{path}: not found; is {path.parent} a run directory?")
     values = read_object(path, "restore the file")
     try:
         config = replaced(Config(), values)

@@ -39,7 +39,7 @@ class DataConfig(Section):
         "tokenizer.json or SentencePiece .model to use; SOURCE,TARGET if they are not joint"
     )
     augment: str = component(
-        "", "augmentation", "changes of the training pairs in each epoch", several=True
+        "", "augmentation", "changes to the training pairs in each epoch", several=True
     )
     batching: str = choice("one pair per row by length, or several per row", "buckets", "packed")
     num_buckets: int = key(10, "batch shapes, each compiled once", ">= 1", "<= 255")

@@ -34,8 +34,8 @@ class DecodeConfig(Section):
     long_texts: str = choice(
         "cut sources beyond data.max_length tokens, or split them at sentences", "cut", "split"
     )
-    batch_size: int = key(64, "sentences searched at a time", ">= 1")
-    read_ahead: int = key(2_000, "lines read and sorted by length; 1 answers each line", ">= 1")
+    batch_size: int = key(64, "sentences decoded at a time", ">= 1")
+    read_ahead: int = key(2_000, "lines read and sorted by length; 1: one line at a time", ">= 1")
 
     def check(self) -> None:
         super().check()

@@ -20,7 +20,7 @@ class ModelConfig(Section):
     path = "config.model"
 
     num_layers: int = key(6, "layers of the encoder and of the decoder, N; Section 3.1", ">= 1")
-    num_decoder_layers: int | None = key(None, "layers of the decoder, if it differs", ">= 1")
+    num_decoder_layers: int | None = key(None, "layers of the decoder, if different", ">= 1")
     d_model: int = key(512, "width of the embeddings and sub-layers; Section 3.1", ">= 2")
     d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", ">= 1")
     num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1")

@@ -25,17 +25,17 @@ class TrainConfig(Section):
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1", resumable=True)
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1", resumable=True)
     metrics: str = component(
-        "bleu", "metric", "scores of outputs for validation", several=True, resumable=True
+        "bleu", "metric", "scores of validation outputs", several=True, resumable=True
     )
-    metrics_every: int = key(0, "steps between these scores; 0: never", ">= 0", resumable=True)
-    metrics_pairs: int = key(200, "validation pairs translated for them", ">= 1", resumable=True)
+    metrics_every: int = key(0, "steps between translations; 0: never", ">= 0", resumable=True)
+    metrics_pairs: int = key(200, "validation pairs to translate", ">= 1", resumable=True)
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     checkpoint_minutes: float = key(
         0.0, "minutes between extra checkpoints, not averaged; 0: never", ">= 0", resumable=True
     )
-    average_checkpoints: int = key(5, "last checkpoints that are averaged; Section 6.1", ">= 1")
+    average_checkpoints: int = key(5, "last checkpoints to average; Section 6.1", ">= 1")
     keep_checkpoints: int | None = key(
-        None, "last checkpoints kept; unset: average_checkpoints", ">= 1", resumable=True
+        None, "last checkpoints to keep; unset: average_checkpoints", ">= 1", resumable=True
     )
     keep_every: int = key(0, "also keep multiples of this step; 0: none", ">= 0", resumable=True)
     best_by: str = key("nll", "score of the best checkpoint: nll, or a name in metrics")
@@ -44,7 +44,7 @@ class TrainConfig(Section):
     )
     scored: str = choice("splits scored at the end", "test", "validation", "all", resumable=True)
     ema_decay: float = key(0.0, "decay of a moving average of the parameters; 0: none", *RATE)
-    init_from: str = paths("RUN[@CHECKPOINT] to take the initial parameters from")
+    init_from: str = paths("RUN[@CHECKPOINT] with the initial parameters")
 
     def check(self) -> None:
         super().check()

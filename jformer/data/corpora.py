@@ -39,7 +39,7 @@ SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of the file of o
 REASONS = {
     "empty": "pairs skipped: a side is empty",
     "not_utf8": "pairs skipped: not UTF-8",
-    "columns": "lines skipped: fewer than two columns, or another number than the first line",
+    "columns": "lines skipped: fewer than two columns, or not as many as the first line",
     "markup": "lines skipped: markup, or column names",
     "too_long": "pairs skipped: more tokens than config.data.max_length",  # long_pairs=skip
     "truncated": "pairs cut to config.data.max_length tokens",  # long_pairs=truncate

@@ -136,7 +136,7 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
     if data.directory:
         folder = Path(data.directory)
         if not folder.is_dir():
-            raise data.wrong("directory", "is not a folder")
+            raise data.wrong("directory", "must be a folder")
         if dataset.files and not any(folder.rglob("*.parquet")):
             return open_folder(folder, dataset, data, with_train)
     elif not dataset.repository:
@@ -254,7 +254,7 @@ def open_corpora(
     dataset = find("config.data.name", "dataset", data.name)
     found = given or dataset(config, with_train)
     if not isinstance(found, Mapping) or "validation" not in found:
-        reason = "must return a dict of splits, with pairs for train and validation at least"
+        reason = "must return a dict of splits, with pairs for at least train and validation"
         raise data.wrong("name", f"{reason}; it returned {found!r:.100}")
     splits = {
         name: as_corpora(name, pairs, data)

@@ -76,7 +76,7 @@ class Vocabulary:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{path}: {NEEDED}; this is not valid ({error})") from error
+            raise UserError(f"{path}: {NEEDED}; loading failed ({error})") from error
 
     def save(self, path: Path) -> None:
         replace_file(path, self.tokenizer.to_str().encode())

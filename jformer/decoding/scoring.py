@@ -57,7 +57,7 @@ def score_pairs(
         longest = max(len(ids) + 1 for ids in pair)
         if longest > limit:
             raise UserError(
-                f"config.model.positions: max_positions={limit}, and pair {number} has "
+                f"config.model.positions: max_positions={limit}, but pair {number} has "
                 f"{longest} tokens; shorten it"
             )
     results: list[Forced] = [None] * len(pairs)  # type: ignore[list-item]

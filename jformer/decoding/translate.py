@@ -154,8 +154,8 @@ def encode(
     for n, source, prefix in zip(numbers, sources, starts, strict=True):
         if len(prefix.ids) > max_length:
             raise UserError(
-                f"line {first_line + n}: its prefix has {len(prefix.ids)} tokens, and at most "
-                f"{max_length} are allowed (config.data.max_length)"
+                f"line {first_line + n}: its prefix has {len(prefix.ids)} tokens; must be at most "
+                f"{max_length} (config.data.max_length)"
             )
         parts = [(source, 0, texts[n])]
         if len(source) > max_length and decoder.config.long_texts == "split":

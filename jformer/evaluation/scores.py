@@ -21,7 +21,7 @@ from jformer.errors import UserError
 LABELS = {  # labels of the scores, in the order of a table
     "bleu": "BLEU",
     "bleu_interval": "  95 % interval",
-    "bleu_lowercase": "BLEU, without case",
+    "bleu_lowercase": "BLEU, lowercase",
     "bleu_moses": "BLEU, Moses' words",
     "bleu_moses_lowercase": "BLEU, Moses' words, lowercase",
     "bleu_moses_compounds": "BLEU, and compounds split",

@@ -104,7 +104,7 @@ def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int
     if not names:
         raise UserError(f"{path}: has no points; sweep() must yield dicts of overrides")
     if not chosen:
-        raise UserError(f"--only={only}: matches none of {', '.join(names.values())}")
+        raise UserError(f"--only={only}: no point matches; available: {', '.join(names.values())}")
     return chosen
 
 

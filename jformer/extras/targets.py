@@ -117,7 +117,7 @@ def parse_target(name: str) -> Target:
         raise UserError(f"{name}: unknown device{hint}; known: {', '.join(DEVICES)}")
     device = DEVICES[kind]
     if dash and not re.fullmatch(r"[1-9]\d*", count):
-        raise UserError(f"{name}: the number of chips follows the device, as in {kind}-8")
+        raise UserError(f"{name}: must end in a number of chips, such as {kind}-8")
     chips = int(count or 1)
     if device.platform == "tpu" and chips not in {1, *SLICES[kind]}:
         sizes = ", ".join(str(size) for size in (1, *SLICES[kind]))

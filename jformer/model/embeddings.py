@@ -31,7 +31,7 @@ def create_embeddings(
     `param` is the method of the module that owns the parameters.
     """
     if config.tying == "all" and V_source != V_target:
-        raise ValueError(f"vocabularies of {V_source} and {V_target} entries need tying=output")
+        raise ValueError(f"vocabularies of {V_source} and {V_target} entries require tying=output")
 
     def matrix(name: str, rows: int) -> Array:
         # With this standard deviation the scaled embeddings have variance 1.

@@ -141,8 +141,8 @@ class Learned(Positions):
     def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
         if positions_L.shape[0] > self.max_positions:
             raise UserError(
-                f"config.model.positions: max_positions={self.max_positions}, and a text has "
-                f"{positions_L.shape[0]} tokens; shorten it, or train with more"
+                f"config.model.positions: max_positions={self.max_positions}, but a text has "
+                f"{positions_L.shape[0]} tokens; shorten it, or train with a larger max_positions"
             )
         # In a compiled step the position is unknown here: beyond the table, lookups return NaN.
         rows_LD = jnp.take(table, positions_L, axis=0, mode="fill")

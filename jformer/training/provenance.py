@@ -139,8 +139,8 @@ def load_vocabularies(config: Config, checkpoints: Checkpoints, workdir: Path) -
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     if checkpoints.newest("metadata").get("vocabulary_hash") not in (None, vocabularies.hash):
         raise UserError(
-            f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints were trained with; "
-            f"restore that file, or choose another workdir"
+            f"{workdir}/{VOCABULARY}: must be the vocabulary that the checkpoints were trained "
+            f"with; restore the file, or choose another workdir"
         )
     return vocabularies
 
@@ -151,7 +151,7 @@ def check_same_vocabulary(
     """Raise `UserError` if the config names vocabulary files with other content."""
     changed = config.data.vocabulary != config_of(workdir).data.vocabulary
     if changed and make_vocabularies(corpora, config.data).hash != own.hash:
-        reason = f"is not the vocabulary that the run in {workdir} was trained with"
+        reason = f"must be the vocabulary that the run in {workdir} was trained with"
         raise config.data.wrong("vocabulary", reason)
 
 

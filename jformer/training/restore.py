@@ -161,7 +161,7 @@ def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> A
     say(f"parameters  {fit} taken from {other.workdir}, step {other.step}")
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        say(f"            new, because missing or other shapes: {', '.join(new[:5])}{more}")
+        say(f"            new, without a match: {', '.join(new[:5])}{more}")
     if rows:
         say(f"            new, because of new tokens: {', '.join(rows)}")
     return unflatten_dict(taken, sep="/")

@@ -108,7 +108,7 @@ def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if devices % fixed:
         raise UserError(
-            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} do not divide the "
+            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} must divide the "
             f"{devices} devices"
         )
     sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
@@ -119,7 +119,7 @@ def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
     ):
         if size % sizes[axis]:
             raise UserError(
-                f"config.parallel.{axis}={sizes[axis]}: does not divide config.model.{name}={size}"
+                f"config.parallel.{axis}={sizes[axis]}: must divide config.model.{name}={size}"
             )
     return {"data": devices // math.prod(sizes.values()), **sizes}
 
@@ -234,7 +234,7 @@ def join(parallel: ParallelConfig) -> None:
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
     if parallel.backend == "pmap":
-        raise UserError("config.parallel.backend=pmap: supports one process; set it to jit")
+        raise UserError("config.parallel.backend=pmap: requires a single process; set it to jit")
     address: dict[str, Any] = {}
     if parallel.address:
         host, port, index, number = parallel.address
@@ -295,8 +295,8 @@ def check_same(facts: str) -> None:
     different = np.flatnonzero((digests != digests[0]).any(axis=1))
     if len(different):
         raise UserError(
-            f"process {different[0]} has another config, text, vocabulary, component file or "
-            f"version of JAX than process 0"
+            f"process {different[0]} differs from process 0 in config, text, vocabulary, component "
+            f"files or version of JAX"
         )
 
 

@@ -125,7 +125,7 @@ def test_a_mistake_in_the_command_is_one_line_before_anything_runs(tmp_path, fla
 
 def test_without_submitit_one_line_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)  # as if it were not there
-    with pytest.raises(UserError, match="--submit needs packages: pip install submitit"):
+    with pytest.raises(UserError, match="--submit requires packages: pip install submitit"):
         run(["sweep", SWEEP, f"--workdir={tmp_path}", *NO_FILES, "--submit=local"])
 
 

@@ -27,7 +27,7 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_path("--source_vocabulary", "FILE", "the vocabulary of the source, if different")
     add, text = parser.add_argument, "ids of the special tokens (default: found by their names)"
     add("--specials", default="", metavar="PAD,BOS,EOS", help=text)
-    text = "names of parts of the model in the state dict"
+    text = "names of model parts in the state dict"
     add("--names", default="", metavar="embedding=NAME,...", help=text)
     cli.add_keys(parser)
 

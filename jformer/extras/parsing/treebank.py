@@ -48,7 +48,7 @@ def open_treebank(
 def in_folder(folder: Path) -> dict[str, dict[str, list[Path]]]:
     """Return the files of each split and corpus in a folder and its subfolders."""
     if not folder.is_dir():
-        raise UserError(f"config.data.directory={folder}: is not a folder")
+        raise UserError(f"config.data.directory={folder}: must be a folder")
     found: dict[str, dict[str, list[Path]]] = {split: {} for split in SPLITS}
     for path in sorted(p for p in folder.rglob("*.mrg*") if p.name.endswith(ENDINGS)):
         split, corpus = split_of(path.relative_to(folder))
