@@ -109,7 +109,7 @@ def test_a_mistake_in_a_sweep_is_named(make, body, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--only=*heads*"], r"--only=\*heads\*: matches none of base, model\.dropout=0\.4"),
+        (["--only=*heads*"], r"--only=\*heads\*: no point matches; available: base, model"),
         (["--rounds=2", "--config.train.scored=test"], r"--rounds=2 .*scored=validation"),
         (["--rounds=5", "--config.train.steps=8"], r"config\.train\.steps=0"),
         pytest.param(["--submit=slrm"], "--submit=slrm: .*slrm", marks=needs_submitit),
