@@ -19,8 +19,7 @@ class Attention:
     """The weights (H, Q, M) of every attention for one pair, in float32.
 
     They are named `encoder_0/self_attention`, `decoder_0/self_attention` and
-    `decoder_0/cross_attention`. Row t of a decoder's weights belongs to the prediction of token
-    t + 1.
+    `decoder_0/cross_attention`. Row t of the decoder's weights predicts token t + 1.
     """
 
     weights: dict[str, np.ndarray]

@@ -66,8 +66,7 @@ def train(
 
     Returns the splits of `config.train.scored`. `profile` is STEP:COUNT, and `data` replaces the
     corpora that the config names. Raises `Stopped` if a signal ended the run, `RunError` if it
-    cannot continue or save, and any exception of `on_metrics`. `Stopped` and exceptions of
-    `on_metrics` are raised after a save.
+    cannot continue or save, and any exception of `on_metrics`. All but `RunError` follow a save.
     """
     provenance.check_same_config(config, workdir)
     say(f"workdir     {workdir}")
