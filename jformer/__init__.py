@@ -5,11 +5,11 @@
     run = jformer.load("runs/mine")
     run.translate(["A sentence.", "Another one."])
 
-`get_config` makes a config, `train` trains on pairs of source and target or on the corpus of the
-config, and `load` opens a run directory, which `python -m jformer.main` writes as well. A mistake
-raises `UserError`, whose message says what to do.
+`get_config` returns a config, `train` trains on pairs of source and target or on the corpus of the
+config, and `load` opens a run directory, which `python -m jformer.main` writes as well. User errors
+raise `UserError`, whose message contains the fix.
 
-Shapes stand in names: `q_BHQK` is an array with four axes. The letters, everywhere in the package:
+Array names end in their axes: `q_BHQK` has four. The letters are the same in the whole package:
 
     B sentences          D d_model            V vocabulary
     S source positions   F d_ff               W hypotheses, beam size
@@ -34,7 +34,7 @@ __all__ = ["RunError", "Stopped", "UserError", "__version__", "get_config", "loa
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function only where it is asked for: `import jformer` does not pay for JAX."""
+    """Import a function on first use, so that `import jformer` does not import JAX."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from jformer import api

@@ -31,10 +31,10 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
         config.train.batch_tokens
 
     `name` is what follows `--config=` on the command line: `tiny`, `small`, `base`, `big` or the
-    path of a config file, and behind a colon the data set, where it is not the config's own:
-    `given` stands for the pairs of a call of `train`. A config cannot be changed: call this again.
+    path of a config file, optionally followed by a colon and a data set. The data set `given` means
+    the pairs passed to `train`. A config is immutable: to change a key, call this again.
     `print(config)` shows all keys, and `python -m jformer.main train --help` explains each. Raises
-    `UserError` for what is unknown or impossible.
+    `UserError` for unknown names and invalid values.
     """
     config = replaced(Config(), config_from(str(name)).to_dict())
     config = replaced(config, unflatten_dict(keys, sep="."))
@@ -50,31 +50,31 @@ def train(
     workdir: str | Path = "",
     on_metrics: OnMetrics | None = None,
 ) -> Run:
-    """Train, or resume where an earlier call was stopped, and return the run as `load` does.
+    """Train a run, or resume a stopped one, and return it as `load` does.
 
         pairs = [("a cat", "eine Katze"), ("a dog", "ein Hund"), ...]
         run = jformer.train(jformer.get_config("tiny:given"), pairs, validation, "runs/mine")
         run.translate(["a cat"])
 
-    `pairs` of source and target are trained on, and `validation` pairs select the parameters that
-    are served. Without both, the corpus that the config names is used. The run directory `workdir`
-    is by default `runs/` and the names of config and corpus. The same call resumes a run that was
-    stopped, and returns one that is complete. Progress is printed on standard error.
+    `pairs` of source and target are the training data, and `validation` pairs select the parameters
+    to serve. Without both, the corpus that the config names is used. The default `workdir` is
+    `runs/` plus the names of config and corpus. Repeat the call to resume a stopped run; a complete
+    run is returned without training. Progress is printed on standard error.
 
-    `on_metrics(step, split, numbers, run)` is called with the numbers of each line of metrics.jsonl
-    and the `Run` as it is now. Steps never decrease, and a checkpoint that is due at this
-    step is complete. If it returns a dict of numbers, they are logged under the split `callback`.
-    If it returns another true value, or raises, training ends after this step, with all saved.
+    `on_metrics(step, split, numbers, run)` is called for each line of metrics.jsonl, with its
+    numbers and the current `Run`. Steps never decrease, and a checkpoint that is due at this step
+    is complete. If it returns a dict of numbers, they are logged under the split `callback`. If it
+    returns any other true value, or raises, the run is saved and training ends after this step.
 
-    Raises `UserError` for a mistake, and `RunError` if training cannot continue.
-    After Ctrl-C it raises `KeyboardInterrupt`, and after another signal `Stopped`, with all saved.
-    Call it from the main thread, because signal handlers require it.
+    Raises `UserError` for a user error, and `RunError` if training cannot continue. Ctrl-C raises
+    `KeyboardInterrupt`, and any other signal raises `Stopped`, both after a save. Call this from
+    the main thread, because signal handlers require it.
     """
     check_type("config", config, Config, "one of jformer.get_config")
     if threading.current_thread() is not threading.main_thread():
         raise UserError("jformer.train must be called from the main thread (for Ctrl-C)")
     if (pairs is None) != (validation is None):
-        raise UserError("jformer.train takes both pairs and validation, or neither")
+        raise UserError("jformer.train requires both pairs and validation, or neither")
     data = None
     if pairs is not None and validation is not None:
         config = replaced(config, {"data": {"name": "given"}})
@@ -91,7 +91,7 @@ def train(
     try:
         train_in(config, workdir, data=data, on_metrics=callback)
     except Stopped as stopped:
-        state = "progress saved; the same call resumes"
+        state = "progress saved; repeat the call to resume"
         if stopped.number == signal.SIGINT:
             raise KeyboardInterrupt(state) from stopped
         raise Stopped(stopped.number, state) from stopped

@@ -1,4 +1,4 @@
-"""The platform to compile for. It can differ from that of this machine."""
+"""The platform to compile for, which can differ from this machine's own."""
 
 import contextlib
 import contextvars
@@ -12,7 +12,7 @@ _override: contextvars.ContextVar[tuple[str, float] | None] = contextvars.Contex
 
 def target_platform() -> str:
     """Return the platform that programs are compiled for: `cpu`, `gpu` or `tpu`."""
-    import jax  # only when it is needed: --help and a mistyped key answer at once
+    import jax  # imported late, so that --help and typos respond at once
 
     override = _override.get()
     return override[0] if override else jax.default_backend()

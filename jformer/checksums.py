@@ -1,4 +1,4 @@
-"""Checksums of the files in a folder, in its file SHA256SUMS, which `sha256sum -c` reads."""
+"""Checksums of the files in a folder, stored in SHA256SUMS, which `sha256sum -c` verifies."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ def write_sums(folder: Path, pattern: str = "*") -> None:
 
 
 def first_damage(folder: Path, is_checked: Callable[[str], bool] = lambda name: True) -> str:
-    """Describe the first listed file that is missing or has changed; empty if there is none.
+    """Describe the first listed file that is missing or has changed; empty if all are intact.
 
     A folder without checksums passes, as do files that are not listed, such as .DS_Store.
     """

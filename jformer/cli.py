@@ -26,7 +26,7 @@ from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
 from jformer.schema import flatten, local_paths, thaw, walk
 
-OF_RUN = ("decode.", "data.bad_lines")  # the keys of a trained run that can change, by beginnings
+OF_RUN = ("decode.", "data.bad_lines")  # prefixes of the keys that may change after training
 FORMATS = ("text", "jsonl")
 OUTPUT = "file to write (default: standard output)"
 PAIRS = (
@@ -36,14 +36,14 @@ PAIRS = (
 
 
 def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
-    """Call `run` and return its exit status; an error is printed as one line after `program`."""
+    """Call `run` and return its exit status; print an error as one line that names `program`."""
     use_utf8()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     logging.getLogger("jformer").setLevel(logging.INFO)
     message: object
     try:
         status = run()
-        print(end="", flush=True)  # an output that cannot be written raises here, not at exit
+        print(end="", flush=True)  # a failed write raises here, not at exit
         return status
     except BrokenPipeError:
         drop_output()
@@ -69,7 +69,7 @@ def use_utf8() -> None:
 
 
 def drop_output() -> None:
-    """Discard output that cannot be written: Python would fail on it again at exit."""
+    """Discard unwritten output, which would raise again at exit."""
     try:
         print(end="", flush=True)
     except OSError:
@@ -77,7 +77,7 @@ def drop_output() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of flags that raises `UserError`, with the nearest name for an unknown flag."""
+    """An argument parser that raises `UserError` and suggests the nearest flag."""
 
     def __init__(self, **options: Any):
         layout = argparse.RawDescriptionHelpFormatter
@@ -85,17 +85,17 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def add_path(self, name: str, metavar: str, help: str, **options: Any) -> None:
-        """Declare a flag for a local path, or several with commas between; empty by default."""
+        """Declare a flag for a local path, or several separated by commas; empty by default."""
         self.add_argument(name, default="", type=path, metavar=metavar, help=help, **options)
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
-        """Parse flags; `overrides` of the result has the values of --config.KEY=VALUE."""
+        """Parse flags; `overrides` in the result has the values of --config.KEY=VALUE."""
         for argument in arguments:
             name, equals, value = argument.partition("=")
             if name.startswith("--") and name not in self._option_string_actions:
                 raise UserError(f"{argument}: {self._reason(name.removeprefix('--'))}")
             if equals and not value and not name.startswith("--config."):
-                raise UserError(f"{argument}: is empty; give it a value, or leave it out")
+                raise UserError(f"{argument}: must not be empty; set a value or remove it")
         args = self.parse_args(arguments)
         names = [name for name in vars(args) if name.startswith("config.")]
         args.overrides = {name.removeprefix("config."): getattr(args, name) for name in names}
@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message.removeprefix("argument "))
 
     def _reason(self, name: str) -> str:
-        """Return why there is no such flag, and what to write instead."""
+        """Return why a flag is unknown, and what to write instead."""
         known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
         _, prefix, key = name.rpartition("config.")
         if prefix and key in flatten(Config()) and "workdir" in known:
@@ -123,10 +123,10 @@ def parser_of(name: str, commands: Mapping[str, str], parser: Parser | None = No
 
 
 def add_config_flags(parser: Parser) -> None:
-    """Declare --config and all config keys; after the other flags of a command."""
+    """Declare --config and all config keys, after the other flags of a command."""
     text = (
         "path of a config file, or name of a built-in config: "
-        f"{', '.join(own_configs())}; :DATASET chooses the corpus: phrases, multi30k, iwslt14, "
+        f"{', '.join(own_configs())}; :DATASET selects the corpus: phrases, multi30k, iwslt14, "
         "iwslt17, wmt14, wmt16, tatoeba, hub or files"
     )
     parser.add_argument("--config", required=True, metavar="CONFIG[:DATASET]", help=text)
@@ -134,7 +134,7 @@ def add_config_flags(parser: Parser) -> None:
 
 
 def add_run_flags(parser: Parser, ensemble: bool = True) -> None:
-    """Declare the flags of a command that opens a run; after the other flags of a command."""
+    """Declare the flags of a command that opens a run, after its other flags."""
     parser.add_path("--workdir", "DIR", "the run directory", required=True)
     text = (
         "average, last, served (default: the better of these two on validation data at the end of "
@@ -142,18 +142,18 @@ def add_run_flags(parser: Parser, ensemble: bool = True) -> None:
     )
     parser.add_argument("--checkpoint", default="served", metavar="C", help=text)
     if ensemble:
-        text = "more runs, to average the probabilities of all"
+        text = "more runs, whose probabilities are averaged"
         parser.add_path("--ensemble", "RUN[@C],RUN[@C]", text)
-    text = "Python files of components that the run names, to execute"
+    text = "Python files of the run's components, to execute"
     parser.add_path("--plugins", "FILE,FILE", text)
     add_keys(parser, OF_RUN)
 
 
 def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
-    """Declare the config keys with these beginnings; after the flags, for a short usage line."""
+    """Declare the config keys with these prefixes, after the flags, to shorten the usage line."""
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
     parser.usage = f"{usage} [--config.KEY=VALUE ...]"
-    about = "with the default of each; a resumed run may change keys marked *"
+    about = "with their defaults; a resumed run may change keys marked *"
     group = parser.add_argument_group("config keys", about)
     for name, field, default in walk(Config()):
         if name.startswith(beginnings):
@@ -185,7 +185,7 @@ def files_in(text: str) -> list[str]:
 
 
 def positive(kind: type) -> Callable[[str], Any]:
-    """Return the type of flags for a number above 0."""
+    """Return the argparse type of a positive number."""
 
     def number(text: str) -> Any:
         if not kind(text) > 0:
@@ -197,19 +197,19 @@ def positive(kind: type) -> Callable[[str], Any]:
 
 
 def own_configs() -> dict[str, str]:
-    """Return the paths of the package's own configs by their names, such as `tiny`."""
+    """Return the paths of the built-in configs by name, such as `tiny`."""
     package = Path(__file__).parent
-    # A clone has them in the folder of the package; a wheel has them inside of the package.
+    # In a clone they are next to the package; in a wheel they are inside it.
     folders = (package / "configs", package.parent / "configs")
     return {path.stem: str(path) for folder in folders for path in sorted(folder.glob("*.py"))}
 
 
 def config_from(text: str) -> config_dict.ConfigDict:
-    """Return what `get_config(DATASET)` returns in the file of `--config=CONFIG[:DATASET]`."""
+    """Call `get_config(DATASET)` in the file of `--config=CONFIG[:DATASET]`."""
     name, *dataset = text.split(":", 1)
     path = own_configs().get(name, os.path.expanduser(name))
     if not os.path.isfile(path):
-        raise UserError(f"config={text}: no such file{nearest(name, own_configs())}")
+        raise UserError(f"config={text}: not found{nearest(name, own_configs())}")
     with naming_failures_in(path):
         get_config = runpy.run_path(path).get("get_config")
         config = get_config(*dataset) if get_config else None
@@ -229,20 +229,20 @@ def config_of(args: argparse.Namespace) -> Config:
 def overridden(
     config: config_dict.ConfigDict, overrides: Mapping[str, Any], stored: Config | None = None
 ) -> Config:
-    """Return the checked config, which can be of a `stored` run, with other values of some keys."""
+    """Return the checked config with overrides; it may come from a `stored` run."""
     config.update_from_flattened_dict(overrides)
     return freeze(config, stored)
 
 
 def config_of_flags(arguments: list[str]) -> Config:
-    """Return the checked config of a list of flags: --config and config keys."""
+    """Return the checked config for a list of flags: --config and config keys."""
     parser = Parser()
     add_config_flags(parser)
     return config_of(parser.parse(arguments))
 
 
 def open_run(args: argparse.Namespace, config: Config) -> Any:
-    """Open the run of --workdir with those of --ensemble, and with `config` instead of its own."""
+    """Open the runs of --workdir and --ensemble, with `config` in place of the stored one."""
     from jformer.run import load
 
     ensemble, plugins = files_in(args.ensemble), files_in(args.plugins)

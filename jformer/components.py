@@ -4,13 +4,13 @@
     muon(momentum=0.9)                 with options, each a keyword and a Python literal
     window.py:SlidingWindow(width=64)  a class or a function in a file of your own
 
-Built-in parts, extras and your own parts are found by the same function, `find`. The table
-`BUILT_IN` names them, and they are imported when they are used. docs/components.md has the
-signature of each kind.
+`find` resolves built-in parts, extras and your own parts. The table `BUILT_IN` lists the built-in
+parts and extras, which are imported on first use. docs/components.md has the signature of each
+kind.
 
 Options are parsed and never evaluated. They are the keyword-only arguments of a function, or the
 fields of a class. A file is run only after `allow`: commands allow the files that the user's own
-config or --plugins names, so that opening a stored run never runs code on its own.
+config or --plugins names. Opening a stored run therefore never runs code by itself.
 """
 
 import ast
@@ -115,7 +115,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Component:
-    """A parsed string: the user's file, or "" for a built-in part, the name and the options."""
+    """A parsed string: the user's file (empty for a built-in part), the name and the options."""
 
     file: str
     name: str
@@ -151,7 +151,7 @@ def name_of(text: str) -> str:
 
 
 def split_list(text: str) -> list[str]:
-    """Split a list of components at the commas outside of parentheses."""
+    """Split a list of components at commas outside parentheses."""
     items, item = [], ""
     for part in text.split(","):
         item += part
@@ -164,9 +164,9 @@ def split_list(text: str) -> list[str]:
 
 
 def error_in(kind: str, text: str) -> str:
-    """Return what is wrong with the form or the name of a component; empty if nothing.
+    """Return the error in the form or the name of a component; empty if it is valid.
 
-    Nothing is imported for this. `find` also checks the options and looks into the user's file.
+    This imports nothing. `find` also checks the options and the user's file.
     """
     try:
         component = parse(text)
@@ -175,7 +175,7 @@ def error_in(kind: str, text: str) -> str:
     names = BUILT_IN[kind]
     if component.file or component.name in names:
         return ""
-    return f"is unknown, and your own must be FILE.py:NAME{nearest(component.name, names)}"
+    return f"is unknown; write your own as FILE.py:NAME{nearest(component.name, names)}"
 
 
 def find(key: str, kind: str, text: str) -> Any:
@@ -231,7 +231,7 @@ def options_of(part: Any) -> dict[str, inspect.Parameter]:
 
 
 def error_in_options(options: dict[str, Any], part: Any) -> str:
-    """Return what is wrong with the options that a part is given; empty if nothing."""
+    """Return the error in the options of a part; empty if they are valid."""
     known, empty = options_of(part), inspect.Parameter.empty
     for option, value in options.items():
         if option not in known:
@@ -243,22 +243,22 @@ def error_in_options(options: dict[str, Any], part: Any) -> str:
             return f"{option}={value!r}: must be {kind.__name__ if type(kind) is type else kind}"
     for option, parameter in known.items():
         if parameter.default is empty and option not in options:
-            return f"needs the option {option}"
+            return f"requires the option {option}"
     return ""
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Return whether a literal has an annotated type; other types than the simplest always fit."""
+    """Return whether a literal has the annotated type; only simple types are checked."""
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
-    kinds = {*typing.get_args(kind)} or {kind}  # of int | None both
+    kinds = {*typing.get_args(kind)} or {kind}  # both types of int | None
     if float in kinds:
         kinds.add(int)
     return type(value) in kinds or not kinds & {bool, int, float, str}
 
 
 def arguments(kind: str, text: str) -> dict[str, Any]:
-    """Return all options of a built-in component, those not given with their defaults."""
+    """Return all options of a built-in component, including defaults."""
     component = parse(text)
     options = options_of(attribute(kind, component))
     defaults = {name: parameter.default for name, parameter in options.items()}
@@ -269,7 +269,7 @@ _allowed: set[str] = set()  # absolute paths
 
 
 def allow(file: str) -> None:
-    """Let `find` run a file: the user has named it."""
+    """Let `find` run a file that the user has named."""
     _allowed.add(absolute(file))
 
 
@@ -315,7 +315,7 @@ def run_file(path: str) -> File:
 def files_of(texts: Iterable[str]) -> dict[str, File]:
     """Return the allowed files that component strings name, by their base names.
 
-    Raises `UserError` for two files of one name: a run keeps copies by their names.
+    Raises `UserError` if two files have the same name, because a run stores copies by name.
     """
     files: dict[str, File] = {}
     for item in (item for text in texts for item in split_list(text)):
@@ -323,12 +323,12 @@ def files_of(texts: Iterable[str]) -> dict[str, File]:
         if path in _allowed:
             file = run_file(path)
             if files.setdefault(Path(path).name, file) is not file:
-                raise UserError(f"{path}: another component file has this name; rename one")
+                raise UserError(f"{path}: another component file has this name; rename it")
     return files
 
 
 def with_file(text: str, rename: Callable[[str], str]) -> str:
-    """Return a component string, or a list of them, with another path of each file."""
+    """Return a component string, or a list of them, with the paths of files replaced."""
     items = []
     for item in split_list(text):
         file = parse(item).file
@@ -345,7 +345,7 @@ def without_folders(text: str) -> str:
 def naming_failures_in(path: str) -> Iterator[None]:
     """Turn an exception raised in a user's Python file into a `UserError` with its line number.
 
-    A call of the file's functions with other arguments is a `TypeError` without a line in it.
+    Calling the file's functions with wrong arguments raises a `TypeError` that has no such line.
     """
     try:
         yield

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 SECONDS_SILENT = 10.0  # between two lines of progress in a log
-PACE_OF = 200  # the pace is the median of so many last advances
+PACE_OF = 200  # number of recent advances whose median is the pace
 _quiet = False
 
 
 def be_quiet() -> None:
-    """Print nothing from now on: only the first of several processes reports."""
+    """Suppress all further lines: only the first of several processes reports."""
     global _quiet
     _quiet = True
 
@@ -32,9 +32,9 @@ def as_duration(seconds: float) -> str:
 
 
 class Progress:
-    """A bar on a terminal. Elsewhere a line every ten seconds, or the lines that a caller reports.
+    """A bar on a terminal, otherwise a line every ten seconds or the lines that a caller reports.
 
-    The time that is left is the median pace of the last advances times what is left.
+    The remaining time is the median pace of recent advances times the remaining work.
     """
 
     def __init__(self, unit: str, total: int | None, done: int = 0, lines: bool = True):
@@ -42,16 +42,16 @@ class Progress:
         self._paces: collections.deque[float] = collections.deque(maxlen=PACE_OF)
         self._last = self._reported = time.monotonic()
         hidden = _quiet or not sys.stderr.isatty()
-        # The bar's own estimate would be another one.
+        # The bar's own estimate would differ.
         layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]" if total else None
         self._bar = tqdm(
             initial=done, total=total, unit=unit, disable=hidden, bar_format=layout, leave=False
         )
 
     def advance(self, number: int = 1, compiled: bool = False) -> float:
-        """Count `number` more; return the seconds since the advance before.
+        """Advance by `number`; return the seconds since the previous advance.
 
-        An advance that `compiled` does not count for the pace.
+        An advance that `compiled` is excluded from the pace.
         """
         now = time.monotonic()
         seconds, self._last = now - self._last, now
@@ -66,14 +66,14 @@ class Progress:
         return seconds
 
     def eta(self) -> str:
-        """Return the time that is left as `ETA 01:23`; empty if it is unknown."""
+        """Return the remaining time as `ETA 01:23`; empty if it is unknown."""
         if self._total is None or not self._paces:
             return ""
         seconds = statistics.median(self._paces) * (self._total - self._done)
         return f"ETA {as_duration(seconds)}"
 
     def report(self, text: str, done: int | None = None) -> None:
-        """Print a line with how far it is, the time left, and `text`."""
+        """Print a line with the progress, the remaining time and `text`."""
         self._reported = time.monotonic()
         done = self._done if done is None else done
         of_total = "" if self._total is None else f"/{self._total}"
@@ -84,7 +84,7 @@ class Progress:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table: columns two spaces apart, all but the first aligned to the right."""
+    """Format a table: columns two spaces apart, right-aligned except the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -95,7 +95,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table in Markdown; the first row is the heading, the first column is on the left."""
+    """Format a table in Markdown; the first row is the heading, the first column left-aligned."""
     heading, *lines = rows
     ruler = [":--", *["--:"] * (len(heading) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines])

@@ -9,15 +9,15 @@ from typing import Any
 
 
 class UserError(Exception):
-    """A mistake of the user: the message says what, where and what to do. Exit status 2."""
+    """A user error: the message names the error, its location and the fix. Exit status 2."""
 
 
 class RunError(Exception):
-    """A failure that ends a run: the message says what, where and what to do. Exit status 1."""
+    """A failure that ends a run; the message gives the cause and the fix. Exit status 1."""
 
 
 class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
-    """A signal has ended the work, and nothing is lost. Exit status 128 + the signal's number."""
+    """A signal stopped the work without loss. Exit status 128 + the signal's number."""
 
     def __init__(
         self, number: int, state: str = "progress saved; rerun the same command to resume"
@@ -27,13 +27,13 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
 
 
 def check_type(name: str, value: Any, kind: Any, wanted: str) -> None:
-    """Raise `TypeError` that names the argument, unless it is of this kind."""
+    """Raise `TypeError` that names the argument, unless it has this type."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
 
 
 def check_strings(name: str, values: Any) -> None:
-    """Raise `TypeError` unless an argument is a list of strings; one string is a mistake."""
+    """Raise `TypeError` unless an argument is a list of strings; one string is an error."""
     if isinstance(values, str | bytes) or not isinstance(values, Collection):
         raise TypeError(f"{name} must be a list of strings, not {type(values).__name__}")
     for number, text in enumerate(values):
@@ -41,15 +41,15 @@ def check_strings(name: str, values: Any) -> None:
 
 
 def import_extra(module: str, user: str, packages: str, way_out: str = "") -> Any:
-    """Import a module of optional `packages`; raise `UserError` that says what needs which."""
+    """Import a module of optional `packages`; `UserError` names the feature that needs them."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(f"{user} needs packages: pip install {packages}{way_out}") from error
+        raise UserError(f"{user} requires packages: pip install {packages}{way_out}") from error
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether the host or a device ran out of memory, in the words of any version of JAX."""
+    """Return whether the host or a device ran out of memory, for any version of JAX."""
     words = ("RESOURCE_EXHAUSTED", "Out of memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
@@ -68,7 +68,7 @@ def explaining_out_of_memory(advice: str) -> Iterator[None]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """Return half a sentence that suggests the most similar of `names`, or lists a few of them.
+    """Return the end of a message: the most similar of `names`, or a list of them if it is short.
 
     A name without its section, such as `beam_size`, is compared with the last parts of `names`.
     """
@@ -78,4 +78,4 @@ def nearest(name: str, names: Iterable[str]) -> str:
     close = [] if end in by_end else difflib.get_close_matches(name, names, n=1)
     if match := close or [by_end[end] for end in ends]:
         return f"; did you mean {match[0]}?"
-    return f"; there are {', '.join(names)}" if len(names) <= 30 else "; --help has them all"
+    return f"; available: {', '.join(names)}" if len(names) <= 30 else "; --help lists all"

@@ -1,7 +1,7 @@
-"""Files that the program writes: atomically inside run directories, as they are where a user says.
+"""Writing of files: atomic inside run directories, and in place for paths that a user names.
 
-A path that a user names is opened like a shell's redirection: links, devices and pipes work, and
-nothing is renamed over it. Missing parent folders are made.
+A path that a user names is opened like a shell redirection: links, devices and pipes work, and
+no file is renamed over it. Missing parent folders are created.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from jformer.errors import RunError, UserError
 def replace_file(path: Path, content: bytes) -> None:
     """Write to a temporary name in the same folder, flush to the disk, rename.
 
-    After a kill, a power cut or on a full disk `path` is the old file or the new one.
+    After a kill, a power cut or on a full disk, `path` is the complete old or new file.
     """
     partial = path.with_name(path.name + ".partial")
     try:
@@ -34,7 +34,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file, read in small parts: if mapped, it would stay in memory."""
+    """Return the SHA-256 of a file, read in small parts: a mapped file would stay in memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -48,7 +48,7 @@ def read_object(path: Path, fix: str) -> dict[str, Any]:
     except ValueError as error:
         raise UserError(f"{path}: is not JSON ({error}); {fix}") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path}: is damaged: it holds no JSON object; {fix}")
+        raise UserError(f"{path}: is damaged: must be a JSON object; {fix}")
     return content
 
 
@@ -92,7 +92,7 @@ def new_folder(flag: str, name: str) -> Iterator[Path]:
 
 
 def is_special(name: str) -> bool:
-    """Return whether a path is that of a device or a pipe."""
+    """Return whether a path names a device or a pipe."""
     return os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name)
 
 
@@ -102,6 +102,6 @@ def writing(target: str, kind: type[Exception] = UserError) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # the reader has all that it wants, as `head`
+        raise  # the reader, such as `head`, has read enough
     except OSError as error:
         raise kind(f"{target}: cannot be written ({error.strerror})") from error

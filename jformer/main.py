@@ -9,9 +9,9 @@ Results go to standard output, everything else to standard error, both in UTF-8.
     0               done
     1               an internal or runtime error
     2               a user error, reported in one line; --debug adds the traceback
-    129, 130, 143   stopped by SIGHUP, Ctrl-C or SIGTERM; a training has saved its state
-    141             the reader of the output is gone, for example head; a training saves nothing
-                    more, and resumes from its last checkpoint
+    129, 130, 143   stopped by SIGHUP, Ctrl-C or SIGTERM; training has saved its state
+    141             output pipe closed, for example by head; training saves nothing more, and
+                    resumes from its last checkpoint
 """
 
 import importlib
@@ -83,7 +83,7 @@ def name_and_flags(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def use_huge_pages() -> None:
-    """Restart a training with malloc on huge pages.
+    """Restart the process with malloc on huge pages, for training.
 
     XLA's CPU backend allocates fresh memory for the temporaries of each step. With small pages a
     third of the step is spent in page faults. glibc reads this setting only at process start.
@@ -96,10 +96,10 @@ def use_huge_pages() -> None:
 
 
 def quiet_xla() -> None:
-    """Hide the errors in XLA's log, unless the user has chosen a level or is looking for a fault.
+    """Hide the errors in XLA's log, unless the user has set a level or is debugging.
 
     The log interrupts the progress with "Very slow compile?" whenever a compilation takes two
-    minutes, which no XLA flag turns off. Real errors reach Python as exceptions. XLA reads this
+    minutes, and no XLA flag disables it. Real errors reach Python as exceptions. XLA reads this
     setting when it is loaded.
     """
     if not {"--debug", "doctor"} & {*sys.argv}:

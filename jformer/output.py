@@ -1,7 +1,7 @@
 """The line-based input and output of commands; a stopped command can resume its output file.
 
-Lines go to FILE.partial, whose first line identifies the job: all that the lines depend on. The
-same command resumes after the last whole line. FILE is complete when FILE.partial is gone.
+Lines go to FILE.partial, whose first line identifies the job: everything that the lines depend on.
+The same command resumes after the last whole line. FILE is complete when FILE.partial is gone.
 """
 
 import contextlib
@@ -51,8 +51,8 @@ def check_output(name: str, inputs: Iterable[str]) -> None:
 def open_output(name: str, job: dict[str, Any]) -> Iterator[Output]:
     """Open a file to write or to resume, or standard output without a name.
 
-    A device, a pipe and the output of an empty `job`, which has an input that can be read only
-    once, are written directly. Raises `UserError` if another job began the file.
+    A device or a pipe is written directly, as is the output of an empty `job`, one of whose inputs
+    can be read only once. Raises `UserError` if another job began the file.
     """
     target = f"--output={name}" if name else "standard output"
     if not name or not job or files.is_special(name):
@@ -81,8 +81,8 @@ def resume(file: io.FileIO, path: Path, job: dict[str, Any]) -> int:
     with path.open("rb") as lines:
         if not head.startswith(lines.readline()):  # a kill can cut it
             raise UserError(
-                f"{path}: another command began it (see its first line); remove it to start "
-                f"again, or choose another --output"
+                f"{path}: another command began it (see its first line); delete it to start "
+                f"over, or choose another --output"
             )
         for line in lines:
             if line.endswith(b"\n"):

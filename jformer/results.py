@@ -67,7 +67,7 @@ def score_all(
 ) -> dict[str, dict[str, Any]]:
     """Translate and score each test set, print some translations, and store the scores.
 
-    `against` is compared with the run; it translates with the same `config.decode`.
+    `against` is a run to compare with, which translates with the same `config.decode`.
     """
     main, label = next(iter(run.scorer.labels.items()))
     scores = {}
@@ -82,9 +82,9 @@ def score_all(
             say(f"  output     {outputs[i]}")
         try:
             rundir.write_results(run.workdir, name, scores[name])
-        except OSError as error:  # a run of somebody else's, or a full disk
+        except OSError as error:  # another user's run, or a full disk
             path = run.workdir / rundir.RESULTS
-            log.warning("%s: the scores of %s are not stored (%s)", path, name, error.strerror)
+            log.warning("%s: the scores of %s were not saved (%s)", path, name, error.strerror)
     return scores
 
 
@@ -107,15 +107,15 @@ def score_test_set(
 
 
 def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
-    """Return the perplexity of the first references; pairs beyond a position table are left out."""
+    """Return the perplexity of the first references, without pairs beyond a position table."""
     fits = run.can_score(test.sources, test.references[0])
     sources, targets = ([*compress(s, fits)] for s in (test.sources, test.references[0]))
     scores: dict[str, Any] = {}
     if left_out := fits.count(False):
         scores["pairs_without_perplexity"] = left_out
         log.warning(
-            f"{left_out:,} of {len(fits):,} pairs beyond the tokens of "
-            f"config.model.positions, left out of the perplexity"
+            f"{left_out:,} of {len(fits):,} pairs exceed max_positions of "
+            f"config.model.positions; excluded from the perplexity"
         )
     if sources:
         scored = run.score(sources, targets)
@@ -125,7 +125,7 @@ def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
-    """Return `{test set: scores}` of all that has been scored; `UserError` for a damaged file."""
+    """Return `{test set: scores}` for all scored sets; `UserError` for a damaged file."""
     results = rundir.read_results(workdir)
     results.pop(rundir.SERVED, None)
     return results
@@ -142,7 +142,7 @@ def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any
 
 
 def identity(run: Run, test: TestSet) -> dict[str, Any]:
-    """Return what a stored score is valid for: the model, its search, the text and the words."""
+    """Return everything that a stored score depends on: model, search, text and tokenizer."""
     return {**made_by(run), "text_sha256": test.sha256}
 
 
@@ -153,7 +153,7 @@ def made_by(run: Run) -> dict[str, Any]:
         decode[name] = without_folders(decode[name])
     del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
-        del decode["batch_size"]  # only bfloat16 rounds by the shapes
+        del decode["batch_size"]  # only bfloat16 rounding depends on shapes
     hashes = component_hashes(run.config) | option_hashes(run.config.decode)
     return {
         **({"components": hashes} if hashes else {}),
@@ -174,7 +174,7 @@ def option_hashes(decode: DecodeConfig) -> dict[str, str]:
 
 
 def job_of(run: Run, format: str, files: dict[str, str]) -> dict[str, Any]:
-    """Return what determines the lines of an output; {} if an input can be read only once."""
+    """Return everything that an output depends on; {} if an input can be read only once."""
     named = {key: name for key, name in files.items() if name}
     if any(map(is_special, named.values())):
         return {}

@@ -1,8 +1,8 @@
 """A loaded run directory: the interface for translating, scoring and notebooks.
 
-A run directory is self-contained: config.json, vocabulary.json (and source_vocabulary.json where
-there are two), metrics.jsonl, results.json, checkpoints/. Checkpoints written by many devices are
-restored on one device of any kind.
+A run directory is self-contained: config.json, vocabulary.json (and source_vocabulary.json if each
+language has its own), metrics.jsonl, results.json, checkpoints/. Checkpoints written by many
+devices are restored on one device of any kind.
 """
 
 import dataclasses
@@ -39,12 +39,12 @@ class Scored:
     log_prob: float  # of its tokens and EOS
     perplexity: float  # per token, EOS counted
     tokens: list[str]
-    token_log_probs: list[float]  # one more than tokens: the last is that of EOS
+    token_log_probs: list[float]  # one more than tokens: the last belongs to EOS
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Run(Restored):
-    """A restored run, by itself or with the other members of an ensemble."""
+    """A restored run, alone or with the other members of an ensemble."""
 
     others: tuple["Run", ...] = ()
 
@@ -53,12 +53,12 @@ class Run(Restored):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Return the target's vocabulary, which is also the source's where it is joint."""
+        """Return the target vocabulary; a joint vocabulary is also the source's."""
         return self.vocabularies.target
 
     @functools.cached_property
     def scorer(self) -> Translations:
-        """The component that scores outputs, and converts texts from and to those of the model."""
+        """The component that scores outputs and converts texts to and from the model's format."""
         return find("config.data.scorer", "scorer", self.config.data.scorer)
 
     def translate(
@@ -72,7 +72,7 @@ class Run(Restored):
         A prefix may end within a word, which the output completes. If its last word is complete,
         end it with a space.
 
-        `decode` overrides keys of `config.decode`, as beam_size=1.
+        `decode` overrides keys of `config.decode`, such as beam_size=1.
         """
         found = self.hypotheses(sentences, prefixes, **decode)
         return [best[0].text for best in found]
@@ -88,9 +88,9 @@ class Run(Restored):
     ) -> list[list[Hypothesis]]:
         """Return up to `n_best` outputs per sentence, the best first, or samples as drawn.
 
-        With another `choose` than "score" it is one, chosen from these.
-        `details` adds tokens, their log-probabilities and a word alignment. Messages count lines
-        from `first_line`. With a `report`, cut lines are counted there, and no warning names them.
+        If `choose` is not "score", each sentence has a single output, chosen from these. `details`
+        adds tokens, their log-probabilities and a word alignment. Messages number lines from
+        `first_line`. A `report` counts cut lines, without a warning that names them.
         """
         check_strings("sentences", sentences)
         if prefixes is not None:
@@ -109,14 +109,13 @@ class Run(Restored):
         ]
 
     def warm_up(self, lengths: Sequence[int], batch: int = 1, **decode: Any) -> None:
-        """Compile the search before the first request, such as that of a server.
+        """Compile the search before the first request, for example in a server.
 
             run.warm_up(lengths=[16, 64], batch=8)
 
-        One program serves sources of up to 15 tokens, the next one sources of up to 31, then 63,
-        and so on. `lengths` has a number of tokens for each program. After that, no request of up
-        to `batch` sentences without prefixes compiles anything. `decode` overrides keys of
-        `config.decode`.
+        One program serves sources of up to 15 tokens, the next one up to 31, then 63, and so on.
+        `lengths` has a number of tokens for each program. Afterwards, no request of up to `batch`
+        sentences without prefixes compiles anything. `decode` overrides keys of `config.decode`.
         """
         warm_up(self.with_decode(**decode).decoder, self.vocabularies, lengths, batch)
 
@@ -125,8 +124,8 @@ class Run(Restored):
     ) -> list[Scored]:
         """Return the log-probability of each target, or tree, as the translation of its source.
 
-        Raises `UserError` for a pair too long for a table of learned positions (see `can_score`);
-        the message counts pairs from `first_pair`.
+        Raises `UserError` for a pair too long for a table of learned positions (see `can_score`).
+        The message numbers pairs from `first_pair`.
         """
         pairs = self._encoded(sources, targets)
         return [
@@ -140,7 +139,7 @@ class Run(Restored):
         ]
 
     def can_score(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
-        """Return whether each pair fits into the tables of learned positions, if there are any."""
+        """Return whether each pair fits into the tables of learned positions, if any."""
         limit = max_positions(self.decoder.models)
         return [
             max(len(source), len(target)) < limit  # EOS takes one more
@@ -159,7 +158,7 @@ class Run(Restored):
 
     @functools.cached_property
     def params_sha256(self) -> str:
-        """Hash every bit of the parameters, so that a stored score names those it was made with."""
+        """Hash every bit of the parameters, to identify the parameters behind a stored score."""
         digest = hashlib.sha256()
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
             digest.update(jax.tree_util.keystr(path).encode())
@@ -178,7 +177,7 @@ class Run(Restored):
         )
 
     def with_decode(self, **changes: Any) -> "Run":
-        """Return the same run with other values in `config.decode`, which are checked."""
+        """Return the same run with other, checked values in `config.decode`."""
         if not changes:
             return self
         decode = replaced(self.config.decode, changes, "decode.")
@@ -188,7 +187,7 @@ class Run(Restored):
         return dataclasses.replace(self, config=config)
 
     def _as_shown(self, hypothesis: Hypothesis, sentence: str) -> Hypothesis:
-        """Return a hypothesis with the text that the user sees."""
+        """Return a hypothesis with the user's form of its text."""
         text, well_formed = self.scorer.output(hypothesis.text, sentence)
         return dataclasses.replace(hypothesis, text=text, well_formed=well_formed)
 
@@ -223,7 +222,7 @@ class Run(Restored):
 def detailed(
     hypothesis: Hypothesis, forced: Iterator[Forced], vocabularies: Vocabularies
 ) -> Hypothesis:
-    """Return it with its details; takes the next result of `forced` for each of its parts."""
+    """Return it with its details, taken from the next result of `forced` for each of its parts."""
     tokens, log_probs, links, text = [], [], [], ""
     for part in hypothesis.parts:
         result = next(forced)
@@ -257,12 +256,11 @@ def load(
     `vocabulary` and `step`.
 
     `checkpoint` is `average` (the mean of the last `train.average_checkpoints`, or the moving
-    average of a run that has one), `last`, `served` (the one of these two that validated better at
-    the end of training; before the end, `last`), `best`, a step, or steps to average as
-    `[1000, 2000]`.
-    The probabilities of the runs in `ensemble`, each as RUN[@CHECKPOINT], are averaged with this
-    one's. A run whose config names Python files needs them in `plugins`, which are run. Raises
-    `UserError` for what is missing or damaged.
+    average of a run that has one), `last`, `served` (whichever of these two validated better at the
+    end of training; before the end, `last`), `best`, a step, or steps to average as `[1000, 2000]`.
+    The probabilities of the runs in `ensemble`, each RUN[@CHECKPOINT], are averaged with this
+    run's. If the config names Python files, pass them as `plugins`, which are executed. Raises
+    `UserError` for missing or damaged files.
     """
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
@@ -272,5 +270,5 @@ def load(
     others = tuple(load(*run_and_checkpoint(name), plugins=plugins) for name in ensemble)
     for name, other in zip(ensemble, others, strict=True):
         if other.vocabularies.hash != restored.vocabularies.hash:
-            raise UserError(f"{name}: has another vocabulary than {workdir}; train both with one")
+            raise UserError(f"{name}: its vocabulary differs from {workdir}'s; train both with one")
     return Run(**vars(restored), others=others)

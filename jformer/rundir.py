@@ -1,7 +1,7 @@
 """The run directory: the names of its files, its lock and metrics.jsonl.
 
-A run directory is self-contained: config, vocabularies, metrics, scores and checkpoints. Whatever
-reads or writes one takes the names from here.
+A run directory is self-contained: config, vocabularies, metrics, scores and checkpoints. All code
+that reads or writes a run directory uses the names defined here.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from jformer.schema import replaced, walk, walk_components
 
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.json"
-SOURCE_VOCABULARY = "source_vocabulary.json"  # only where each language has its own
+SOURCE_VOCABULARY = "source_vocabulary.json"  # only if each language has its own
 METRICS = "metrics.jsonl"  # an object per line: step, split and numbers
 RESULTS = "results.json"  # scores by test set, and under SERVED which parameters are served
 SERVED = "served"
@@ -31,21 +31,21 @@ LOCK = "lock"
 
 
 def config_of(workdir: Path) -> Config:
-    """Return the config of a run. Files that it names are not run."""
+    """Return the config of a run, without running the files that it names."""
     return read_config(workdir / CONFIG)
 
 
 def config_to_open(workdir: Path, plugins: str) -> Config:
-    """Return the config of a run to open, with the caller's files in place of those of its name.
+    """Return the config of a run to open, with the caller's files in place of its own.
 
     A run directory may come from anybody, so the files that it names are never run. Raises
-    `UserError` if the model or the search needs a file that is not in `plugins`.
+    `UserError` if the model or the search requires a file that is not in `plugins`.
     """
     config = read_config(workdir / CONFIG)
     files: dict[str, str] = {}
     for file in filter(None, plugins.split(",")):
         if not Path(file).is_file():
-            raise UserError(f"plugins={file}: no such file")
+            raise UserError(f"plugins={file}: not found")
         files[Path(file).name] = file
         components.allow(file)
     for key, _, text in walk_components(config):
@@ -79,7 +79,7 @@ def default_workdir(config: Config) -> Path:
 def read_results(workdir: Path) -> dict[str, Any]:
     """Return the content of results.json, empty if nothing has been scored."""
     path = workdir / RESULTS
-    return read_object(path, "remove it to score the run again") if path.exists() else {}
+    return read_object(path, "delete it to score the run again") if path.exists() else {}
 
 
 def write_results(workdir: Path, name: str, content: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def write_results(workdir: Path, name: str, content: dict[str, Any]) -> None:
 def served_checkpoint(workdir: Path, newest: int) -> str:
     """Return whether the `average` or the `last` checkpoint is served; empty if not decided yet.
 
-    The decision of an earlier end is void if the run has gone on since, to step `newest`.
+    An earlier decision is void if training has since continued to step `newest`.
     """
     served = read_results(workdir).get(SERVED, {})
     return served.get("checkpoint", "") if served.get("step") == newest else ""
@@ -102,7 +102,7 @@ def has_run(workdir: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(workdir: Path) -> Iterator[None]:
-    """Create the directory and hold its lock, which ends with the process, however that ends.
+    """Create the directory and lock it; the lock is released when the process ends in any way.
 
     Raises `UserError` if another process trains there.
     """
@@ -114,7 +114,7 @@ def locked(workdir: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"{workdir}: another training is running there; wait for it, or choose another workdir"
+            f"{workdir}: another process is training there; wait for it, or choose another workdir"
         ) from None
     except OSError as error:
         raise UserError(f"workdir={workdir}: cannot be written ({error.strerror})") from error
@@ -123,12 +123,12 @@ def locked(workdir: Path) -> Iterator[None]:
     finally:
         (workdir / LOCK).unlink(missing_ok=True)
         lock.release()
-        with contextlib.suppress(OSError):  # it has a run, or another process has begun one
+        with contextlib.suppress(OSError):  # it contains a run, or another process has started one
             workdir.rmdir()
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl, without one that a kill has cut."""
+    """Return the lines of metrics.jsonl, without a partial line that a kill has left."""
     path, lines = workdir / METRICS, []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError):
@@ -137,5 +137,5 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
 
 
 def last_metrics(workdir: Path) -> dict[str, Any]:
-    """Return the last line of metrics.jsonl; {} if there is none."""
+    """Return the last line of metrics.jsonl; {} if it has no lines."""
     return next(reversed(read_metrics(workdir)), {})

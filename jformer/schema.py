@@ -15,8 +15,8 @@ from ml_collections import config_dict
 from jformer import components
 from jformer.errors import UserError, nearest
 
-LARGEST = 2**31 - 1  # that fits JAX's int32
-RATE = (">= 0", "< 1")  # bounds of a probability, as of dropout
+LARGEST = 2**31 - 1  # the maximum of JAX's int32
+RATE = (">= 0", "< 1")  # bounds of a probability, such as dropout
 URL = re.compile("[a-zA-Z][a-zA-Z0-9+.-]+:/")  # one slash: `Path("gs://bucket")` has no second
 COMPARISONS: Any = {
     ">=": operator.ge,
@@ -35,10 +35,10 @@ def key(
     resumable: bool = False,
     **metadata: Any,
 ) -> Any:
-    """Declare a config key; a default of None stands for an integer that may be unset.
+    """Declare a config key; a default of None means an integer that may be unset.
 
-    `bounds` are conditions on the value, as ">= 1"; an integer without an upper bound is at most
-    `LARGEST`. `only_if` is a key of the same section and the values with which this one is used:
+    `bounds` are conditions on the value, such as ">= 1". An integer without an upper bound must be
+    at most `LARGEST`. `only_if` has a key of the same section and the values that enable this one:
     `("search", "sampling")`. A resumed run may change a key that is `resumable`.
     """
     if only_if:
@@ -51,7 +51,7 @@ def key(
 
 
 def choice(doc: str, *words: str, resumable: bool = False) -> Any:
-    """Declare a config key whose value is one of `words`, by default the first."""
+    """Declare a config key whose value is one of `words`; the first is the default."""
     return key(words[0], f"{doc}: {', '.join(words)}", *words, resumable=resumable)
 
 
@@ -62,23 +62,22 @@ def component(default: str, kind: str, doc: str, several: bool = False, **option
 
 
 def paths(doc: str, only_if: tuple[str, ...] | None = None) -> Any:
-    """Declare a key that is empty or names a local file or folder, or several with commas.
+    """Declare a key that is empty or has local files or folders, separated by commas.
 
-    A resumed run may name others: hashes of their contents decide whether it is the same run.
+    A resumed run may use other paths: hashes of their contents decide whether it is the same run.
     """
     return key("", doc, only_if=only_if, resumable=True, is_path=True)
 
 
 def local_paths(name: str, text: str) -> str:
-    """Return paths, with commas between, with `~` as the home folder; `UserError` for a URL.
+    """Return comma-separated paths with `~` expanded; `UserError` for a URL.
 
-    Everything that takes a path from the user calls this: flags, config keys and Python functions.
+    Everything that accepts a path from the user calls this: flags, config keys and functions.
     """
     for path in text.split(","):
         if URL.match(path):
             raise UserError(
-                f"{name}={path}: is a URL, and only local paths are read and written; mount it, or "
-                f"copy what is there"
+                f"{name}={path}: must be a local path, not a URL; mount it, or copy its content"
             )
     return ",".join(map(os.path.expanduser, text.split(",")))
 
@@ -89,16 +88,16 @@ class Section:
     path: ClassVar[str]
 
     def assignment(self, name: str) -> str:
-        """Return a key and its value for a message, as `config.train.steps=3`."""
+        """Return a key and its value for a message: `config.train.steps=3`."""
         return f"{self.path}.{name}={getattr(self, name)}"
 
     def wrong(self, name: str, reason: str) -> UserError:
         return UserError(f"{self.assignment(name)}: {reason}")
 
     def check(self: Any) -> None:
-        """Raise `UserError` for a key out of its bounds, or set though another one makes it unused.
+        """Raise `UserError` for a key that is out of bounds, or set but unused because of another.
 
-        A section also checks its keys against each other.
+        Sections extend this with checks that involve several keys.
         """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -111,12 +110,12 @@ class Section:
                 # A component of the user's own may read any key of its section.
                 present = components.name_of(str(getattr(self, other)))
                 if present and present not in values:
-                    reason = f"is only for {self.path}.{other}={' or '.join(values)}"
+                    reason = f"requires {self.path}.{other}={' or '.join(values)}"
                     raise self.wrong(field.name, reason)
 
 
 def violation(field: dataclasses.Field, value: Any) -> str:
-    """Return what is wrong with `value` under the field's type and bounds; empty if nothing."""
+    """Return the violation of the field's type or bounds by `value`; empty if it is valid."""
     if value is None and field.default is None:
         return ""
     wanted = int if field.default is None else type(field.default)
@@ -166,11 +165,11 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def thaw(config: Any) -> config_dict.ConfigDict:
-    """Return the values as a locked `ConfigDict` that a config file or flags can edit."""
+    """Return the values as a locked `ConfigDict`, which a config file or flags can edit."""
     edited = config_dict.ConfigDict(dataclasses.asdict(config))
     for path, field, value in walk(config):
         if field.default is None:
-            # A plain None would accept any type, but no value from the command line.
+            # A plain None would accept any type, but not a value from the command line.
             section, _, name = path.rpartition(".")
             edited[section][name] = config_dict.placeholder(int)
             edited[section][name] = value
@@ -178,7 +177,7 @@ def thaw(config: Any) -> config_dict.ConfigDict:
 
 
 def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any:
-    """Return `default`, a tree of frozen dataclasses, with `values`, a tree of dicts, put in."""
+    """Return `default`, a tree of frozen dataclasses, updated with `values`, a tree of dicts."""
     root = root or default
     changes = {}
     fields = {field.name: field for field in dataclasses.fields(default)}  # without properties

@@ -1,8 +1,8 @@
 """Translation and scoring of a stream of lines, in order and in bounded memory.
 
-Lines are processed in windows of `config.decode.read_ahead`: read, decoded in the order of their
-lengths, and written. A kill loses the work on one window. Outputs that are long, and end last in a
-search, cost less in a large window.
+Lines are processed in windows of `config.decode.read_ahead`: read, decoded sorted by length, and
+written. A kill loses the work on one window. Long outputs, which finish last in a search, cost less
+in a large window.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from jformer.run import Run, Scored
 
 
 def check_lines(names: Sequence[str], bad_lines: str) -> int | None:
-    """Return how many lines the first of these files has; None if it is a pipe or not named.
+    """Return the number of lines of the first of these files; None for a pipe or no name.
 
     Raises `UserError` for a bad line, or if one file has fewer lines, before any work.
     """
@@ -42,9 +42,9 @@ def translate_stream(
     format: str,
     total: int | None,
 ) -> None:
-    """Write the translations of all `lines` but the first `output.done`.
+    """Write the translations of all `lines` except the first `output.done`.
 
-    Errors call line i `name:i`. `prefixes` must have one line for each.
+    Errors call line i `name:i`. `prefixes` must have one line per line of input.
     """
     sides = [(name, lines)] if prefixes is None else [(name, lines), ("prefix", prefixes)]
     rows = enumerate(parallel(sides, run.config.data.bad_lines), start=1)
@@ -62,13 +62,13 @@ def translate_stream(
 
 def parallel(sides: Sequence[tuple[str, Iterable[bytes]]], bad_lines: str) -> Iterator[list[str]]:
     """Yield the texts of line i of all sides; `UserError` names a bad or a missing line."""
-    policy, report = bad_lines.replace("skip", "error"), Report()  # each line has its output
+    policy, report = bad_lines.replace("skip", "error"), Report()  # every line must have an output
     rows = itertools.zip_longest(*(lines for _, lines in sides))
     for number, row in enumerate(rows, start=1):
         texts = []
         for (name, _), line in zip(sides, row, strict=True):
             if line is None:
-                raise UserError(f"{name}:{number}: missing; the files must be parallel")
+                raise UserError(f"{name}:{number}: missing line; the files must be parallel")
             text = decode_line(line, f"{name}:{number}", number == 1, policy, report)
             texts.append(text or "")
         yield texts
@@ -91,7 +91,7 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
 
 
 def windows(items: Iterator[Any], output: Output, run: Run) -> Iterator[list[Any]]:
-    """Yield lists of successive items, without those that the output already has."""
+    """Yield lists of successive items, except items that the output already has."""
     rest = itertools.islice(items, output.done, None)
     while window := list(itertools.islice(rest, run.config.decode.read_ahead)):
         yield window

@@ -97,7 +97,7 @@ def test_results_are_utf8_whatever_the_locale_says(tmp_path, monkeypatch, corpus
     # A name of a file that is no UTF-8.
     assert main(["jformer", "report", "/no/h\udcf6ch"]) == 2
     err.flush()
-    assert "jformer: /no/h\\udcf6ch: no such folder" in err.buffer.getvalue().decode("utf-8")
+    assert "jformer: /no/h\\udcf6ch: not found" in err.buffer.getvalue().decode("utf-8")
 
 
 def test_a_value_may_stand_behind_a_space_and_the_last_one_counts():

@@ -1,5 +1,5 @@
-"""The commands: a module each, which declares flags, calls the library and prints results.
+"""The commands, one module each: it declares flags, calls the library and prints results.
 
-`jformer COMMAND --help` prints the docstring of a module with its flags. Modules that import JAX
-are imported when used, so that --help and a mistyped flag answer at once.
+`jformer COMMAND --help` prints the module's docstring and its flags. Modules that import JAX are
+imported on use, so that --help and typos respond at once.
 """

@@ -1,6 +1,6 @@
 """Score a run on its validation and test splits, or on other pairs.
 
-Prints a table on a terminal, and all scores as JSON elsewhere.
+Prints a table on a terminal, and all scores as JSON otherwise.
 """
 
 import json
@@ -18,8 +18,8 @@ from jformer.rundir import RESULTS
 def add_flags(parser: cli.Parser) -> None:
     parser.add_path("--data", "PAIRS", f"{cli.PAIRS}; sacrebleu:NAME is a test set of sacreBLEU")
     parser.add_path("--references", "FILE,FILE", "more reference translations for --data")
-    parser.add_path("--against", "RUN[@C]", "a run to compare with, by the paired bootstrap")
-    parser.add_argument("--format", choices=("text", "json"), help="the table alone, or JSON alone")
+    parser.add_path("--against", "RUN[@C]", "run to compare with, using the paired bootstrap")
+    parser.add_argument("--format", choices=("text", "json"), help="only the table, or only JSON")
     cli.add_run_flags(parser)
 
 
@@ -32,7 +32,7 @@ def main(args: Any) -> int:
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
 
-    read_results(Path(args.workdir))  # raises for damaged ones before any work
+    read_results(Path(args.workdir))  # raises for a damaged file before any work
     if args.data:
         tests = {args.data: named_test_set(args.data, args.references, config)}
     else:
@@ -50,7 +50,7 @@ def main(args: Any) -> int:
 def print_scores(format: str | None, scores: dict[str, Any], workdir: Path, table: str) -> None:
     """Print the table and the path of results.json, or the scores as one line of JSON.
 
-    Without a format, a terminal gets the table and everything else gets JSON.
+    By default, a terminal gets the table and any other output gets JSON.
     """
     on_terminal = sys.stdout is not None and sys.stdout.isatty()
     if format == "json" or not (format or on_terminal):
@@ -79,7 +79,7 @@ def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
 
 
 def score_rows(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> list[list[str]]:
-    """Return a row per score, and a column per test set."""
+    """Return one row per score, with one column per test set."""
     rows = [["", *results]]
     for name, label in {**labels, "perplexity": "perplexity"}.items():
         values = [scores.get(name) for scores in results.values()]
@@ -91,7 +91,7 @@ def score_rows(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) ->
 def comparison_rows(
     name: str, against: dict[str, dict[str, Any]], labels: Mapping[str, str]
 ) -> list[list[str]]:
-    """Return a row per metric: scores with intervals, p, and the significantly better system."""
+    """Return one row per metric: scores with intervals, p, and the significantly better system."""
     rows = []
     for metric, verdict in against.items():
         names = [system["name"] for system in verdict["systems"]]

@@ -1,7 +1,7 @@
 """Print the log-probability of the target of each pair, given its source.
 
-The format jsonl also has the log-probability of each token. A command with --output resumes after a
-stop. Its total is then that of the pairs scored after the stop.
+The format jsonl adds the log-probability of each token. With --output, rerun a stopped command to
+resume it. The total then covers only the pairs scored after resuming.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Train a model, then score it.
 
-The same command again resumes the run, or prints the scores of a complete one. Scores are printed
-as a table on a terminal, and as JSON elsewhere.
+Rerun the same command to resume a run, or to print the scores of a complete one. Scores are printed
+as a table on a terminal, and as JSON otherwise.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_path(
         "--workdir", "DIR", "the run directory (default: runs/CONFIG-DATASET-LANGUAGES)"
     )
-    add, text = parser.add_argument, "write JAX's profile of COUNT steps, the first is STEP"
+    add, text = parser.add_argument, "write JAX's profile of COUNT steps, starting at STEP"
     add("--profile", default="", metavar="STEP:COUNT", help=text)
     add("--format", choices=("text", "json"), help="format of the scores")
     cli.add_config_flags(parser)
@@ -36,7 +36,7 @@ def main(args: Any) -> int:
 
     workdir = Path(args.workdir or default_workdir(config))
     join(config.parallel)
-    read_results(workdir)  # raises for damaged ones before any work
+    read_results(workdir)  # raises for a damaged file before any work
     splits = train(config, workdir, args.profile)
     if not is_first():
         return 0

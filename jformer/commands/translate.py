@@ -1,8 +1,8 @@
 """Translate each line of the input into one line of the output.
 
-A stopped command with --output resumes after its last whole line when you run it again. The format
-jsonl has config.decode.n_best outputs per line, with scores, tokens and alignments. With
-config.decode.choose=mbr there is one output per line: the best of n_best candidates.
+With --output, rerun a stopped command to resume after the last whole line. The format jsonl has
+config.decode.n_best outputs per line, with scores, tokens and alignments. With
+config.decode.choose=mbr, each line has one output: the best of n_best candidates.
 """
 
 import sys

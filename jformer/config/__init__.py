@@ -1,8 +1,8 @@
-"""Configuration: the one schema with every key, its paper section and the paper's default.
+"""Configuration: the only schema, with every key, its paper section and the paper's default.
 
-A config file edits a locked `ConfigDict` made by `default_config`. The program works on frozen
-dataclasses, made by `freeze`, which checks every value. Nothing else in the package has defaults
-of its own: a section per module here, each with its keys and their checks.
+A config file edits a locked `ConfigDict` from `default_config`. `freeze` checks every value and
+returns the frozen dataclasses that the program uses. All defaults are in this package: each section
+is a module with its keys and their checks.
 """
 
 import dataclasses
@@ -20,16 +20,16 @@ from jformer.errors import UserError
 from jformer.files import read_object, write_object
 from jformer.schema import Section, choice, key, replaced, thaw, walk_components
 
-# The token ids on which the data, the model and the search agree.
+# The token ids shared by the data, the model and the search.
 PAD, BOS, EOS = 0, 1, 2
-# For corpora that are too small for the paper's 37,000.
+# For corpora too small for the paper's 37,000.
 VOCABULARY_SIZES = {
     "phrases": 2000,
     "multi30k": 8000,
     "tatoeba": 8000,
     "iwslt14": 10_000,
     "iwslt17": 16_000,
-    "parsing": 16_000,  # Section 6.3, for the Wall Street Journal alone
+    "parsing": 16_000,  # Section 6.3, for only the Wall Street Journal
 }
 # A parser translates words into linearised trees.
 PARSING = {
@@ -63,13 +63,13 @@ class Config(Section):
 
     @property
     def longest(self) -> int:
-        """The maximum number of positions of a text, in a rounded row, or of an output."""
+        """The maximum number of positions of a text, rounded up, or of an output."""
         rounding = self.data.length_multiple - 1
         longest = self.data.max_length + max(rounding, self.decode.max_extra_length)
         return max(longest, self.decode.min_length + 1)
 
     def check(self) -> None:
-        """Raise `UserError` for the first value that cannot work, alone or with others."""
+        """Raise `UserError` for the first value that is invalid, alone or with others."""
         super().check()
         model, data, train = self.model, self.data, self.train
         if train.batch_tokens < data.max_length:
@@ -87,7 +87,7 @@ class Config(Section):
 
 
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
-    """Return the paper's base model on a data set, locked against keys that the schema lacks."""
+    """Return the paper's base model on a data set, locked against unknown keys."""
     size = VOCABULARY_SIZES.get(components.name_of(dataset), DataConfig.vocabulary_size)
     config = thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
     if components.name_of(dataset) == "parsing":
@@ -96,9 +96,9 @@ def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
 
 
 def freeze(config: config_dict.ConfigDict | dict, stored: Config | None = None) -> Config:
-    """Return the same values as a checked, hashable `Config`; `UserError` names a wrong key.
+    """Return the same values as a checked, hashable `Config`; `UserError` names an invalid key.
 
-    Files of components are run, except those that the config `stored` of a run names.
+    Component files are run, unless the config `stored` of a run already names them.
     """
     frozen = replaced(Config(), config if isinstance(config, dict) else config.to_dict())
     frozen.check()
@@ -109,7 +109,7 @@ def freeze(config: config_dict.ConfigDict | dict, stored: Config | None = None) 
 def check_components(config: Config, stored: Config | None = None) -> None:
     """Allow the files that the user's config names; raise `UserError` for an unknown option.
 
-    Components that the config `stored` of a run names were not named by the user.
+    A component that the config `stored` of a run already names was not named by the user.
     """
     known = [*walk_components(stored)] if stored else []
     for path, kind, text in walk_components(config):
@@ -133,9 +133,9 @@ def write_config(config: Config, path: Path) -> None:
 
 
 def read_config(path: Path) -> Config:
-    """Return the config of a run, whose own files are not run."""
+    """Return the config of a run, without running its component files."""
     if not os.path.exists(path):
-        raise UserError(f"{path}: no such file; is {path.parent} the directory of a run?")
+        raise UserError(f"{path}: not found; is {path.parent} a run directory?")
     values = read_object(path, "restore the file")
     try:
         config = replaced(Config(), values)

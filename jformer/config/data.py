@@ -19,8 +19,8 @@ class DataConfig(Section):
         "folder with the files of the data set; empty: download from the Hugging Face hub",
         only_if=("name", "hub", *NAMED_DATASETS, "parsing"),
     )
-    train: str = paths("training pairs: PREFIX, FILE.tsv or FILE.parquet, several by commas")
-    weights: str = key("", "how often an epoch repeats each training corpus, as 1,4; empty: once")
+    train: str = paths("training pairs: PREFIX, FILE.tsv or FILE.parquet, comma-separated")
+    weights: str = key("", "repeats of each training corpus per epoch, such as 1,4; empty: once")
     validation: str = paths("validation pairs", only_if=("name", "files", "parsing"))
     test: str = paths("test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
     scorer: str = component("translation", "scorer", "scores of a test set")
@@ -31,7 +31,7 @@ class DataConfig(Section):
     max_length: int = key(256, "maximum tokens of a source, a target or a packed row", ">= 2")
     tokenizer: str = component("byte_bpe", "tokenizer", "sub-word algorithm; Section 5.1")
     target_tokenizer: str = component(
-        "", "tokenizer", "if it differs for the target", only_if=("joint_vocabulary", "False")
+        "", "tokenizer", "target tokenizer, if different", only_if=("joint_vocabulary", "False")
     )
     vocabulary_size: int = key(37_000, "maximum number of entries; Section 5.1", ">= 260")
     joint_vocabulary: bool = key(True, "one vocabulary for both languages; Section 5.1")
@@ -39,22 +39,22 @@ class DataConfig(Section):
         "tokenizer.json or SentencePiece .model to use; SOURCE,TARGET if they are not joint"
     )
     augment: str = component(
-        "", "augmentation", "changes of the training pairs in each epoch", several=True
+        "", "augmentation", "changes to the training pairs in each epoch", several=True
     )
     batching: str = choice("one pair per row by length, or several per row", "buckets", "packed")
     num_buckets: int = key(10, "batch shapes, each compiled once", ">= 1", "<= 255")
-    length_multiple: int = key(4, "lengths of batch shapes are multiples", ">= 1", "<= 1024")
+    length_multiple: int = key(4, "batch shape lengths are multiples of this", ">= 1", "<= 1024")
     cache: str = paths("folder for tokenized text; empty: ~/.cache/jformer")
 
     @property
     def vocabulary_files(self) -> list[str]:
-        """The files of `vocabulary`: one, or those of source and target; empty if not given."""
+        """The files of `vocabulary`: one, or one per language; empty if not given."""
         files = self.vocabulary.split(",")
         return files if self.joint_vocabulary or len(files) == 2 else ["", *files]
 
     @property
     def is_lowercase(self) -> bool:
-        """Whether the tokenizer of the target turns all text into lower case."""
+        """Whether the target tokenizer converts all text to lower case."""
         target = self.target_tokenizer or self.tokenizer
         return parse(target).options.get("normalization") == "lower"
 
@@ -66,7 +66,7 @@ class DataConfig(Section):
         """Return how often an epoch repeats each of `number` training corpora."""
         weights = [int(weight) for weight in self.weights.split(",") if self.weights]
         if weights and len(weights) != number:
-            reason = f"has {len(weights)} numbers, and the training corpora are {number}"
+            reason = f"has {len(weights)} numbers for {number} training corpora"
             raise self.wrong("weights", reason)
         return weights or [1] * number
 
@@ -80,4 +80,4 @@ class DataConfig(Section):
         if self.source_language == self.target_language:
             raise self.wrong("target_language", "must differ from config.data.source_language")
         if not re.fullmatch(r"([1-9]\d*(,[1-9]\d*)*)?", self.weights):
-            raise self.wrong("weights", "must be whole numbers, as 1,4")
+            raise self.wrong("weights", "must be whole numbers, such as 1,4")

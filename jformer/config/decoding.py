@@ -20,7 +20,7 @@ class DecodeConfig(Section):
     search: str = component("beam", "search", "decoding strategy")
     beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", ">= 1")
     n_best: int = key(1, "outputs per sentence, or candidates for choose", ">= 1")
-    choose: str = component("score", "choice", "which of n_best outputs; score: all by score")
+    choose: str = component("score", "choice", "choice among n_best outputs; score: all, sorted")
     length_penalty: float = key(
         0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
     )
@@ -28,14 +28,14 @@ class DecodeConfig(Section):
     min_length: int = key(0, "minimum number of output tokens", ">= 0")
     max_length: int | None = key(None, "maximum number of output tokens", ">= 1")
     max_extra_length: int = key(
-        50, "maximum number of output tokens beyond those of the source; Section 6.1", ">= 0"
+        50, "maximum number of output tokens beyond the source's; Section 6.1", ">= 0"
     )
     constraint: str = component("none", "constraint", "tokens that may come next in an output")
     long_texts: str = choice(
         "cut sources beyond data.max_length tokens, or split them at sentences", "cut", "split"
     )
-    batch_size: int = key(64, "sentences searched at a time", ">= 1")
-    read_ahead: int = key(2_000, "lines read and sorted by length; 1 answers each line", ">= 1")
+    batch_size: int = key(64, "sentences decoded at a time", ">= 1")
+    read_ahead: int = key(2_000, "lines read and sorted by length; 1: one line at a time", ">= 1")
 
     def check(self) -> None:
         super().check()

@@ -20,7 +20,7 @@ class ModelConfig(Section):
     path = "config.model"
 
     num_layers: int = key(6, "layers of the encoder and of the decoder, N; Section 3.1", ">= 1")
-    num_decoder_layers: int | None = key(None, "layers of the decoder, if it differs", ">= 1")
+    num_decoder_layers: int | None = key(None, "layers of the decoder, if different", ">= 1")
     d_model: int = key(512, "width of the embeddings and sub-layers; Section 3.1", ">= 2")
     d_ff: int = key(2048, "inner width of the feed-forward network; Section 3.3", ">= 1")
     num_heads: int = key(8, "attention heads, h; Section 3.2.2", ">= 1")
@@ -29,7 +29,7 @@ class ModelConfig(Section):
     dropout: float = key(0.1, "dropout rate, P_drop; Section 5.4", *RATE)
     attention_dropout: float = key(0.0, "dropout rate of the weights; not in the paper", *RATE)
     activation_dropout: float = key(0.0, "dropout rate of the activation; not in the paper", *RATE)
-    residual_dropout: bool = key(True, "dropout of sub-layers, not embeddings alone; Section 5.4")
+    residual_dropout: bool = key(True, "dropout of sub-layers, not only embeddings; Section 5.4")
     attention: str = component("dot_product", "attention", "attention of each head; Section 3.2.1")
     activation: str = component("relu", "activation", "activation of the feed-forward network")
     norm: str = component("layer_norm", "norm", "normalization; Section 3.1")
@@ -48,7 +48,7 @@ class ModelConfig(Section):
         "compute dtype; auto: bfloat16 on GPU and TPU, float32 on CPU", *DTYPES, resumable=True
     )
     attention_kernel: str = choice(
-        "program for Equation 1; auto: cuDNN's on Hopper GPUs", *KERNELS, resumable=True
+        "kernel for Equation 1; auto: cuDNN on Hopper GPUs", *KERNELS, resumable=True
     )
     remat: str = choice(
         "recompute layers in the backward pass, or all but matrix products", *REMATS, resumable=True
@@ -87,7 +87,7 @@ class ModelConfig(Section):
 
     @property
     def ends_in_norm(self) -> bool:
-        """Whether each stack ends in a norm of its own, beside those of its layers."""
+        """Whether each stack ends in a norm of its own, in addition to its layers' norms."""
         if self.final_norm == "auto":
             return self.norm_position == "pre"
         return self.final_norm == "on"
@@ -101,7 +101,7 @@ class ModelConfig(Section):
 
     @property
     def fused_attention(self) -> bool:
-        """Whether the kernel of cuDNN computes attention over whole texts on this backend."""
+        """Whether cuDNN's kernel computes attention over whole texts on this backend."""
         if self.attention_kernel == "xla" or self.compute_dtype != "bfloat16":
             return False
         if target_platform() != "gpu":
@@ -111,7 +111,7 @@ class ModelConfig(Section):
 
     @property
     def fits_cudnn(self) -> bool:
-        """Whether the fused kernel of cuDNN can compute this attention."""
+        """Whether cuDNN's fused kernel can compute this attention."""
         return (
             components.name_of(self.attention) == "dot_product"
             and components.name_of(self.positions) not in ("relative", "alibi", "")
@@ -124,7 +124,7 @@ class ModelConfig(Section):
 
     @property
     def max_positions(self) -> float:
-        """The maximum number of tokens of a text, EOS included: a learned table has an end."""
+        """The maximum number of tokens of a text, EOS included; finite for a learned table."""
         if components.name_of(self.positions) != "learned":
             return math.inf
         return components.arguments("positions", self.positions)["max_positions"]

@@ -1,4 +1,4 @@
-"""config.train, config.optimizer and config.parallel: how and where a model is trained."""
+"""config.train, config.optimizer and config.parallel: the training, its updates and devices."""
 
 import dataclasses
 import re
@@ -25,26 +25,26 @@ class TrainConfig(Section):
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1", resumable=True)
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1", resumable=True)
     metrics: str = component(
-        "bleu", "metric", "scores of outputs for validation", several=True, resumable=True
+        "bleu", "metric", "scores of validation outputs", several=True, resumable=True
     )
-    metrics_every: int = key(0, "steps between these scores; 0: never", ">= 0", resumable=True)
-    metrics_pairs: int = key(200, "validation pairs translated for them", ">= 1", resumable=True)
+    metrics_every: int = key(0, "steps between translations; 0: never", ">= 0", resumable=True)
+    metrics_pairs: int = key(200, "validation pairs to translate", ">= 1", resumable=True)
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
     checkpoint_minutes: float = key(
-        0.0, "minutes between further checkpoints, not averaged; 0: never", ">= 0", resumable=True
+        0.0, "minutes between extra checkpoints, not averaged; 0: never", ">= 0", resumable=True
     )
-    average_checkpoints: int = key(5, "last checkpoints that are averaged; Section 6.1", ">= 1")
+    average_checkpoints: int = key(5, "last checkpoints to average; Section 6.1", ">= 1")
     keep_checkpoints: int | None = key(
-        None, "last checkpoints kept; unset: average_checkpoints", ">= 1", resumable=True
+        None, "last checkpoints to keep; unset: average_checkpoints", ">= 1", resumable=True
     )
-    keep_every: int = key(0, "keep checkpoints at multiples; 0: none", ">= 0", resumable=True)
+    keep_every: int = key(0, "also keep multiples of this step; 0: none", ">= 0", resumable=True)
     best_by: str = key("nll", "score of the best checkpoint: nll, or a name in metrics")
     patience: int = key(
-        0, "end after so many validations without a better score; 0: never", ">= 0", resumable=True
+        0, "stop after this many validations without improvement; 0: never", ">= 0", resumable=True
     )
     scored: str = choice("splits scored at the end", "test", "validation", "all", resumable=True)
     ema_decay: float = key(0.0, "decay of a moving average of the parameters; 0: none", *RATE)
-    init_from: str = paths("RUN[@CHECKPOINT] to take the initial parameters from")
+    init_from: str = paths("RUN[@CHECKPOINT] with the initial parameters")
 
     def check(self) -> None:
         super().check()
@@ -75,10 +75,10 @@ class ParallelConfig(Section):
 
     backend: str = choice("jit over a mesh of devices, or pmap", "jit", "pmap", resumable=True)
     fsdp: int = key(
-        1, "devices that share the parameters; -1: the rest", ">= -1", "!= 0", resumable=True
+        1, "devices that share the parameters; -1: all others", ">= -1", "!= 0", resumable=True
     )
     model: int = key(
-        1, "devices for tensor parallelism; -1: the rest", ">= -1", "!= 0", resumable=True
+        1, "devices for tensor parallelism; -1: all others", ">= -1", "!= 0", resumable=True
     )
     coordinator: str = key(
         "", "HOST:PORT/INDEX/NUMBER of processes, or auto on Slurm and TPU pods", resumable=True
@@ -87,7 +87,7 @@ class ParallelConfig(Section):
     def check(self) -> None:
         super().check()
         if self.fsdp == self.model == -1:
-            raise self.wrong("model", "only one of fsdp and model can be the rest of the devices")
+            raise self.wrong("model", "only one of fsdp and model can be -1")
         if self.backend == "pmap" and (self.fsdp, self.model) != (1, 1):
             name = "fsdp" if self.fsdp != 1 else "model"
             raise self.wrong(name, "must be 1 with pmap; set config.parallel.backend=jit")

@@ -1,7 +1,7 @@
 """Batches of token ids in few static shapes, shuffled in each epoch and resumable at any batch.
 
-A layout, `Buckets` or `Packing`, has `shapes`, `(B, S, T)` each, which are compiled once. `B * S`
-and `B * T` are at most the batch's tokens, padding included, unless a single row is longer.
+A layout, `Buckets` or `Packing`, has a few `shapes` `(B, S, T)`, each compiled once. `B * S` and
+`B * T` are at most the batch's tokens, padding included, unless a single row is longer.
 
 An epoch depends only on the seed and its number, and contains each training pair exactly once (or
 as often as data.weights repeats it). The position is a few integers (epoch, next batch, batches
@@ -24,12 +24,12 @@ from jformer.data.vocabulary import Vocabularies
 Batch = dict[str, np.ndarray]
 # A random version of all pairs.
 Augment = Callable[[TokenPairs, np.random.Generator], TokenPairs]
-Position = dict[str, int]  # the epoch, its next batch, and how many batches were taken in all
+Position = dict[str, int]  # the epoch, its next batch, and the total number of batches so far
 # The pairs in row order, the number of pairs in each row, and the number of rows of each shape.
 Arrangement = tuple[np.ndarray, np.ndarray, np.ndarray]
 
-PREFETCHED = 8  # batches made ahead of the one in use
-ROW_MULTIPLE = 8  # of batch rows, so that they divide among devices
+PREFETCHED = 8  # batches built ahead of the current one
+ROW_MULTIPLE = 8  # batch rows are multiples, to divide among devices
 OPEN_ROWS = 16  # packed rows that may take the next pair
 
 
@@ -77,7 +77,7 @@ class Buckets:
         return shape_of
 
     def trim(self, S: np.ndarray, T: np.ndarray) -> None:
-        """Give no shape more rows than it has pairs."""
+        """Limit the rows of each shape to its number of pairs."""
         numbers = np.bincount(self.smallest(S, T), minlength=len(self.shapes)).tolist()
         shapes = zip(self.shapes, numbers, strict=True)
         self.shapes = [(min(height, number), s, t) for (height, s, t), number in shapes if number]
@@ -88,8 +88,8 @@ def bucket_lengths(
 ) -> list[tuple[int, int]]:
     """Return at most `number` pairs of lengths, chosen greedily for little padding.
 
-    The first fits all pairs. Each further one saves the most positions, given that every pair uses
-    the smallest lengths that it fits. All pairs of multiples of `multiple` are compared.
+    The first fits all pairs. Each further choice saves the most positions, given that every pair
+    uses the smallest lengths that it fits. All pairs of multiples of `multiple` are compared.
     """
     cell_S, cell_T = (-(-lengths // multiple) for lengths in (S, T))
     pairs_ST = np.zeros((cell_S.max() + 1, cell_T.max() + 1), np.int64)
@@ -99,7 +99,7 @@ def bucket_lengths(
     chosen = [(round_up(int(S.max()), multiple), round_up(int(T.max()), multiple))]
     taken_ST = np.full_like(size_ST, size_ST[-1, -1])  # positions that a pair takes so far
     while len(chosen) < number:
-        # What the lengths of each cell would save, from pairs that take the same so far.
+        # The positions that each cell's lengths would save, over pairs that take the same so far.
         saved_ST = np.zeros_like(size_ST)
         for taken in {sum(lengths) for lengths in chosen}:
             within_ST = (pairs_ST * (taken_ST == taken)).cumsum(axis=0).cumsum(axis=1)
@@ -128,7 +128,7 @@ class Packing:
     """Several pairs per row; attention masks keep them apart.
 
     A row has `length` positions for the language with more tokens, and fewer for the other, in
-    proportion to its tokens: a multiple of `multiple`, or as many as the longest pair.
+    proportion to its tokens: a multiple of `multiple`, or the length of the longest pair.
     """
 
     packed = True
@@ -142,9 +142,9 @@ class Packing:
         self.shapes = [(rows_that_fit(batch_tokens, length), *widths)]
 
     def arrange(self, S: np.ndarray, T: np.ndarray) -> Arrangement:
-        """Put each pair into the first of the open rows that has room for it.
+        """Put each pair into the first open row that has room for it.
 
-        If none has room, the oldest open row is complete, and a new one takes its place.
+        If no row has room, the oldest open row is complete, and a new row replaces it.
         """
         _, width_S, width_T = self.shapes[0]
         complete: list[list[int]] = []
@@ -182,7 +182,7 @@ class Batches:
     """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
     `augment` draws the tokens of all pairs again for each epoch. A pair whose new tokens do not fit
-    the layout keeps its plain ones.
+    the layout keeps its original tokens.
     """
 
     pairs: TokenPairs
@@ -216,8 +216,8 @@ class Batches:
     def batch(self, epoch: int, number: int, part: int = 0, parts: int = 1) -> Batch:
         """Return batch `number` of an epoch, or one of `parts` equal parts of its rows.
 
-        The last rows are all padding, without weight in the loss, if the pairs of a shape do not
-        fill the batch or its rows do not divide among the parts.
+        If the pairs of a shape do not fill the batch, or its rows do not divide among the parts,
+        the last rows are padding without weight in the loss.
         """
         plan = self.epoch(epoch)
         shape, first, last = plan.batches[number]
@@ -232,7 +232,7 @@ class Batches:
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
             texts = getattr(plan.pairs, f"{side}s").take(members)
-            # The texts of a row are concatenated, from its first position on.
+            # The texts of a row are concatenated, starting at its first position.
             filled = np.arange(width) < np.bincount(row, texts.lengths, height)[:, None]
             arrays = {f"{side}_{axes}": texts.flat}
             if side == "target":
@@ -246,7 +246,7 @@ class Batches:
         return batch
 
     def token_utilization(self) -> float:
-        """Return the fraction of the first epoch's positions, on both sides, that hold a token."""
+        """Return the fraction of the first epoch's positions, on both sides, that are tokens."""
         plan = self.epoch(0)
         shapes = np.array(self.layout.shapes, np.int64)[plan.batches[:, 0]]
         tokens = sum(int(lengths.sum()) for lengths in plan.pairs.lengths(plan.members))
@@ -265,7 +265,7 @@ def iterate(
 ) -> Iterator[tuple[Batch, Position]]:
     """Yield the batches from `position`, or the first, to the `stop`-th, prefetched by a thread.
 
-    With each batch comes the position after it, which checkpoints store as JSON and which is the
+    Each batch comes with the position after it, which checkpoints store as JSON and which is the
     same in every process.
     """
 
@@ -296,7 +296,7 @@ def make_batches(
     augment = make_augment(data, vocabularies)
     S, T = pairs.lengths(rows)
     if augment:
-        # The layout fits one random version of each pair, as a sample of all epochs.
+        # The layout fits one random version of each pair, as a sample of all epochs' versions.
         drawn = augment(pairs, np.random.default_rng(config.seed)).lengths(rows)
         S, T = (
             np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)

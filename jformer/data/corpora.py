@@ -33,20 +33,20 @@ TAG = re.compile(
     rb"\s*</?(doc|url|title|talkid|speaker|keywords|reviewer|translator|description)\b"
 )
 SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
-SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of a side's file
+SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of the file of one side
 
 # The message of each reason; "skipped" marks the reasons that drop a pair.
 REASONS = {
     "empty": "pairs skipped: a side is empty",
     "not_utf8": "pairs skipped: not UTF-8",
     "columns": "lines skipped: fewer than two columns, or not as many as the first line",
-    "markup": "lines skipped: markup, or names of columns",
+    "markup": "lines skipped: markup, or column names",
     "too_long": "pairs skipped: more tokens than config.data.max_length",  # long_pairs=skip
     "truncated": "pairs cut to config.data.max_length tokens",  # long_pairs=truncate
     "replaced": "lines with bytes that are not UTF-8, replaced with U+FFFD",
-    "cut": "lines cut to config.data.max_length tokens; config.decode.long_texts=split translates "
-    "all of them",
-    "prefix": "outputs without the prefix of their line, which the vocabulary cannot express",
+    "cut": "lines cut to config.data.max_length tokens; set config.decode.long_texts=split to "
+    "translate whole lines",
+    "prefix": "outputs without their line's prefix, which the vocabulary cannot express",
 }
 NAMES_KEPT = 3
 
@@ -58,7 +58,7 @@ class Split:
     sources: Sequence[str]
     targets: Sequence[str]
     names: Sequence[str] = ()  # FILE:LINE of each pair; empty if not read from a corpus
-    gold: Sequence[Any] = ()  # of each pair, for a scorer that needs more than the target's text
+    gold: Sequence[Any] = ()  # for each pair, if a scorer needs more than the target's text
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -68,8 +68,8 @@ class Split:
 class Corpus:
     """Parallel text that can be streamed repeatedly, without reading all of it into memory."""
 
-    names: tuple[str, str]  # of each side; messages call its line i f"{name}:{i}"
-    files: tuple[Path, ...]  # that hold the text; empty if it is in memory
+    names: tuple[str, str]  # for each side; messages call its line i f"{name}:{i}"
+    files: tuple[Path, ...]  # with the text; empty if it is in memory
     rows: Callable[[], Iterator[Row]]
     gold: Callable[[], list[Any]] | None = None  # see Split
 
@@ -77,7 +77,7 @@ class Corpus:
     def hashes(self) -> list[tuple[str, str]]:
         """Return `(name, hash of all bytes)` of each file, or of the text in memory.
 
-        A file that changed in any way counts as another corpus.
+        A file that changed in any way counts as a different corpus.
         """
         if self.files:
             return [(str(path), sha256_of(path)) for path in self.files]
@@ -89,7 +89,7 @@ class Corpus:
 
 @dataclasses.dataclass
 class Report:
-    """Counts of skipped and changed lines and pairs by reason, with the first names of each."""
+    """Counts of skipped and changed lines and pairs by reason, with the first locations."""
 
     decisions: dict[str, dict] = dataclasses.field(default_factory=dict)
 
@@ -104,7 +104,7 @@ class Report:
         return {r: entry["count"] for r, entry in self.decisions.items() if "skip" in REASONS[r]}
 
     def lines(self) -> list[str]:
-        """Return one line per reason, or a line that says that nothing was skipped or changed."""
+        """Return one line per reason, or a single line if nothing was skipped or changed."""
         lines = [
             f"{entry['count']:,} {REASONS[reason]} ({', '.join(entry['first'])})"
             for reason, entry in self.decisions.items()
@@ -123,13 +123,13 @@ def open_corpus(name: str, source_language: str, target_language: str) -> Corpus
         return open_files(source, target)
     missing = target_language if source else source_language
     raise UserError(
-        f"{name}.{missing}: not found, nor with .gz, .sgm or .xml; give the PREFIX of "
+        f"{name}.{missing}: not found, nor with .gz, .sgm or .xml; set the PREFIX of "
         f"PREFIX.{source_language} and PREFIX.{target_language}, or a .tsv or .parquet file"
     )
 
 
 def open_files(source: Path, target: Path) -> Corpus:
-    """Open a file for each side."""
+    """Open one file per side."""
     paths = (source, target)
     tagged = ".tags." in source.name
 
@@ -139,7 +139,7 @@ def open_files(source: Path, target: Path) -> Corpus:
                 numbers = [sum(1 for _ in read_lines(path)) for path in paths]
                 raise UserError(
                     f"{source} has {numbers[0]} lines and {target} has {numbers[1]}: "
-                    f"line i of one must translate line i of the other"
+                    f"line i of both must be the same sentence"
                 )
             yield "markup" if tagged and TAG.match(one) and TAG.match(other) else (one, other)
 
@@ -147,9 +147,9 @@ def open_files(source: Path, target: Path) -> Corpus:
 
 
 def open_tsv(path: Path, languages: Languages) -> Corpus:
-    """Open the columns that a header names by the languages, or else the first two.
+    """Open the columns that a header names by language, or else the first two.
 
-    Every line must have as many columns as the first: a tab inside a sentence shifts the others.
+    Every line must have as many columns as the first: a tab inside a sentence would shift them.
     """
 
     def rows() -> Iterator[Row]:
@@ -191,15 +191,15 @@ def open_parquet(path: Path, languages: Languages) -> Corpus:
 def load_tables(
     name: str, path: str, configurations: Sequence[str] = ("",), advice: str = "", **options: Any
 ) -> Any:
-    """Return the tables that the package `datasets` loads from `path`, and caches, by their splits.
+    """Return the tables by split that the package `datasets` loads from `path` and caches.
 
-    The first of the `configurations` that exists is loaded. Messages have `name` and `advice`.
+    It loads the first of the `configurations` that exists. Messages contain `name` and `advice`.
     """
     datasets = import_extra("datasets", f"{name}: reading it", "datasets", advice)
     *others, last = configurations
     try:
         for configuration in others:
-            with contextlib.suppress(ValueError):  # it does not exist
+            with contextlib.suppress(ValueError):  # this configuration does not exist
                 return datasets.load_dataset(path, configuration, **options)
         return datasets.load_dataset(path, last or None, **options)
     # Errors of the network, of files and of formats have no common class.
@@ -257,7 +257,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
             else:
                 yield from without_ends(file)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: damaged gzip file ({error}); fetch or pack it again") from error
+        raise UserError(f"{path}: corrupt gzip file ({error}); fetch or pack it again") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -268,7 +268,7 @@ def without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def unescape(segment: bytes) -> bytes:
-    """Return the text of a segment on one line, with its character references decoded."""
+    """Return the text of a segment on one line, with decoded character references."""
     text = html.unescape(segment.decode("utf-8", "surrogateescape"))
     return b" ".join(text.encode("utf-8", "surrogateescape").split())
 
@@ -286,14 +286,14 @@ def read(
         if isinstance(row, str):
             if row == "columns" and (policy == "error" or strict):
                 raise UserError(
-                    f"{names[0]}: must have two columns or more, and as many as the first line; "
-                    f"look for tabs, or set config.data.bad_lines=skip (training data only)"
+                    f"{names[0]}: must have at least two columns, and as many as the first line; "
+                    f"check its tabs, or set config.data.bad_lines=skip (training data only)"
                 )
             report.add(row, names[0])
             continue
         source = decode_line(row[0], names[0], number == 1, policy, report)
         if source is None:
-            continue  # the pair is counted once, whatever its target is
+            continue  # the pair is counted once, whatever its target
         target = decode_line(row[1], names[1], number == 1, policy, report)
         if target is not None:
             yield number, source, target
@@ -302,7 +302,7 @@ def read(
 def decode_line(
     line: bytes | str, name: str, is_first: bool, policy: str, report: Report
 ) -> str | None:
-    """Return the text of a line, or None if its pair is to be skipped."""
+    """Return the text of a line, or None if its pair must be skipped."""
     if isinstance(line, str):
         text = line
     else:
@@ -324,7 +324,7 @@ def decode_line(
 
 def decode_lines(lines: Iterable[bytes], name: str, policy: str) -> list[str]:
     """Return one text per line, in one language; invalid UTF-8 is replaced or an error."""
-    policy = policy.replace("skip", "error")  # each line counts
+    policy = policy.replace("skip", "error")  # an output belongs to each line
     report = Report()
     numbered = enumerate(lines, start=1)
     return [decode_line(line, f"{name}:{n}", n == 1, policy, report) or "" for n, line in numbered]

@@ -39,7 +39,7 @@ class Dataset:
     folder or in its direct subfolders. Test sets after the first are optional.
 
     In prefixes, configurations and subfolders, {source} and {target} are the languages, and {other}
-    is the language besides English. {side} is "src" for the source and "ref" for the target, and
+    is the other language than English. {side} is "src" for the source and "ref" for the target, and
     {archive} is the pair of languages in either order.
     """
 
@@ -47,9 +47,9 @@ class Dataset:
     french: str = ""  # more training files if French is one of the languages
     repository: str = ""
     revision: str = ""  # a commit, so that the content cannot change
-    configurations: tuple[str, ...] = ("",)  # the first that exists; "" if it has no name
+    configurations: tuple[str, ...] = ("",)  # loads the first that exists; "" has no name
     subfolder: str = ""  # of the repository, with the files of a language pair
-    test: str = "test"  # our name of the repository's split `test`
+    test: str = "test"  # our name for the repository's split `test`
 
 
 PAIRS = ("{source}-{target}", "{target}-{source}")
@@ -57,7 +57,7 @@ EUROPARL_CRAWL = "europarl-v7.{other}-en commoncrawl.{other}-en"
 
 
 def iwslt(number: int, years: Iterable[int]) -> dict[str, str]:
-    """Return the files of the TED talks of an IWSLT, which has an archive per direction."""
+    """Return the files of an IWSLT's TED talks, which have one archive per direction."""
     talks = f"IWSLT{number}.TED.{{}}.{{archive}}"
     tests = {f"tst{year}": talks.replace("{}", f"tst{year}") for year in years}
     return {"train": "train.tags.{archive}", "validation": talks.replace("{}", "dev2010"), **tests}
@@ -125,8 +125,8 @@ DATASETS = {
 def open_named(config: Config, with_train: bool, *, repository: str = "") -> Corpora:
     """Open a named data set from the folder `config.data.directory`, or else from the hub.
 
-    The folder has the data set's files or Parquet files. `repository` is OWNER/NAME or
-    OWNER/NAME@REVISION, and replaces the data set's own.
+    The folder contains the data set's files or Parquet files. `repository` is OWNER/NAME or
+    OWNER/NAME@REVISION, and replaces the data set's own repository.
     """
     data = config.data
     dataset = DATASETS[name_of(data.name)]
@@ -136,7 +136,7 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
     if data.directory:
         folder = Path(data.directory)
         if not folder.is_dir():
-            raise data.wrong("directory", "is not a folder")
+            raise data.wrong("directory", "must be a folder")
         if dataset.files and not any(folder.rglob("*.parquet")):
             return open_folder(folder, dataset, data, with_train)
     elif not dataset.repository:
@@ -187,7 +187,7 @@ def fill(pattern: str, data: DataConfig, side: str = "", archive: str = "") -> s
 def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
     """Open Parquet files in `data.directory`, or else a repository of the hub.
 
-    The split `test` is optional, and `dev` is another name of `validation`.
+    The split `test` is optional, and `dev` is another name for `validation`.
     """
     configurations = [fill(pattern, data) for pattern in dataset.configurations]
     if data.directory:
@@ -237,8 +237,8 @@ def open_split_files(config: Config, with_train: bool) -> Corpora:
 
 def open_given(config: Config, with_train: bool) -> Corpora:
     raise UserError(
-        "config.data.name=given: its pairs are those given to jformer.train(pairs=..., "
-        "validation=...); to score others, name them by --data=PAIRS"
+        "config.data.name=given: requires the pairs of jformer.train(pairs=..., "
+        "validation=...); to score other pairs, set --data=PAIRS"
     )
 
 
@@ -247,14 +247,14 @@ def open_corpora(
 ) -> Corpora:
     """Return the corpora of `train`, `validation` and, by name, the splits scored at the end.
 
-    Files are located here and read later. The corpora of `data.train` extend the data set, which
-    is `given` or else named by `data.name`.
+    Files are located here and read later. The corpora of `data.train` extend the data set, which is
+    `given` or named by `data.name`.
     """
     data = config.data
     dataset = find("config.data.name", "dataset", data.name)
     found = given or dataset(config, with_train)
     if not isinstance(found, Mapping) or "validation" not in found:
-        reason = "must return a dict of splits, with pairs for train and validation at least"
+        reason = "must return a dict of splits, with pairs for at least train and validation"
         raise data.wrong("name", f"{reason}; it returned {found!r:.100}")
     splits = {
         name: as_corpora(name, pairs, data)
@@ -272,7 +272,7 @@ def open_corpora(
 
 
 def as_corpora(name: str, pairs: Any, data: DataConfig) -> list[Corpus]:
-    """Return the corpora of a split, which is a list of them or of pairs of text."""
+    """Return the corpora of a split, which is a list of corpora or of pairs of text."""
     if isinstance(pairs, list) and pairs and isinstance(pairs[0], Corpus):
         return pairs
     with naming_failures_in(parse(data.name).file):
@@ -286,7 +286,7 @@ def as_corpora(name: str, pairs: Any, data: DataConfig) -> list[Corpus]:
 
 
 def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
-    """Return all pairs of a split to be scored: bad bytes can be replaced, but no pair skipped."""
+    """Return all pairs of a split to score: bad bytes may be replaced, but no pair is skipped."""
     report = Report()
     pairs = [
         (f"{corpus.names[0]}:{number}", source, target)
@@ -308,5 +308,5 @@ def open_data(
     """Return the training corpora, to be read later, and the text of the other splits."""
     corpora = open_corpora(config, given=given)
     training = corpora.pop("train")
-    config.data.corpus_weights(len(training))  # raises before any work if their number is wrong
+    config.data.corpus_weights(len(training))  # raises before any work if the number is wrong
     return training, {name: read_split(split, config.data) for name, split in corpora.items()}

@@ -1,6 +1,6 @@
 """How English and German word dates, quantities, money, names and lists, after Unicode's CLDR.
 
-The words are in `cldr.json`, which `tests/data/make_cldr.py` made.
+The words are in `cldr.json`, which `tests/data/make_cldr.py` generated.
 """
 
 import datetime
@@ -22,7 +22,7 @@ class Locale:
         self.words: dict[str, Any] = stored["locales"][name]
 
     def moment(self, kind: str, moment: datetime.datetime, style: str) -> str:
-        """Word a `date`, a `time` or a `datetime`: a pattern, whose fields have CLDR's letters."""
+        """Format a `date`, a `time` or a `datetime` by a pattern with CLDR's field letters."""
         month, weekday = moment.month - 1, moment.weekday()
         indices = {"EEEE": weekday, "MMMM": month, "MMM": month, "a": moment.hour // 12}
         names = {field: names[indices[field]] for field, names in self.words["fields"].items()}
@@ -74,7 +74,7 @@ def open_locales(source: str, target: str) -> tuple[Locale, Locale]:
     for name in (source, target):
         if name not in LOCALES:
             raise UserError(
-                f"config.data.name=phrases: has the languages {' and '.join(LOCALES)}, not "
-                f"{name!r}; for another language set config.data.name=files"
+                f"config.data.name=phrases: requires the languages {' and '.join(LOCALES)}, not "
+                f"{name!r}; for other languages, set config.data.name=files"
             )
     return Locale(source), Locale(target)

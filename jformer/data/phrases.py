@@ -1,8 +1,8 @@
 """The built-in corpus: phrases of Unicode's CLDR in English and German.
 
 It consists of dates, times, durations, quantities, amounts of money, territories, languages (with
-or without a territory), and lists of these. A *kind* draws a value, and both locales word it. So
-the corpus needs no network. It is a function of the seed, the number and the languages.
+or without a territory), and lists of these. A *kind* draws a value, and both locales word it. The
+corpus needs no network: it is a function of the seed, the number of pairs and the languages.
 
 Scores on it show whether a Transformer trains and decodes, not how well it would translate text.
 """
@@ -20,7 +20,7 @@ from jformer.data.locales import Locale, open_locales
 Render = Callable[[Locale], str]  # words a value
 Names = dict[str, list[str]]  # CLDR's codes of territories, languages, currencies and units
 
-NAMED = ("territories", "languages", "currencies")  # sorts with some names held out
+NAMED = ("territories", "languages", "currencies")  # categories with some names held out
 HELD_OUT_SHARE = 0.05
 SPLIT_PAIRS = 1000  # in each of validation, test and test_unseen_names, at most
 UNITS_OF_TIME = ("year", "month", "week", "day", "hour", "minute", "second")
@@ -29,10 +29,10 @@ UNITS_OF_TIME = ("year", "month", "week", "day", "hour", "minute", "second")
 def make_splits(
     source: str, target: str, number: int, seed: int
 ) -> dict[str, tuple[list[str], list[str]]]:
-    """Return `{split: (source phrases, target phrases)}` with about `number` pairs in all.
+    """Return `{split: (source phrases, target phrases)}` with about `number` pairs in total.
 
-    No source phrase is in two splits. `test` holds new combinations of names seen in training;
-    every phrase of `test_unseen_names` has a name that no training phrase has.
+    No source phrase is in two splits. `test` has new combinations of names seen in training. Every
+    phrase of `test_unseen_names` has a name that no training phrase has.
     """
     locales = open_locales(source, target)
     rng = random.Random(f"{seed} {source} {target}")
@@ -84,7 +84,7 @@ def shared_names(source: Locale, target: Locale) -> Names:
 
 
 def split_names(names: Names, rng: random.Random) -> tuple[Names, Names]:
-    """Return the names for training and the few held out from it; all units are in both."""
+    """Return the names for training and the names held out from it; all units are in both."""
     common, held_out = dict(names), dict(names)
     for sort in NAMED:
         out = set(rng.sample(names[sort], max(3, round(len(names[sort]) * HELD_OUT_SHARE))))
@@ -98,7 +98,7 @@ def names_of(names: Names, locale: Locale) -> list[str]:
 
 
 def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
-    """Return a phrase of a random kind, or a list of two."""
+    """Return a phrase of a random kind, or a list of two phrases."""
     parts = [rng.choice(kinds)(rng, names) for _ in range(rng.choice((1, 1, 1, 2)))]
     if len(parts) == 1:
         return parts[0]
@@ -106,7 +106,7 @@ def draw_phrase(rng: random.Random, names: Names, kinds: list) -> Render:
     return lambda locale: locale.both([part(locale) for part in parts], style)
 
 
-# Kinds: the value is drawn before the locale is known, so that both sides mean the same.
+# Kinds draw the value independently of the locale, so that both sides mean the same.
 
 
 def draw_moment(rng: random.Random) -> datetime.datetime:
@@ -115,7 +115,7 @@ def draw_moment(rng: random.Random) -> datetime.datetime:
 
 
 def draw_number(rng: random.Random) -> float:
-    """Return a number, small and whole most of the time, as numbers in text are."""
+    """Return a number, mostly small and whole, as in real text."""
     return rng.choice((rng.randrange(1, 13), rng.randrange(2, 1000), rng.randrange(10, 100) / 10))
 
 

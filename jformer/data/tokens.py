@@ -1,8 +1,8 @@
-"""Token ids of corpora: made once, kept in a cache on disk, and memory-mapped.
+"""Token ids of corpora: built once, cached on disk and memory-mapped.
 
-An entry of the cache is a folder, named by a hash of everything its content depends on: the bytes
-of the files, how they are read, the vocabulary, the settings. Folders are not among these. An entry
-is written under a temporary name and renamed when it is complete, under a lock. So a killed run
+A cache entry is a folder, named by a hash of everything that its content depends on: the bytes of
+the files, how they are read, the vocabulary and the settings, but not the files' folders. An entry
+is written under a temporary name and renamed when complete, under a lock. A killed run therefore
 leaves no partial entry, and of two concurrent runs the second waits.
 
 The text is streamed: memory does not grow with the corpus, except for a few numbers per pair.
@@ -37,9 +37,9 @@ from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
-VERSION = 6  # of the entry format and of what is read from a file; changing it makes new entries
+VERSION = 6  # of the entry format and the reading of files; raise it to rebuild all entries
 MAX_CACHE_BYTES = 50 * 2**30  # about ten corpora as large as WMT14 English-French
-UNUSED_SECONDS = 7 * 24 * 3600  # before an entry may be removed, so that no run is using it
+UNUSED_SECONDS = 7 * 24 * 3600  # until an entry may be removed: no run uses it by then
 CHUNK = 10_000  # pairs tokenized together
 VOCABULARY_SAMPLE = 2_000_000  # maximum number of pairs to learn a vocabulary from
 SIDES = ("source", "target")
@@ -81,7 +81,7 @@ class Ragged:
         return Ragged.from_lengths(taken, lengths)
 
     def truncated(self, limit: int) -> "Ragged":
-        """Return at most `limit` ids of each row; a row that is cut still ends in EOS."""
+        """Return at most `limit` ids of each row; a cut row still ends in EOS."""
         lengths = np.minimum(self.lengths, limit)
         positions = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], self.lengths)
         cut = Ragged.from_lengths(self.flat[positions < limit], lengths)
@@ -100,12 +100,12 @@ class TokenPairs(NamedTuple):
         return self.sources.lengths[rows], self.targets.lengths[rows]
 
     def longer_than(self, limit: int) -> np.ndarray:
-        """Return for each pair whether a side has more than `limit` ids."""
+        """Return whether a side of each pair has more than `limit` ids."""
         return (self.sources.lengths > limit) | (self.targets.lengths > limit)
 
 
 def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
-    """Return row i of `a` where `first[i]` is true, and of `b` elsewhere."""
+    """Return row i of `a` if `first[i]` is true, else row i of `b`."""
     if first.all():
         return a
     both = Ragged(np.append(a.flat, b.flat), np.append(a.offsets, a.offsets[-1] + b.offsets[1:]))
@@ -118,10 +118,10 @@ class Tokenized:
     """Token ids of the training pairs without an empty side, and the origin of each pair."""
 
     pairs: TokenPairs
-    rows: np.ndarray  # the pairs of an epoch: short enough, and repeated by `data.weights`
+    rows: np.ndarray  # the pairs of an epoch, without long pairs and repeated by `data.weights`
     lines: np.ndarray  # line number of each pair in its corpus
     ends: list[int]  # cumulative number of pairs at the end of each corpus
-    names: list[str]  # of each corpus in messages
+    names: list[str]  # of the corpora, in messages
     report: Report
 
     def name(self, pair: int) -> str:
@@ -136,7 +136,7 @@ def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
     settings = [data.vocabulary_size, data.joint_vocabulary, tokenizers, external]
 
     def build(folder: Path) -> None:
-        # A loaded vocabulary is saved all the same: that changes the scores of a unigram slightly.
+        # A loaded vocabulary is saved as well, because saving rounds the scores of a unigram.
         Vocabularies.train(lambda: sample(corpora, data.bad_lines), data).save(folder)
 
     folder = cached(data, "vocabulary", [text_key(corpora, data), settings], build)
@@ -144,7 +144,7 @@ def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
 
 
 def sample(corpora: list[Corpus], policy: str) -> Iterator[tuple[str, str]]:
-    """Yield at most `VOCABULARY_SAMPLE` pairs at even distances."""
+    """Yield at most `VOCABULARY_SAMPLE` evenly spaced pairs."""
     total = sum(1 for corpus in corpora for _ in corpus.rows())
     every = max(1, -(-total // VOCABULARY_SAMPLE))
     which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
@@ -157,7 +157,7 @@ def sample(corpora: list[Corpus], policy: str) -> Iterator[tuple[str, str]]:
 def tokenize_corpora(
     corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
 ) -> Tokenized:
-    """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` says so."""
+    """Return all pairs of the corpora, concatenated; truncated if `data.long_pairs` is truncate."""
     limit = data.max_length if data.long_pairs == "truncate" else None
 
     def build(folder: Path) -> None:
@@ -192,7 +192,7 @@ def tokenize(split: Split, vocabularies: Vocabularies, data: DataConfig) -> Toke
 def model_sources(
     sentences: Sequence[str], vocabularies: Vocabularies, data: DataConfig
 ) -> list[str]:
-    """Return the sources as the model reads them, which the scorer decides."""
+    """Return the sources as the model reads them, converted by the scorer."""
     scorer = components.find("config.data.scorer", "scorer", data.scorer)
     return [scorer.source(sentence, vocabularies) for sentence in sentences]
 
@@ -244,7 +244,7 @@ def id_type(vocabulary: Vocabulary) -> type[np.integer]:
 
 
 def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tuple[int, str, str]]:
-    """Yield the line number and the texts of each pair; report those with an empty side."""
+    """Yield the line number and the texts of each pair; report pairs with an empty side."""
     for number, source, target in read(corpus, policy, report):
         if source.strip() and target.strip():
             yield number, source, target
@@ -267,9 +267,9 @@ def open_entry(
         stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise UserError(
-            f"{folder}: damaged cache entry ({error}); delete this folder and run again"
+            f"{folder}: corrupt cache entry ({error}); delete this folder and rerun"
         ) from error
-    # The files may have been elsewhere when the entry was made.
+    # The entry may have been built from files in another folder.
     moved = dict(zip(stored["names"], names_of(corpora), strict=True))
     for decision in stored["decisions"].values():
         parts = (name.rpartition(":") for name in decision["first"])
@@ -278,10 +278,10 @@ def open_entry(
 
 
 def text_key(corpora: list[Corpus], data: DataConfig) -> list:
-    """Return what decides the text: the bytes of the files and how they are read.
+    """Return everything that determines the text: the bytes of the files and how they are read.
 
-    The name of a file decides its format, the languages select columns. The options of the data set
-    decide the text of trees, and a user's files may do anything. Folders are not included.
+    A file's name determines its format, and the languages select columns. The options of the data
+    set determine the text of trees, and a user's files may do anything. Folders are not included.
     """
     digests = [digest for corpus in corpora for _, digest in corpus.hashes]
     names = [path.name for corpus in corpora for path in corpus.files]
@@ -309,12 +309,12 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
         if not folder.exists():
             root.mkdir(parents=True, exist_ok=True)
             with acquire(root / f"{kind}-{key}.lock"):
-                if not folder.exists():  # else another run has built it in the meantime
-                    shutil.rmtree(partial, ignore_errors=True)  # left by a run that was killed
+                if not folder.exists():  # otherwise another run has just built it
+                    shutil.rmtree(partial, ignore_errors=True)  # from a killed run
                     partial.mkdir()
                     build(partial)
                     partial.rename(folder)
-            with contextlib.suppress(FileNotFoundError):  # another process removes them
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
                 remove_old_entries(root)
     except OSError as error:
         raise UserError(
@@ -327,17 +327,17 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
 
 
 def acquire(path: Path) -> AcquireReturnProxy:
-    """Return the context in which this process holds a lock; log a line if it has to wait."""
+    """Return a context that holds a lock; log a line if this process must wait."""
     lock = FileLock(path)
     try:
         return lock.acquire(timeout=0)
     except Timeout:
-        log.info("waiting for another run that prepares the same data (%s)", path)
+        log.info("waiting for another run to prepare the same data (%s)", path)
         return lock.acquire()
 
 
 def remove_old_entries(root: Path) -> None:
-    """Remove the tokens used least recently, beyond `MAX_CACHE_BYTES`."""
+    """Remove the least recently used tokens beyond `MAX_CACHE_BYTES`."""
     folders = root.glob(f"tokens-{'[0-9a-f]' * 24}")
     used = {folder: folder.stat().st_mtime for folder in folders}
     total = 0

@@ -1,13 +1,13 @@
-"""Sub-word vocabularies by `tokenizers`, joint for both languages (Section 5.1) or one each.
+"""Sub-word vocabularies of `tokenizers`, joint for both languages (Section 5.1) or one per side.
 
 Entry i of a tokenizer has the id i + 3, after PAD, BOS and EOS. The tokenizer's own special tokens
 are not matched, so "<s>" in a text is plain text.
 
-Two kinds are trained here, and both are lossless: `decode(encode(text))` is the normalised text,
-whatever its characters. `byte_bpe` works on 256 characters that represent bytes. `unigram` works on
-characters; unseen ones become UTF-8 bytes, the entries "<0x00>" to "<0xFF>". Text never matches
-these, since digits are split off, so numbers of any length are copied digit by digit as well.
-Vocabularies loaded from other files may be lossy.
+Two kinds are trained here, and both are lossless: `decode(encode(text))` is the normalised text for
+any characters. `byte_bpe` works on 256 characters that represent bytes. `unigram` works on
+characters; unseen characters become UTF-8 bytes, the entries "<0x00>" to "<0xFF>". Text never
+matches these entries, because digits are split off. This also means that numbers of any length are
+copied digit by digit. Vocabularies loaded from other files may be lossy.
 """
 
 import functools
@@ -40,14 +40,14 @@ NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
 # The entries that suffice for any text, before all learned ones.
 BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
 BYTE_FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
-# GPT-2's pattern, except that digits are single and accents and vowel signs stay with letters.
+# GPT-2's pattern, but digits are single, and accents and vowel signs belong to their letters.
 WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
-# No vocabulary has this character as an entry, so it shows whether any text can be encoded.
+# No vocabulary has an entry for this character, so it tests whether any text can be encoded.
 RARE_CHARACTER = "\U0010fffd"
 # The entry of a language token: a noncharacter of Unicode, which no text contains. A tokenizer with
 # this entry puts it before every text and leaves it out of decoded text.
 LANGUAGE = "\ufdd0"
-NEEDED = "a tokenizer.json or a SentencePiece .model, Unigram or BPE, is needed"
+NEEDED = "must be a tokenizer.json or a SentencePiece .model, Unigram or BPE"
 
 
 class Vocabulary:
@@ -79,7 +79,7 @@ class Vocabulary:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{path}: {NEEDED}; this is not valid ({error})") from error
+            raise UserError(f"{path}: {NEEDED}; loading failed ({error})") from error
 
     def save(self, path: Path) -> None:
         replace_file(path, self.tokenizer.to_str().encode())
@@ -97,7 +97,7 @@ class Vocabulary:
 
     @functools.cached_property
     def hash(self) -> str:
-        """Return a hash; vocabularies with the same hash give the same ids."""
+        """Return a hash; vocabularies with the same hash produce the same ids."""
         return hashlib.sha256(f"{FIRST} {self.tokenizer.to_str()}".encode()).hexdigest()
 
     @functools.cached_property
@@ -112,7 +112,7 @@ class Vocabulary:
 
     @functools.cached_property
     def within_words(self) -> str | None:
-        """Return what marks an entry that continues a word, often ""; None if entries are words."""
+        """Return the mark of entries that continue a word, often ""; None if entries are words."""
         if isinstance(self.tokenizer.model, models.WordLevel):
             return None
         return getattr(self.tokenizer.model, "continuing_subword_prefix", None) or ""
@@ -125,12 +125,12 @@ class Vocabulary:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""
         if isinstance(texts, str):
-            raise TypeError("encode takes a list of texts, got one string")
+            raise TypeError("encode requires a list of texts, not a string")
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [[entry + FIRST for entry in encoding.ids] for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text up to the first EOS, or all of it if there is none."""
+        """Return the text up to the first EOS, or all of it without an EOS."""
         kept = takewhile(lambda token: token != EOS, map(int, ids))
         entries = [token - FIRST for token in kept if token >= FIRST]
         return self.tokenizer.decode(entries, skip_special_tokens=False)
@@ -141,7 +141,7 @@ class Vocabulary:
         return [None] * FIRST + list(entries)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Return the text of each token, or its number as in "#2" if it has none, such as EOS."""
+        """Return the text of each token, or its number ("#2") if it has no text, such as EOS."""
         return [self.decode([token]) or f"#{token}" for token in ids]
 
 
@@ -182,7 +182,7 @@ class Vocabularies(NamedTuple):
 
     @property
     def hash(self) -> str:
-        return " ".join(each.hash for each in dict.fromkeys(self))  # one entry if they are joint
+        return " ".join(each.hash for each in dict.fromkeys(self))  # a joint vocabulary counts once
 
 
 def byte_bpe(
@@ -214,7 +214,7 @@ def unigram(texts: Iterable[str], size: int, *, normalization: Normalization = "
     alphabet: set[str] = set()
 
     def fitting() -> Iterator[str]:
-        """Yield the texts until their alphabet is too large: the trainer would not terminate."""
+        """Yield texts until their alphabet is too large, when the trainer would not terminate."""
         for text in texts:
             alphabet.update(normalize(normalizer, text))
             if smallest + len(alphabet) <= size:
@@ -245,11 +245,11 @@ def with_plain_entries(tokenizer: Tokenizer, **settings: Any) -> Tokenizer:
 
 
 def make_deterministic(vocab: list[list]) -> list[list]:
-    """Make a unigram's entries and scores the same after every training on the same texts.
+    """Make a unigram's entries and scores reproducible for the same texts.
 
     Its trainer sums floats in the order of a hash table, so the last digits of a score are random.
-    So is the order in which characters unused by EM get the scores floor, floor + 0.0001 and so on,
-    where floor is the least score. Here all of these characters get the floor.
+    Characters that EM does not use get the scores floor, floor + 0.0001 and so on in random order;
+    floor is the lowest score. Here all of these characters get the floor.
     """
     pieces = vocab[len(BYTE_FALLBACK) :]
     floor = min((score for _, score in pieces), default=0.0)

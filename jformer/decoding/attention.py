@@ -1,4 +1,4 @@
-"""Attention weights of a trained model, to look at them."""
+"""Attention weights of a trained model, for inspection."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ class Attention:
     """The weights (H, Q, M) of every attention for one pair, in float32.
 
     They are named `encoder_0/self_attention`, `decoder_0/self_attention` and
-    `decoder_0/cross_attention`; row t of a decoder's belongs to the prediction of token t + 1.
+    `decoder_0/cross_attention`. Row t of the decoder's weights predicts token t + 1.
     """
 
     weights: dict[str, np.ndarray]
@@ -27,7 +27,7 @@ class Attention:
     target_tokens: list[str]  # with BOS before the first
 
     def layers(self, stack: str, kind: str) -> list[np.ndarray]:
-        """Return the weights of one kind by layer, as those of `"decoder", "cross_attention"`."""
+        """Return one kind of weights by layer, such as `"decoder", "cross_attention"`."""
         names = (f"{stack}_{n}/{kind}" for n in itertools.count())
         return [
             self.weights[name] for name in itertools.takewhile(self.weights.__contains__, names)
@@ -38,7 +38,7 @@ def attention_weights(
     model: Transformer, params: Any, source_BS: Array, target_BT: Array
 ) -> dict[str, Array]:
     """Return the weights of every attention: `{"decoder_0/cross_attention": (B, H, Q, M), ...}`."""
-    # A scan would keep none.
+    # A scan over layers would not keep the weights.
     model = model.clone(config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
     _, kept = model.apply({"params": params}, source_BS, target_BT, mutable="intermediates")
     leaves = jax.tree_util.tree_leaves_with_path(kept["intermediates"])
@@ -51,7 +51,7 @@ def attention_weights(
 def attention_of(
     model: Transformer, params: Any, vocabularies: Vocabularies, source: str, target: str
 ) -> Attention:
-    """Return what each position attends to, of the source and of a target that is given.
+    """Return the attention weights of all positions of a source and a given target.
 
     Raises `UserError` for a text beyond the table of learned positions.
     """

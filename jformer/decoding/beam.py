@@ -1,9 +1,9 @@
-"""Beam search: of all continuations by one token the best W survive. W = 1 is greedy search.
+"""Beam search: of all continuations by one token, the best W survive. W = 1 is greedy search.
 
-At each position the 2W best continuations count. Of the W best, those with EOS are finished; the W
-best without EOS stay live. A sentence is done when no live hypothesis can enter the best `n_best`
-finished ones, with `early_stopping` when W are finished, or at its limit. If none has finished by
-then, the live ones are the result. `advance` in search.py calls `Beam.extend` for each token.
+Each position keeps the 2W best continuations. Any of the W best that end in EOS are finished, and
+the W best without EOS stay live. A sentence is done at its limit, or when no live hypothesis can
+enter the best `n_best` finished ones (with `early_stopping`: when W are finished). If no hypothesis
+has finished, the live ones are the result. search.py calls `Beam.extend` for each token.
 """
 
 import dataclasses
@@ -56,7 +56,7 @@ class Beam:
         # Two stages give the exact result: the best of all are among the best of each hypothesis.
         logits_WC, tokens_WC = rules.constraint.candidates(sentence, search, logits_WV, 2 * W)
         C = logits_WC.shape[-1]
-        # The first token continues one empty hypothesis, not W equal ones.
+        # The first token continues one empty hypothesis, not W equal hypotheses.
         copies_W = (t == 0) & (jnp.arange(W) > 0)
         sums_W = jnp.where(copies_W, -jnp.inf, search.live_sums_W)
         sums_WC = sums_W[:, None] + logits_WC - log_total_W[:, None]
@@ -85,7 +85,7 @@ class Beam:
 
 
 def add_finished(search: Search, tokens_WT: Array, sums_W: Array, config: DecodeConfig) -> Search:
-    """Add the hypotheses that end now to the finished ones, and keep the best W of both."""
+    """Merge the hypotheses that end now into the finished ones, and keep the best W."""
     scores_W = sums_W / length_penalty(search.t, config)
     scores_2W = jnp.concatenate([search.finished_scores_W, scores_W])
     scores_W, kept_W = jax.lax.top_k(scores_2W, len(sums_W))
@@ -100,12 +100,12 @@ def add_finished(search: Search, tokens_WT: Array, sums_W: Array, config: Decode
 def stop_when_done(
     config: DecodeConfig, sentence: Sentence, search: Search, early_stopping: Any
 ) -> Search:
-    """Mark a search that is done: no live hypothesis can enter the finished ones, or the limit."""
+    """Mark a search as done: at the limit, or if no live hypothesis can enter the finished ones."""
     sums_W = search.live_sums_W
-    # Sums only fall, and the length penalty divides them by at most its value at the limit.
+    # Sums only decrease, and the length penalty divides them by at most its value at the limit.
     best_possible = sums_W[0] / length_penalty(sentence.limit, config)
     worst = search.finished_scores_W[config.n_best - 1]
-    # A greedy search is done with its first EOS.
+    # A greedy search is done at its first EOS.
     done = worst >= best_possible if len(sums_W) > 1 else worst != -jnp.inf
     done |= early_stopping & (search.finished_scores_W[-1] != -jnp.inf)
     busy = ~done & (search.t < sentence.limit)

@@ -1,6 +1,6 @@
 """The step function of a search: one model, or several whose probabilities are averaged.
 
-The models share a vocabulary; all else may differ. `params` has a tree for each of `models`.
+The models share a vocabulary; everything else may differ. `params` has a tree per model.
 """
 
 import math
@@ -34,7 +34,7 @@ def init_cache(models: Models, W: int, T: int) -> tuple[Cache, ...]:
 
 
 def make_step(models: Models, params: tuple[Any, ...]) -> Callable:
-    """Return the `step` that search.py asks for, about one sentence."""
+    """Return the `step` function that search.py calls for one sentence."""
 
     def step(memories, caches, tokens_W, t, beam_indices_WT):
         logits, new_caches = [], []
@@ -50,7 +50,7 @@ def make_step(models: Models, params: tuple[Any, ...]) -> Callable:
 
 
 def mean_logits(logits: list[Array]) -> Array:
-    """Return logits of the mean of the models' probabilities."""
+    """Return logits whose softmax is the mean of the models' probabilities."""
     if len(logits) == 1:
         return logits[0]
     log_probs = jnp.stack([jax.nn.log_softmax(each) for each in logits])

@@ -1,11 +1,11 @@
-"""Many sentences through one compiled search: finished ones leave, and others take their slots.
+"""Many sentences in one compiled search: new sentences replace finished ones in its slots.
 
-A `Decoder` holds models and how to search with them. It decodes requests in pools: one for each
-thread, or a single pool if all requests fit at once.
+A `Decoder` has models and search settings. It decodes requests in pools: one per thread, or a
+single pool if all requests fit at once.
 
 A pool has a fixed number of slots and static shapes: S source positions, T tokens. The longest
 sentences come first, and the shapes shrink with them, so that the last steps, with many empty
-slots, are cheap. T suffices for most outputs. While one is longer, the pool has the shapes of
+slots, are cheap. T suffices for most outputs. While an output is longer, the pool has the shapes of
 longer sources.
 """
 
@@ -40,12 +40,12 @@ from jformer.decoding.search import (
 )
 from jformer.errors import explaining_out_of_memory
 
-MIN_BUCKET = 16  # source positions; buckets double from here
+MIN_BUCKET = 16  # source positions of the smallest bucket; each next one doubles
 PARTS = 8  # a pool is refilled when this share of its slots is empty
-SLOTS_PER_THREAD = 16  # with fewer, a search is mostly overhead
+SLOTS_PER_THREAD = 16  # with fewer slots, a search is mostly overhead
 
 State = tuple[Sentence, Search]
-Static = tuple[Models, int]  # what a program is compiled for: the models, and W hypotheses
+Static = tuple[Models, int]  # static arguments of compiled programs: the models, and W hypotheses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +55,13 @@ class Request:
     source: list[int]
     prefix: list[int]
     seed: int
-    spans: Sequence[tuple[int, int]] = ()  # for each token of the prefix, see prefixes.py
-    given: Any = None  # of a constraint, as `progress`
+    spans: Sequence[tuple[int, int]] = ()  # one per token of the prefix, see prefixes.py
+    given: Any = None  # for a constraint, like `progress`
     progress: Any = None
 
     @property
     def bucket(self) -> int:
-        """The number of source positions in whose static shape it is decoded."""
+        """The number of source positions of the static shape that decodes this sentence."""
         longest = max(len(self.source) + 1, len(self.prefix))
         return max(MIN_BUCKET, 1 << (longest - 1).bit_length())
 
@@ -73,7 +73,7 @@ class Request:
 
 
 def slots_for(number: int) -> int:
-    """Return the slots for few requests: a power of four, so that few shapes are compiled."""
+    """Return the slots for a small number of requests: a power of four, to compile few shapes."""
     slots = 1
     while slots < number:
         slots *= 4
@@ -82,7 +82,7 @@ def slots_for(number: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Decoder:
-    """Models with their parameters, and how to search with them."""
+    """Models with their parameters and the settings of a search."""
 
     models: Models
     params: tuple[Any, ...]
@@ -108,7 +108,7 @@ class Decoder:
         pools = [Pool(self, rules, slots, max(1, slots // PARTS)) for _ in range(threads)]
         if threads == 1:
             return pools[0].decode(requests, stop)
-        # Each gets sentences of all lengths, so that they end at about the same time.
+        # Each thread gets sentences of all lengths, so that all end at about the same time.
         shares = [dict(list(requests.items())[n::threads]) for n in range(threads)]
         with ThreadPoolExecutor(threads) as executor:
             searches = [
@@ -118,15 +118,15 @@ class Decoder:
             try:
                 return dict(ChainMap(*(each.result() for each in as_completed(searches))))
             finally:
-                stop.set()  # after an error or Ctrl-C the others end, too
+                stop.set()  # an error or Ctrl-C also ends the other threads
 
     def threads(self) -> int:
         """Return the number of threads that search, each with its share of the slots.
 
-        XLA runs most operations of a search on one core of a CPU, so that the others would wait.
+        XLA runs most operations of a search on one core of a CPU; other cores would be idle.
         """
         devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(self.params)))
-        # Several devices have to get the programs in the same order.
+        # All devices must receive the programs in the same order.
         if len(devices) > 1 or jax.default_backend() != "cpu":
             return 1
         return max(1, min(usable_cores(), self.slots // SLOTS_PER_THREAD))
@@ -142,8 +142,8 @@ def usable_cores() -> int:
 class Pool:
     """The state of the searches on the device, and the request in each slot.
 
-    It is refilled with `part` requests at a time. If that is all slots at once, T suffices for
-    every output of a bucket, so that no output compiles another program.
+    It is refilled with `part` requests at a time. If that is all slots, T suffices for every output
+    of a bucket, so that no output compiles another program.
     """
 
     def __init__(self, decoder: Decoder, rules: Rules, slots: int, part: int):
@@ -152,13 +152,13 @@ class Pool:
         self._strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
         self._static = (decoder.models, strategy.width(decoder.config))
         self._numbers = np.zeros(slots, int)  # of the requests
-        self._buckets = np.zeros(slots, int)  # of the requests; 0: the slot is free
+        self._buckets = np.zeros(slots, int)  # of the requests; 0: free slot
         self._max_t = 0  # of the unfinished searches
         self._shape = (0, 0)
         self._state: Any = None
 
     def decode(self, requests: dict[int, Request], stop: threading.Event) -> dict[int, Hypotheses]:
-        """Decode requests, the longest first, unless `stop` is set."""
+        """Decode requests, the longest first, until `stop` is set."""
         found: dict[int, Hypotheses] = {}
         queue = deque(requests)
         while (queue or self._buckets.any()) and not stop.is_set():
@@ -191,7 +191,7 @@ class Pool:
         return min(max(bucket + 16, bucket * 3 // 2), max_T)  # long enough for most outputs
 
     def _insert(self, requests: dict[int, Request]) -> None:
-        """Begin searches for at most `part` requests, in free slots."""
+        """Start searches for at most `part` requests, in free slots."""
         slots = np.flatnonzero(self._buckets == 0)[: len(requests)]
         self._numbers[slots] = [*requests]
         self._buckets[slots] = [request.bucket for request in requests.values()]
@@ -223,7 +223,7 @@ class Pool:
         )
 
     def _run(self) -> dict[int, Hypotheses]:
-        """Search until a part of the pool waits, or all of it; remove and return what is done."""
+        """Search until a part or all of the pool waits; remove and return completed searches."""
         slots = len(self._buckets)
         min_waiting = min(slots, np.sum(self._buckets == 0) + self._part)
         self._state, seen = run_searches(
@@ -243,7 +243,7 @@ class Pool:
 
 
 def padded(values: Any, shape: tuple[int, ...], dtype: Any = np.int32) -> np.ndarray:
-    """Return an array of this shape that begins with the values; the rest is 0, which is PAD."""
+    """Return an array of this shape that begins with the values; the rest is 0 (PAD)."""
     result = np.zeros(shape, dtype)
     result[: len(values)] = values
     return result
@@ -263,7 +263,7 @@ def init_searches(
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def empty_state(static: Static, slots: int, params: tuple[Any, ...], *batch: Any) -> State:
     """Return a pool without sentences, in the shapes of a batch."""
-    searches = init_searches(static, params, *batch)  # for the shapes alone: XLA drops the rest
+    searches = init_searches(static, params, *batch)  # for the shapes: XLA drops the computation
     return jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), searches)
 
 
@@ -297,7 +297,7 @@ def run_searches(
     state: State,
     min_waiting: Array,
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
-    """Advance until `min_waiting` slots wait; return the pool, and what the host needs to see.
+    """Advance until `min_waiting` slots wait; return the pool, and the state that the host reads.
 
     `strategy` is the component that extends the hypotheses.
     """

@@ -2,8 +2,8 @@
 
 A prefix may end within a word or with a space, and the output may be tokenized differently from the
 prefix alone: " Mai" begins with the space of "3. ". So any token that begins with the whole rest of
-the prefix may replace a token, and the search is free from there on. Sorted by their entries, these
-tokens are contiguous.
+the prefix may replace a token, and the search continues freely after it. Such tokens are contiguous
+if sorted by their entries.
 """
 
 import bisect
@@ -20,13 +20,13 @@ from jax import Array
 from jformer.config import PAD
 from jformer.data.vocabulary import Vocabulary
 
-BYTE = re.compile("<0x[0-9A-F]{2}>")  # an entry that stands for a byte, and not for this text
+BYTE = re.compile("<0x[0-9A-F]{2}>")  # an entry for a byte, not for this text
 SPACE = "\u2581"  # in SentencePiece's entries
 
 
 class Prefix(NamedTuple):
     ids: list[int]
-    spans: list[tuple[int, int]]  # for each id: the half-open range of ranks of its replacements
+    spans: list[tuple[int, int]]  # the half-open range of ranks that may replace each id
 
 
 class Ranking(NamedTuple):
@@ -35,7 +35,7 @@ class Ranking(NamedTuple):
     entries: list[str | None]  # by id
     ordered: list[str]
     ids: list[int]  # of `ordered`
-    ranks_V: np.ndarray  # of each id in `ordered`, or -1
+    ranks_V: np.ndarray  # the position of each id in `ordered`, or -1
 
     def span(self, start: str) -> tuple[int, int]:
         """Return the first rank and the last + 1 of the entries that begin with `start`."""
@@ -61,10 +61,10 @@ def encode_prefixes(texts: Sequence[str], vocabulary: Vocabulary) -> list[Prefix
 def with_spans(text: str, ids: list[int], vocabulary: Vocabulary) -> Prefix:
     order, within = ranking(vocabulary), vocabulary.within_words
     pieces = [order.entries[token] or "" for token in ids]
-    if within is None:  # unknown words have an entry in common
+    if within is None:  # all unknown words share one entry
         pieces = vocabulary.normalized(text).split()
     rest, spans = "", []
-    if text[-1].isspace() and not vocabulary.decode(ids)[-1:].isspace():  # it was dropped
+    if text[-1].isspace() and not vocabulary.decode(ids)[-1:].isspace():  # the space was dropped
         if operator.lt(*order.span(SPACE)):
             pieces, ids = [*pieces, SPACE], [*ids, PAD]
         else:
@@ -90,12 +90,12 @@ def allowed_by_prefix(
     ranks_V: Array,
     otherwise_WV: Array,
 ) -> Array:
-    """Return which tokens may be at position t: `otherwise_WV` for hypotheses with the prefix."""
+    """Return the tokens allowed at position t: `otherwise_WV` for hypotheses after the prefix."""
     first, stop = spans_T2[t]
     of_prefix_V = jnp.arange(len(ranks_V)) == prefix_T[t]
     of_prefix_V |= (first <= ranks_V) & (ranks_V < stop)
     before_T = jnp.arange(len(prefix_T)) < t
-    # A hypothesis with another token has the whole prefix already.
+    # A hypothesis with a different token already has the whole prefix.
     follows_W = jnp.all((hypotheses_WT == prefix_T[None]) | ~before_T[None], axis=1)
     follows_W &= prefix_T[t] != PAD
     return jnp.where(follows_W[:, None], of_prefix_V[None], otherwise_WV)

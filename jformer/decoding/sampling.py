@@ -27,8 +27,8 @@ from jformer.errors import UserError
 class Sampling:
     """Sampling of `config.decode.n_best` outputs, and its filters.
 
-    `temperature` divides the logits. `top_k` keeps the k likeliest tokens, 0 all of them, and then
-    `top_p` the fewest that hold this probability.
+    `temperature` divides the logits. `top_k` keeps the k likeliest tokens (0: all). Then `top_p`
+    keeps the smallest set of tokens with at least this probability.
     """
 
     temperature: float = 1.0
@@ -37,7 +37,7 @@ class Sampling:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise `UserError` for an option that cannot work."""
+        """Raise `UserError` for an invalid option."""
         valid = {
             "temperature": self.temperature > 0,
             "top_k": self.top_k >= 0,
@@ -88,10 +88,9 @@ class Sampling:
 
 
 def filter_logits(logits_WV: Array, sampling: Sampling) -> Array:
-    """Divide by the temperature and set to -inf what `top_k` and `top_p` leave out, in this order.
+    """Divide by the temperature, then set the logits that `top_k` and `top_p` exclude to -inf.
 
-    `top_p` keeps the fewest of the likeliest tokens that hold this probability (Holtzman et al.
-    2020).
+    `top_p` keeps the smallest set of tokens with at least this probability (Holtzman et al. 2020).
     """
     logits_WV = logits_WV / sampling.temperature
     if not sampling.top_k and sampling.top_p == 1.0:
@@ -100,7 +99,7 @@ def filter_logits(logits_WV: Array, sampling: Sampling) -> Array:
     sorted_WV, order_WV = jax.lax.top_k(logits_WV, min(sampling.top_k or V, V))
     shares_WV = jax.nn.softmax(sorted_WV)
     before_WV = jnp.cumsum(shares_WV, axis=-1) - shares_WV
-    # A token is kept while those before it hold less than top_p: the likeliest always is.
+    # A token is kept if likelier tokens sum to less than top_p, so the likeliest always is.
     kept_WV = jnp.where(before_WV < sampling.top_p, sorted_WV, -jnp.inf)
     rows_W1 = jnp.arange(len(logits_WV))[:, None]
     return jnp.full_like(logits_WV, -jnp.inf).at[rows_W1, order_WV].set(kept_WV)

@@ -23,8 +23,8 @@ from jformer.errors import UserError
 
 Pair = tuple[Sequence[int], Sequence[int]]
 Links = list[tuple[int, int]]
-SHORTEST = 16  # positions of a side; lengths double from here, so that few shapes are compiled
-POSITIONS = 4096  # maximum of a side of a batch: each has logits for the whole vocabulary
+SHORTEST = 16  # minimum positions per side; lengths double, to compile few shapes
+POSITIONS = 4096  # maximum per side of a batch: each has logits for the whole vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Forced:
 
 
 def max_positions(models: Models) -> float:
-    """Return how many tokens, EOS included, a text may have for all of the models."""
+    """Return the maximum number of tokens, EOS included, that all models accept."""
     return min(model.config.max_positions for model in models)
 
 
@@ -48,16 +48,16 @@ def score_pairs(
     layer: int = 0,
     first_pair: int = 1,
 ) -> list[Forced]:
-    """Return the result for each pair; with `layer` >= 1 including its cross-attention weights.
+    """Return the result for each pair; `layer` >= 1 adds the cross-attention weights of a layer.
 
-    Probabilities and weights are averaged over the models. Errors count pairs from `first_pair`.
+    Probabilities and weights are averaged over the models. Errors number pairs from `first_pair`.
     """
     limit = max_positions(models)
     for number, pair in enumerate(pairs, start=first_pair):
         longest = max(len(ids) + 1 for ids in pair)
         if longest > limit:
             raise UserError(
-                f"config.model.positions: max_positions={limit}, and pair {number} has "
+                f"config.model.positions: max_positions={limit}, but pair {number} has "
                 f"{longest} tokens; shorten it"
             )
     results: list[Forced] = [None] * len(pairs)  # type: ignore[list-item]
@@ -121,7 +121,7 @@ def align(
 ) -> Links:
     """Link each target word to the source word with the largest sum of weights over their tokens.
 
-    The weights' last row and column belong to EOS and do not count.
+    The last row and column of the weights belong to EOS and are ignored.
     """
     assert weights_TS is not None, "forced decoding without a layer has no weights"
     weights_TS = weights_TS[: len(target_words_T), : len(source_words_S)]

@@ -1,12 +1,12 @@
 """The state of a search over a step function, and the compiled loop that advances many of them.
 
-The search knows no Transformer. For one sentence, it calls
+The search does not depend on the Transformer. For one sentence, it calls
 
     step(memory, cache, tokens_W, t, beam_indices_WT) -> (cache, logits_WV)
 
 which reads the tokens at position t of W hypotheses, writes position (w, t) of its cache, and
-predicts the tokens at t + 1. The search reorders hypotheses but never the cache: `beam_indices_WT`
-says at which w of the cache the history of each hypothesis is, for each position up to t.
+predicts the tokens at t + 1. The search reorders hypotheses but never the cache: for each position
+up to t, `beam_indices_WT` has the slot w of the cache with each hypothesis' history.
 
 A hypothesis is the tokens after BOS up to and with EOS, then PAD. Its score is the sum of its
 log-probabilities over ((beta + length) / (beta + 1))^alpha, EOS counted in the length. Equation 14
@@ -29,7 +29,7 @@ from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding.prefixes import allowed_by_prefix
 from jformer.model.numerics import top_tokens
 
-# A search is compiled for one key, and takes the others as arguments. It uses no more.
+# A search is compiled for one of these keys, takes the rest as arguments, and uses no others.
 COMPILED = ["beam_size"]
 ARGUMENTS = ["n_best", "length_penalty", "length_penalty_beta", "min_length"]
 UNUSED = {field.name for field in dataclasses.fields(DecodeConfig)} - {*COMPILED, *ARGUMENTS}
@@ -41,7 +41,7 @@ class Sentence:
     """The input of a search."""
 
     memory: Any  # the encoded source, for `step`
-    prefix_T: Any  # tokens that every hypothesis begins with, then PAD
+    prefix_T: Any  # the first tokens of every hypothesis, then PAD
     limit: Any  # () maximum number of tokens, EOS counted; 0: an empty slot
     seed: Any  # () seed of the samples, in addition to the seed of the config
     spans_T2: Any = None  # ranks of the tokens that may replace each of the prefix, see prefixes.py
@@ -52,8 +52,8 @@ class Sentence:
 class Constraint(struct.PyTreeNode):
     """A constraint on outputs, and the component `none`, which allows every output.
 
-    A component is a function of the target vocabulary that returns an instance, whose fields are
-    arrays. Only a beam calls `candidates` and `select`; a constraint that needs them sets
+    A component is a function of the target vocabulary that returns an instance. Its fields are
+    arrays. Only beam search calls `candidates` and `select`; a constraint that overrides them sets
     `needs_beam`.
     """
 
@@ -64,13 +64,13 @@ class Constraint(struct.PyTreeNode):
         return None, None
 
     def allowed(self, tokens_WT: Array, t: Array, sentence: Sentence) -> Any:
-        """Return which tokens (W, V) may be at position t of hypotheses with t tokens."""
+        """Return the tokens (W, V) allowed at position t of hypotheses with t tokens."""
         return True
 
     def candidates(
         self, sentence: Sentence, search: "Search", logits_WV: Array, count: int
     ) -> tuple[Array, Array]:
-        """Return the logits and tokens (W, C) with which a beam may extend its hypotheses."""
+        """Return logits and tokens (W, C) of the continuations that a beam may choose from."""
         return top_tokens(logits_WV, count)
 
     def select(
@@ -90,7 +90,7 @@ class Rules:
     """Rules on which tokens may come next, the same for all sentences of a search."""
 
     constraint: Any = Constraint()
-    ranks_V: Any = None  # the tokens' ranks, in the order that the spans of prefixes refer to
+    ranks_V: Any = None  # the tokens' ranks, to which the spans of prefixes refer
     language_token: Any = None  # the first token of every hypothesis
 
 
@@ -153,7 +153,7 @@ def advance(
 ) -> Search:
     """Extend all searches token by token until at least `min_waiting` of them wait.
 
-    A search waits when it is done, or when it has no room for more tokens. The last position stays
+    A search waits if it is done, or if it has no room for more tokens. The last position stays
     free, because a waiting search keeps overwriting that position of its cache. Sentences do not
     influence each other.
     """
@@ -181,9 +181,9 @@ def next_logits(
 ) -> tuple[Search, Array, Array]:
     """Predict the tokens at t + 1.
 
-    Returns the search with position t in its cache, logits (W, V), which are -inf for tokens that
-    are not allowed, and the logarithm (W,) of the sum of the exponentials of all logits. Forbidden
-    tokens count in that sum: a hypothesis has the same log-probability under every constraint.
+    Returns the search with position t in its cache, the logits (W, V), -inf for forbidden tokens,
+    and the log-sum-exp (W,) of all logits. Forbidden tokens count in that sum, so that a hypothesis
+    has the same log-probability under every constraint.
     """
     t, W = search.t, len(search.live_sums_W)
     tokens_W = jnp.where(t == 0, BOS, search.live_tokens_WT[:, t - 1])
@@ -213,10 +213,10 @@ def next_logits(
 
 
 def result_of(search: Search, config: DecodeConfig) -> Hypotheses:
-    """Return the finished hypotheses, and live ones in the slots that are left."""
+    """Return the finished hypotheses, and live ones in the remaining slots."""
     lengths_W = jnp.maximum(jnp.sum(search.live_tokens_WT != PAD, axis=-1), 1)
     live_scores_W = search.live_sums_W / length_penalty(lengths_W, config)
-    finished_W = search.finished_scores_W != -jnp.inf  # NaN is kept, so that it shows
+    finished_W = search.finished_scores_W != -jnp.inf  # keeps NaN, to make it visible
     return Hypotheses(
         jnp.where(finished_W[:, None], search.finished_tokens_WT, search.live_tokens_WT),
         jnp.where(finished_W, search.finished_sums_W, search.live_sums_W),

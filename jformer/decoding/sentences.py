@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-# Marks that also stand within words and numbers end a sentence before white space alone. Those of
+# Marks that also occur within words and numbers end a sentence only before white space. Marks of
 # Devanagari, Ethiopic, Khmer, Burmese, Chinese and Japanese end it anywhere.
 SPACED = ".!?\u2026\u061f\u06d4\u0589"
 UNSPACED = "\u0964\u0965\u1362\u1367\u1368\u17d4\u17d5\u104b\u3002\uff01\uff1f\uff61"
@@ -23,9 +23,9 @@ WITHOUT_SPACES = re.compile(
 
 
 def split(text: str) -> list[str]:
-    """Return the sentences of a text, each with the white space before it, so that none is lost.
+    """Return the sentences of a text, each with its preceding white space, so that none is lost.
 
-    Punctuation alone ends a sentence: "e.g. this" is split, too.
+    Only punctuation is considered, so "e.g. this" is split as well.
     """
     ends = [match.end() for match in END.finditer(text)]
     parts = [text[start:end] for start, end in itertools.pairwise([0, *ends, len(text)])]
@@ -44,10 +44,10 @@ def join_texts(parts: Iterable[str]) -> str:
 def pieces(
     text: str, longest: int, encode: Callable[[Sequence[str]], list[list[int]]]
 ) -> Iterator[tuple[list[int], int, str]]:
-    """Yield pieces of at most `longest` ids, the index of the word where each begins, and its text.
+    """Yield pieces of at most `longest` ids, the index of each piece's first word, and its text.
 
     A piece is a sentence, or as many words of a longer sentence as fit. A word that does not fit
-    by itself is cut.
+    is cut.
     """
     words = 0
     for sentence in split(text):
@@ -62,11 +62,11 @@ def pieces(
                 yield ids[i : i + longest], first + start, piece
 
 
-def runs(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of runs whose sum is at most `most`; a larger size is a run alone."""
+def runs(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:
+    """Yield start and stop of runs whose sum is at most `limit`; a larger size is its own run."""
     start = total = 0
     for i, size in enumerate(sizes):
-        if i > start and total + size > most:
+        if i > start and total + size > limit:
             yield start, i
             start, total = i, 0
         total += size

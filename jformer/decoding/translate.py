@@ -48,12 +48,12 @@ class Hypothesis:
     tokens: list[str] | None = None
     token_log_probs: list[float] | None = None  # one more than tokens, for EOS (of each part)
     alignment: list[tuple[int, int]] | None = None  # indices of source word and target word
-    well_formed: bool | None = None  # whether the output needed no repair, if the scorer knows
+    well_formed: bool | None = None  # whether the output needed no repair, if known
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidates:
-    """The hypotheses for a text, of which a component of `config.decode.choose` takes one."""
+    """The hypotheses for a text, from which a component of `config.decode.choose` selects one."""
 
     source: str
     hypotheses: Sequence[Hypothesis]  # the best by score first
@@ -78,8 +78,8 @@ def hypotheses(
 
     If `choose` is not score, the result is a single hypothesis, chosen from these. Each output
     begins with its prefix. `first_line` is the line number of texts[0] in messages. A choice by
-    BLEU needs the `target_language`. Lines that are cut are counted in `report`; without a report,
-    a warning names them.
+    BLEU requires the `target_language`. Cut lines are counted in `report`; without a report, a
+    warning names them.
     """
     prefixes, counts = prefixes or [""] * len(texts), report or Report()
     config, constraint = decoder.config, constraint_of(decoder.config, vocabularies)
@@ -95,8 +95,8 @@ def hypotheses(
     for i, (n, _, first_word, source, _) in enumerate(encoded):
         if np.isnan(found[i].scores_W).any():
             raise RunError(
-                f"line {first_line + n}: the model's logits are not numbers, so there is "
-                f"no output to choose; take another checkpoint, or model.dtype=float32"
+                f"line {first_line + n}: the model's logits are not finite, so there is "
+                f"no best output; try another checkpoint, or model.dtype=float32"
             )
         part = as_texts(found[i], source, first_word, vocabularies, config.n_best)
         if not part:
@@ -129,7 +129,7 @@ def constraint_of(config: DecodeConfig, vocabularies: Vocabularies) -> Constrain
 
 
 def warn_of_lines(report: Report) -> None:
-    """Log what a report has counted, one line for each reason."""
+    """Log the counts of a report, one line per reason."""
     for line in report.lines() if report.decisions else ():
         log.warning(line)
 
@@ -144,8 +144,8 @@ def encode(
 ) -> Iterator[tuple[int, str, int, list[int], Prefix]]:
     """Yield the number of a text, a part of it, the part's first word, its ids and its prefix.
 
-    A source longer than those in training is cut and reported, or split into several parts. A blank
-    text has no part.
+    A source that is too long is cut and reported, or split into several parts. A blank text has no
+    part.
     """
     max_length = decoder.max_length - 1
     numbers = [n for n, text in enumerate(texts) if text.strip()]
@@ -154,8 +154,8 @@ def encode(
     for n, source, prefix in zip(numbers, sources, starts, strict=True):
         if len(prefix.ids) > max_length:
             raise UserError(
-                f"line {first_line + n}: its prefix has {len(prefix.ids)} tokens, and at most "
-                f"{max_length} are allowed (config.data.max_length)"
+                f"line {first_line + n}: its prefix has {len(prefix.ids)} tokens; must be at most "
+                f"{max_length} (config.data.max_length)"
             )
         parts = [(source, 0, texts[n])]
         if len(source) > max_length and decoder.config.long_texts == "split":
@@ -205,7 +205,7 @@ def warm_up(
     """Compile the searches for up to `batch` sentences with these numbers of source tokens."""
     constraint = constraint_of(decoder.config, vocabularies)
     rules = Rules(constraint, None, vocabularies.target.language_token)
-    # A search of one token compiles the same program as a whole one.
+    # A search of one token compiles the same program as a complete search.
     short = dataclasses.replace(decoder.config, max_length=1)
     decoder = dataclasses.replace(decoder, config=short)
     for length in lengths:

@@ -1,9 +1,9 @@
 """A significance test for two systems that translated the same sentences.
 
 sacreBLEU's paired bootstrap (Koehn, 2004) scores both on the same samples of the sentences, drawn
-with replacement: 1,000 for up to 20,000 pairs, fewer for more. The seed is $SACREBLEU_SEED, or
-12345. The p-value is the probability of a difference at least as large if both systems were equally
-good.
+with replacement: 1,000 samples for up to 20,000 pairs, fewer for more pairs. The seed is
+$SACREBLEU_SEED, or 12345. The p-value is the probability of a difference at least as large if both
+systems were equally good.
 """
 
 import math
@@ -54,8 +54,8 @@ def tested(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[
     for result in results:
         score, mean, half = (float(x) for x in (result.score, result.mean, result.ci))
         systems.append({"score": score, "mean": mean, "interval": interval(mean, half, highest)})
-    # For equal scores sacreBLEU counts the samples that differ by more than 0. If a system is
-    # compared with itself there are none, and p would be 1/1001.
+    # For equal scores sacreBLEU counts the samples that differ by more than 0. A system compared
+    # with itself has no such samples, and p would be 1/1001.
     p_value = 1.0 if results[0].score == results[1].score else float(results[1].p_value)
     return verdict(names, systems, p_value, lower_is_better=is_rate)
 
@@ -66,7 +66,7 @@ def verdict(
     p_value: float,
     lower_is_better: bool = False,
 ) -> dict[str, Any]:
-    """Return `systems` with their names, `p_value`, and which is `better`, if any."""
+    """Return `systems` with their names, the `p_value`, and the `better` system, if any."""
     ours, theirs = (system["score"] for system in systems)
     first_is_better = ours < theirs if lower_is_better else ours > theirs
     return {

@@ -1,7 +1,7 @@
 """Metrics of validation outputs, which `config.train.metrics` names.
 
 A metric is a function of a `Validation`. Higher is better: negate an error rate. `BUILT_IN` in
-components.py lists the built-in metrics. Your own is FILE.py:NAME, without any change here.
+components.py lists the built-in metrics. Your own metric is FILE.py:NAME and needs no change here.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ class Validation:
 
 
 def score_by(text: str, validation: Validation) -> float:
-    """Return the score by the metric of a component string."""
+    """Return the score of the metric that a component string names."""
     value = find("config.train.metrics", "metric", text)(validation)
     try:
         return float(value)

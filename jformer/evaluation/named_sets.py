@@ -1,7 +1,7 @@
 """sacreBLEU's named test sets, such as `wmt14/full`, `iwslt17/tst2015` and `multi30k/2016`.
 
 sacreBLEU downloads a set once and keeps it in $SACREBLEU, or ~/.sacrebleu. Its `wmt14` lacks 266 of
-the 3,003 sentences of newstest2014 from English to German, which `wmt14/full` contains.
+the 3,003 English-German sentences of newstest2014; `wmt14/full` has all of them.
 """
 
 from pathlib import Path
@@ -22,11 +22,11 @@ def open_test_set(
         raise UserError(f"{name}: unknown test set for {pair}; `sacrebleu --list` prints all")
     try:
         files = [sacrebleu.get_source_file(name, pair), *sacrebleu.get_reference_files(name, pair)]
-    # Network and archive raise errors of any type, or sacreBLEU logs the reason and exits.
+    # The network and the archive raise errors of any type, or sacreBLEU logs the reason and exits.
     except (Exception, SystemExit) as error:
         raise UserError(
             f"{name}: cannot be downloaded ({error}); without a network, copy the folder "
-            f"{sacrebleu.SACREBLEU_DIR}/{name} from a machine that has fetched it"
+            f"{sacrebleu.SACREBLEU_DIR}/{name} from a machine that has it"
         ) from error
     sources, *references = (read(name, file) for file in files)
     return sources, references

@@ -1,7 +1,7 @@
 """The scorer of test sets, which `config.data.scorer` names.
 
-A scorer also converts between the texts that a user sees and those that the model reads and writes.
-For translations they are the same.
+A scorer also converts between the user's texts and the texts that the model reads and writes. For
+translations, both are the same.
 """
 
 import dataclasses
@@ -34,9 +34,9 @@ class TestSet:
 
 
 class Translations:
-    """Scores by sacreBLEU, and the base class of other scorers."""
+    """Scores of translations by sacreBLEU, and the base class of other scorers."""
 
-    # Of the scores in a table, in its order. The first is the main score.
+    # The labels of the scores in a table, in its order. The first is the main score.
     labels: Mapping[str, str] = LABELS
 
     def open_pairs(self, name: str, config: Config) -> Corpus:
@@ -44,15 +44,15 @@ class Translations:
         return open_corpus(name, config.data.source_language, config.data.target_language)
 
     def source(self, sentence: str, vocabularies: Vocabularies) -> str:
-        """Return the text that the model reads for a sentence, in training as well."""
+        """Return the text that the model reads for a sentence, also in training."""
         return sentence
 
     def target(self, target: str, sentence: str, config: Config) -> str:
-        """Return the model's target for a text that is to be scored."""
+        """Return the model's target for a text to score."""
         return target
 
     def output(self, text: str, sentence: str) -> tuple[str, bool | None]:
-        """Return the text for an output of the model, and whether it needed no repair, if known."""
+        """Return the text for an output of the model, and whether it was well-formed, if known."""
         return text, None
 
     def scores(

@@ -1,8 +1,8 @@
 """Scores of plain-text hypotheses against references, each with its signature.
 
 sacreBLEU's BLEU (cased and lowercased), chrF and TER are comparable between papers. BLEU uses
-sacreBLEU's tokenizer for the target language: in text without spaces 13a would take a sentence for
-a word, and a good translation would score 0. BLEU on Moses' words is for comparison with older
+sacreBLEU's tokenizer for the target language: in text without spaces, 13a would treat a sentence as
+one word, and a good translation would score 0. BLEU on Moses' words is for comparison with older
 results: with compounds split for the paper's Table 2, in lower case for the Multi30k literature.
 References are streams: one list per translator, each as long as the hypotheses.
 """
@@ -18,10 +18,10 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from jformer.errors import UserError
 
-LABELS = {  # of each score, in the order of a table
+LABELS = {  # labels of the scores, in the order of a table
     "bleu": "BLEU",
     "bleu_interval": "  95 % interval",
-    "bleu_lowercase": "BLEU, without case",
+    "bleu_lowercase": "BLEU, lowercase",
     "bleu_moses": "BLEU, Moses' words",
     "bleu_moses_lowercase": "BLEU, Moses' words, lowercase",
     "bleu_moses_compounds": "BLEU, and compounds split",
@@ -29,12 +29,12 @@ LABELS = {  # of each score, in the order of a table
     "ter": "TER",
 }
 SAMPLES = 1000  # of the bootstrap
-MAX_SAMPLED = 20_000_000  # pairs in all samples, which sacreBLEU holds at once: 50 to 90 B each
-# The groups of `by_length`, with the highest number of words in a source.
+MAX_SAMPLED = 20_000_000  # pairs in all samples, which sacreBLEU keeps in memory: 50 to 90 B each
+# The groups of `by_length`, by the maximum number of words in a source.
 GROUPS = {"1-10": 10, "11-20": 20, "21-30": 30, "31-40": 40, "41-60": 60, "61+": math.inf}
 COMPOUND = re.compile(r"(\S)-(\S)")
 # Languages of sacreBLEU's tokenizers, by the first part of their codes, which are not always ISO's:
-# cn, jp. `char` is for Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha; all others have 13a.
+# cn, jp. Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha use `char`; all other languages use 13a.
 LANGUAGES = {
     "zh": "zh zho chi cmn cn yue wuu nan hak gan lzh",
     "ja-mecab": "ja jpn jp",
@@ -57,7 +57,7 @@ def tokenizer_for(target_language: str) -> str:
     tokenizer = TOKENIZER_OF.get(language_of(target_language), "13a")
     try:
         BLEU(tokenize=tokenizer)
-    except (RuntimeError, AssertionError) as error:  # no MeCab, or another dictionary
+    except (RuntimeError, AssertionError) as error:  # MeCab or its dictionary is missing
         raise UserError(
             f"BLEU for config.data.target_language={target_language} needs MeCab: "
             f'pip install "sacrebleu[{tokenizer[:2]}]"'
@@ -66,12 +66,12 @@ def tokenizer_for(target_language: str) -> str:
 
 
 def bootstrap_samples(number: int) -> int:
-    """Return the number of samples for a number of pairs: fewer if they exceed the memory."""
+    """Return the number of samples for a number of pairs: fewer if memory requires it."""
     return min(SAMPLES, MAX_SAMPLED // number)
 
 
 def ter_for(target_language: str) -> dict[str, TER]:
-    """Return TER, which cuts Chinese and Japanese into characters; {} if it cannot find words."""
+    """Return TER, by characters for Chinese and Japanese; {} if a language has no word spaces."""
     tokenizer = TOKENIZER_OF.get(language_of(target_language))
     if tokenizer == "char":
         return {}
@@ -86,8 +86,8 @@ def score(
 ) -> dict[str, Any]:
     """Return the scores in `LABELS` and their signatures.
 
-    The interval is [low, high] of `bleu` at 95 % by the bootstrap. Scores of words between spaces
-    are missing for a language without spaces.
+    The interval is the 95 % bootstrap interval [low, high] of `bleu`. A language without spaces
+    lacks the scores that need words.
     """
     text = [hypotheses, *references]
     tokenizer = tokenizer_for(target_language)
@@ -102,13 +102,13 @@ def score(
     for name, metric in metrics.items():
         scores |= measure(name, metric, text)
     language = language_of(target_language)
-    if TOKENIZER_OF.get(language) in (None, "ko-mecab"):  # words with spaces between
+    if TOKENIZER_OF.get(language) in (None, "ko-mecab"):  # words are separated by spaces
         scores |= moses_scores(text, language)
     return scores
 
 
 def moses_scores(text: Sequence[Sequence[str]], language: str) -> dict[str, Any]:
-    """Return the scores on Moses' words; unknown languages get Moses' English abbreviations."""
+    """Return the scores on Moses' words; unknown languages use Moses' English abbreviations."""
     words = moses_words(text, language)
     # Lower case before tokenising, as in the literature: Moses finds sentence ends by case.
     lowercase = moses_words([[line.lower() for line in stream] for stream in text], language)
@@ -150,7 +150,7 @@ def measure(
 
 
 def signature_key(name: str) -> str:
-    """Return the key of a score's signature: `signature` is that of bleu."""
+    """Return the key of a score's signature; the key of bleu's signature is `signature`."""
     return "signature" if name == "bleu" else f"signature_{name.removeprefix('bleu_')}"
 
 
@@ -167,9 +167,9 @@ def by_length(
 ) -> list[dict[str, Any]]:
     """Return `words`, `pairs`, `bleu`, `chrf` and `length_ratio` of each group that has pairs.
 
-    They show whether a model fails on long sentences. `words` is a range such as "11-20" or "61+";
-    a source language written without spaces falls into one group. The ratio is BLEU's own, of the
-    hypotheses' words to those of the references closest in length; below 1 the brevity penalty
+    They show whether a model fails on long sentences. `words` is a range such as "11-20" or "61+".
+    A source language written without spaces falls into one group. The ratio is BLEU's own: words of
+    the hypotheses over words of the references closest in length. Below 1 the brevity penalty
     applies.
     """
     lengths = [len(source.split()) for source in sources]
@@ -187,13 +187,14 @@ def by_length(
 
 
 def moses_words(text: Sequence[Sequence[str]], language: str) -> list[list[str]]:
-    """Return the lines as Moses' words with spaces between, as Tensor2Tensor's get_ende_bleu.sh.
+    """Return the lines as Moses' words separated by spaces, like Tensor2Tensor's get_ende_bleu.sh.
 
     The script replaces typographic punctuation, then runs tokenizer.perl, which also escapes: '
     becomes &apos;. Escapes rename words one to one on both sides and change no score. The script
-    replaces punctuation in outputs only, as its references are already tokenised. Here both sides
-    are plain text and treated alike; otherwise no typographic apostrophe would ever match. On
-    newstest2014 the Perl tokenizer gives the same score in German, one within 0.003 in English.
+    replaces punctuation in outputs only, because its references are already tokenised. Here both
+    sides are plain text and treated alike; otherwise no typographic apostrophe would ever match. On
+    newstest2014 the Perl tokenizer yields the same score in German, and one within 0.003 in
+    English.
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer  # the import takes a second
 
@@ -208,6 +209,6 @@ def moses_words(text: Sequence[Sequence[str]], language: str) -> list[list[str]]
 def split_compounds(words: str) -> str:
     """Turn `rich-text format` into `rich ##AT##-##AT## text format`, as in GNMT's scores.
 
-    In `a-b-c` only the first hyphen is split: matches do not overlap, nor do the script's.
+    In `a-b-c` only the first hyphen is split: matches do not overlap, as in the script.
     """
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", words)

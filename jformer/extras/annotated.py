@@ -1,6 +1,6 @@
 """Components with which The Annotated Transformer (Rush 2018) departs from the paper.
 
-They are its norm, and its label smoothing, which gives no share to the label and to padding.
+They are its norm and its label smoothing, which excludes the label and padding.
 """
 
 import jax
@@ -16,7 +16,7 @@ def sample_layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: floa
     """(x - mean) / (s + epsilon) with the sample's deviation s, whose divisor is D - 1."""
     x_BLD = x_BLD.astype(jnp.float32)
     variance_BL1 = jnp.var(x_BLD, axis=-1, keepdims=True, ddof=1)
-    # The root of zero has no gradient; this is far below epsilon.
+    # The square root has no gradient at zero; this constant is far below epsilon.
     deviation_BL1 = jnp.sqrt(jnp.maximum(variance_BL1, 1e-30))
     normed_BLD = (x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)) / (deviation_BL1 + epsilon)
     return normed_BLD * scale_D[None, None] + bias_D[None, None]
@@ -39,7 +39,7 @@ def cross_entropy_over_others(
 ) -> tuple[Array, Array]:
     """Return the smoothed loss and the NLL of each label, in nats: (B, T) each.
 
-    The label keeps 1 - epsilon. The others share epsilon evenly, with `padding` or without it.
+    The label keeps 1 - epsilon. The other entries share epsilon evenly, with or without `padding`.
     """
     log_probs_BTV = jax.nn.log_softmax(logits_BTV.astype(jnp.float32))
     nll_BT = -jnp.take_along_axis(log_probs_BTV, labels_BT[..., None], axis=-1)[..., 0]

@@ -10,7 +10,7 @@ import numpy as np
 from jformer.decoding.attention import Attention
 from jformer.errors import RunError, UserError
 
-MOST_WEIGHTS = 50_000_000  # of a page, which takes three bytes for each
+MOST_WEIGHTS = 50_000_000  # of a page, at three bytes per weight
 KINDS = (
     ("encoder", "self_attention"),
     ("decoder", "self_attention"),
@@ -19,7 +19,7 @@ KINDS = (
 
 
 def page(attention: Attention, about: Mapping[str, str] | None = None) -> str:
-    """Return the page; `about` has the lines at its head by their names, such as the source."""
+    """Return the page; `about` has the lines of its header by name, such as the source."""
     count = sum(weights.size for weights in attention.weights.values())
     if count > MOST_WEIGHTS:
         raise UserError(f"{count:,} weights are too many for a page; shorten the texts")
@@ -32,22 +32,22 @@ def page(attention: Attention, about: Mapping[str, str] | None = None) -> str:
             for stack, kind in KINDS
         },
     }
-    # "<" stands only within strings of the JSON; in a page it could end the script.
+    # "<" occurs only within strings of the JSON; in a page it could end the script.
     data = json.dumps(content).replace("<", "\\u003c")
     template = importlib.resources.files("jformer.extras") / "attention.html"
     return template.read_text(encoding="utf-8").replace("{data}", data)
 
 
 def encoded(weights_HQM: np.ndarray) -> str:
-    """Return weights as base64 of 16-bit integers, of which the largest is a weight of 1."""
+    """Return weights as base64 of 16-bit integers; the largest integer is a weight of 1."""
     if not np.isfinite(weights_HQM).all():
-        raise RunError("the attention weights are not numbers; take another checkpoint")
+        raise RunError("the attention weights are not finite; try another checkpoint")
     # In bfloat16 a weight may be a little more than 1.
     integers = (weights_HQM.clip(0, 1) * 65_535).round().astype("<u2")
     return base64.b64encode(integers.tobytes()).decode()
 
 
 def shown(token: str) -> str:
-    """Return a token with a sign for its space and codes for characters that cannot be seen."""
+    """Return a token with a visible space and codes for invisible characters."""
     seen = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in token)
     return "".join(seen).replace(" ", "␣")

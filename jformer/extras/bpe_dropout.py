@@ -2,12 +2,12 @@
 
 This is Algorithm 1 of the paper, run on each word of the pre-tokenizer: split the word into base
 symbols, the ids that no merge produces. Then drop each possible merge with probability p, apply
-the best of the remaining ones, and repeat until none remains.
+the best remaining merge, and repeat until no merge remains.
 
 Each occurrence of a pair is dropped independently, and the leftmost of equal merges comes first,
-as in the authors' code (github.com/VProv/BPE-Dropout). `subword-nmt` applies all occurrences kept
-at once; `tokenizers` has no seed and drops fewer merges, because reaching a merge that has become
-impossible restores dropped ones.
+as in the authors' code (github.com/VProv/BPE-Dropout). `subword-nmt` applies all kept occurrences
+at once. `tokenizers` has no seed and drops fewer merges, because reaching a merge that has become
+impossible restores dropped merges.
 """
 
 import functools
@@ -24,7 +24,7 @@ from jformer.errors import UserError
 # lower ones, so the minimum over a word is its best merge, and of equal merges the leftmost.
 POSITION_BITS = 32
 NO_MERGE = 1 << 62  # greater than any priority
-HOLE = -1  # fills a word's slots after its ids, up to its number of base symbols
+HOLE = -1  # fills a word's slots after its ids, up to the number of base symbols
 SLICE = 1 << 15  # ids at a time: bounds memory, and their base symbols stay in the CPU cache
 
 
@@ -51,7 +51,7 @@ def bpe_dropout(
 def word_starts(texts: Ragged, vocabulary: Vocabulary) -> np.ndarray:
     """Return for each id whether it begins a word of the pre-tokenizer, or is EOS.
 
-    The texts are decoded and encoded again. If that gives other ids, because a text was truncated
+    The texts are decoded and encoded again. If this yields other ids, because a text was truncated
     within a word, each id counts as a word.
     """
     starts = np.ones(len(texts.flat), bool)
@@ -79,7 +79,7 @@ class BpeDropout:
         self._base = Ragged.from_rows([base(symbol) for symbol in range(self._last + 1)])
         pairs = pair_numbers(merges[:, 0], merges[:, 1])
         order = np.argsort(pairs)
-        self._pairs = np.append(pairs[order], np.iinfo(np.int64).max)  # so that a search ends there
+        self._pairs = np.append(pairs[order], np.iinfo(np.int64).max)  # where a search ends
         self._priorities = np.append(order << POSITION_BITS, NO_MERGE)
 
     def __call__(self, texts: Ragged, starts: np.ndarray, rng: np.random.Generator) -> Ragged:
@@ -99,12 +99,12 @@ class BpeDropout:
         ids = texts.flat.astype(np.int64)
         base = self._base.take(np.minimum(ids, self._last))
         symbols, begins = base.flat.astype(np.int64), base.offsets[:-1]
-        # Ids in no merge have all been looked up as one; they are their own symbol.
+        # All ids without a merge were looked up as one id; each is its own symbol.
         is_base = base.lengths == 1
         symbols[begins[is_base]] = ids[is_base]
         drawn = self._merge(symbols, begins[starts], rng)
         is_id = drawn != HOLE
-        ids_up_to = np.append(0, np.cumsum(is_id))  # a number of symbols
+        ids_up_to = np.append(0, np.cumsum(is_id))  # ids among the first symbols
         offsets = ids_up_to[base.offsets[texts.offsets]]
         return Ragged(drawn[is_id].astype(texts.flat.dtype), offsets)
 
@@ -136,7 +136,7 @@ class BpeDropout:
             result[words[done] + rows] = ids[:, done]
             words, ids, best = words[~done], ids[:, ~done], best[~done]
             rank, position = best >> POSITION_BITS, best & ((1 << POSITION_BITS) - 1)
-            # The ids after the merge move up.
+            # The ids after the merge move forward.
             ids = np.where(rows[:-1] < position, ids[:-1], ids[1:])
             ids[position, np.arange(len(words))] = self._results[rank]
         result[words] = ids[0]

@@ -1,7 +1,7 @@
 """The cost of a config, without running it: parameters, multiply-adds, memory of the train step.
 
-Multiply-adds (MAC) are those of matrix products, which are nearly all of the computation; the
-number of FLOPs is twice as large.
+Multiply-adds (MAC) count matrix products only, which are nearly all of the computation. The number
+of FLOPs is twice as large.
 """
 
 import collections
@@ -58,7 +58,7 @@ def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, t
     _, create, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(create, key)
-    rows += -rows % config.train.accumulate  # all parts have equally many rows
+    rows += -rows % config.train.accumulate  # all parts have the same number of rows
     packed = config.data.batching == "packed"
     segments = ("source_segments_BS", "target_segments_BT") if packed else ()
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
@@ -69,7 +69,7 @@ def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, t
 def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
     """Return the bytes of memory of the compiled train step on this backend, as XLA reports."""
     rows = rows_that_fit(batch_tokens, length)
-    say(f"compiling the train step for {rows:,} rows of {length:,} tokens a side ...")
+    say(f"compiling the train step for {rows:,} rows of {length:,} tokens per side ...")
     step, arguments = step_and_shapes(config, rows, length)
     train_step = jax.jit(step, donate_argnums=0, compiler_options=compiler_options())
     memory = train_step.lower(*arguments).compile().memory_analysis()
@@ -89,9 +89,9 @@ def summary(config: Config, S: int, T: int) -> Iterator[str]:
     for name, count, products in rows:
         yield f"{name:<24}{count:>14,}{products:>18,}{2 * products:>18,}"
     log.info(
-        f"\nwith {config.data.vocabulary_size:,} entries (data.vocabulary_size; a small corpus has "
-        f"fewer), one pair of\n{S} source and {T} target positions, forward. A multiply-add (MAC) "
-        f"is two FLOPs."
+        f"\nfor {config.data.vocabulary_size:,} entries (data.vocabulary_size; a small corpus has "
+        f"fewer) and one forward pass\non {S} source and {T} target positions; one multiply-add "
+        f"(MAC) is two FLOPs"
     )
     tokens, longest = config.train.batch_tokens, config.data.max_length
     where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"

@@ -1,6 +1,6 @@
 """Report the versions, the devices and the optional packages that jformer finds on this machine.
 
-The installation may be broken: what fails is a line with the reason.
+The installation may be broken: a failing check becomes a line with the reason.
 """
 
 import importlib.metadata
@@ -29,7 +29,7 @@ FEATURES = {
 
 
 def findings() -> Iterator[str]:
-    """Yield a line for each version, device and package: its name, then what was found."""
+    """Yield a line for each version, device and package: its name, then the finding."""
     yield line("jformer", f"{__version__}, source {source_hash()}")
     yield line("python", platform.python_version())
     for package in PACKAGES:
@@ -45,7 +45,7 @@ def surviving(name: str, check: Callable[[], list[str]]) -> list[str]:
     """Return the lines of a check, or one line with the reason why it failed."""
     try:
         return check()
-    except Exception as error:  # noqa: BLE001  whatever it is, the other lines help to find it
+    except Exception as error:  # noqa: BLE001  the other lines help to find the cause
         reason = str(error).strip() or repr(error)
         return [line(name, f"failed: {reason.splitlines()[0]}")]
 
@@ -65,14 +65,14 @@ def devices() -> list[str]:
         found += f", {memory / 1e9:.0f} GB" if memory else ""
         lines.append(line(f"device {device.id}", found))
     if jax.default_backend() == "cpu" and shutil.which("nvidia-smi"):
-        hint = "an NVIDIA GPU is there, and JAX is without CUDA: pip install 'jax[cuda13]'"
+        hint = "NVIDIA GPU found, but this JAX lacks CUDA: pip install 'jax[cuda13]'"
         lines.append(line("", hint))
     return lines
 
 
 def cache() -> list[str]:
     folder = cache_folder(DataConfig())
-    return [line("cache", f"{folder}, {'there' if folder.exists() else 'made when it is needed'}")]
+    return [line("cache", f"{folder}, {'exists' if folder.exists() else 'created when needed'}")]
 
 
 def compiled() -> list[str]:

@@ -1,4 +1,4 @@
-"""The sinusoids of tensor2tensor, fairseq and Marian, for models that are imported from them."""
+"""The sinusoids of tensor2tensor, fairseq and Marian, for models imported from them."""
 
 import dataclasses
 
@@ -11,8 +11,8 @@ from jformer.model.positions import Positions
 def sinusoids_in_halves(positions_L: Array, d_model: int) -> Array:
     """Return all sines, then all cosines, as tensor2tensor and fairseq do: float32 (L, D).
 
-    Their last frequency is 1 / 10000 itself, so these are not the paper's in another order. fairseq
-    counts positions from its padding index + 1.
+    Their last frequency is exactly 1 / 10000, so they are not the paper's columns in another order.
+    fairseq counts positions from its padding index + 1.
     """
     steps = max(d_model // 2 - 1, 1)
     frequencies = 10000.0 ** (-jnp.arange(d_model // 2) / steps)

@@ -1,7 +1,7 @@
-"""Minimum Bayes risk: of several hypotheses, choose the one that is most like all others.
+"""Minimum Bayes risk (Kumar and Byrne 2004): choose the hypothesis most similar to all others.
 
-Kumar and Byrne (2004). The utility of a hypothesis is its mean score with each of the others as the
-reference, by sacreBLEU's chrF or BLEU of single sentences (Eikema and Aziz 2020).
+The utility of a hypothesis is its mean sentence-level chrF or BLEU by sacreBLEU, with each of the
+other hypotheses as the reference (Eikema and Aziz 2020).
 """
 
 from typing import Literal
@@ -14,12 +14,12 @@ from jformer.evaluation.scores import tokenizer_for
 
 
 def mbr(candidates: Candidates, *, utility: Literal["chrf", "bleu"] = "chrf") -> int:
-    """Return the index of the candidate with the highest utility, the first of equal ones."""
+    """Return the index of the candidate with the highest utility; the first if several tie."""
     texts = [hypothesis.text for hypothesis in candidates.hypotheses]
     tokenizer = tokenizer_for(candidates.target_language) if utility == "bleu" else ""
 
     def metric_for(reference: str) -> CHRF | BLEU:
-        # sacreBLEU counts the n-grams of references that it gets in advance only once.
+        # sacreBLEU counts the n-grams of references only once if it gets them in advance.
         references = [[reference]]
         if utility == "chrf":
             return CHRF(references=references)

@@ -1,8 +1,8 @@
-"""Muon (Jordan et al. 2024): momentum whose matrices are replaced by nearly orthogonal ones.
+"""Muon (Jordan et al. 2024): momentum whose matrices are made nearly orthogonal.
 
 Gradients of the kernels of attention and of the feed-forward network are mostly of low rank. An
-orthogonal update moves as far in every direction as in the strongest one. All other parameters,
-such as embeddings and norms, and kernels of parts that are not ours, are for Adam.
+orthogonal update moves equally far in all directions. Adam updates all other parameters, such as
+embeddings, norms, and the kernels of the user's own parts.
 """
 
 import itertools
@@ -15,13 +15,13 @@ from jax import Array
 
 from jformer.training.optimizer import check_constants, decay_mask
 
-BY_HEADS = ("query", "key", "value")  # kernels (D, H, K), where the others have D last
+BY_HEADS = ("query", "key", "value")  # kernels (D, H, K); other kernels have D last
 KERNELS = (*BY_HEADS, "out", "ffn_in", "ffn_out")
-BLOCK = 64  # hidden units a matrix: products cost the square of it
-ITERATIONS = 3  # Jordan has 5, with larger matrices
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the polynomial, by Jordan
-# Root mean square of the entries of an update, about that of Adam's, whose learning rates and
-# weight decay then fit (Liu et al. 2025, "Muon is scalable for LLM training").
+BLOCK = 64  # hidden units per matrix: the cost of products grows with its square
+ITERATIONS = 3  # Jordan uses 5, with larger matrices
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan's polynomial
+# Root mean square of the entries of an update. It is close to Adam's, so that Adam's learning rates
+# and weight decay fit (Liu et al. 2025, "Muon is scalable for LLM training").
 RMS = 0.2
 
 
@@ -36,7 +36,7 @@ def muon(
 ) -> optax.GradientTransformation:
     """Return Muon for the kernels of attention and feed-forward network, and Adam for the rest.
 
-    `adam_factor` multiplies the updates by Adam. All matrices decay.
+    `adam_factor` multiplies Adam's updates. All matrices decay.
     """
     check_constants(beta1, beta2, epsilon, weight_decay)
     kernels = optax.chain(optax.trace(momentum, nesterov=True), orthogonalize())
@@ -46,7 +46,7 @@ def muon(
 
 
 def scaled(inner: optax.GradientTransformation, factor: float) -> optax.GradientTransformation:
-    """Multiply the updates of `inner`, whose state stays as it is: `optax.chain` would nest it."""
+    """Multiply the updates of `inner` without nesting its state, as `optax.chain` would."""
 
     def update(updates, state, params=None):
         updates, state = inner.update(updates, state, params)
@@ -56,14 +56,14 @@ def scaled(inner: optax.GradientTransformation, factor: float) -> optax.Gradient
 
 
 def which(params: optax.Params) -> optax.Params:
-    """Return for each parameter the name of what updates it."""
+    """Return the name of the optimizer that updates each parameter."""
     return jax.tree_util.tree_map_with_path(
         lambda path, _: "muon" if layer_of(path) in KERNELS else "adam", params
     )
 
 
 def layer_of(path: tuple) -> str:
-    """Return the name of the linear layer whose kernel it is; of other parameters nothing."""
+    """Return the name of the linear layer that owns a kernel; empty for other parameters."""
     names = ["", *jax.tree_util.keystr(path, simple=True, separator="/").split("/")]
     return names[-2] if names[-1] == "kernel" else ""
 
@@ -76,7 +76,7 @@ def orthogonalize() -> optax.GradientTransformation:
         layers = [layer_of(path) for path, _ in leaves]
         stacks = [to_matrices(layer, leaf) for layer, (_, leaf) in zip(layers, leaves, strict=True)]
         results: dict[int, Array] = {}
-        # One program for all matrices of a shape: a program for each compiles far longer.
+        # One program for all matrices of a shape: one program per matrix compiles far longer.
         for shape in sorted({stack.shape[1:] for stack in stacks}):
             same = [i for i, stack in enumerate(stacks) if stack.shape[1:] == shape]
             ends = list(itertools.accumulate(len(stacks[i]) for i in same))
@@ -90,7 +90,7 @@ def orthogonalize() -> optax.GradientTransformation:
 
 
 def to_matrices(layer: str, kernel: Array) -> Array:
-    """Return a kernel as matrices (N, K, D): one for each head, or for each block of units."""
+    """Return a kernel as matrices (N, K, D): one per head, or one per block of units."""
     if layer in BY_HEADS:
         return kernel.transpose(1, 2, 0)
     if layer == "out":
@@ -112,7 +112,7 @@ def from_matrices(layer: str, matrices_NKD: Array) -> Array:
 
 
 def nearly_orthogonal(x_NKD: Array) -> Array:
-    """Bring all singular values near 1, by a polynomial of the matrix (Newton-Schulz iteration)."""
+    """Move all singular values close to 1 by a polynomial of the matrix (Newton-Schulz)."""
     a, b, c = COEFFICIENTS
     x_NKD /= jnp.linalg.norm(x_NKD, axis=(1, 2), keepdims=True) + 1e-8
     for _ in range(ITERATIONS):

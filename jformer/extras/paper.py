@@ -8,7 +8,7 @@ from typing import Any
 from jformer.config import Config
 from jformer.schema import flatten
 
-# Keys that scale with a model: for a smaller base they match a row by the same ratio.
+# Keys that scale with a model: for a smaller base, they match a row if the ratio is the same.
 SIZES = ("model.num_layers", "model.d_model", "model.d_ff", "model.d_k", "model.d_v", "train.steps")
 
 
@@ -18,7 +18,7 @@ class PaperRow:
     changes: Mapping[str, Any]
     perplexity: float  # per wordpiece, on the development set
     bleu: float
-    millions: int | None = None  # of parameters, where the table prints them
+    millions: int | None = None  # of parameters, if the table prints the number
 
 
 BIG = {
@@ -53,10 +53,10 @@ TABLE_3 = (
 
 
 def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow | None:
-    """Return the row that changes the paper's base as `changes` do this one; None if there is none.
+    """Return the row that changes the paper's base as `changes` do this base, or None.
 
     Sizes must change by the same ratio, other keys from and to the same value. Both arguments are
-    flat, as `{"model.d_ff": 2048}`.
+    flat, such as `{"model.d_ff": 2048}`.
     """
 
     def same(key: str, value: Any, printed: Any) -> bool:
@@ -73,7 +73,7 @@ def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow |
 
 
 def flat_with_widths(config: Config) -> dict[str, Any]:
-    """Return every key and its value; unset widths of a head are replaced by the derived ones."""
+    """Return every key and its value, with derived values for unset widths of a head."""
     widths = {"model.d_k": config.model.key_width, "model.d_v": config.model.value_width}
     return {**flatten(config), **widths}
 

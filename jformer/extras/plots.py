@@ -1,4 +1,4 @@
-"""Pictures by matplotlib (the extra `plot`): attention, learning curves and the learning rate."""
+"""Matplotlib pictures (the extra `plot`): attention, learning curves and the learning rate."""
 
 import io
 from pathlib import Path
@@ -14,7 +14,7 @@ from jformer.files import check_writable, write_file
 from jformer.training.schedules import learning_rate
 
 PANEL = 0.22  # inches per token of a plot of attention
-POINTS = 2000  # points of the line; a run of fewer steps has one per step
+POINTS = 2000  # points of the line; a shorter run has one point per step
 
 
 def new_figure(width: float, height: float, dpi: int) -> Any:
@@ -54,16 +54,16 @@ def draw_curves(run: RunSummary) -> Any:
     for split in ("train", "validation"):
         curve = run.curve(split, "nll")
         axes.plot([step for step, _ in curve], [nll for _, nll in curve], label=split)
-    axes.set(xlabel="step (updates of the parameters)", ylabel="NLL, nats a token", ylim=(0, None))
+    axes.set(xlabel="step (parameter updates)", ylabel="NLL, nats per token", ylim=(0, None))
     axes.legend()
     return figure
 
 
 def write_schedule(config: Config, name: str) -> None:
-    """Draw the learning rate into the file of --plot=NAME, a .png or a .svg."""
+    """Draw the learning rate into the file --plot=NAME, a .png or an .svg."""
     format = Path(name).suffix
     if format not in (".png", ".svg"):
-        raise UserError(f"--plot={name}: a picture's name must end in .png or .svg")
+        raise UserError(f"--plot={name}: the name must end in .png or .svg")
     check_writable("plot", name)
     picture = io.BytesIO()
     draw_schedule(config).savefig(picture, format=format.removeprefix("."))
@@ -73,7 +73,7 @@ def write_schedule(config: Config, name: str) -> None:
 def draw_schedule(config: Config) -> Any:
     """Return a matplotlib `Figure` of the learning rate of each step (Section 5.3, Equation 3)."""
     steps, peak = config.train.steps, config.optimizer.warmup_steps
-    # The peak is one of the points: a line that skipped it would be too low.
+    # The peak must be one of the points: a line that skipped it would be too low.
     points = np.linspace(1, steps, min(steps, POINTS)).round().astype(np.int32)
     step_nums = np.union1d(points, [min(peak, steps)])
     figure = new_figure(7, 4, dpi=150)

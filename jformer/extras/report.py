@@ -1,7 +1,7 @@
 """The comparison of runs, as a table and as a page with learning curves.
 
-A row per config has its differences, its scores and its cost. Run directories are only read, never
-written to; their runs may still be in training.
+Each config has one row with its differences, scores and cost. Run directories are only read, and
+their runs may still be training.
 """
 
 import dataclasses
@@ -30,14 +30,14 @@ from jformer.training.restore import parameter_shapes
 
 log = logging.getLogger(__name__)
 
-REPORTED = {  # the scores in the table: their short names and digits after the decimal point
+REPORTED = {  # the scores in the table: short names and decimal places
     "bleu": ("BLEU", 2),
     "bleu_lowercase": ("lc", 2),
     "chrf": ("chrF", 2),
     "f1": ("F1", 2),
     "perplexity": ("PPL", 3),
 }
-# Keys that change neither what a run learns nor its scores: runs that differ in them share a row.
+# Keys that affect neither training nor scores: runs that differ only in them share a row.
 IGNORED = {
     "name",
     "seed",
@@ -53,8 +53,8 @@ IGNORED = {
 # Split and name in metrics.jsonl, title of the plot, label of its y axis.
 CURVES = (
     ("validation", "nll", "Validation likelihood", "NLL, nats per token"),
-    ("validation", "bleu", "Validation BLEU, of the first pairs", "BLEU"),
-    ("validation", "f1", "Validation F1, of the first sentences", "F1"),
+    ("validation", "bleu", "Validation BLEU of the first pairs", "BLEU"),
+    ("validation", "f1", "Validation F1 of the first sentences", "F1"),
     ("train", "nll", "Training likelihood", "NLL, nats per token"),
 )
 LEGEND_WIDTH = 60  # characters; longer labels are shortened
@@ -73,7 +73,7 @@ class RunSummary:
 
     workdir: Path
     config: Config
-    parameters: int | None  # None: there is no vocabulary yet
+    parameters: int | None  # None without a vocabulary
     lines: list[dict[str, Any]]  # of metrics.jsonl
     scores: dict[str, dict[str, Any]]  # by split
 
@@ -90,7 +90,7 @@ class RunSummary:
         return "complete" if self.scores else "trained"
 
     def spent(self, name: str) -> float | None:
-        """Return the `seconds` or `flops` of training so far; None where none are recorded."""
+        """Return the `seconds` or `flops` of training so far; None if not recorded."""
         found = [line[name] for line in self.lines if name in line]
         return found[-1] if found else None
 
@@ -104,9 +104,9 @@ class RunSummary:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Runs whose configs differ in IGNORED keys at most."""
+    """Runs whose configs differ only in IGNORED keys."""
 
-    changes: dict[str, Any]  # keys whose values are not the most common ones of all runs
+    changes: dict[str, Any]  # keys whose values differ from the most common value of all runs
     runs: list[RunSummary]
     paper: PaperRow | None
 
@@ -120,28 +120,28 @@ def named(values: dict[str, Any]) -> str:
 
 
 def base_line(rows: list[Row]) -> str:
-    """Return the most common values of the keys that some row changes; empty if there are none."""
+    """Return the most common values of the keys that rows change; empty without changes."""
     kept = {}
     for key in dict.fromkeys(key for row in rows for key in row.changes):
-        # Some run has the most common value, so there is a row that does not change it.
+        # At least one run has the most common value, so at least one row does not change it.
         other = next(row for row in rows if key not in row.changes)
         kept[key] = flatten(other.runs[0].config)[key]
     return f"base: {named(kept)}" if kept else ""
 
 
 def find_runs(folders: Sequence[str | Path]) -> list[Path]:
-    """Return the run directories among `folders`, and those directly inside the others.
+    """Return the run directories among `folders`, and the run directories directly inside others.
 
     Within a folder they are sorted by name.
     """
     found = []
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise UserError(f"{folder}: no such folder; name run directories, or folders of them")
+            raise UserError(f"{folder}: not found; must be a run directory, or a folder of runs")
         inside = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
         runs = [folder] if has_run(folder) else inside
         if not runs:
-            raise UserError(f"{folder}: no run has begun there")
+            raise UserError(f"{folder}: contains no started run")
         found += runs
     return list(dict.fromkeys(found))
 
@@ -161,16 +161,16 @@ def read_run(workdir: Path) -> RunSummary:
 
 
 def read_rows(workdirs: Sequence[Path]) -> list[Row]:
-    """Return a row per config from all runs that have begun.
+    """Return one row per config from all started runs.
 
-    Damaged runs are left out with a warning.
+    Damaged runs are excluded with a warning.
     """
     runs = []
     for workdir in filter(has_run, workdirs):
         try:
             runs.append(read_run(workdir))
         except (UserError, OSError) as error:
-            log.warning("%s is left out: %s", workdir, error)
+            log.warning("%s is excluded: %s", workdir, error)
     if not runs:
         return []
     flat = [flat_with_widths(run.config) for run in runs]
@@ -178,7 +178,7 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
         {key: value for key, value in flatten(run.config).items() if key not in IGNORED}
         for run in runs
     ]
-    # The most frequent value of each key; of equally frequent ones, the first.
+    # The most frequent value of each key; the first if several tie.
     common = {key: statistics.mode(values[key] for values in given) for key in given[0]}
     base = {key: statistics.mode(values[key] for values in flat) for key in flat[0]}
     together: dict[tuple[tuple[str, Any], ...], list[RunSummary]] = {}
@@ -189,7 +189,7 @@ def read_rows(workdirs: Sequence[Path]) -> list[Row]:
         Row(dict(changes), alike, paper_row(base, dict(changes)))
         for changes, alike in together.items()
     ]
-    # The base comes first, then the rows of the paper's Table 3 in its order.
+    # The base is first, followed by the rows of the paper's Table 3 in its order.
     printed = [*TABLE_3, None]
     rows.sort(key=lambda row: (bool(row.changes), printed.index(row.paper)))
     return rows
@@ -223,7 +223,7 @@ def table(rows: list[Row]) -> list[list[str]]:
 
 
 def reported(rows: list[Row]) -> list[str]:
-    """Return the scores to print; BLEU without case is one only of runs on text without it."""
+    """Return the scores to print; lowercased BLEU only for runs on lowercased text."""
     lower = any(run.config.data.is_lowercase for row in rows for run in row.runs)
     return [name for name in REPORTED if lower or name != "bleu_lowercase"]
 
@@ -298,7 +298,7 @@ def curves(rows: list[Row]) -> str:
     parts: list[str] = []
     for split, name, title, unit in CURVES:
         figure = plotly.Figure(layout={"title": title, "template": "plotly_white"})
-        figure.update_layout(xaxis_title="step (updates of the parameters)", yaxis_title=unit)
+        figure.update_layout(xaxis_title="step (parameter updates)", yaxis_title=unit)
         for number, row in enumerate(rows):
             label = textwrap.shorten(row.label, LEGEND_WIDTH, placeholder=" ...")
             for symbol, run in enumerate(row.runs):

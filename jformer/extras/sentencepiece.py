@@ -1,6 +1,6 @@
 """SentencePiece models as vocabularies: conversion to the format of `tokenizers`.
 
-A run saves its vocabulary in that format, so only the first start of a run needs the packages
+A run saves its vocabulary in that format, so only its first start requires the packages
 `sentencepiece` and `protobuf`.
 """
 
@@ -19,9 +19,9 @@ SPLIT_FALLBACK = pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "isolated")
 def from_sentencepiece(path: Path) -> Tokenizer:
     """Return a tokenizer that segments as `sentencepiece` does with this model, to the same ids.
 
-    The two may differ if two segmentations have the same score, since sentencepiece's floats have
-    32 bits, and if the model's normaliser changes a character of a user-defined symbol.
-    Raises `ValueError` for a model of another type than Unigram or BPE.
+    The two may differ if two segmentations have the same score, because sentencepiece's floats have
+    32 bits, and if the model's normaliser changes a character of a user-defined symbol. Raises
+    `ValueError` unless the model's type is Unigram or BPE.
     """
     module, packages = "sentencepiece.sentencepiece_model_pb2", "sentencepiece protobuf"
     proto = import_extra(module, f"{path}: a SentencePiece model", packages).ModelProto
@@ -37,7 +37,7 @@ def from_sentencepiece(path: Path) -> Tokenizer:
     # Text never matches an entry with a space in its name: spaces of text are escaped.
     hidden, unknown = {types.CONTROL, types.UNUSED}, id_of_type[types.UNKNOWN]
     names = [f" {piece.piece}" if piece.type in hidden else piece.piece for piece in model.pieces]
-    names[unknown] = f" {spec.unk_surface.strip()} "  # the text that sentencepiece decodes it to
+    names[unknown] = f" {spec.unk_surface.strip()} "  # sentencepiece decodes it to this text
     core: Any
     if is_bpe:
         merges = [
@@ -48,7 +48,7 @@ def from_sentencepiece(path: Path) -> Tokenizer:
         ]
         core = models.BPE({name: i for i, name in enumerate(names)}, merges)
         core.unk_token, core.fuse_unk, core.byte_fallback = names[unknown], True, spec.byte_fallback
-        core.ignore_merges = bool(symbols)  # they are words of their own, which no merge produces
+        core.ignore_merges = bool(symbols)  # each is a separate word, which no merge produces
     else:
         scores |= dict.fromkeys(symbols, -0.1)  # sentencepiece's bonus for them
         entries = [(name, scores.get(name, 0.0)) for name in names]
@@ -75,7 +75,7 @@ def spaces(rules: Any, spec: Any) -> tuple[Any, Any]:
     if rules.remove_extra_whitespaces:
         outer, inner = Regex(r"\A +| +\z"), Regex(" {2,}")
         steps += [normalizers.Replace(outer, ""), normalizers.Replace(inner, " ")]
-    if rules.add_dummy_prefix:  # Metaspace would add none to text that begins with a space
+    if rules.add_dummy_prefix:  # Metaspace would not add one to text that begins with a space
         steps.append(normalizers.Prepend("▁"))
     steps.append(normalizers.Replace(" ", "▁"))
     undo = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]

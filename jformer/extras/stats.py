@@ -25,7 +25,7 @@ from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.training.logging import warning_of_epochs
 
 EXAMPLES = 10
-RATIO = 9  # of tokens; the limit of Moses' clean-corpus-n
+RATIO = 9  # between token counts; the limit of Moses' clean-corpus-n
 SUSPICIOUS = {
     "duplicate": "training pairs repeat an earlier one",
     "source_is_target": "training pairs have the same text on both sides",
@@ -94,7 +94,7 @@ def suspicious_pairs(
     """Return `{"suspicious": ..., "in_training": ...}`, each `{name: {"count", "first"}}`.
 
     A scored sentence is in the training text if a training pair has the same source. White space at
-    the ends of a text does not count. Hashes of 64 bits are compared: 100 bytes of memory a pair.
+    the ends of a text is ignored. Hashes of 64 bits are compared: 100 bytes of memory per pair.
     """
     sources, pairs, same = array("q"), array("q"), array("b")
     for corpus in corpora:
@@ -183,7 +183,7 @@ def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, 
 
 
 def pieces(vocabulary: Vocabulary, side: Ragged, row: int) -> list[str]:
-    """Return the text of each id of a row; a part of a character shows as U+FFFD."""
+    """Return the text of each id of a row, with U+FFFD for a part of a character."""
     ids = side.take(np.array([row])).flat
     return [vocabulary.decode([i]) for i in ids[:-1].tolist()] + ["</s>"]
 
@@ -194,12 +194,12 @@ def page(facts: dict[str, Any]) -> str:
         f"{count:>12,} pairs without an empty side in {name}"
         for name, count in facts["corpora"].items()
     ]
-    lines.append(f"{facts['pairs']:>12,} pairs an epoch of training")
+    lines.append(f"{facts['pairs']:>12,} pairs per epoch of training")
     lines += [f"{count:>12,} pairs in {name}" for name, count in facts["scored"].items()]
     lines += ["", *Report(facts["decisions"]).lines()]
     suspicious = {SUSPICIOUS[name]: entry for name, entry in facts["suspicious"].items()}
     for name, entry in facts["in_training"].items():
-        suspicious[f"sources of {name} are sources of training pairs, too"] = entry
+        suspicious[f"sources of {name} are also sources of training pairs"] = entry
     for what, entry in suspicious.items():
         first = f" ({', '.join(entry['first'])})" if entry["first"] else ""
         lines.append(f"{entry['count']:,} {what}{first}")
@@ -217,8 +217,8 @@ def page(facts: dict[str, Any]) -> str:
     for name, b in facts["batchings"].items():
         shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in b["shapes"])
         lines.append(
-            f"{name}: {b['token_utilization']:.1%} of positions hold a token; "
-            f"{b['batches']:,} batches an epoch in {len(b['shapes'])} shapes, {shapes}"
+            f"{name}: {b['token_utilization']:.1%} of positions are tokens; "
+            f"{b['batches']:,} batches per epoch in {len(b['shapes'])} shapes, {shapes}"
         )
     lines += ["", "odd characters: " + ("none" if not facts["odd_characters"] else "")]
     for code, entry in itertools.islice(facts["odd_characters"].items(), EXAMPLES):

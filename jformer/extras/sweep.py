@@ -1,4 +1,4 @@
-"""Sweeps: many runs of one config with changes, as processes here or as jobs of a cluster.
+"""Sweeps: many runs of one config with changes, as local processes or as cluster jobs.
 
 A sweep is a Python file with a config, `CONFIG = "tiny:multi30k"`, and a generator
 `sweep()` of flat overrides, one dict per point: `{"model.num_heads": 4}`, or `{}` for none.
@@ -33,7 +33,7 @@ from jformer.training.signals import Signals
 
 MAX_NAME = 100  # characters of a folder's name; file systems allow 255
 PAUSE = 0.5  # seconds between two polls of the processes
-REQUEUES = 1000  # of a job that reached its time limit; a preempted job is always requeued
+REQUEUES = 1000  # after a time limit; a preempted job is always requeued
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Point:
 
     @property
     def scores(self) -> Path:
-        """Return the file with the standard output of the run; only a complete point has it."""
+        """Return the file with the standard output of the run; only complete points have it."""
         return self.workdir / "scores.json"
 
     @property
@@ -76,10 +76,10 @@ class Point:
 
 
 def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int) -> list[Point]:
-    """Return the checked points of a sweep file; `flags` are set for all of them.
+    """Return the checked points of a sweep file; `flags` are set for all points.
 
     `only` is a pattern of names with or without their seeds, such as `*num_heads*`. With
-    `seeds` > 1 each point is repeated with the seeds that follow its own.
+    `seeds` > 1, each point is repeated with the seeds that follow its own.
     """
     sweep = load_sweep(path)
     shared = [f"--config={sweep['CONFIG']}", *flags]
@@ -88,8 +88,8 @@ def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int
     for overrides in sweep["sweep"]():
         if not isinstance(overrides, dict):
             raise UserError(
-                f"{path}: sweep() yields {overrides!r}; a point is a dict of keys with dots, "
-                f"as {{'model.num_heads': 4}}"
+                f"{path}: sweep() yields {overrides!r}; must yield dicts of dotted keys, "
+                f"such as {{'model.num_heads': 4}}"
             )
         seeded: list[Point] = []
         for more in range(seeds):
@@ -102,21 +102,21 @@ def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int
             if any(fnmatch.fnmatch(name, only or "*") for name in (point.name, seeded[0].name)):
                 chosen.append(point)
     if not names:
-        raise UserError(f"{path}: has no points; sweep() must yield overrides")
+        raise UserError(f"{path}: has no points; sweep() must yield dicts of overrides")
     if not chosen:
-        raise UserError(f"--only={only}: matches none of {', '.join(names.values())}")
+        raise UserError(f"--only={only}: no point matches; available: {', '.join(names.values())}")
     return chosen
 
 
 def load_sweep(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
-        raise UserError(f"{path}: no such file; a sweep is a Python file with CONFIG and sweep()")
+        raise UserError(f"{path}: not found; must be a Python file with CONFIG and sweep()")
     with naming_failures_in(path):
         sweep = runpy.run_path(path)
     for name in ("CONFIG", "sweep"):
         if name not in sweep:
             raise UserError(
-                f"{path}: has no {name}; a sweep needs CONFIG, the --config of a run, and sweep(), "
+                f"{path}: has no {name}; must define CONFIG, the --config of a run, and sweep(), "
                 f"a generator of overrides"
             )
     return sweep
@@ -146,10 +146,10 @@ def name_of(overrides: dict[str, Any]) -> str:
 
 
 def make_rounds(points: list[Point], rounds: int) -> list[list[Point]]:
-    """Return the points of each round of successive halving, before any is dropped.
+    """Return the points of each round of successive halving (Jamieson and Talwalkar 2016).
 
     Round n of N has `train.steps` / 2^(N - n) steps, and its runs are in the folder `round-n`. The
-    last round has the points as they are (Jamieson and Talwalkar 2016).
+    last round has the unchanged points. No points are dropped yet.
     """
 
     def shorten(point: Point, number: int) -> Point:
@@ -167,7 +167,7 @@ def make_rounds(points: list[Point], rounds: int) -> list[list[Point]]:
 def better_half(points: list[Point]) -> set[str]:
     """Return the names of the points in the better half, rounded up, by means over seeds.
 
-    A point fails with the run of any of its seeds.
+    A point fails if the run of any of its seeds fails.
     """
     alike: dict[Config, list[Point]] = {}
     for point in points:
@@ -178,9 +178,9 @@ def better_half(points: list[Point]) -> set[str]:
 
 
 def rank(runs: list[Point]) -> tuple[float, float]:
-    """Return what is lowest for the best: negative BLEU or F1 as printed, then perplexity.
+    """Return a sort key, lowest for the best: negative BLEU or F1 as printed, then perplexity.
 
-    With few steps the BLEU of all points can be zero.
+    Perplexity decides if the BLEU of all points is zero after few steps.
     """
     metric = "bleu_lowercase" if runs[0].config.data.is_lowercase else "bleu"
     found = [json.loads(run.scores.read_text())["validation"] for run in runs]
@@ -199,7 +199,7 @@ class Share:
 def shares(jobs: int) -> list[Share]:
     """Divide the cores and GPUs that this process may use among `jobs` processes.
 
-    Small models gain: a process on one core has more than half of its speed on two.
+    Small models gain: a process on one core has more than half its speed on two cores.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     gpus = visible_gpus()
@@ -219,7 +219,7 @@ def shares(jobs: int) -> list[Share]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs' names for CUDA_VISIBLE_DEVICES, without JAX, which would reserve them."""
+    """Return the GPUs' names for CUDA_VISIBLE_DEVICES without JAX, which would reserve them."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
         return [gpu for gpu in named.split(",") if gpu]
@@ -234,7 +234,7 @@ def start(point: Point, share: Share) -> subprocess.Popen:
     """Start the process that runs or resumes a point."""
     point.workdir.mkdir(parents=True, exist_ok=True)
     with point.partial.open("wb") as scores, point.log.open("ab") as log:
-        # Ctrl-C and preemption signals are for the parent, which then asks the run to save and end.
+        # The parent handles Ctrl-C and preemption signals, and asks the run to save and end.
         before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         process = subprocess.Popen(
             point.command,
@@ -252,7 +252,7 @@ def start(point: Point, share: Share) -> subprocess.Popen:
 
 
 def finish(point: Point, status: int) -> str:
-    """Keep the scores of a process that has ended; return why it failed, or ""."""
+    """Keep the scores of an ended process; return why it failed, or ""."""
     if status == 0:
         point.partial.replace(point.scores)
         return ""
@@ -262,7 +262,7 @@ def finish(point: Point, status: int) -> str:
 
 
 def run_here(points: list[Point], jobs: int) -> list[str]:
-    """Run points on this machine, `jobs` at a time; return the names of those that failed."""
+    """Run points on this machine, `jobs` at a time; return the names of failed points."""
     waiting, free, failed = [*points], shares(jobs), []
     running: dict[str, tuple[Point, subprocess.Popen, Share]] = {}
     with Signals(minutes=0) as stop:
@@ -300,7 +300,7 @@ class Task:
         self._process = start(self._point, Share())
         status = self._process.wait()
         while status == 128 + signal.SIGTERM:
-            # The cluster stopped it; it requeues a preempted job unless that ends by itself.
+            # The cluster stopped this job, and requeues it unless it ends by itself.
             signal.pause()
         return finish(self._point, status)
 
@@ -309,13 +309,13 @@ class Task:
 
         if self._process and self._process.poll() is None:
             self._process.terminate()
-            # Popen's own wait would block on a lock that the interrupted one holds.
+            # Popen's own wait would block on a lock that the interrupted wait holds.
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         return DelayedSubmission(Task(self._point))
 
 
 def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
-    """Run points as one job array of submitit; return the names of those that failed."""
+    """Run points as one job array of submitit; return the names of failed points."""
     from submitit.core.utils import FailedJobError
     from submitit.helpers import as_completed
 
@@ -341,7 +341,7 @@ def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
 def make_executor(submit: str, jobs: int, folder: Path) -> Any:
     """Return submitit's executor for CLUSTER:KEY=VALUE,... with its parameters.
 
-    The cluster runs as many jobs at a time as it can, or `jobs` if that is more than one.
+    The cluster limits the number of concurrent jobs, or `jobs` does if it is more than 1.
     """
     submitit = import_extra("submitit", "--submit", "submitit")
     cluster, _, text = submit.partition(":")

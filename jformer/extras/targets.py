@@ -1,8 +1,8 @@
-"""Known devices, and the cost of a train step on them as their own compilers report it.
+"""Known devices, and the cost of a train step on them as reported by their own compilers.
 
-The devices need not be present: JAX's plugins for them (the extra `targets`) are enough. What XLA
-reports about memory, kernels and collectives is what the device would run. Autotuning and timing
-need the device, so the times here are rooflines, see traffic.py.
+The devices need not be present: JAX's plugins for them (the extra `targets`) suffice. XLA reports
+the memory, kernels and collectives that the device would run. Autotuning and timing require the
+device, so the times here are rooflines, see traffic.py.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from jformer.extras.cost import step_and_shapes
 from jformer.training import sharding
 from jformer.training.flops import sheet_flops, step_flops
 
-# Fraction of the peak of the data sheet that large products reach.
+# Fraction of the data sheet's peak that large products reach.
 REACHED = 0.8
 MACHINE = 8  # GPUs in a machine
 
@@ -60,13 +60,13 @@ DEVICES = {
     "v5p": Device("tpu", "TPU v5p", 95e9, 2765e9, 600e9),
     "v6e": Device("tpu", "TPU v6e", 32e9, 1640e9, 448e9),
 }
-# The slices that libtpu describes, by chips.
+# The slices that libtpu describes, by number of chips.
 SLICES = {
     "v5e": {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"},
     "v5p": {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8"},
 }
 SLICES["v6e"] = SLICES["v5e"]
-# The module of JAX's plugin, and what installs it.
+# The module of JAX's plugin, and the package that installs it.
 PLUGINS = {"gpu": ("jax_cuda13_plugin", "jax[cuda13]"), "tpu": ("libtpu", "jax[tpu]")}
 
 
@@ -99,7 +99,7 @@ class Cost:
 
     @property
     def collective_seconds(self) -> float:
-        """The time of all collectives, if none of them overlaps with the computation.
+        """The time of all collectives, if none overlaps with the computation.
 
         Between machines, each of the eight GPUs of a machine sends an eighth.
         """
@@ -114,10 +114,10 @@ def parse_target(name: str) -> Target:
     if kind not in DEVICES:
         close = nearest(kind, DEVICES)
         hint = f"; did you mean {close}?" if close else ""
-        raise UserError(f"{name}: unknown device{hint}; known are {', '.join(DEVICES)}")
+        raise UserError(f"{name}: unknown device{hint}; known: {', '.join(DEVICES)}")
     device = DEVICES[kind]
     if dash and not re.fullmatch(r"[1-9]\d*", count):
-        raise UserError(f"{name}: the number of chips follows the device, as in {kind}-8")
+        raise UserError(f"{name}: must end in a number of chips, such as {kind}-8")
     chips = int(count or 1)
     if device.platform == "tpu" and chips not in {1, *SLICES[kind]}:
         sizes = ", ".join(str(size) for size in (1, *SLICES[kind]))
@@ -126,7 +126,7 @@ def parse_target(name: str) -> Target:
 
 
 def compile_step(config: Config, target: Target, tokens: int, length: int) -> Cost:
-    """Compile the train step of a batch of `tokens` a side, in rows of `length`, for a target."""
+    """Compile the train step of a batch of `tokens` per side, in rows of `length`, for a target."""
     devices = described_devices(target)
     with compiling(target):
         lowered = lower_step(config, devices, tokens, length, target.device.platform)
@@ -139,7 +139,7 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
         flops = sum(each.flops for each in kernels)
         seconds = traffic.roofline(kernels, device.bandwidth, speed)
     else:
-        # A TPU's program is pipelined across kernels, and does not count its products.
+        # A TPU's program is pipelined across kernels, and its products are not counted.
         flops = step_flops(config, tokens // length, length, length) / target.chips
         seconds = max(moved / device.bandwidth, flops / speed)
     return Cost(
@@ -155,7 +155,7 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
 
 
 def lower_step(config: Config, devices: list, tokens: int, length: int, platform: str) -> Any:
-    """Return the train step lowered for these devices, which need not be here."""
+    """Return the train step lowered for these devices, which may be absent."""
     mesh = sharding.make_mesh(config, devices)
     step, (state, batch, key) = step_and_shapes(config, tokens // length, length)
     shardings, by_rows = sharding.state_shardings(state, mesh), sharding.by_rows(mesh)
@@ -174,12 +174,12 @@ def lower_step(config: Config, devices: list, tokens: int, length: int, platform
 
 @contextlib.contextmanager
 def compiling(target: Target) -> Iterator[None]:
-    """Let jformer and JAX make programs for the target."""
+    """Let jformer and JAX compile for the target."""
     device = target.device
     with contextlib.ExitStack() as stack:
         stack.enter_context(compiling_for(device.platform, device.capability))
         if device.platform == "gpu":
-            # JAX asks the device here which cuDNN there is.
+            # JAX queries the device's cuDNN version here.
             from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
             for name, answer in (
@@ -192,17 +192,17 @@ def compiling(target: Target) -> Iterator[None]:
 
 
 def described_devices(target: Target) -> list:
-    """Return devices to compile for; `UserError` if the plugin of JAX for them is missing."""
+    """Return devices to compile for; `UserError` if JAX's plugin for them is missing."""
     from jax.experimental import topologies
 
     device, kind = target.device, target.kind
-    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # there is no driver here
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # nor a server that knows the slice
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # without a driver
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or a metadata server
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     module, package = PLUGINS[device.platform]
     if importlib.util.find_spec(module) is None:
-        raise UserError(f"{kind}: needs a compiler for it; pip install '{package}'")
+        raise UserError(f"{kind}: requires its compiler: pip install '{package}'")
     if device.platform == "gpu":
         topology = topologies.get_topology_desc(
             kind,
@@ -211,14 +211,14 @@ def described_devices(target: Target) -> list:
             topology=f"1x1x{target.chips}",
         )
     else:
-        # A single chip is one of the smallest slice.
+        # A single chip is part of the smallest slice.
         shape = SLICES[kind][max(target.chips, 4)]
         topology = topologies.get_topology_desc(f"{kind}:{shape}", platform="tpu")
     return topology.devices[: target.chips]
 
 
 def gpu_description(device: Device) -> str:
-    """Return what XLA's compiler asks about a GPU, as a protocol buffer in text."""
+    """Return the GPU description for XLA's compiler, as a protocol buffer in text format."""
     major, minor = divmod(round(10 * device.capability), 10)
     hopper = device.capability >= 9
     return f"""

@@ -4,8 +4,8 @@ Hokamp and Liu (2017) force constraints into a beam search, and Post and Vilar (
 beam by the number of constraint tokens that its hypotheses contain. The position of a hypothesis in
 a term comes from the Shift-And matching of Baeza-Yates and Gonnet (1992).
 
-Axis C is for the terms of a sentence, K for the two spellings of a term, at the beginning of the
-output and elsewhere, and L for the tokens of a spelling, then PAD. A term of PAD alone is absent.
+Axis C is the terms of a sentence, K the two spellings of a term, at the beginning of the output and
+elsewhere, and L the tokens of a spelling, then PAD. A term of only PAD is absent.
 """
 
 import functools
@@ -35,9 +35,9 @@ MAX_TOKENS = 16  # of a term
 
 
 def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
-    """Return the constraint for the terms of a file, and for strings of a source to keep.
+    """Return the constraint for the terms of a file, and for source strings to copy.
 
-    `file` has lines of source TAB target, and `keep` is a regular expression.
+    `file` has lines of source TAB target, and `keep` is a regular expression of source strings.
     """
     if not (file or keep):
         raise UserError("config.decode.constraint=terms: requires file='FILE' or keep='PATTERN'")
@@ -57,7 +57,7 @@ def read_terms(file: str) -> tuple[tuple[str, str], ...]:
     for number, line in enumerate(decode_lines(read_lines(Path(file)), file, "error"), start=1):
         source, _, target = line.partition("\t")
         if not source.strip() or not target.strip():
-            raise UserError(f"{file}:{number}: must be the source of a term, a tab and its target")
+            raise UserError(f"{file}:{number}: must be a source term, a tab and its target")
         pairs.append((source.strip(), target.strip()))
     return tuple(sorted(pairs, key=lambda pair: -len(pair[0])))
 
@@ -68,7 +68,7 @@ def edges(vocabulary: Vocabulary) -> np.ndarray:
     (before,) = vocabulary.encode(["a"])
     start = len(vocabulary.decode(before))
     found = [vocabulary.decode([*before, token])[start:] for token in range(vocabulary.size)]
-    # A byte of a longer character is most often a byte of a letter.
+    # A byte of a multi-byte character most often belongs to a letter.
     within = re.compile(r"\w|\ufffd")
     return np.array(
         [[bool(within.match(text[:1])), bool(within.match(text[-1:]))] for text in found]
@@ -81,7 +81,7 @@ class Progress:
 
     matched_WCKL: Any  # whether the last l + 1 tokens are the first l + 1 of a spelling
     ended_WC: Any  # whether the last token ends the term
-    met_WC: Any  # whether the term ended before, and its last word did not continue
+    met_WC: Any  # whether the term ended earlier and its last word did not continue
 
     @property
     def has_WC(self) -> Array:
@@ -98,8 +98,8 @@ class Progress:
 class Terms(Constraint):
     """Outputs contain the target of each term whose source is in their text.
 
-    Of nested terms the longest counts. No letter or digit may follow a term: 17 is not in 175. Both
-    languages must have spaces between words.
+    The longest of nested terms counts. A letter or digit must not follow a term: 17 is not in 175.
+    Both languages must have spaces between words.
     """
 
     needs_beam: ClassVar[bool] = True
@@ -123,7 +123,7 @@ class Terms(Constraint):
         usable = [spelled for spelled in wanted if max(map(len, spelled)) <= MAX_TOKENS][:MAX_TERMS]
         if len(usable) < len(wanted):
             log.warning(
-                f"{source[:60]!r}: {len(usable)} of {len(wanted)} terms are forced, because a "
+                f"{source[:60]!r}: {len(usable)} of {len(wanted)} terms are forced; a "
                 f"sentence may have {MAX_TERMS} terms of {MAX_TOKENS} tokens"
             )
         terms_CKL = np.full((MAX_TERMS, 2, MAX_TOKENS), PAD, np.int32)
@@ -139,7 +139,7 @@ class Terms(Constraint):
         found: dict[str, bool] = {}
         for match in self.pattern.finditer(source):
             if text := match.group().strip():
-                # After a bracket or a quotation mark the output has no space, either.
+                # Like the source, the output has no space after a bracket or a quotation mark.
                 before = source[: match.start()][-1:]
                 spaced = text in self.targets or not before or before.isspace()
                 found.setdefault(self.targets.get(text, text), spaced)
@@ -148,9 +148,9 @@ class Terms(Constraint):
     def candidates(
         self, sentence: Sentence, search: Search, logits_WV: Array, count: int
     ) -> tuple[Array, Array]:
-        """Add to the likeliest tokens those that advance a term, and one that begins a word.
+        """Add tokens that advance a term, and one that begins a word, to the likeliest tokens.
 
-        Otherwise all of them might continue the word that ends a term. EOS waits for all terms.
+        Otherwise all tokens might continue the word that ends a term. EOS waits for all terms.
         """
         complete_W = jnp.all(search.progress.has_WC, axis=-1)
         ending_W = jnp.where(complete_W, logits_WV[:, EOS], -jnp.inf)
@@ -170,7 +170,7 @@ class Terms(Constraint):
     def select(
         self, sentence: Sentence, search: Search, scores_M: Array, tokens_M: Array, count: int
     ) -> tuple[Array, Progress]:
-        """Return `count` of the candidates: the best for each number of tokens met, in turn."""
+        """Return `count` of the candidates: in turn, the best for each number of tokens met."""
         C = len(tokens_M) // len(search.live_sums_W)
         before_M = jax.tree.map(lambda x: jnp.repeat(x, C, axis=0), search.progress)
         last_M = jnp.repeat(search.live_tokens_WT[:, search.t - 1], C)
@@ -185,7 +185,7 @@ def follow(
 ) -> Progress:
     """Return the progress after one more token, at position t.
 
-    If it continues the word of the token before, a term that ended there is not met.
+    If it continues the word of the previous token, a term that ended there is not met.
     """
     begins_K1 = may_begin(t)[:, None]
     begins_WCK1 = jnp.broadcast_to(begins_K1, (*before.matched_WCKL.shape[:3], 1))
@@ -224,8 +224,8 @@ def tokens_met(terms_CKL: Array, progress: Progress) -> Array:
 def deal(scores_M: Array, met_M: Array, count: int) -> Array:
     """Return the indices of `count` of M candidates, round-robin over the numbers of tokens met.
 
-    First comes the best of each number, then the second best of each, and so on; the largest number
-    first each time, so that a beam narrower than the terms are long meets them, too.
+    The order is the best of each number, then the second best of each, and so on. The largest
+    number is first each time, so that a beam narrower than the terms are long also meets them.
     """
     M = len(scores_M)
     best_first_M = jnp.argsort(-scores_M, stable=True)

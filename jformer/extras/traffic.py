@@ -1,12 +1,12 @@
 """Memory traffic, products and collectives of a compiled XLA program, read from its text.
 
-A kernel takes at least the longer of two times: its bytes at the bandwidth of the memory, and its
-floating point operations at the speed of products. The sum over all kernels is the roofline of the
-program. Kernel launch time is ignored, and each kernel is assumed to reach the bandwidth.
+A kernel takes at least the longer of two times: its bytes at the memory bandwidth, and its floating
+point operations at the speed of products. The sum over all kernels is the roofline of the program.
+Kernel launch time is ignored, and each kernel is assumed to reach the bandwidth.
 
-Bytes are the operands and results of a kernel. A slice or a gather counts what it reads, an update
-in place what it writes. Loops count as often as they run. What a TPU has in its vector memory does
-not count. The products of a TPU are not counted: it writes them as convolutions.
+Bytes are the operands and results of a kernel. A slice or a gather counts the bytes that it reads,
+an in-place update the bytes that it writes. The body of a loop counts once per iteration. Arrays in
+a TPU's vector memory do not count, nor do a TPU's products, which it writes as convolutions.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 class Array(NamedTuple):
     dtype: str
     sizes: tuple[int, ...]
-    in_memory: bool  # and not in the vector memory of a TPU
+    in_memory: bool  # not in the vector memory of a TPU
 
     @property
     def bytes(self) -> int:
@@ -90,7 +90,7 @@ class Kernel:
     """A kernel, with the totals of all its runs."""
 
     instruction: str
-    name: str  # the operation of JAX that it comes from
+    name: str  # the JAX operation that it implements
     runs: int
     bytes: float
     flops: float
@@ -118,7 +118,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def kernels(text: str) -> list[Kernel]:
-    """Return the kernels of a GPU's program."""
+    """Return the kernels of a GPU program."""
     program, entry = parse(text)
     found = []
     for name, runs in runs_of(program, entry, 1):
@@ -135,7 +135,7 @@ def kernels(text: str) -> list[Kernel]:
 
 
 def roofline(kernels: Iterable[Kernel], bandwidth: float, speed: float) -> float:
-    """Return the seconds that kernels take one after another, if each reaches its limit."""
+    """Return the seconds that kernels take in sequence, if each reaches its limit."""
     return sum(each.seconds(bandwidth, speed) for each in kernels)
 
 
@@ -181,7 +181,7 @@ def group_size(text: str) -> int:
 
 
 def share_sent(kind: str, devices: int) -> float:
-    """Return the bytes that a device of a ring sends, for each byte of its result."""
+    """Return the bytes that a device of a ring sends per byte of its result."""
     match kind:
         case "all-reduce":
             return 2 * (devices - 1) / devices
@@ -242,7 +242,7 @@ def runs_of(program: Program, name: str, runs: int) -> Iterator[tuple[str, int]]
 
 
 def trips_of(program: Program, loop: Instruction) -> int:
-    """Return how often a loop runs: as XLA notes it, or as its condition compares."""
+    """Return the number of iterations of a loop, from XLA's annotation or its condition."""
     if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.text):
         return int(known[1])
     condition = program.get(loop.named("condition"), {})
@@ -280,7 +280,7 @@ def bytes_of(program: Program, computation: Computation, each: Instruction) -> i
 
 
 def unread_bytes(fusion: Computation) -> int:
-    """Return the bytes of a fusion's operands and results that its slices leave out."""
+    """Return the bytes of a fusion's operands and results that its slices do not access."""
     users: dict[str, list[Instruction]] = {}
     for each in fusion.values():
         for operand in set(each.operands):
@@ -314,7 +314,7 @@ def flops_of(program: Program, computation: Computation, each: Instruction) -> f
         contracted = re.search(r'lhs_contracting_dimensions":\[([\d",]*)\]', each.text)
     elif each.opcode == "custom-call" and "__cudnn$fmha" in each.text:
         layouts = each.text[each.text.index("operand_layout_constraints") :]
-        # Queries (B, Q, H, K) and keys (B, M, H, K). What the backward pass computes again does not
+        # Queries (B, Q, H, K) and keys (B, M, H, K). Recomputation in the backward pass does not
         # count.
         queries, keys = arrays_in(layouts)[:2]
         return (8 if "Backward" in each.text else 4) * math.prod(queries.sizes) * keys.sizes[1]

@@ -1,1 +1,1 @@
-"""Section 3: pure functions and linen modules. Knows no data, no optimizer, no devices."""
+"""Section 3: pure functions and linen modules, independent of data, optimizer and devices."""

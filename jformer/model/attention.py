@@ -1,8 +1,8 @@
 """Masks, scaled dot-product attention (Equation 1) and multi-head attention (Section 3.2).
 
-Heads are the second axis throughout: the positions of one head lie side by side in memory, as the
-cache of a decoder needs them. A mask is True where a query may attend. The letters of the axes are
-in `jformer/__init__.py`.
+Heads are the second axis throughout: the positions of one head are contiguous in memory, as a
+decoder's cache requires. A mask is True where a query may attend. `jformer/__init__.py` lists the
+letters of the axes.
 """
 
 import functools
@@ -62,11 +62,11 @@ def attend(
 
     The softmax is in float32 whatever the compute dtype. A query whose mask row is all False gets
     a finite answer that the loss must ignore. `bias_BHQM` is added to the logits and `drop` is
-    applied to the weights, for variants of the paper. Every attention gets the distances, memory
-    position minus query position, and the kind of attention. This one ignores both.
+    applied to the weights, for variants of the paper. Every attention component receives the
+    distances, memory position minus query position, and its kind. This component ignores both.
     """
-    # The keys come first: XLA multiplies many keys by few queries, as in decoding, up to 1.8 times
-    # as fast on a CPU as few queries by many keys.
+    # The keys come first: in decoding, XLA multiplies many keys by few queries up to 1.8 times as
+    # fast on a CPU as few queries by many keys.
     logits_BHQM = einsum_f32("BHMK,BHQK->BHQM", k_BHMK, q_BHQK)
     if scaled:
         logits_BHQM /= q_BHQK.shape[-1] ** 0.5  # keeps the variance at 1, Section 3.2.1
@@ -115,7 +115,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Array:
         """Let each position of `x_BQD` attend to the memory: (B, Q, D).
 
-        Positions are those in the row, unless they are given.
+        Positions default to the indices within the row.
         """
         if positions_BQ is None:
             positions_BQ = jnp.arange(x_BQD.shape[1])[None]
@@ -123,7 +123,7 @@ class MultiHeadAttention(nn.Module):
             positions_BM = jnp.arange(memory_BMD.shape[1])[None]
         k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions_BM)
         q_BHQK = self.project_q(x_BQD, positions_BQ)
-        # The fused kernel keeps no weights for a caller who asks for them.
+        # The fused kernel cannot return the weights to a caller who requests them.
         if self.config.fused_attention and not self.is_mutable_collection("intermediates"):
             scaled = arguments("attention", self.config.attention)["scaled"]
             mixed_BHQU = attend_fused(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, scaled)
@@ -161,7 +161,7 @@ class MultiHeadAttention(nn.Module):
         mixed_BHQU, weights_BHQM = self.attend(
             q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, self.kind, bias_BHQM, drop
         )
-        # Kept only if a caller asks for it: apply(..., mutable="intermediates").
+        # Kept only if a caller requests it: apply(..., mutable="intermediates").
         self.sow("intermediates", "weights_BHQM", weights_BHQM)
         return self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM)
 

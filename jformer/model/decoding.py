@@ -1,7 +1,7 @@
-"""The cached decode step: one position at a time, with the logits of the whole pass.
+"""The cached decode step: one position at a time, with the same logits as a full pass.
 
-The paper does not describe it. Keys and values of earlier positions are cached, and those of the
-source are computed once. The functions get a bound `Transformer`:
+The paper does not describe it. Keys and values of earlier positions are cached, and the keys and
+values of the source are computed once. The functions take a bound `Transformer`:
 
     model.apply({"params": params}, tokens_W, t, beam_indices_WT, cache, memory, method=decode_step)
 """
@@ -65,12 +65,12 @@ def decode_step(
 ) -> tuple[Array, Cache]:
     """Decode position t of one sentence: logits (W, V), and the cache with position t filled.
 
-    `memory` is that of the sentence, without the axis B. The logits are NaN if t is beyond a table
-    of learned positions.
+    `memory` belongs to the sentence and has no axis B. The logits are NaN if t is beyond a table of
+    learned positions.
 
-    Hypothesis w is written into slot w of the cache. A search reorders its hypotheses, and
-    `beam_indices_WT` is what it reorders instead of the cache: the slot that holds the history of
-    each hypothesis at each position up to t.
+    Hypothesis w is written into slot w of the cache. When a search reorders its hypotheses, it
+    reorders `beam_indices_WT` instead of the cache: the slot with the history of each hypothesis at
+    each position up to t.
     """
     x_1WD = model.embed(model.embeddings.target_VD, tokens_W[None], t[None])
     new_cache = []
@@ -93,9 +93,9 @@ def layer_step(
 ) -> tuple[Array, tuple[Array, Array]]:
     """Run a decoder layer on position t of W hypotheses: (1, W, D) and the new cache.
 
-    `cache` is a pair of keys (H, K, W, T) and values (H, W, T, U), `cross_kv` one of (H, K, S) and
-    (H, S, U). The hypotheses are the queries of one attention to the sentence, which is not copied
-    for each of them.
+    `cache` is a pair of keys (H, K, W, T) and values (H, W, T, U), and `cross_kv` a pair of keys
+    (H, K, S) and values (H, S, U). All hypotheses are queries of one attention to the sentence, so
+    the sentence is not copied for each hypothesis.
     """
     positions_1W = jnp.full((1, len(beam_indices_WT)), t)
 
@@ -167,7 +167,7 @@ def attend_to(
     positions_BM: Array,
     mask_B1QM: Array,
 ) -> Array:
-    """Attend to keys and values that `project_kv` gave earlier: (B, Q, D)."""
+    """Attend to keys and values that `project_kv` returned earlier: (B, Q, D)."""
     distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
     q_BHQK = attention.project_q(x_BQD, positions_BQ)
     return attention.join_heads(attention.mix(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM))

@@ -1,4 +1,4 @@
-"""Token embeddings: their scale and the sharing of one matrix (Section 3.4)."""
+"""Token embeddings: their scale and the shared matrix (Section 3.4)."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from jformer.model.positions import Positions
 
 @dataclasses.dataclass(frozen=True)
 class Embeddings:
-    """Embedding matrices with a row for each token. The paper has one matrix for all three."""
+    """Embedding matrices with one row per token. The paper shares one matrix for all three."""
 
     source_VD: Array
     target_VD: Array
@@ -26,12 +26,12 @@ class Embeddings:
 def create_embeddings(
     param: Callable, config: ModelConfig, V_source: int, V_target: int
 ) -> Embeddings:
-    """Create one matrix for source, target and output (Section 3.4), or as `tying` says.
+    """Create one matrix for source, target and output (Section 3.4), or as `tying` specifies.
 
-    `param` is the method of the module that gets the parameters.
+    `param` is the method of the module that owns the parameters.
     """
     if config.tying == "all" and V_source != V_target:
-        raise ValueError(f"vocabularies of {V_source} and {V_target} entries need tying=output")
+        raise ValueError(f"vocabularies of {V_source} and {V_target} entries require tying=output")
 
     def matrix(name: str, rows: int) -> Array:
         # With this standard deviation the scaled embeddings have variance 1.

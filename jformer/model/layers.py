@@ -58,7 +58,7 @@ def make_norm(config: ModelConfig) -> Callable[[Array], Array]:
 
 
 def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
-    """Apply a norm, and return its result in the dtype of x."""
+    """Apply a norm and return its result in the dtype of x."""
     normed_BLD = norm(x_BLD)
     if normed_BLD.shape != x_BLD.shape:
         raise ValueError(f"a norm returned {normed_BLD.shape} for {x_BLD.shape}")
@@ -108,7 +108,7 @@ class FeedForward(nn.Module):
 class EncoderLayer(nn.Module):
     """Self-attention, then the feed-forward network.
 
-    With a causal mask it is the layer of a decoder that has no encoder.
+    With a causal mask, this is the layer of a decoder-only model.
     """
 
     config: ModelConfig
@@ -153,7 +153,7 @@ class DecoderLayer(nn.Module):
         positions_BT: Array | None = None,
         positions_BS: Array | None = None,
     ) -> Array:
-        """Return the new states. The positions are those in the texts of packed rows."""
+        """Return the new states. The positions are counted within each text of a packed row."""
         return self.residual_branches(
             x_BTD,
             lambda x_BTD: self.self_attention(x_BTD, x_BTD, mask_B1TT, train),

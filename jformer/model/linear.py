@@ -30,7 +30,7 @@ class Linear(nn.Module):
             return self.kernel_init(key, (rows, columns)).reshape(shape)
 
         kernel = self.param("kernel", init, (*inputs, *self.outputs)).astype(self.dtype)
-        # Matrices on both sides: with more axes XLA transposes kernels and activations in memory.
+        # Multiply matrices: with more axes XLA transposes kernels and activations in memory.
         y_NF = x.reshape(-1, rows).astype(self.dtype) @ kernel.reshape(rows, columns)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
@@ -39,12 +39,12 @@ class Linear(nn.Module):
 
 
 def kernel_init(config: ModelConfig, ends_branch: bool = False) -> Callable:
-    """Return the initializer of a kernel; `ends_branch` is for the last one of a residual branch.
+    """Return the initializer of a kernel; `ends_branch` marks the last kernel of a residual branch.
 
-    The paper does not give one. The default is Xavier, smaller by sqrt(2N) at the end of a branch:
-    branches that begin small beside what they are added to let a post-norm stack learn from its
-    first steps (GPT-2 scales them so, Radford et al. 2019). With plain Xavier 6 + 6 layers stay at
-    the unigram distribution for hundreds of steps.
+    The paper does not specify one. The default is Xavier, divided by sqrt(2N) at the end of a
+    branch, as in GPT-2 (Radford et al. 2019). Branches that start small relative to the residual
+    let a post-norm stack learn from its first steps. With plain Xavier, 6 + 6 layers stay at the
+    unigram distribution for hundreds of steps.
     """
     if config.initializer == "normal":
         return nn.initializers.normal(0.02)

@@ -1,6 +1,6 @@
 """Products, fused attention, ReLU, LayerNorm, top k and dropout, each written for speed.
 
-None of it changes the mathematics. Tests compare each with its plain form.
+The mathematics does not change. Tests compare each function with its plain form.
 """
 
 import functools
@@ -14,7 +14,7 @@ from jax import Array
 
 from jformer.model.shapes import checked
 
-BLOCK = 8  # tokens of which `top_tokens` compares the largest first
+BLOCK = 8  # tokens per block; `top_tokens` first compares the maxima of blocks
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -27,7 +27,7 @@ def einsum_f32(formula: str, x: Array, y: Array) -> Array:
 def einsum_f32_jvp(formula: str, primals: tuple, tangents: tuple) -> tuple:
     (x, y), (dx, dy) = primals, tangents
     # JAX's own rule would multiply float32 gradients in the backward pass, slower than the forward
-    # pass and twice as often. This one rounds them to the compute dtype first.
+    # pass and twice as often. This rule rounds them to the compute dtype first.
     tangent = jnp.einsum(formula, dx, y) + jnp.einsum(formula, x, dy)
     return einsum_f32(formula, x, y), tangent.astype(jnp.float32)
 
@@ -41,11 +41,11 @@ def attend_fused(
     scaled: bool = True,
     implementation: str = "cudnn",
 ) -> Array:
-    """Equation 1 by one kernel, which never writes the weights to memory: (B, H, Q, U)."""
+    """Equation 1 in one kernel, which never writes the weights to memory: (B, H, Q, U)."""
     B, _, Q, _ = q_BHQK.shape
     M = k_BHMK.shape[2]
     mask_B1QM = jnp.broadcast_to(mask_B1QM, (B, 1, Q, M))
-    # The kernel takes even lengths alone.
+    # The kernel requires even lengths.
     q_odd, m_odd = (0, Q % 2), (0, M % 2)
     mask_B1QM = jnp.pad(mask_B1QM, ((0, 0), (0, 0), q_odd, m_odd))
     q_BQHK, k_BMHK, v_BMHU = (
@@ -67,7 +67,7 @@ def attend_fused(
 def relu(x: Array) -> Array:
     """max(0, x) of Equation 2, with a gradient that depends only on the result.
 
-    Nothing else reads x then, so XLA fuses bias and maximum into the preceding product.
+    The backward pass then does not read x, so XLA fuses bias and maximum into the product before.
     """
     return jnp.maximum(x, 0)
 
@@ -90,7 +90,7 @@ def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> A
     """Layer normalization (Ba et al. 2016, arXiv 1607.06450) in float32; the result is like x.
 
     The gradient saves only x, and recomputes the statistics of a position together with its own
-    sums, in one pass. JAX's own takes two more passes and saves float32 arrays.
+    sums, in one pass. JAX's own gradient takes two more passes and saves float32 arrays.
     """
     dtype, x_BLD = x_BLD.dtype, x_BLD.astype(jnp.float32)
     centered_BLD = x_BLD - jnp.mean(x_BLD, axis=-1, keepdims=True)
@@ -116,8 +116,8 @@ def layer_norm_gradient(
     def mean(values_BLD):
         return jnp.mean(values_BLD, axis=-1, keepdims=True)
 
-    # Differences of means, as in Flax, to have all four from one pass: exact to 1e-4 as long as the
-    # mean of a position is below 30 deviations.
+    # Differences of means, as in Flax, to compute all four in one pass: exact to 1e-4 as long as
+    # the mean of a position is below 30 deviations.
     mean_BL1, d_mean_BL1 = mean(x_BLD), mean(d_normed_BLD)
     variance_BL1 = jnp.maximum(mean(x_BLD**2) - mean_BL1**2, 0)
     covariance_BL1 = mean(d_normed_BLD * x_BLD) - d_mean_BL1 * mean_BL1
@@ -135,9 +135,9 @@ layer_norm.defvjp(layer_norm_and_residuals, layer_norm_gradient)
 def top_tokens(logits_WV: Array, count: int) -> tuple[Array, Array]:
     """Return the `count` largest logits of each hypothesis and their tokens, the largest first.
 
-    The tokens are dealt into blocks of `BLOCK`, and only the blocks with the largest maxima are
-    sorted: on a CPU 2.6 to 4 times as fast as sorting all. Ties may be broken differently from
-    `top_k`.
+    The tokens are divided into blocks of `BLOCK`, and only the blocks with the largest maxima are
+    sorted. On a CPU this is 2.6 to 4 times as fast as sorting all. Ties may be broken differently
+    from `top_k`.
     """
     W, V = logits_WV.shape
     count, blocks = min(count, V), -(-V // BLOCK)
@@ -165,7 +165,7 @@ def hash_bits(key: Array, shape: tuple[int, ...]) -> Array:
     """Return uniform uint32 bits that depend only on the key and the index of the element.
 
     The key selects the stride and the offset of the hash's inputs. XLA fuses the dozen operations
-    into the consumer of the bits, while JAX's generator takes a fifth of a train step on a CPU.
+    into the consumer of the bits. JAX's generator would take a fifth of a train step on a CPU.
     """
     stride, start = jax.random.key_data(key)[:2]
     index = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
@@ -180,13 +180,13 @@ def fold_in(words_2: Array, number: Array) -> Array:
     """
     first = mix(jnp.asarray(number, jnp.uint32))
     second = mix(first ^ jnp.uint32(0x9E3779B9))
-    # The multiplication makes the order of numbers matter and keeps equal ones from cancelling.
+    # The multiplication makes the order of numbers matter and keeps equal numbers from cancelling.
     stride, start = words_2 * jnp.uint32(0x9E3779B1)
     return jnp.stack([stride ^ first, start ^ second])
 
 
 def split(words_2: Array, shape: tuple[int, ...]) -> Array:
-    words_2 = fold_in(words_2, math.prod(shape))  # so that split keys differ from those of fold_in
+    words_2 = fold_in(words_2, math.prod(shape))  # so that split keys differ from fold_in's
     numbers = jnp.arange(math.prod(shape), dtype=jnp.uint32)
     return jax.vmap(fold_in, (None, 0))(words_2, numbers).reshape(*shape, 2)
 
@@ -206,12 +206,12 @@ HASH = jax.extend.random.define_prng_impl(
 
 
 def dropout_key(key: Array) -> Array:
-    """Convert the key of a step to the hash's, with which keys of modules cost no kernels."""
+    """Convert the key of a step to the hash's key type, whose module keys need no kernels."""
     return jax.random.wrap_key_data(jax.random.key_data(key)[:2], impl=HASH)
 
 
 class Dropout(nn.Module):
-    """Zero each element with probability `rate` and scale the rest so that the mean stays."""
+    """Zero each element with probability `rate` and scale the rest to preserve the mean."""
 
     rate: float
 

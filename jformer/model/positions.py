@@ -1,7 +1,7 @@
 """Position encodings: the sinusoids of Section 3.5 and the alternatives to them.
 
-Added to the embeddings: `Sinusoidal` and `Learned` (Table 3, row E). Inside attention, by
-distance alone: `Rotary`, `Relative` and `Alibi`.
+`Sinusoidal` and `Learned` (Table 3, row E) are added to the embeddings. `Rotary`, `Relative` and
+`Alibi` act inside attention and depend only on distances.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ def sinusoids(positions_L: Array, d_model: int) -> Array:
 def apply_rotary(x_BHLK: Array, positions_BL: Array) -> Array:
     """Rotate each pair of columns by its position times the frequency of Section 3.5.
 
-    The product of a query and a key that are both rotated depends on their distance alone (RoPE,
-    Su et al. 2021).
+    The product of a rotated query and a rotated key depends only on their distance (RoPE, Su et al.
+    2021).
     """
     K = x_BHLK.shape[-1]
     frequencies = 10000.0 ** (-jnp.arange(0, K, 2) / K)
@@ -56,9 +56,9 @@ def apply_rotary(x_BHLK: Array, positions_BL: Array) -> Array:
 def alibi_bias(distances_QM: Array, num_heads: int) -> Array:
     """Return a penalty that grows with the distance: (1, H, Q, M).
 
-    Its slope is 2^(-8h / H) in head h = 1 ... H. ALiBi (Press et al. 2021) is for decoders. Here
-    both sides of a query count alike, so an encoder knows how far a word is, but not whether it
-    stands before or after.
+    Its slope is 2^(-8h / H) in head h = 1 ... H. ALiBi (Press et al. 2021) was designed for
+    decoders. Here both sides of a query are penalised alike, so an encoder sees the distance of a
+    word, but not its direction.
     """
     slopes_H = 2.0 ** (-8.0 * jnp.arange(1, num_heads + 1) / num_heads)
     return -slopes_H[None, :, None, None] * jnp.abs(distances_QM)[None, None]
@@ -96,7 +96,7 @@ class Positions:
         return None
 
     def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
-        """Return what is added to the scaled embeddings: float32 (L, D)."""
+        """Return the term to add to the scaled embeddings: float32 (L, D)."""
         return jnp.zeros((positions_L.shape[0], d_model))
 
     def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
@@ -108,7 +108,7 @@ class Positions:
         return x_BHLK
 
     def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array | float:
-        """Return what is added to the logits of Equation 1: (B, H, Q, M).
+        """Return the term to add to the logits of Equation 1: (B, H, Q, M).
 
         In self-attention B is 1: the distances are the same in all rows.
         """
@@ -141,10 +141,10 @@ class Learned(Positions):
     def added(self, positions_L: Array, d_model: int, table: Array | None) -> Array:
         if positions_L.shape[0] > self.max_positions:
             raise UserError(
-                f"config.model.positions: max_positions={self.max_positions}, and a text has "
-                f"{positions_L.shape[0]} tokens; shorten it, or train with more"
+                f"config.model.positions: max_positions={self.max_positions}, but a text has "
+                f"{positions_L.shape[0]} tokens; shorten it, or train with a larger max_positions"
             )
-        # In a compiled step the position is not known here: beyond the table it gives NaN.
+        # In a compiled step the position is unknown here: beyond the table, lookups return NaN.
         rows_LD = jnp.take(table, positions_L, axis=0, mode="fill")
         return rows_LD * d_model**0.5
 

@@ -1,6 +1,6 @@
-"""Shape checks: an array's name ends in its axes, and tracing checks that it has them.
+"""Shape checks: an array's name ends in its axes, which are checked while tracing.
 
-The letters are those of `jformer/__init__.py`. The compiled program pays nothing for the checks.
+`jformer/__init__.py` lists the letters. The checks cost nothing in a compiled program.
 """
 
 import functools
@@ -13,27 +13,27 @@ AXES = re.compile(r".+_([1A-Z]+)")
 
 
 def check_shapes(**arrays: Any) -> None:
-    """Raise `ValueError` where an array lacks the axes in its name: `check_shapes(q_BHQK=q)`.
+    """Raise `ValueError` if an array lacks the axes in its name: `check_shapes(q_BHQK=q)`.
 
-    A letter is one size throughout a call. An axis of size one passes for any letter, as it
-    broadcasts; the axis `1` has size one.
+    A letter has one size throughout a call. An axis of size one matches any letter, because it
+    broadcasts. The axis `1` must have size one.
     """
     sizes = {"1": 1}
     for name, array in arrays.items():
         axes = name.rpartition("_")[2]
         if array.ndim != len(axes):
-            raise ValueError(f"{name} has {len(axes)} axes, got the shape {array.shape}")
+            raise ValueError(f"{name} has {len(axes)} axes, got shape {array.shape}")
         for axis, size in zip(axes, array.shape, strict=True):
             if size == 1 and axis != "1":
                 continue
             if sizes.setdefault(axis, size) != size:
                 raise ValueError(
-                    f"{name}: axis {axis} is {sizes[axis]} elsewhere, got the shape {array.shape}"
+                    f"{name}: axis {axis} is {sizes[axis]} elsewhere, got shape {array.shape}"
                 )
 
 
 def checked(function: Callable) -> Callable:
-    """Check the shapes of all arguments whose names end in axes, at each call of `function`."""
+    """Check the shapes of all arguments whose names end in axes, in each call of `function`."""
     signature = inspect.signature(function)
     named = [name for name in signature.parameters if AXES.fullmatch(name)]
 

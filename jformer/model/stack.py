@@ -1,4 +1,4 @@
-"""Ways to run a stack of layers that compile faster or take less memory, with the same result."""
+"""Stacks of layers that compile faster or use less memory, with the same result."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from jformer.config import ModelConfig
 def scan_layers(layers: list, key: Array | None, x_BLD: Array, *arguments: Any) -> Array:
     """Run one compiled layer in a loop over the stacked parameters of all layers.
 
-    They are stacked here, so that the parameter tree is that of the unrolled model.
+    They are stacked here, so that the parameter tree is the same as without the loop.
     """
     params = [layer.variables["params"] for layer in layers]
-    # A key per layer: masks are as random as those of the unrolled model, but not the same.
+    # One key per layer: masks are as random as in the unrolled model, but not identical.
     keys = None if key is None else jax.random.split(key, len(layers))
     free_layer = layers[0].clone(parent=None)  # a function of its parameters
 
@@ -30,11 +30,11 @@ def scan_layers(layers: list, key: Array | None, x_BLD: Array, *arguments: Any) 
 
 
 def rematerialized(layer: type[nn.Module], config: ModelConfig, train_argument: int) -> Any:
-    """Return the layer's class, made to recompute in the backward pass what `model.remat` says."""
+    """Return the layer's class; it recomputes in the backward pass what `model.remat` selects."""
     if config.remat == "none":
         return layer
     policy = jax.checkpoint_policies.dots_saveable if config.remat == "dots" else None
-    # `train` is no array; self is argument 0. XLA must not merge the second computation with the
-    # first; in the two loops of a scan it cannot. On a CPU it does merge: there only a scan saves.
+    # `train` is not an array; self is argument 0. XLA must not merge the second computation with
+    # the first; in the two loops of a scan it cannot. On a CPU it does: only a scan saves memory.
     prevent_cse = not config.scan_layers
     return nn.remat(layer, policy=policy, static_argnums=train_argument, prevent_cse=prevent_cse)

@@ -63,7 +63,7 @@ class Transformer(nn.Module):
     ) -> Array:
         """Return logits (B, T, V) of the token after each target position.
 
-        `train=True` needs `rngs={"dropout": key}`. Rows that hold several pairs have `segments`,
+        `train=True` requires `rngs={"dropout": key}`. Rows that hold several pairs have `segments`,
         the numbers (B, S) and (B, T) of the pair that each token belongs to: 1, 2, ... and 0 for
         padding.
         """
@@ -78,7 +78,7 @@ class Transformer(nn.Module):
     ) -> tuple[Array, Array]:
         """Return the last states of the decoder (B, T, D), and the matrix (V, D) of the logits.
 
-        A bias of the logits is one more column of the matrix, and the states end in a one for it.
+        A bias of the logits is one more column of the matrix, and the states end in a 1 for it.
         """
         memory_BSD = self.encode(source_BS, train, None if segments is None else segments[0])
         states_BTD = self.run_decoder(target_BT, memory_BSD, source_BS, train, segments)
@@ -145,7 +145,7 @@ class Transformer(nn.Module):
         return logits_BLV if bias_V is None else logits_BLV + bias_V[None, None]
 
     def run_stack(self, layers: list, x_BLD: Array, *arguments: Any) -> Array:
-        """Run the layers one after the other, each with the same other arguments."""
+        """Run the layers in sequence, each with the same other arguments."""
         if self.config.scan_layers and not self.is_initializing():
             key = self.make_rng("dropout") if self.has_rng("dropout") else None
             return scan_layers(layers, key, x_BLD, *arguments)
@@ -154,7 +154,7 @@ class Transformer(nn.Module):
         return x_BLD
 
     def final_norm(self, name: str, x_BLD: Array) -> Array:
-        """Normalize the end of a pre-norm stack; in a post-norm one the last layer has done so."""
+        """Normalize the end of a pre-norm stack; a post-norm stack already ends in a norm."""
         if not self.config.ends_in_norm:
             return x_BLD
         return normalize(getattr(self, name), x_BLD)

@@ -1,1 +1,1 @@
-"""Training: loss, optimizer, step, devices, loop, checkpoints and metrics."""
+"""Training: loss, optimizer, step, sharding, loop, checkpoints and metrics."""

@@ -11,10 +11,10 @@
 orbax writes under a temporary name and renames, so a kill leaves earlier steps intact. It would
 restore a flipped bit silently as another number, hence the checksums. Nothing is pickled.
 
-A checkpoint is regular at a multiple of `train.checkpoint_every` and at the last step. The others,
-saved on a signal or by `train.checkpoint_minutes`, are only for resuming: they are neither averaged
-nor counted among those to keep. So a run that was interrupted serves the same parameters as one
-that was not.
+Regular checkpoints are at multiples of `train.checkpoint_every` and at the last step. Checkpoints
+saved on a signal or by `train.checkpoint_minutes` are only for resuming: they are not averaged, and
+do not count for `train.keep_checkpoints`. An interrupted run therefore serves the same parameters
+as an uninterrupted run.
 """
 
 import contextlib
@@ -50,9 +50,9 @@ class DamagedCheckpointError(UserError):
 
 @dataclasses.dataclass
 class KeepRegular:
-    """Orbax's preservation policy: the newest step, and the regular ones that the config keeps.
+    """Orbax's preservation policy: the newest step, and the regular steps that the config keeps.
 
-    These are the last `keep_checkpoints`, and all multiples of `keep_every`.
+    The config keeps the last `keep_checkpoints`, and all multiples of `keep_every`.
     """
 
     train: TrainConfig
@@ -67,9 +67,9 @@ class KeepRegular:
 
 
 def averaged(steps: list[int], ended: bool, train: TrainConfig) -> list[int]:
-    """Return the steps that are averaged (Section 6.1): the last regular ones.
+    """Return the steps to average (Section 6.1): the last regular steps.
 
-    The newest step is regular if the run `ended` there. Before any regular step, it is the newest.
+    The newest step is regular if the run `ended` there. Without regular steps, only it is averaged.
     """
     newest = steps[-1]
     regular = [step for step in steps if step % train.checkpoint_every == 0]
@@ -81,9 +81,9 @@ def averaged(steps: list[int], ended: bool, train: TrainConfig) -> list[int]:
 class Checkpoints:
     """The checkpoints in a folder of a run; with `train`, a context manager that also writes.
 
-    The folder is `checkpoints/`, or `best/`, which keeps its newest one. Saves happen in the
-    background, and every read waits for them. All processes of a run save and resume together, on a
-    shared file system. One process may read alone.
+    The folder is `checkpoints/`, or `best/`, which keeps only its newest checkpoint. Saves run in
+    the background, and every read waits for them. All processes of a run save and resume together,
+    on a shared file system. A single process may read alone.
     """
 
     def __init__(self, workdir: Path, train: TrainConfig | None = None, folder: str = CHECKPOINTS):
@@ -104,7 +104,7 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _saving(self) -> Iterator[ocp.CheckpointManager]:
-        """Yield the manager, and raise `RunError` of one line if a save fails."""
+        """Yield the manager, and raise a one-line `RunError` if a save fails."""
         assert self._manager is not None
         try:
             yield self._manager
@@ -130,7 +130,7 @@ class Checkpoints:
     ) -> None:
         """Copy a state to the host, and save it in the background.
 
-        Without a position, from which a run resumes, the optimizer's state is left out.
+        Without a `position` to resume from, the optimizer's state is not saved.
         """
         step, names = int(state.step), ARRAYS if position else ("params", "ema")
         arrays = {name: getattr(state, name) for name in names}
@@ -149,7 +149,7 @@ class Checkpoints:
     def restore_newest(self, like: TrainState) -> tuple[TrainState, dict[str, Any], dict[str, Any]]:
         """Return the newest undamaged state, placed as `like`, its position and its metadata.
 
-        Later steps, which are damaged, are deleted: the run will write them again.
+        Later steps are damaged and are deleted: the run will write them again.
         """
         trees = {name: getattr(like, name) for name in ARRAYS if getattr(like, name) is not None}
         damaged: dict[int, UserError] = {}
@@ -189,7 +189,7 @@ class Checkpoints:
         """
         directory, steps = self._folder / str(step), self.steps()
         if step not in steps:
-            raise UserError(f"{self._folder}: no checkpoint of step {step}; there are {steps}")
+            raise UserError(f"{self._folder}: no checkpoint of step {step}; available: {steps}")
         if not (directory / SUMS).exists():
             log.warning("%s: has no %s; its files are not checked", directory, SUMS)
         items = (*trees, *texts)
@@ -207,12 +207,12 @@ class Checkpoints:
 
 
 def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
-    """Return orbax's manager, which first removes what killed saves have left."""
+    """Return orbax's manager, which first removes the remains of killed saves."""
 
     def write_checksums() -> None:
         """Called in the background, by one process, after all writes and before the rename."""
         (partial,) = folder.glob("*.orbax-checkpoint-tmp*")
-        write_sums(partial, "*/**/*")  # orbax still changes the files beside the items
+        write_sums(partial, "*/**/*")  # orbax still changes the files outside the items
 
     options = ocp.CheckpointManagerOptions(
         preservation_policy=policy,
@@ -228,7 +228,7 @@ def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
 
 
 def restore_arrays(directory: Path, trees: dict[str, Any]) -> dict[str, Any]:
-    """Restore items of a checkpoint. Each process reads alone, what its devices hold."""
+    """Restore items of a checkpoint. Each process independently reads its devices' shards."""
     this = jax.process_index()
     options = ocp.options.MultiprocessingOptions(
         primary_host=this, active_processes={this}, barrier_sync_key_prefix=f"alone_{this}"
@@ -246,7 +246,7 @@ def first_line(error: BaseException) -> str:
 
 @functools.cache
 def silence_orbax() -> None:
-    """Keep orbax's threads from printing pages about errors that arrive here as exceptions."""
+    """Silence the tracebacks of orbax's threads for errors that also arrive as exceptions."""
     logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
     logging.getLogger("asyncio").addFilter(
         lambda record: not re.search("orbax|zarr", record.getMessage())

@@ -1,8 +1,8 @@
 """A check of the user's own components before a run, on a model of one layer.
 
-A short batch goes through the train step. A few tokens go through the cached decode step, and
-through a pass with padding: the logits must be those of the whole pass. A part that is wrong in
-decoding would spoil every output.
+It runs a train step on a short batch. It also runs a few tokens through the cached decode step, and
+through a pass with padding: the logits must equal those from a full pass. A component that is wrong
+in decoding would corrupt every output.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ KINDS = (
 )
 PADDING = 3
 ROWS, LENGTH, VOCABULARY = 2, 7, 32
-TOLERANCE = 1e-3  # of the largest logit, in float32
+TOLERANCE = 1e-3  # relative to the largest logit, in float32
 
 
 def check_own_components(config: Config) -> None:
@@ -79,7 +79,7 @@ def small(config: Config) -> Config:
 
 
 def try_components(config: Config) -> None:
-    """Run one train step, and compare the cached decode step with the whole pass."""
+    """Run one train step, and compare the cached decode step with a full pass."""
     model = Transformer(config.model, VOCABULARY)
     optimizer = make_optimizer(config.optimizer, learning_rate(config))
     state = create_state(model, optimizer, jax.random.key(0))
@@ -101,16 +101,16 @@ def try_components(config: Config) -> None:
         difference = float(jnp.max(jnp.abs(whole_TV - other_TV)))
         if not difference <= TOLERANCE * float(jnp.max(jnp.abs(whole_TV))):
             raise UserError(
-                f"{name} differs from the whole pass by {difference:.2g} in a logit. An attention "
-                f"must use the mask and the distances that it gets"
+                f"{name} differs from a full pass by {difference:.2g} in a logit. An attention "
+                f"component must use its arguments for the mask and the distances"
             )
 
 
 def decode_in_ways(model: Transformer, params: Any, ids_1L: Array) -> tuple[Array, Array, Array]:
     """Return the logits (T, V) of a target in three ways that must agree.
 
-    They come from one pass, from the cached step position by position for two beams, and from one
-    pass with padding in the source.
+    The first comes from a full pass, the second from the cached step position by position for two
+    beams, and the third from a pass with padding in the source.
     """
     target_1T = jnp.concatenate([jnp.full((1, 1), BOS, jnp.int32), ids_1L[:, :-1]], axis=1)
     whole_1TV = model.apply({"params": params}, ids_1L, target_1T)

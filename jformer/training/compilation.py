@@ -1,4 +1,4 @@
-"""JAX's persistent compilation cache: later processes load what an earlier one has compiled."""
+"""JAX's persistent compilation cache: later processes load programs compiled by earlier ones."""
 
 import jax
 
@@ -8,9 +8,9 @@ from jformer.errors import UserError
 
 
 def use_compilation_cache(config: Config) -> None:
-    """Set JAX's cache folder, unless the user did; call before the first compilation.
+    """Set JAX's cache folder, unless the user did; call this before the first compilation.
 
-    `auto` sets none on a CPU: some Intel processors refuse their own programs (jax#38445).
+    `auto` disables it on a CPU: some Intel processors reject their own programs (jax#38445).
     """
     check_backend()
     wanted = config.compilation_cache
@@ -22,13 +22,13 @@ def use_compilation_cache(config: Config) -> None:
 
 
 def check_backend() -> None:
-    """Raise `UserError` if JAX cannot start, as under JAX_PLATFORMS=cuda without a GPU."""
+    """Raise `UserError` if JAX cannot start, such as under JAX_PLATFORMS=cuda without a GPU."""
     try:
         jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # JAX raises both
         reason = (str(error).splitlines() or ["the platform is not available"])[0]
         platforms = jax.config.jax_platforms or "unset"
         raise UserError(
-            f"JAX_PLATFORMS={platforms}: JAX cannot start ({reason}); `jformer doctor` lists what "
-            f"is installed"
+            f"JAX_PLATFORMS={platforms}: JAX cannot start ({reason}); run `jformer doctor` to "
+            f"check the installation"
         ) from error

@@ -38,7 +38,7 @@ class Best:
     worse: int = 0
 
     def note(self, step: int, name: str, score: float) -> bool:
-        """Record a score and return whether it is the best: the lowest NLL, the highest other."""
+        """Record a score and return whether it is the best: lowest for NLL, highest for others."""
         sign = 1 if name == "nll" else -1
         better = self.score is None or sign * score < sign * self.score
         better = better and not math.isnan(score)  # no later score would beat NaN
@@ -54,7 +54,7 @@ def likelihood(
 ) -> Callable[[Any], dict[str, float]]:
     """Return a function from parameters to the split's NLL per token, in nats, and perplexity.
 
-    Pairs longer than a table of learned positions are left out; `UserError` if all of them are.
+    Pairs longer than a table of learned positions are excluded; `UserError` if all pairs are.
     """
     pairs = tokenize(split, vocabularies, config.data)
     max_positions = config.model.max_positions
@@ -63,14 +63,14 @@ def likelihood(
     if not len(rows):
         raise UserError(
             f"config.model.positions={config.model.positions}: all validation pairs have more "
-            f"tokens; raise max_positions, or shorten the lines"
+            f"tokens; increase max_positions, or shorten the lines"
         )
     if left_out := len(split) - len(rows):
-        say(f"validation  {left_out:,} of {len(split):,} pairs exceed max_positions; left out")
+        say(f"validation  {left_out:,} of {len(split):,} pairs exceed max_positions; excluded")
     lengths, data = pairs.lengths(rows), config.data
     layout = Buckets(*lengths, config.train.batch_tokens, data.num_buckets, data.length_multiple)
-    layout.trim(*lengths)  # one long pair must not cost a whole batch of rows
-    # A length that was rounded up may be beyond a table of learned positions.
+    layout.trim(*lengths)  # avoids padding a full batch for one long pair
+    # A rounded length may exceed a table of learned positions.
     layout.shapes = [
         (B, int(min(S, max_positions)), int(min(T, max_positions))) for B, S, T in layout.shapes
     ]

@@ -1,6 +1,6 @@
 """The loss of loss.py with fewer passes over the logits (tokens x V), for training.
 
-`cross_entropy` has a gradient of its own, written once in the dtype of the logits. `loss_by_chunks`
+`cross_entropy` has a custom gradient, written once in the dtype of the logits. `loss_by_chunks`
 keeps the logits of only some rows in memory. Tests compare both with the plain form.
 """
 
@@ -26,8 +26,8 @@ def cross_entropy(
 ) -> tuple[Array, Array]:
     """Return the same as `cross_entropy` in loss.py.
 
-    Logits can have any dtype, and their gradient has the same. All sums are in float32. A caller
-    that knows the means of the logits saves a pass over them.
+    Logits can have any dtype, and their gradient has the same dtype. All sums are in float32.
+    Passing the means of the logits saves a pass over them.
     """
     if mean_logits_BT is None:
         mean_logits_BT = jnp.mean(logits_BTV, axis=-1, dtype=jnp.float32)
@@ -73,7 +73,7 @@ def statistics(logits_BTV: Array, labels_BT: Array) -> tuple[Array, Array, Array
 def statistics_in_one_pass(logits_BTV: Array, labels_BT: Array) -> tuple[Array, Array, Array]:
     """Return the same, in one pass over memory (Milakov and Gimelshein 2018, arXiv 1805.02867).
 
-    It is slower on a CPU, for which XLA combines one element at a time.
+    This is slower on a CPU, because XLA combines one element at a time there.
     """
 
     def combine(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -165,7 +165,7 @@ def loss_and_gradients(
         logits_BTV = jnp.einsum(
             "BTD,VD->BTV", states_BTD, matrix_VD, preferred_element_type=logits_dtype
         )
-        # The mean over V commutes with the product, so it needs no pass over the logits.
+        # The mean over V commutes with the product, which saves a pass over the logits.
         mean_logits_BT = jnp.sum(states_BTD.astype(jnp.float32) * mean_D[None, None], axis=-1)
         d_logits_BTV, sums = gradient(logits_BTV, labels_BT, mean_logits_BT)
         d_logits_BTV = d_logits_BTV.astype(states_BTD.dtype)

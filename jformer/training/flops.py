@@ -1,8 +1,8 @@
-"""The floating point operations of a model and the peak speed of a device, both needed for MFU.
+"""The floating point operations of a model and the peak speed of a device, used for MFU.
 
 Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of operations per
-second that the model requires, divided by the most that the devices can do (`Window.means` in
-logging.py). Operations repeated to save memory count once. A multiply-add is two operations.
+second that the model requires, divided by the peak of the devices (`Window.means` in logging.py).
+Operations repeated to save memory count once. A multiply-add is two operations.
 Letters: B rows, S source positions, T target positions.
 """
 
@@ -12,8 +12,8 @@ from jformer.components import name_of
 from jformer.config import Config
 
 # 10^12 operations per second of dense bfloat16 matrix products, by NVIDIA's data sheets and Google
-# Cloud's documentation; half the number of sheets that give it "with sparsity". The whole name has
-# to match: a part of a GPU (MIG) or a laptop variant is slower than the GPU it is named after.
+# Cloud's documentation; half the number if a sheet specifies it "with sparsity". The whole name
+# must match: a part of a GPU (MIG) or a laptop variant is slower than the GPU it is named after.
 BFLOAT16_PEAKS = (
     (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312),
     (r"NVIDIA H100 80GB HBM3", 989),
@@ -50,7 +50,7 @@ def sheet_flops(device_kind: str, dtype: str = "bfloat16") -> float | None:
 def step_flops(config: Config, B: float, S: int, T: int) -> float:
     """Return the operations of a train step on B rows of S + T positions, padding included."""
     passes = 2 if config.train.r_drop_alpha else 1
-    # The backward pass has two products for each forward one: for the inputs and for the weights.
+    # The backward pass has two products for each forward product: for the inputs and the weights.
     return passes * 3 * 2.0 * B * sum(multiply_adds(config, S, T).values())
 
 

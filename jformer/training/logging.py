@@ -1,7 +1,7 @@
 """The log of a run: metrics.jsonl, progress, TensorBoard and JAX's profile.
 
-In a run of several processes only the first one writes and prints. Steps never decrease in the log
-of a run, however often it is stopped and resumed.
+In a run of several processes, only the first writes and prints. Steps never decrease in the log of
+a run, however often it is stopped and resumed.
 """
 
 import collections
@@ -31,7 +31,7 @@ from jformer.training.sharding import is_first
 
 SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
 NOT_SHOWN = ("flops", "seconds")  # in metrics.jsonl, not on the terminal
-FIRST_ESTIMATE = 20  # steps after which the first line with the time left is printed
+FIRST_ESTIMATE = 20  # steps before the first line with the remaining time
 TRANSLATIONS_SHOWN = 20  # in TensorBoard
 MANY_EPOCHS = 50
 
@@ -54,7 +54,7 @@ class Window:
     def _start(self, sums: dict[str, float]) -> None:
         self.sums = {**dict.fromkeys((*SUMMED, "steps", "flops_in_all"), 0.0), **sums}
         self._timed_tokens = self._timed_flops = 0.0
-        self.seconds = 0.0  # of the steps that did not compile, without evaluation and saving
+        self.seconds = 0.0  # of steps that did not compile, without evaluation and saving
 
     def add(self, batch: Batch, after: Position, metrics: Any) -> bool:
         """Add a step; return whether it compiled, as the first step of each shape does."""
@@ -67,7 +67,7 @@ class Window:
         return compiled
 
     def fetch(self, behind: int = 0) -> Iterator[tuple[Position, dict[str, Any]]]:
-        """Fetch the steps but the last few, and yield each with the position after it."""
+        """Fetch all but the last few steps, and yield each with the position after it."""
         while len(self._pending) > behind:
             after, metrics, flops_per_token, timed = self._pending.popleft()
             metrics = jax.device_get(metrics)
@@ -81,10 +81,10 @@ class Window:
             yield after, metrics
 
     def means(self) -> dict[str, float]:
-        """Return the means since the last line, and start again.
+        """Return the means since the last line, and reset the sums.
 
         Loss and NLL are per token. `mfu` is the model FLOPs utilization (see flops.py): the FLOPs
-        that tokens require per second, without padding and recomputation, over the devices' peak.
+        per second that tokens require, without padding and recomputation, over the devices' peak.
         """
         sums, seconds = self.sums, max(self.seconds, 1e-9)
         tokens, updates = max(sums["tokens"], 1), max(sums["steps"] - sums["skipped"], 1)
@@ -118,14 +118,14 @@ class Log:
         replace_file(self._path, "".join(f"{line}\n" for line in lines).encode())
         self._board = summary_writer()(
             str(workdir / TENSORBOARD),
-            purge_step=step + 1,  # hides what a killed run wrote after its last checkpoint
+            purge_step=step + 1,  # hides lines that a killed run wrote after its last checkpoint
             flush_secs=1,
             filename_suffix=f".{step:09}",  # a run that resumes within a second needs another name
         )
         self._write_text("config", [f"{key} = {x}" for key, x in flatten(config).items()], step)
 
     def __call__(self, step: int, split: str, **numbers: float) -> None:
-        """Write a line of metrics.jsonl, its curves for TensorBoard, and most of it on stderr."""
+        """Write a line of metrics.jsonl and its TensorBoard curves, and print most of it."""
         if not self._writes:
             return
         with writing(str(self._path), RunError), self._path.open("a", encoding="utf-8") as file:
@@ -149,12 +149,12 @@ class Log:
         self._write_text("validation/translations", lines, step)
 
     def _write_text(self, tag: str, lines: list[str], step: int) -> None:
-        """Write lines that TensorBoard shows as they are: Markdown's indented code."""
+        """Write lines that TensorBoard shows verbatim: Markdown's indented code."""
         self._board.add_text(tag, "\n".join(f"    {line}" for line in lines), step)
 
     @property
     def seconds(self) -> float:
-        """The time that the run took, without what a kill lost."""
+        """The training time of the run, without time lost in kills."""
         return time.perf_counter() - self._began
 
     def advance(self, compiled: bool) -> None:
@@ -168,7 +168,7 @@ class Log:
         self._progress.close()
         if self._writes:
             self._board.close()
-        say(f"trained     {as_duration(self.seconds)} in all")
+        say(f"trained     {as_duration(self.seconds)} in total")
 
 
 def summary_writer() -> Any:
@@ -189,7 +189,7 @@ def summary_writer() -> Any:
 
 
 class Profile:
-    """Writes JAX's trace of COUNT steps from STEP on, for `--profile=STEP:COUNT`."""
+    """Writes JAX's trace of COUNT steps, starting at STEP, for `--profile=STEP:COUNT`."""
 
     def __init__(self, text: str, workdir: Path):
         match = re.fullmatch(r"([1-9]\d{0,9}):([1-9]\d{0,9})", text, re.ASCII)
@@ -210,10 +210,10 @@ class Profile:
             self.close()
 
     def close(self) -> None:
-        """Write the trace. It is shorter if the run ended earlier."""
+        """Write the trace, which is shorter if the run ended earlier."""
         if self._is_tracing:
             jax.profiler.stop_trace()
-            say(f"profile     from step {self._steps[0]} on, written to {self._folder}")
+            say(f"profile     written to {self._folder}, from step {self._steps[0]}")
         self._is_tracing = False
 
 
@@ -239,19 +239,19 @@ def describe(
     warning = f"\nwarning     {text}" if (text := warning_of_epochs(epochs)) else ""
     return (
         f"model       {parameters:,} parameters, vocabulary of {sizes}, "
-        f"{config.model.compute_dtype}, attention by {kernel}\n"
-        f"data        {len(batches.rows):,} pairs an epoch; {'; '.join(report.lines())}\n"
-        f"batches     {shapes} (rows x source + target tokens, each of these "
-        f"{len(batches.layout.shapes)} compiled once);\n"
-        f"            {per_epoch:,} batches an epoch, "
-        f"{batches.token_utilization():.0%} of positions hold a token\n"
+        f"{config.model.compute_dtype}, {kernel} attention\n"
+        f"data        {len(batches.rows):,} pairs per epoch; {'; '.join(report.lines())}\n"
+        f"batches     {shapes} (rows x source + target tokens); "
+        f"{len(batches.layout.shapes)} shapes, each compiled once;\n"
+        f"            {per_epoch:,} batches per epoch, "
+        f"{batches.token_utilization():.0%} of positions are tokens\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs, "
-        f"by {config.parallel.backend} on {devices}{warning}"
+        f"using {config.parallel.backend} on {devices}{warning}"
     )
 
 
 def warning_of_epochs(epochs: float) -> str:
-    """Return a line if a run has so many epochs that it likely overfits, else nothing."""
+    """Return a warning if a run has so many epochs that it likely overfits, else ""."""
     if epochs <= MANY_EPOCHS:
         return ""
     return (

@@ -1,8 +1,8 @@
 """A training run: prepare, resume, train, log, validate, save.
 
-Read it from top to bottom. Every random draw is a function of the seed and the step, and
-a checkpoint holds the position in the data and the sums of the log. So a run that was stopped and
-resumed ends with the same bits as one that was not.
+Read it from top to bottom. Every random draw is a function of the seed and the step, and a
+checkpoint contains the position in the data and the sums of the log. A stopped and resumed run
+therefore ends with the same bits as an uninterrupted run.
 """
 
 import contextlib
@@ -47,12 +47,12 @@ from jformer.training.schedules import learning_rate
 from jformer.training.signals import SAVE, Signals
 from jformer.training.step import create_state, make_train_step
 
-# Called with the step, the split and the numbers of a line, and the run as it is now.
+# Called with the step, the split and the numbers of a line, and the current run.
 OnMetrics = Callable[[int, str, dict[str, float], Restored], Any]
-# What checkpoints store beside the state, of a run that has not begun.
+# The contents of a checkpoint besides the state, before the first step.
 NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
 MAX_SKIPPED = 10  # consecutive updates that are not finite
-AGREE_EVERY = 10  # steps between the moments when several processes learn of a signal
+AGREE_EVERY = 10  # steps between exchanges of signals among several processes
 
 
 def train(
@@ -66,7 +66,7 @@ def train(
 
     Returns the splits of `config.train.scored`. `profile` is STEP:COUNT, and `data` replaces the
     corpora that the config names. Raises `Stopped` if a signal ended the run, `RunError` if it
-    cannot continue or save, and what `on_metrics` raises. `Stopped` and the last come after a save.
+    cannot continue or save, and any exception of `on_metrics`. All but `RunError` follow a save.
     """
     provenance.check_same_config(config, workdir)
     say(f"workdir     {workdir}")
@@ -90,8 +90,8 @@ def train(
         return scored
     advice = (
         f"with config.train.batch_tokens={config.train.batch_tokens:,} and "
-        f"config.train.accumulate={config.train.accumulate}. Raise accumulate, which gives the "
-        f"same result in more parts, or lower batch_tokens; `summary` prints the memory of a step"
+        f"config.train.accumulate={config.train.accumulate}. Increase accumulate, which splits "
+        f"a step without changing it, or decrease batch_tokens; `summary` prints a step's memory"
     )
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     with lock, explaining_out_of_memory(advice):
@@ -144,10 +144,10 @@ class Training:
         self.metadata = provenance.metadata(config, self.vocabularies.hash)
 
     def _open_vocabularies(self, corpora: list[Corpus]) -> None:
-        """Train the vocabularies, or load those of a run that resumes.
+        """Train the vocabularies, or load them when a run resumes.
 
-        Raises `UserError` if the run was trained with other text or vocabularies, or if another
-        process has others.
+        Raises `UserError` if the run was trained with other text or vocabularies, or if processes
+        differ in them.
         """
         config, workdir, checkpoints = self.config, self.workdir, Checkpoints(self.workdir)
         self.text = text_hashes(config, corpora, self.validation)
@@ -165,7 +165,7 @@ class Training:
         sharding.check_same(json.dumps(facts))
 
     def resume(self, checkpoints: Checkpoints, best_checkpoint: Checkpoints) -> None:
-        """Take the state of the newest checkpoint, or begin with new parameters."""
+        """Restore the state of the newest checkpoint, or start with new parameters."""
         self.checkpoints, self.best_checkpoint = checkpoints, best_checkpoint
         config, position = self.config, NEW
         if checkpoints.steps():
@@ -174,9 +174,9 @@ class Training:
             position = NEW | stored
             say(f"resuming from step {self.state.step}")
             if changed := provenance.changed_versions(metadata["versions"], config):
-                say(f"versions    {changed}: results may differ from those of an unstopped run")
+                say(f"versions    {changed}: results may differ from an uninterrupted run")
         else:
-            best_checkpoint.delete(best_checkpoint.steps())  # of a run without others
+            best_checkpoint.delete(best_checkpoint.steps())  # from a run with no other
             self.state = self.create(self.params_key)
             if config.train.init_from:
                 params = initial_params(config, self.state.params, self.vocabularies)
@@ -184,7 +184,7 @@ class Training:
                 self.state = dataclasses.replace(self.state, params=params, ema=ema)
         self.after, self.seconds = position["data"], position["seconds"]
         self.best, self.skipped = Best(**position["best"]), [*position["skipped"]]
-        size = self.vocabularies.target.size  # for FLOPs; the config has the largest size allowed
+        size = self.vocabularies.target.size  # for FLOPs; the config only has the maximum size
         data = dataclasses.replace(config.data, vocabulary_size=size)
         self.window = Window(dataclasses.replace(config, data=data), self.mesh, position["window"])
 
@@ -235,7 +235,7 @@ class Training:
                     break
             for checkpoints in (self.checkpoints, self.best_checkpoint):
                 checkpoints.steps()  # waits for the last save
-            request = sharding.agree(self.signals.request)  # may have come during that save
+            request = sharding.agree(self.signals.request)  # may have arrived during that save
         if request > SAVE:
             raise Stopped(request - SAVE)
 
@@ -244,7 +244,7 @@ class Training:
         return bool(interval) and (step % interval == 0 or step == self.config.train.steps)
 
     def train_step(self, step: int, batches: Iterator[tuple[Batch, Position]]) -> None:
-        """Do one step on the next batch, and fetch the metrics of earlier steps."""
+        """Run one step on the next batch, and fetch the metrics of earlier steps."""
         config, train, began = self.config, self.config.train, time.perf_counter()
         batch, self.after = next(batches)
         placed = sharding.shard_batch(batch, self.mesh, train.accumulate, config.parallel.backend)
@@ -258,7 +258,7 @@ class Training:
             self.window.seconds += time.perf_counter() - began
 
     def fetch(self, behind: int = 0) -> None:
-        """Fetch the metrics of all steps but the last ones, and log skipped updates."""
+        """Fetch the metrics of all but the last steps, and log skipped updates."""
         for after, metrics in self.window.fetch(behind):
             if not metrics["skipped"]:
                 self.skipped = []
@@ -270,7 +270,7 @@ class Training:
                     f"steps {self.skipped[0]} to {after['taken']}: the loss or its gradient was "
                     f"not finite, so the updates were skipped ({rundir.METRICS} has the batches). "
                     f"Lower the learning rate or set config.optimizer.clip_norm, in another "
-                    f"workdir; config.train.init_from={self.workdir} keeps the weights"
+                    f"workdir; set config.train.init_from={self.workdir} to keep the weights"
                 )
 
     def validate(self, step: int) -> None:
@@ -291,11 +291,11 @@ class Training:
 
     @property
     def validated_params(self) -> Any:
-        """The moving average of the parameters, or without one the parameters themselves."""
+        """The moving average of the parameters, or the parameters if the run has no average."""
         return self.state.params if self.state.ema is None else self.state.ema
 
     def as_restored(self) -> Restored:
-        """Return the run as it is now, with the parameters on one device of this process."""
+        """Return the current run, with the parameters on one device of this process."""
         return Restored(
             self.workdir,
             "last" if self.state.ema is None else "average",
@@ -307,7 +307,7 @@ class Training:
         )
 
     def save(self, ended: bool) -> None:
-        """Save the state, and everything else that a resumed run needs."""
+        """Save the state and everything else that a resumed run needs."""
         self.fetch()
         position = {
             "data": self.after,
@@ -324,8 +324,8 @@ class Training:
     def call_back(self, on_metrics: OnMetrics | None, step: int, saved: bool) -> bool:
         """Pass the new lines of the log to `on_metrics`; return whether it ends the run.
 
-        Numbers that it returns are logged under the split `callback`. If the step has a checkpoint,
-        it is complete by then. If the callback raises, the state is saved first.
+        Numbers that it returns are logged under the split `callback`. A checkpoint of this step is
+        complete before the call. If the callback raises, the state is saved first.
         """
         lines, self.log.lines = self.log.lines, []
         if not (lines and on_metrics):
@@ -343,15 +343,15 @@ class Training:
         except BaseException as error:
             if not saved:
                 self.save(ended=False)
-            error.add_note(f"progress saved at step {step}; the same call resumes")
+            error.add_note(f"progress saved at step {step}; repeat the call to resume")
             raise
         return ends
 
     def choose_served(self) -> None:
         """Record in results.json whether the average or the last checkpoint is served.
 
-        It is the one with the lower NLL on the validation split. Early in training, the average of
-        Section 6.1 is of parameters that differ too much, and far worse than any of them.
+        The lower NLL on the validation split decides. Early in training, parameters differ too much
+        between checkpoints, and the average of Section 6.1 is far worse than any of them.
         """
         state, moving = self.state, self.state.ema is not None
         step = int(state.step)
@@ -376,7 +376,7 @@ class Training:
 
 
 def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
-    """Return the names and hashes of the training text, and of the validation text as the last."""
+    """Return the names and hashes of the training text, followed by the validation text."""
     name = f"the validation split {config.data.validation}".rstrip()
     texts = [*corpora, in_memory(name, validation)]
     return [each for corpus in texts for each in corpus.hashes]

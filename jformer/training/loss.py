@@ -1,7 +1,7 @@
 """The loss: cross-entropy with label smoothing (Section 5.4), as sums over tokens.
 
-Sums and a token count, never means: a mean of means would depend on how sentences fall into
-batches and onto devices. Training computes the same loss with fewer passes, see fast_loss.py.
+Sums and a token count, never means: a mean of means would depend on how sentences are distributed
+over batches and devices. Training computes the same loss with fewer passes, see fast_loss.py.
 """
 
 import math
@@ -26,9 +26,9 @@ def cross_entropy(
 ) -> tuple[Array, Array]:
     """Return the smoothed loss and the negative log-likelihood of each label, in nats: (B, T) each.
 
-    Smoothing takes epsilon from the label and shares it evenly among all V entries of the
-    vocabulary, which leaves 1 - epsilon + epsilon / V for the label. Perplexity is exp of the mean
-    NLL, never of the smoothed loss. The means of the logits may be given; they save a pass.
+    Smoothing takes epsilon from the label and distributes it evenly over all V entries of the
+    vocabulary, so the label has 1 - epsilon + epsilon / V. Perplexity is exp of the mean NLL, never
+    of the smoothed loss. Passing the means of the logits saves a pass.
     """
     logits_BTV = logits_BTV.astype(jnp.float32)
     if mean_logits_BT is None:
@@ -73,7 +73,7 @@ def r_drop_kl(a_BTV: Array, b_BTV: Array, labels_BT: Array) -> Array:
 
 
 def perplexity(nll: float, tokens: float) -> float:
-    """Return exp of the mean NLL per token; inf where that overflows."""
+    """Return exp of the mean NLL per token; inf on overflow."""
     try:
         return math.exp(nll / tokens)
     except OverflowError:

@@ -1,7 +1,7 @@
 """Adam (Section 5.3) or a variant, times the learning rate of schedules.py, as an optax chain.
 
-The caller passes the number of train steps done before as `step` to `optimizer.update`, so
-a skipped update does not shift the schedule.
+The caller passes the number of previous train steps as `step` to `optimizer.update`, so a skipped
+update does not shift the schedule.
 """
 
 from typing import Any
@@ -20,8 +20,8 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Return the optimizer of the config, with `update(grads, state, params, step=...)`.
 
-    The component returns what takes the place of `optax.scale_by_adam`. Clipping comes before it,
-    the learning rate after it.
+    The component returns a transformation in place of `optax.scale_by_adam`. Clipping precedes it,
+    and the learning rate follows it.
     """
     parts = [find("config.optimizer.name", "optimizer", config.name)()]
     if config.clip_norm:
@@ -71,7 +71,7 @@ def decay_mask(params: Any) -> Any:
 
 
 def scale_by_rate(rate: optax.Schedule) -> optax.GradientTransformationExtraArgs:
-    """Multiply by -rate(step). Unlike optax's own this has no state: optax counts its calls."""
+    """Multiply by -rate(step). Unlike optax's version, this is stateless: optax counts calls."""
 
     def update(updates, state, params=None, *, step, **others):
         factor = -rate(step)

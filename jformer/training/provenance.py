@@ -1,7 +1,7 @@
-"""Records what made a run, and checks whether it may resume.
+"""Records the origin of a run, and checks whether it may resume.
 
-Each checkpoint records the config and the versions of the software. A run resumes only with the
-config and the text that it began with. Other versions, which may round differently, are reported.
+Each checkpoint records the config and the software versions. A run resumes only with the config and
+the text that it started with. Other versions, which may round differently, are reported.
 """
 
 import ast
@@ -70,12 +70,12 @@ def component_hashes(config: Config) -> dict[str, str]:
 
 @functools.cache
 def source_hash(package: Path = Path(__file__).parents[1]) -> str:
-    """Return a hash of the package's code, which comments and docstrings do not change."""
+    """Return a hash of the package's code, without comments and docstrings."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
         if name.startswith("configs/"):
-            continue  # only a wheel has them here, and each run stores its own config
+            continue  # only a wheel has configs here, and each run stores its own
         tree = ast.parse(path.read_bytes())
         for node in ast.walk(tree):
             if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
@@ -95,10 +95,10 @@ def changed_versions(before: dict[str, str], config: Config) -> str:
 
 
 def check_same_config(config: Config, workdir: Path) -> None:
-    """Raise `UserError` if `workdir` holds a run of another config, naming the keys that differ.
+    """Raise `UserError` that names differing keys if `workdir` contains a run with another config.
 
-    Resumable keys may differ, and the folders of component files. `train.steps` may not if the
-    learning-rate schedule depends on it.
+    Resumable keys and the folders of component files may differ. `train.steps` may not differ if
+    the learning-rate schedule depends on it.
     """
     if not Checkpoints(workdir).steps():
         return  # without a checkpoint the run starts from scratch
@@ -114,13 +114,13 @@ def check_same_config(config: Config, workdir: Path) -> None:
             differing.append(f"config.{key} was {old!r}, now {now!r}{reason}")
     if differing:
         raise UserError(
-            f"{workdir} holds a run of another config: {'; '.join(differing)}. "
-            f"Choose another workdir, or give the same values"
+            f"{workdir} contains a run with another config: {'; '.join(differing)}. "
+            f"Choose another workdir, or restore these values"
         )
 
 
 def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
-    """Raise `UserError` if the run in `workdir` was trained with other text, naming a file.
+    """Raise `UserError` that names a file if the run in `workdir` was trained with other text.
 
     `text` has the names and the hashes of the files.
     """
@@ -139,8 +139,8 @@ def load_vocabularies(config: Config, checkpoints: Checkpoints, workdir: Path) -
     vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     if checkpoints.newest("metadata").get("vocabulary_hash") not in (None, vocabularies.hash):
         raise UserError(
-            f"{workdir}/{VOCABULARY}: not the vocabulary that the checkpoints were trained with; "
-            f"put that one back, or choose another workdir"
+            f"{workdir}/{VOCABULARY}: must be the vocabulary that the checkpoints were trained "
+            f"with; restore the file, or choose another workdir"
         )
     return vocabularies
 
@@ -148,21 +148,21 @@ def load_vocabularies(config: Config, checkpoints: Checkpoints, workdir: Path) -
 def check_same_vocabulary(
     config: Config, corpora: list[Corpus], own: Vocabularies, workdir: Path
 ) -> None:
-    """Raise `UserError` if the config names other vocabulary files, with another content."""
+    """Raise `UserError` if the config names vocabulary files with other content."""
     changed = config.data.vocabulary != config_of(workdir).data.vocabulary
     if changed and make_vocabularies(corpora, config.data).hash != own.hash:
-        reason = f"is not the vocabulary that the run in {workdir} was trained with"
+        reason = f"must be the vocabulary that the run in {workdir} was trained with"
         raise config.data.wrong("vocabulary", reason)
 
 
 def is_complete(config: Config, workdir: Path) -> bool:
-    """Return whether a run is trained, and it is decided which parameters it serves."""
+    """Return whether a run is complete and has decided which parameters to serve."""
     newest = max(Checkpoints(workdir).steps(), default=0)
     return bool(served_checkpoint(workdir, newest)) and is_trained(config, workdir)
 
 
 def is_trained(config: Config, workdir: Path) -> bool:
-    """Return whether a run has done all its steps or was ended by early stopping."""
+    """Return whether a run has completed its steps or stopped early."""
     checkpoints, patience = Checkpoints(workdir), config.train.patience
     if max(checkpoints.steps(), default=0) >= config.train.steps:
         return True
@@ -171,7 +171,7 @@ def is_trained(config: Config, workdir: Path) -> bool:
 
 
 def describe_complete(config: Config, step: int) -> str:
-    """Return the line about a run that is complete at `step`, with the key that trains on."""
+    """Return the line about a run that is complete at `step`, with the key to train longer."""
     change = "increase config.train.steps"
     if step < config.train.steps:
         change = "set config.train.patience=0"

@@ -1,4 +1,4 @@
-"""Trained parameters from run directories: to translate and score, or to start another run."""
+"""Trained parameters from run directories, to translate and score or to start another run."""
 
 import dataclasses
 import os
@@ -22,13 +22,13 @@ from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.provenance import component_hashes, load_vocabularies
 
-NAMES = "served, average, last, best, a step, or several steps with commas between"
+NAMES = "served, average, last, best, a step, or comma-separated steps"
 EMBEDDINGS = ("embedding", "source_embedding", "output", "output_bias")  # a row per token
 
 
 def parameter_shapes(model: Transformer) -> Any:
-    """Return the shapes of the parameters without computing any, and without using a device."""
-    # Parameters are float32 in either; `auto` would ask for the device.
+    """Return the shapes of the parameters, without computing them or using a device."""
+    # Parameters are float32 for any dtype; `auto` would query the device.
     model = model.clone(config=dataclasses.replace(model.config, dtype="float32"))
     tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return jax.eval_shape(
@@ -50,7 +50,7 @@ class Restored:
     """A run directory, and its parameters at a checkpoint or the mean of several."""
 
     workdir: Path
-    checkpoint: str  # the name that chose the steps
+    checkpoint: str  # the name that selected the steps
     config: Config
     vocabularies: Vocabularies
     model: Transformer
@@ -79,11 +79,11 @@ def describe_parameters(steps: Sequence[int], moving: bool) -> str:
 def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored:
     """Restore the parameters of a checkpoint, or the mean of several, onto one device of any kind.
 
-    `which` is `average` (of the last `train.average_checkpoints` regular ones, Section 6.1, or the
-    moving average if the run has one), `last`, `served` (of these two, the one with the better
-    validation NLL at the end of training; `last` before the end), `best`, or steps as in
-    `1000,2000`. `plugins` are the Python files that its config names. Raises `UserError` that
-    says what is missing.
+    `which` is `average` (of the last `train.average_checkpoints` regular steps, Section 6.1, or the
+    moving average if the run has one), `last`, `served` (whichever of these two has the better
+    validation NLL at the end of training; `last` before the end), `best`, or steps such as
+    `1000,2000`. `plugins` are the Python files that its config names. Raises `UserError` that names
+    a missing file or checkpoint.
     """
     config = config_to_open(workdir, plugins)
     use_compilation_cache(config)
@@ -119,7 +119,7 @@ def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: P
         if len({*steps}) < len(steps):
             raise UserError(f"checkpoint {which!r} repeats a step; name each step once")
         return steps
-    raise UserError(f"checkpoint {which!r} is unknown; there are {NAMES}")
+    raise UserError(f"checkpoint {which!r} is unknown; must be {NAMES}")
 
 
 def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
@@ -131,10 +131,10 @@ def run_and_checkpoint(init_from: str) -> tuple[Path, str]:
 
 
 def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> Any:
-    """Return `params` with those of `train.init_from` that have the same name and shape.
+    """Return `params` with the parameters of `train.init_from` that have the same name and shape.
 
-    A row of the embeddings and of the output is taken if the other vocabulary has its token.
-    Prints which parameters and how many rows stay new; `UserError` if all parameters do.
+    The rows of embeddings and output are matched by their tokens. Prints which parameters and how
+    many rows remain new; raises `UserError` if all parameters do.
     """
     init_from = config.train.init_from
     other = restore(*run_and_checkpoint(init_from), ",".join(component_files(config)))
@@ -156,16 +156,14 @@ def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> A
         if number := int(np.sum(ids_V < 0)):
             rows.append(f"{number:,} of {len(ids_V):,} rows of {name}")
     if len(new) == len(taken):
-        raise UserError(
-            f"config.train.init_from={init_from}: has no parameter that fits this model"
-        )
+        raise UserError(f"config.train.init_from={init_from}: no parameter matches this model")
     fit = f"{len(taken) - len(new)} of {len(taken)}"
-    say(f"parameters  {fit} are those of {other.workdir}, step {other.step}")
+    say(f"parameters  {fit} taken from {other.workdir}, step {other.step}")
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        say(f"            new, as they have other shapes: {', '.join(new[:5])}{more}")
+        say(f"            new, without a match: {', '.join(new[:5])}{more}")
     if rows:
-        say(f"            new, as their tokens are: {', '.join(rows)}")
+        say(f"            new, because of new tokens: {', '.join(rows)}")
     return unflatten_dict(taken, sep="/")
 
 
@@ -179,7 +177,7 @@ def ids_in(other: Vocabulary, own: Vocabulary) -> np.ndarray:
 def with_rows(own_VD: Any, other_UD: np.ndarray, ids_V: np.ndarray) -> Any:
     """Return `own_VD` with row `ids_V[v]` of the other matrix in row v, if that id is >= 0."""
     rows_VD = jax.device_put(other_UD[ids_V], own_VD.sharding)
-    # Under jit, since a process may hold only a part of the matrix.
+    # Under jit, because a process may have only a part of the matrix.
     choose = jax.jit(jnp.where, out_shardings=own_VD.sharding)
-    found_V = (ids_V >= 0).reshape(-1, *[1] * (own_VD.ndim - 1))  # a bias has no axis D
+    found_V = (ids_V >= 0).reshape(-1, *[1] * (own_VD.ndim - 1))  # a bias lacks the axis D
     return choose(found_V, rows_VD, own_VD)

@@ -15,7 +15,7 @@ from jformer.config import Config
 
 
 def learning_rate(config: Config) -> optax.Schedule:
-    """Return the schedule of the config as a function of the number of updates before."""
+    """Return the schedule of the config as a function of the number of previous updates."""
     text = config.optimizer.schedule
     schedule = find("config.optimizer.schedule", "schedule", text)(config)
     return lambda updates_done: schedule(updates_done + 1)
@@ -42,7 +42,7 @@ def inverse_sqrt(config: Config, *, start: float = 0.0) -> optax.Schedule:
 def linear(
     config: Config, *, start: float = 0.0, end: float = 0.0, decay_steps: int | None = None
 ) -> optax.Schedule:
-    """Decay linearly to the rate `end` at step `decay_steps`, by default the last."""
+    """Decay linearly to the rate `end` at step `decay_steps` (default: the last step)."""
     check_rates(config, end=end)
     steps = steps_of_decay(config, decay_steps)
     peak = config.optimizer.learning_rate
@@ -52,7 +52,7 @@ def linear(
 def cosine(
     config: Config, *, start: float = 0.0, end: float = 0.0, decay_steps: int | None = None
 ) -> optax.Schedule:
-    """Decay by half a cosine to the rate `end` at step `decay_steps`, by default the last."""
+    """Decay by half a cosine to the rate `end` at step `decay_steps` (default: the last step)."""
     check_rates(config, end=end)
     steps = steps_of_decay(config, decay_steps)
     peak = config.optimizer.learning_rate
@@ -94,9 +94,9 @@ def steps_of_decay(config: Config, decay_steps: int | None) -> int:
 
 
 def depends_on_train_steps(config: Config) -> bool:
-    """Return whether another `train.steps` would be another schedule for the steps up to it."""
+    """Return whether changing `train.steps` changes the schedule of earlier steps."""
     steps = config.train.steps
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2 * steps))
-    # The programs are compared, not rates, which would start a GPU in the parent of a sweep.
+    # Compares programs, because computing rates would start a GPU in the parent of a sweep.
     programs = [jax.make_jaxpr(learning_rate(each))(0) for each in (config, longer)]
     return len({f"{program} {program.consts}" for program in programs}) > 1

@@ -1,9 +1,9 @@
 """The train step and the evaluation step on many devices: under jit over a mesh, or under pmap.
 
-The mesh has three axes. `data` and `fsdp` shard the rows of a batch, `fsdp` also the parameters and
-the optimizer's state, and `model` the work within a row: data, FSDP and tensor parallelism are
-three settings of one mechanism. The loss is the sum over all rows divided by the number of all
-tokens, so the number of devices does not change the result.
+The mesh has three axes. `data` and `fsdp` shard the rows of a batch, `fsdp` also shards the
+parameters and the optimizer's state, and `model` shards the work within a row. Data, FSDP and
+tensor parallelism are three settings of one mechanism. The loss is the sum over all rows divided by
+the number of all tokens, so the number of devices does not change the result.
 
 pmap replicates the state on every device and adds up gradients by an explicit `psum`; it supports
 the `data` axis only, and one process. JAX maintains pmap, and recommends jit.
@@ -36,18 +36,18 @@ from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
-# From the letter of an array's axis to the mesh axes that shard it. Any other axis is whole on each
-# device, as is one that the number of devices does not divide.
+# From the letter of an array's axis to the mesh axes that shard it. Any other axis is replicated,
+# as is an axis that the number of devices does not divide.
 RULES: dict[str, str | tuple[str, ...]] = {
     "B": ("data", "fsdp"),
-    "B_data": "data",  # of an array whose D is sharded by fsdp
+    "B_data": "data",  # for arrays whose D is sharded by fsdp
     "D": "fsdp",
     "H": "model",
     "F": "model",
     "V": "model",
 }
 
-# The axes of parameters, by the end of their names. Other parameters are small, and replicated.
+# The axes of parameters, by the end of their names. Other parameters are small and replicated.
 AXES = {
     "embedding": "VD",
     "source_embedding": "VD",
@@ -71,9 +71,9 @@ TIMEOUT = 300  # seconds to wait for another process
 # XLA options for the train step under jit; the same flag in XLA_FLAGS takes precedence.
 OPTIONS: dict[str, dict[str, Any]] = {
     "gpu": {
-        # The products of cuBLASLt add the bias and apply ReLU, which Triton's leave to a kernel.
+        # cuBLASLt's products add the bias and apply ReLU; Triton's need another kernel for that.
         "xla_gpu_enable_triton_gemm": False,
-        # Merged products of one input (queries, keys, values) cost copies of all their results.
+        # Merging products of one input (queries, keys, values) would copy all their results.
         "xla_gpu_dot_merger_threshold_mb": 0,
     },
     # XLA would split each product with a sharded matrix into one per device, and add up their
@@ -99,7 +99,7 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
 
 
 def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
-    """Return the sizes of the axes; `data` takes the devices that fsdp and model leave.
+    """Return the sizes of the axes; `data` has the devices that fsdp and model do not use.
 
     Raises `UserError` if the config does not fit so many devices.
     """
@@ -108,7 +108,7 @@ def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
     fixed = math.prod(size for size in sizes.values() if size != -1)
     if devices % fixed:
         raise UserError(
-            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} do not divide the "
+            f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} must divide the "
             f"{devices} devices"
         )
     sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
@@ -119,7 +119,7 @@ def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
     ):
         if size % sizes[axis]:
             raise UserError(
-                f"config.parallel.{axis}={sizes[axis]}: does not divide config.model.{name}={size}"
+                f"config.parallel.{axis}={sizes[axis]}: must divide config.model.{name}={size}"
             )
     return {"data": devices // math.prod(sizes.values()), **sizes}
 
@@ -153,10 +153,10 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
 def shard_batch(batch: Batch, mesh: Mesh, accumulate: int = 1, backend: str = "jit") -> Any:
     """Place this process's part of a batch on its devices, as arrays global to all processes.
 
-    Rows of padding, which have no weight, are added until devices and accumulated parts divide
-    their number. Under pmap the first axis is that of the devices.
+    Rows of padding, which have no weight, are added until devices and accumulated parts divide the
+    number of rows. Under pmap the first axis is the devices.
     """
-    # The rows of this process are divided into so many shares.
+    # The number of shares of this process' rows.
     shares = mesh.shape["data"] * mesh.shape["fsdp"] // jax.process_count()
     missing = ((0, -len(batch["source_BS"]) % (shares * accumulate)), (0, 0))
     padded = {name: np.pad(rows, missing, constant_values=PAD) for name, rows in batch.items()}
@@ -167,7 +167,7 @@ def shard_batch(batch: Batch, mesh: Mesh, accumulate: int = 1, backend: str = "j
 
 
 def sum_devices(backend: str) -> Callable[[Any], Any]:
-    """Return the function by which the step adds up sums of all devices: `psum` under pmap."""
+    """Return the function that adds up sums over all devices in a step: `psum` under pmap."""
     if backend == "pmap":
         return functools.partial(jax.lax.psum, axis_name=DEVICES)
     return lambda tree: tree
@@ -206,7 +206,7 @@ def compiler_options(devices: int = 1) -> dict[str, Any]:
 
 def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
     def step_on_device(state, batch, key):
-        # A key per device: with the same dropout masks all of them would drop the same units.
+        # One key per device, otherwise all devices would drop the same units.
         return step(state, batch, jax.random.fold_in(key, jax.lax.axis_index(DEVICES)))
 
     return jax.pmap(
@@ -221,7 +221,7 @@ def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
 
 @contextlib.contextmanager
 def logical_sharding(mesh: Mesh) -> Iterator[None]:
-    """Shard the model's axes by RULES within this context; a no-op on a single device."""
+    """Shard the model's axes by RULES in this context; a no-op on a single device."""
     if mesh.size == 1:
         yield
         return
@@ -234,7 +234,7 @@ def join(parallel: ParallelConfig) -> None:
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
     if parallel.backend == "pmap":
-        raise UserError("config.parallel.backend=pmap: supports one process; set it to jit")
+        raise UserError("config.parallel.backend=pmap: requires a single process; set it to jit")
     address: dict[str, Any] = {}
     if parallel.address:
         host, port, index, number = parallel.address
@@ -243,8 +243,8 @@ def join(parallel: ParallelConfig) -> None:
             "num_processes": number,
             "process_id": index,
         }
-    log.info(f"waiting for the other processes, at most {TIMEOUT} s ...")
-    # JAX's own handler would swallow a SIGTERM that comes before `Signals` has set its own.
+    log.info(f"waiting up to {TIMEOUT} s for the other processes ...")
+    # JAX's handler would swallow a SIGTERM that arrives before `Signals` sets its own.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -270,7 +270,7 @@ def check_shared(workdir: Path) -> None:
     """Raise `UserError` in every process if one of them does not see the first one's `workdir`."""
     if jax.process_count() == 1:
         return
-    # A new name: network file systems cache which of the known names exist.
+    # A new name, because network file systems cache whether a known name exists.
     number = multihost_utils.broadcast_one_to_all(np.int32(secrets.randbits(31)))
     mark = workdir / f".shared-{number}"
     if is_first():
@@ -282,7 +282,7 @@ def check_shared(workdir: Path) -> None:
     if not seen.all():
         raise UserError(
             f"workdir={workdir}: process {np.flatnonzero(~seen)[0]} does not see the folder of "
-            f"process 0; name a folder on a file system that all processes share"
+            f"process 0; choose a folder on a file system that all processes share"
         )
 
 
@@ -295,8 +295,8 @@ def check_same(facts: str) -> None:
     different = np.flatnonzero((digests != digests[0]).any(axis=1))
     if len(different):
         raise UserError(
-            f"process {different[0]} has another config, text, vocabulary, component file or "
-            f"version of JAX than process 0"
+            f"process {different[0]} differs from process 0 in config, text, vocabulary, component "
+            f"files or version of JAX"
         )
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import jax
 
-# What a process requests of all: to save, or with a signal's number added, to save and stop.
+# A process requests a save, or with a signal's number added, a save and stop.
 SAVE = 1
 
 
 class Signals:
     """Turns signals and the checkpoint timer into requests; handles the signals as a context.
 
-    A request is SAVE once `minutes` have passed since the last save, SAVE + a signal's number to
+    A request is SAVE if `minutes` have passed since the last save, SAVE + a signal's number to
     stop, or 0.
     """
 
@@ -43,7 +43,7 @@ class Signals:
         if self.caught:
             os._exit(128 + number)
         self.caught = number
-        # Bypasses Python's buffers, which the interrupted code may be in the midst of filling.
+        # Bypasses Python's buffers, which the interrupted code may be filling.
         with contextlib.suppress(OSError):  # the terminal may be closed
             os.write(2, b"stopping after this step; press Ctrl-C again to quit without saving\n")
 
@@ -52,7 +52,7 @@ class Signals:
 
     @property
     def request(self) -> int:
-        # Only the first process times saves: the others' clocks would request further ones.
+        # Only the first process times saves: other clocks would request additional saves.
         due = self._minutes and time.monotonic() - self._since >= 60 * self._minutes
         if self.caught:
             return SAVE + self.caught

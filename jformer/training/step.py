@@ -1,8 +1,8 @@
 """The functional train step and the evaluation step.
 
 A batch is `{"source_BS": ids, "target_BT": ids, "labels_BT": ids}`. The labels are the target
-shifted left by one position: without BOS, with EOS. Packed rows, which hold several pairs, come
-with `source_segments_BS` and `target_segments_BT`.
+shifted left by one position: without BOS, with EOS. Packed rows, which contain several pairs, also
+have `source_segments_BS` and `target_segments_BT`.
 """
 
 import functools
@@ -41,7 +41,7 @@ def create_state(
 
 
 def run_model(model: Transformer, params, batch, **options):
-    """Return the logits of a batch, or what another `method` of the model returns."""
+    """Return the logits of a batch, or the result of another `method` of the model."""
     packed = "source_segments_BS" in batch
     segments = (batch["source_segments_BS"], batch["target_segments_BT"]) if packed else None
     texts = (batch["source_BS"], batch["target_BT"])
@@ -52,7 +52,7 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
     """Return `gradients(params, batch, key)`: of the mean loss per token, and sums of metrics.
 
     Each part's sum is divided by the number of all tokens, so that the result does not depend on
-    how rows fall into accumulated parts and onto devices.
+    how rows are distributed over accumulated parts and devices.
     """
     token_losses = find("config.train.loss", "loss", config.loss)
 
@@ -60,7 +60,7 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
         B, T = rows["labels_BT"].shape
         chunks = loss_chunks(B, 2 * T if config.r_drop_alpha else T, model.config.d_model)
         if config.r_drop_alpha:
-            # Each row stands beside its copy, on the same device, with another dropout mask.
+            # Each row is next to its copy, on the same device, with another dropout mask.
             rows = jax.tree.map(lambda rows_BL: jnp.repeat(rows_BL, 2, axis=0), rows)
         states_BTD, output_VD = run_model(
             model,
@@ -98,7 +98,7 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
             return jax.tree.map(jnp.add, total, new), None
 
         def part_by_part(rows_BL):
-            # Every n-th row goes to one part, so that each part has rows of all devices.
+            # A part consists of every n-th row, so that each part has rows of all devices.
             by_part = rows_BL.reshape(-1, config.accumulate, *rows_BL.shape[1:])
             return jnp.moveaxis(by_part, 1, 0)
 
@@ -110,8 +110,8 @@ def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callabl
 
 
 def loss_chunks(rows: int, length: int, d_model: int) -> int:
-    """Return in how many chunks the loss of a batch is computed, to save memory."""
-    # A small chunk's logits stay in a CPU's cache, but every chunk reads the matrix (V, D).
+    """Return the number of chunks in which to compute the loss of a batch, to save memory."""
+    # The logits of a small chunk stay in a CPU's cache, but every chunk reads the matrix (V, D).
     limit = max(256, 2 * d_model) if target_platform() == "cpu" else 16384
     if not jax.sharding.get_abstract_mesh().empty:
         return 1  # on several devices each chunk would cost an exchange of gradients
@@ -128,7 +128,7 @@ def make_train_step(
     """Return the pure `step(state, batch, key) -> (state, metrics)`; metrics are sums.
 
     `sum_devices` adds up the gradients and sums of devices that see only their own rows (pmap).
-    Under jit arrays are global, and there is nothing to add.
+    Under jit, arrays are global and need no further sum.
     """
     gradients = make_gradients(model, config, sum_devices)
 
@@ -136,13 +136,13 @@ def make_train_step(
         updates, optimizer_state = optimizer.update(grads, optimizer_state, params, step=step)
         params = optax.apply_updates(params, updates)
         if ema is not None:
-            # A smaller decay at first forgets the initial parameters.
+            # A smaller initial decay forgets the initial parameters.
             decay = jnp.minimum(config.ema_decay, (1 + step) / (10 + step))
             ema = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
         return params, optimizer_state, ema
 
     def step(state, batch, key):
-        # A key per step: a resumed run draws the dropout masks of an uninterrupted one.
+        # One key per step: a resumed run draws the dropout masks of an uninterrupted run.
         key = jax.random.fold_in(key, state.step)
         grads, sums = gradients(state.params, batch, key)
         norm = optax.tree.norm(grads)
@@ -161,7 +161,7 @@ def make_train_step(
 def update_if(condition: jax.Array, update: Callable[..., tuple], old: tuple) -> tuple:
     """Return `update(*old)` if the condition is true, and `old` otherwise."""
     if target_platform() == "cpu":
-        # On a CPU, `select` would keep the old state in memory beside the new one.
+        # On a CPU, `select` would keep both the old and the new state in memory.
         return jax.lax.cond(condition, update, lambda *old: old, *old)
     # On a GPU, `cond` stalls until the host has read the condition. `select` fuses into the update.
     select = functools.partial(jax.lax.select, condition)

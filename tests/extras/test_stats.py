@@ -102,7 +102,7 @@ def test_examples_are_the_pieces_of_the_text(facts):
 def test_the_page_shows_it_all(facts):
     text = page(facts)
     for part in (
-        "203 pairs an epoch",
+        "203 pairs per epoch",
         "zero width space",
         "buckets: ",
         "packed: ",

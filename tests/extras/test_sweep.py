@@ -98,7 +98,7 @@ def test_further_seeds_follow_the_configs_own_and_only_chooses_points(make, only
     [
         ('yield {"model.dropuot": 0.1}', r"--config\.model\.dropuot=0\.1: unknown key.*dropout"),
         ("yield from ({}, {})", "base is the same run as base"),
-        ('yield "model.num_heads=4"', r"yields 'model\.num_heads=4'; a point is a dict of keys"),
+        ('yield "model.num_heads=4"', r"yields 'model\.num_heads=4'; must yield dicts of dotted"),
     ],
 )
 def test_a_mistake_in_a_sweep_is_named(make, body, message):
@@ -109,7 +109,7 @@ def test_a_mistake_in_a_sweep_is_named(make, body, message):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--only=*heads*"], r"--only=\*heads\*: matches none of base, model\.dropout=0\.4"),
+        (["--only=*heads*"], r"--only=\*heads\*: no point matches; available: base, model"),
         (["--rounds=2", "--config.train.scored=test"], r"--rounds=2 .*scored=validation"),
         (["--rounds=5", "--config.train.steps=8"], r"config\.train\.steps=0"),
         pytest.param(["--submit=slrm"], "--submit=slrm: .*slrm", marks=needs_submitit),
@@ -125,7 +125,7 @@ def test_a_mistake_in_the_command_is_one_line_before_anything_runs(tmp_path, fla
 
 def test_without_submitit_one_line_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)  # as if it were not there
-    with pytest.raises(UserError, match="--submit needs packages: pip install submitit"):
+    with pytest.raises(UserError, match="--submit requires packages: pip install submitit"):
         run(["sweep", SWEEP, f"--workdir={tmp_path}", *NO_FILES, "--submit=local"])
 
 

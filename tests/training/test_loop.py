@@ -231,7 +231,7 @@ def test_updates_that_are_not_finite_change_nothing_and_ten_in_a_row_end_the_run
         jax.tree.map(np.testing.assert_array_equal, state, first)
     assert run(steps=40) == 1
     *_, skipped = told = capsys.readouterr().err.splitlines()
-    (per_epoch,) = {n for line in told for n in re.findall(r"(\d+) batches an epoch", line)}
+    (per_epoch,) = {n for line in told for n in re.findall(r"(\d+) batches per epoch", line)}
     at = [(step, *divmod(step - 1, int(per_epoch))) for step in range(2, 12)]
     found = lines_of(workdir, "skipped")
     assert [(line["step"], line["epoch"], line["batch"]) for line in found] == at

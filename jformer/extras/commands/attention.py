@@ -1,6 +1,6 @@
 """Show the attention of a run for one pair of sentences, on a page for the browser.
 
-Without --target, shows and prints the translation of the run. Of an ensemble, shows the first run.
+Without --target, shows and prints the run's translation. For an ensemble, shows the first run.
 """
 
 from typing import Any

@@ -2,7 +2,7 @@
 
     eval "$(jformer completion bash)"
 
-In .bashrc or, with zsh, in .zshrc.
+Put this line into .bashrc or, with zsh, into .zshrc.
 """
 
 from typing import Any

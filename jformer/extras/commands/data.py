@@ -1,4 +1,4 @@
-"""Look at a corpus before training on it.
+"""Inspect a corpus before training.
 
 Shows pairs, skipped lines with reasons, duplicates and other suspicious pairs, test sentences that
 are also in the training text, lengths, vocabulary, padding, odd characters and examples.

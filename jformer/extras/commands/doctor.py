@@ -1,4 +1,4 @@
-"""Show versions, devices and optional packages, and how to get what is missing."""
+"""Show versions, devices and optional packages, and how to install missing packages."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from jformer import cli
 
 
 def add_flags(parser: cli.Parser) -> None:
-    """Declare nothing: the command has no flags of its own."""
+    """Declare no flags."""
 
 
 def main(args: Any) -> int:

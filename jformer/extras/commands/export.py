@@ -1,6 +1,6 @@
 """Write a run in the format of another program, with its vocabulary.
 
-The format jformer is a run directory with the served parameters alone, for sharing a model.
+The format jformer is a run directory with only the served parameters, for sharing a model.
 The folder is removed if the export fails or Ctrl-C stops it.
 """
 

@@ -1,10 +1,10 @@
-"""Make a run directory of the weights of another program.
+"""Create a run directory from the weights of another program.
 
 The layout pytorch is a state dict of `torch.nn.Transformer` with embeddings, annotated is a state
 dict of The Annotated Transformer, and marian and m2m100 are folders of Hugging Face's Marian and
 M2M100 (also NLLB) formats, which contain the vocabulary. Only tensors are read from PyTorch's
 files, which can also be .safetensors. Sizes are read from the weights; set other keys, such as
---config.model.num_heads=8. Every tensor must have a parameter, and every parameter a tensor.
+--config.model.num_heads=8. Every tensor must match a parameter, and every parameter a tensor.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_path("--source_vocabulary", "FILE", "the vocabulary of the source, if different")
     add, text = parser.add_argument, "ids of the special tokens (default: found by their names)"
     add("--specials", default="", metavar="PAD,BOS,EOS", help=text)
-    text = "names of parts of the model in the state dict"
+    text = "names of model parts in the state dict"
     add("--names", default="", metavar="embedding=NAME,...", help=text)
     for name in OF_LANGUAGES:
         add(f"--{name}", default="", metavar="CODE", help="for m2m100, as en or eng_Latn")
@@ -41,10 +41,10 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     source = Path(getattr(args, "from"))
     if args.layout not in FOLDERS and not args.vocabulary:
-        raise UserError("--vocabulary is missing; it has the text of each id")
+        raise UserError("--vocabulary is required: the file with the text of each id")
     for name in OF_WORDS:
         if args.layout in FOLDERS and getattr(args, name):
-            raise UserError(f"--{name}: is in the folder of the model; leave it out")
+            raise UserError(f"--{name}: the folder of the model contains it; remove this flag")
     languages = (args.source_language, args.target_language)
     for name, code in zip(OF_LANGUAGES, languages, strict=True):
         if bool(code) != (args.layout == "m2m100"):

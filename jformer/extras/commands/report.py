@@ -1,6 +1,6 @@
 """Compare runs side by side, also while they are running.
 
-The table has a row per run: what differs in its config, scores, parameters, FLOPs and time.
+The table has one row per run: its config differences, scores, parameters, FLOPs and time.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from jformer.files import check_writable, write_file
 
 
 def add_flags(parser: cli.Parser) -> None:
-    text = "a run directory, or a folder of them"
+    text = "a run directory, or a folder of runs"
     parser.add_argument("folders", nargs="+", metavar="DIR", help=text)
     parser.add_path("--output", "FILE", "page to write with the table and the learning curves")
 
@@ -24,7 +24,7 @@ def main(args: Any) -> int:
 
     rows = read_rows(find_runs(args.folders))
     if not rows:
-        raise UserError("none of the runs can be read")
+        raise UserError("no run can be read")
     if args.output:
         write_file("output", args.output, page(rows).encode())
     print(markdown(rows))

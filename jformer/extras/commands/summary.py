@@ -1,6 +1,6 @@
 """Count parameters, FLOPs by module and the memory of a train step.
 
-The train step is compiled for its memory.
+The train step is compiled to measure its memory.
 """
 
 from typing import Any

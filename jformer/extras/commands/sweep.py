@@ -1,16 +1,16 @@
-"""Run a sweep: every point is a process with a run directory of its own.
+"""Run a sweep: every point is a process with its own run directory.
 
-FILE is Python, with CONFIG and sweep(), a generator of what each point changes. Config keys on the
-command line are set for all points.
+FILE is a Python file with CONFIG and sweep(), a generator of the changes of each point. Config keys
+on the command line are set for all points.
 
 --rounds=3 searches by successive halving: round 1 trains all points with a quarter of their steps,
 round 2 the better half (by validation BLEU, or F1 for trees; means over seeds) with half of their
 steps, and round 3 the better half of these with all steps. The first runs are in round-1 and
 round-2.
 
-The same command again resumes a sweep: it skips complete points, resumes stopped ones and retries
-failed ones. Each point logs to log.txt in its run directory. Prints the table of results; the exit
-status is 1 if a point failed.
+Rerun the same command to resume a sweep: it skips complete points, resumes stopped points and
+retries failed points. Each point logs to log.txt in its run directory. Prints the table of results;
+the exit status is 1 if a point failed.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Labelled bracketing scores of constituency trees, by the conventions of EVALB (COLLINS.prm).
 
-A bracket is the label of a constituent with the words that it spans. Punctuation is left out of
-the spans, by the tags of the gold tree, and a constituent of punctuation alone is no bracket. ADVP
-and PRT count as equal, and the root TOP as none.
+A bracket is the label of a constituent with the words that it spans. Spans exclude punctuation, as
+tagged in the gold tree. A constituent of only punctuation and the root TOP are not brackets. ADVP
+and PRT are equal.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from jformer.extras.parsing.trees import TOP, Tree
 
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
 EQUAL = {"PRT": "ADVP"}
-SHORT = 40  # words; the older literature scores sentences up to this length apart
+SHORT = 40  # words; the older literature scores sentences up to this length separately
 SAMPLES, SEED = 1000, 12345  # of the bootstrap
 
 Bracket = tuple[str, int, int]  # label, first word, word after the last
@@ -31,10 +31,10 @@ class Counts:
     matched: int  # brackets that are in both trees
     gold: int
     found: int
-    crossing: int  # brackets found that begin within one of gold and end outside of it, or so
-    words: int  # punctuation counted
+    crossing: int  # found brackets that partly overlap a gold bracket
+    words: int  # punctuation included
     scored_words: int
-    right_tags: int  # of these
+    right_tags: int  # of the scored words
 
 
 def bracketing(
@@ -42,11 +42,11 @@ def bracketing(
 ) -> dict[str, Any]:
     """Return `f1`, `precision`, `recall`, `exact_match` and so on, most in per cent.
 
-    The `f1_interval` is [low, high] at 95 % by the bootstrap over sentences. `tag_accuracy` is
-    there where the trees found have tags, and `f1_short` where a sentence is short.
+    The `f1_interval` is the 95 % bootstrap interval [low, high] over sentences. `tag_accuracy`
+    requires tags in the found trees, and `f1_short` requires a short sentence.
     """
     if not found or len(found) != len(gold):
-        raise UserError(f"{len(found)} trees to score, and {len(gold)} gold ones")
+        raise UserError(f"{len(found)} trees to score, but {len(gold)} gold trees")
     counts = [count(one, other) for one, other in zip(found, gold, strict=True)]
     table = table_of(counts)
     short = np.array([each.words <= SHORT for each in counts])
@@ -72,10 +72,10 @@ def bracketing(
 def compare_trees(
     ours: Sequence[Tree], theirs: Sequence[Tree], gold: Sequence[Tree], names: tuple[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return what `compare` returns for translations, for the F1 of two parsers.
+    """Compare the F1 of two parsers; the result is like `compare` for translations.
 
-    The p-value of the paired bootstrap is sacreBLEU's: the share of samples whose difference is as
-    far from the mean difference as that of all sentences is from 0.
+    The p-value of the paired bootstrap is sacreBLEU's: the share of samples whose difference is at
+    least as far from the mean difference as the difference over all sentences is from 0.
     """
     tables = [
         table_of([count(one, other) for one, other in zip(trees, gold, strict=True)])
@@ -94,12 +94,12 @@ def compare_trees(
 
 
 def table_of(counts: Sequence[Counts]) -> np.ndarray:
-    """Return the matched, gold and found brackets of each sentence (N, 3), of which F1 is made."""
+    """Return the numbers of matched, gold and found brackets of each sentence (N, 3), for F1."""
     return np.array([(each.matched, each.gold, each.found) for each in counts])
 
 
 def sampled_f1(table: np.ndarray) -> np.ndarray:
-    """Return F1 of samples of the sentences, the same ones for all tables of as many."""
+    """Return F1 of samples of the sentences; tables of equal length have the same samples."""
     draws = np.random.default_rng(SEED).integers(len(table), size=(SAMPLES, len(table)))
     return np.array([f1(*table[rows].sum(axis=0)) for rows in draws])
 
@@ -112,7 +112,7 @@ def count(found: Tree, gold: Tree) -> Counts:
     """Compare the tree of a sentence with its gold tree; `UserError` if their words differ."""
     gold_leaves, found_leaves = gold.leaves(), found.leaves()
     if [leaf.word for leaf in gold_leaves] != [leaf.word for leaf in found_leaves]:
-        raise UserError(f"trees of other words: {' '.join(gold.words())!r}")
+        raise UserError(f"the trees differ in their words: {' '.join(gold.words())!r}")
     kept = [leaf.label not in PUNCTUATION for leaf in gold_leaves]
     in_gold, in_found = brackets(gold, kept), brackets(found, kept)
     tags = [
@@ -136,7 +136,7 @@ def count(found: Tree, gold: Tree) -> Counts:
 
 
 def brackets(tree: Tree, kept: Sequence[bool]) -> Counter[Bracket]:
-    """Return how often each bracket stands in a tree, of whose words some are `kept`."""
+    """Return how often each bracket occurs in a tree; spans count only `kept` words."""
     places = np.cumsum([0, *kept]).tolist()
     result: Counter[Bracket] = Counter()
 
@@ -165,5 +165,5 @@ def share(part: int, whole: int) -> float:
 
 
 def f1(matched: int, gold: int, found: int) -> float:
-    """Return 2PR / (P + R) in per cent, which is the share of matches in all brackets."""
+    """Return 2PR / (P + R) in per cent, the share of matches among all brackets."""
     return share(2 * matched, gold + found)

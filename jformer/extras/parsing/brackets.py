@@ -1,7 +1,7 @@
 """A constraint on a search: outputs are linearised trees, see trees.py.
 
-Which tokens may come next follows from those before. They are balanced but for the brackets that
-are still open, so the innermost open one is the last opening bracket at the present depth.
+The previous tokens determine which tokens may come next. They are balanced except for open
+brackets, so the innermost open bracket is the last opening bracket at the current depth.
 """
 
 import functools
@@ -24,19 +24,19 @@ from jformer.extras.parsing.words import UNKNOWN
 class WellFormed(Constraint):
     """Allow tokens with which an output can still become a tree with all words of its source.
 
-    No constituent is empty, and none is opened that could not be closed within the length limit.
-    Numbers of words, where a tree has them, count from 1. A word beyond the numbers that the
-    vocabulary has is its token for what it does not know.
+    No constituent is empty, and each opened constituent can be closed within the length limit. If a
+    tree has numbers for words, they count from 1. A number that the vocabulary lacks is its unknown
+    token.
     """
 
     opens_V: Any  # whether a token opens a constituent
-    closes_V: Any  # whether it closes one
-    words_V: Any  # whether it stands for a word
-    closing_V: Any  # the token that closes what a token opens
-    numbers_V: Any  # the number of the word that it stands for; 0 if it has none
+    closes_V: Any  # whether a token closes a constituent
+    words_V: Any  # whether a token represents a word
+    closing_V: Any  # the token that closes the constituent that a token opens
+    numbers_V: Any  # the number of the word that a token represents; 0 if unnumbered
 
     def encode(self, source: str, ids: Sequence[int]) -> tuple[Any, None]:
-        """Return the number of words; a sentence that was cut has at most one for each token."""
+        """Return the number of words; a cut sentence has at most one word per token."""
         return np.int32(min(len(source.split()), len(ids))), None
 
     def allowed(self, tokens_WT: Array, t: Array, sentence: Sentence) -> Array:
@@ -52,7 +52,7 @@ class WellFormed(Constraint):
         innermost_W = tokens_WT.shape[1] - 1 - jnp.argmax(at_depth_WT[:, ::-1], axis=1)
         label_W = jnp.take_along_axis(tokens_WT, innermost_W[:, None], axis=1)[:, 0]
 
-        # One more constituent takes two tokens; the others, the words and EOS need theirs.
+        # One more constituent takes two tokens; open constituents, words and EOS take one each.
         has_room_W = sentence.limit - t >= depth_W + left_W + 3
         has_room_W &= depth_W < DEEPEST_OUTPUT
         opens_W = jnp.where(t == 0, True, (depth_W > 0) & (left_W > 0) & has_room_W)

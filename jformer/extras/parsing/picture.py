@@ -5,7 +5,7 @@ from html import escape
 from jformer.errors import UserError
 from jformer.extras.parsing.trees import Tree, trees_in
 
-FONT = 13  # pixels; of a monospaced font, so that widths are known
+FONT = 13  # pixels; the font is monospaced, so that widths are known
 ADVANCE = 0.6 * FONT  # the width of a character
 GAP = 14  # between neighbours
 LEVEL = 40  # from a constituent to its children
@@ -19,7 +19,7 @@ def tree_svg(text: str) -> str:
     """
     trees = [*trees_in([text.encode()], "tree")]
     if len(trees) != 1:
-        raise UserError(f"a picture is of one tree, and {text[:60]!r} has {len(trees)}")
+        raise UserError(f"a picture must have one tree, but {text[:60]!r} has {len(trees)}")
     parts: list[str] = []
     lowest = (depth(trees[0]) - 1) * LEVEL + 2 * FONT
     draw(trees[0], GAP, 2 * FONT, lowest, parts)
@@ -38,7 +38,7 @@ def depth(tree: Tree) -> int:
 
 
 def width_of(tree: Tree) -> float:
-    """Return the pixels that a tree takes: of its label, or of its word or children."""
+    """Return the width of a tree in pixels: of its label, or of its word or children."""
     inside = len(tree.word) * ADVANCE
     if tree.children:
         inside = sum(width_of(child) + GAP for child in tree.children) - GAP
@@ -46,7 +46,7 @@ def width_of(tree: Tree) -> float:
 
 
 def draw(tree: Tree, left: float, y: float, lowest: float, parts: list[str]) -> float:
-    """Add a tree to the right of `left`, its words at the y `lowest`; return its label's x."""
+    """Add a tree to the right of `left`, with words at y = `lowest`; return its label's x."""
     x = left + width_of(tree) / 2
     parts.append(write(tree.label, x, y, "label"))
     if tree.word:

@@ -1,4 +1,4 @@
-"""The scorer of parsers: trees in, trees out, and their brackets compared."""
+"""The scorer of parsers: it converts trees and compares their brackets."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,7 +29,7 @@ LABELS = {
 
 
 class Trees(Translations):
-    """Labelled bracketing scores of linearised trees, which become trees in Penn bracketing."""
+    """Labelled bracketing scores of linearised trees, which users see in Penn bracketing."""
 
     labels = LABELS
 

@@ -24,11 +24,11 @@ def open_treebank(
 ) -> dict[str, list[Corpus]]:
     """Return the corpora of train, validation and each test set, by the name of a split.
 
-    In a folder a file's split is in its name or in that of a folder: "train", "dev" or "test"
+    In a folder, the name of a file or of its folder determines the split: "train", "dev" or "test"
     between dots, hyphens or underscores, or else the number of a section of the Wall Street
-    Journal. What comes before it in a file's name is its corpus: "gum.train.mrg" and
-    "gum.test.mrg" belong to the corpus gum, whose test set is "gum.test". `tags` is what replaces a
-    word in a linearised tree: XX, its tag (keep), or its number (number).
+    Journal. The part of a file's name before the split is its corpus: "gum.train.mrg" and
+    "gum.test.mrg" belong to the corpus gum, whose test set is "gum.test". `tags` selects the token
+    of a word in a linearised tree: XX, its tag (keep), or its number (number).
     """
     data = config.data
     if data.is_lowercase:
@@ -46,9 +46,9 @@ def open_treebank(
 
 
 def in_folder(folder: Path) -> dict[str, dict[str, list[Path]]]:
-    """Return the files of each split and corpus in a folder and the folders within."""
+    """Return the files of each split and corpus in a folder and its subfolders."""
     if not folder.is_dir():
-        raise UserError(f"config.data.directory={folder}: is no directory")
+        raise UserError(f"config.data.directory={folder}: must be a folder")
     found: dict[str, dict[str, list[Path]]] = {split: {} for split in SPLITS}
     for path in sorted(p for p in folder.rglob("*.mrg*") if p.name.endswith(ENDINGS)):
         split, corpus = split_of(path.relative_to(folder))
@@ -57,14 +57,14 @@ def in_folder(folder: Path) -> dict[str, dict[str, list[Path]]]:
     if lacking := [split for split in ("train", "validation") if not found[split]]:
         names = " or ".join("/".join(SPLITS[split]) for split in lacking)
         raise UserError(
-            f"config.data.directory={folder}: has no .mrg or .mrg.gz file with {names} in its "
-            f"name or that of its folder, and no section of the Wall Street Journal for it"
+            f"config.data.directory={folder}: must have a .mrg or .mrg.gz file with {names} in its "
+            f"name or its folder's name, or a section of the Wall Street Journal for it"
         )
     return found
 
 
 def split_of(path: Path) -> tuple[str, str]:
-    """Return the split of a file, or "" for none, and the corpus that its name begins with."""
+    """Return the split of a file, or "" without one, and the corpus that its name begins with."""
     parts = path.name, *reversed(path.parts[:-1])
     for part in parts:
         words = re.split(r"[._-]", part)
@@ -98,5 +98,5 @@ def matching(pattern: str) -> list[Path]:
         return [path]
     found = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
     if not found:
-        raise UserError(f"{pattern}: there is no such file")
+        raise UserError(f"{pattern}: no file matches")
     return found

@@ -1,8 +1,8 @@
 """Constituency trees in Penn bracketing, and as the targets of a translation (Section 6.3).
 
-A tree is linearised as by Vinyals et al. (2015): constituents as "(NP" and ")NP", and no words:
-each stands as "XX", as its tag or as its number in the sentence. So a parser is a translator whose
-source has the words.
+A tree is linearised as in Vinyals et al. (2015): constituents become "(NP" and ")NP", and each word
+becomes "XX", its tag or its number in the sentence. A parser is thus a translator whose source has
+the words.
 
 Trees are read as EVALB compares them: without empty elements, function tags and the root TOP.
 """
@@ -20,11 +20,11 @@ from jformer.extras.parsing.words import UNKNOWN
 ANY_TAG = "XX"
 ROOTS = ("", "TOP", "ROOT", "S1")
 TOP = "TOP"  # the label of a root with several children
-EMPTY = "-NONE-"  # the tag of what is not written, as traces
-DEEPEST = 200  # levels of a tree, of which each takes some of Python's stack
-DEEPEST_OUTPUT = DEEPEST - 2  # constituents within each other; words and TOP are levels, too
+EMPTY = "-NONE-"  # the tag of unwritten elements, such as traces
+DEEPEST = 200  # levels of a tree; each uses some of Python's stack
+DEEPEST_OUTPUT = DEEPEST - 2  # nested constituents; words and TOP are also levels
 PART = re.compile(r"[()]|[^\s()]+")
-FUNCTION = re.compile(r"(?<=.)[-=].*")  # of NP-SBJ-1; "-LRB-" has none
+FUNCTION = re.compile(r"(?<=.)[-=].*")  # the function tags of NP-SBJ-1, but not "-LRB-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +53,11 @@ def read_trees(path: Path) -> Iterator[Tree]:
 
 
 def trees_in(lines: Iterable[bytes], name: str) -> Iterator[Tree]:
-    """Yield the trees in lines, each on one or many of them; those without words are left out.
+    """Yield the trees in lines, each on one or more lines; trees without words are skipped.
 
-    Raises `UserError` with the file's name and the line for brackets that are none of a tree.
+    Raises `UserError` with the file's name and the line if the brackets do not form a tree.
     """
-    stack: list[tuple[str, list[Tree], list[str]]] = []  # label, children and words of open ones
+    stack: list[tuple[str, list[Tree], list[str]]] = []  # labels, children, words of open brackets
     opened = 0  # the line where the tree begins
     previous = ""
     for number, line in enumerate(lines, start=1):
@@ -65,15 +65,15 @@ def trees_in(lines: Iterable[bytes], name: str) -> Iterator[Tree]:
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(f"{place}: not UTF-8 ({error.reason}); mend it") from error
+            raise UserError(f"{place}: not UTF-8 ({error.reason}); fix the line") from error
         for part in PART.findall(text):
             if part == "(":
                 opened = opened if stack else number
                 stack.append(("", [], []))
                 if len(stack) > DEEPEST:
-                    raise UserError(f"{place}: a tree of more than {DEEPEST} levels")
+                    raise UserError(f"{place}: the tree has more than {DEEPEST} levels")
             elif not stack:
-                raise UserError(f"{place}: {part!r} is outside of all brackets")
+                raise UserError(f"{place}: {part!r} is outside all brackets")
             elif part == ")":
                 done = finished(*stack.pop(), place)
                 if stack:
@@ -90,14 +90,14 @@ def trees_in(lines: Iterable[bytes], name: str) -> Iterator[Tree]:
 
 
 def finished(label: str, children: list[Tree], words: list[str], place: str) -> tuple[Tree, ...]:
-    """Return a constituent, or the words with the tag of a pair of brackets, mostly one."""
+    """Return a constituent, or the words (usually one) with the tag of a pair of brackets."""
     if words and children:
         raise UserError(
-            f"{place}: ({label} has {words[0]!r} beside constituents; a word needs brackets with "
-            f"its tag, as in (NN word)"
+            f"{place}: ({label} has the word {words[0]!r} among constituents; put it into brackets "
+            f"with its tag, as in (NN word)"
         )
     if not (words or children):
-        raise UserError(f"{place}: ({label}) is empty; it needs a word or constituents")
+        raise UserError(f"{place}: ({label}) is empty; must have a word or constituents")
     if words:
         return tuple(Tree(label, word=word) for word in words)
     return (Tree(label, tuple(children)),)
@@ -106,7 +106,7 @@ def finished(label: str, children: list[Tree], words: list[str], place: str) -> 
 def normalised(tree: Tree) -> Tree | None:
     """Return the tree as EVALB compares it; None if no word is left.
 
-    A root of one constituent is left out, and any other is labelled TOP.
+    A root of one constituent is removed, and any other root is labelled TOP.
     """
     kept = without_empty(tree)
     while kept and not kept.word and kept.label in ROOTS:
@@ -117,7 +117,7 @@ def normalised(tree: Tree) -> Tree | None:
 
 
 def without_empty(tree: Tree) -> Tree | None:
-    """Return a tree without function tags, empty elements and constituents of these alone."""
+    """Return a tree without function tags, empty elements and constituents of only these."""
     if tree.word:
         return None if tree.label == EMPTY else tree
     children = tuple(kept for child in tree.children if (kept := without_empty(child)))
@@ -126,9 +126,9 @@ def without_empty(tree: Tree) -> Tree | None:
 
 
 def linearise(tree: Tree, tags: str) -> str:
-    """Return the tree as tokens with spaces between.
+    """Return the tree as tokens separated by spaces.
 
-    A word is "XX", with `tags` "keep" its tag, with "number" its number, from 1.
+    A word becomes "XX"; with `tags` "keep" its tag, with "number" its number, counted from 1.
     """
     numbers = count(1)
 
@@ -150,27 +150,27 @@ def escaped(sentence: str) -> str:
 
 
 def as_target(text: str, sentence: str, tags: str) -> str:
-    """Return a tree in Penn bracketing linearised, and a linearised one as it is.
+    """Linearise a tree in Penn bracketing; a linearised tree is returned unchanged.
 
-    Raises `UserError` for brackets that are none of a tree, and for a tree of other words.
+    Raises `UserError` if the brackets do not form a tree, or if the tree has other words.
     """
     if not text.rstrip().endswith(")"):
         return text
     trees = [*trees_in([text.encode()], "target")]
     if [tree.words() for tree in trees] != [sentence.split()]:
-        raise UserError(f"target {text!r:.100}: is no tree of the words {sentence!r:.100}")
+        raise UserError(f"target {text!r:.100}: must be a tree of the words {sentence!r:.100}")
     return linearise(trees[0], tags)
 
 
 def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
-    """Return the tree of a linearised output for `words`, and whether the output was one itself.
+    """Return the tree of a linearised output for `words`, and whether the output needed no repair.
 
-    Where it was none, constituents without words are left out, a closing bracket closes what is
-    open within its constituent, or nothing if there is none, and words without a tag stand at the
-    end. Several roots become one, labelled TOP, and no constituent is deeper than trees are read.
+    Repair removes constituents without words. A closing bracket also closes open constituents
+    within its own, and is ignored if its own is not open. Missing words are added at the end.
+    Several roots get a common root TOP, and no constituent is deeper than `DEEPEST_OUTPUT`.
     """
     roots: list[Tree] = []
-    stack: list[tuple[str, list[Tree]]] = [("", roots)]  # labels and children of what is open
+    stack: list[tuple[str, list[Tree]]] = [("", roots)]  # labels and children of open brackets
     left, well_formed = list(reversed(words)), True
 
     def close() -> bool:
@@ -209,7 +209,7 @@ def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
 
 
 def open_trees(files: list[Path], tags: str) -> Corpus:
-    """Return sentences, their words with spaces between, and their linearised trees."""
+    """Return sentences, with spaces between words, and their linearised trees."""
 
     def rows() -> Iterator[Row]:
         for path in files:

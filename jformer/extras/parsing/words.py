@@ -1,14 +1,13 @@
 """Words as tokens: the closed vocabulary of linearised trees, and classes of unknown words.
 
-`words` has an entry for each word between white space, and "<unk>" for all others. `word_classes`
-is for the sources of a parser. Its entries are the words that occur at least twice, and classes of
-the others by shape and ending, such as "<unk>~ing". The scorer `trees` replaces each word without
-an entry by its class before the model reads it, also in training.
+`words` has entries for the most frequent white-space words, and "<unk>" for all others.
+`word_classes` is for the sources of a parser. Its entries are the words that occur at least twice,
+and classes of the other words by shape and ending, such as "<unk>~ing". The scorer `trees` replaces
+each word without an entry by its class before the model reads it, also in training.
 
-A word of the training text that has an entry is never unknown, so classes would be trained by words
-that occur once, and rare words would be memorised. `word_dropout` therefore replaces random words
-of the sources by their classes, in each epoch others. Parsers are trained for unknown words in this
-way (Iyyer et al. 2015, Kiperwasser and Goldberg 2016).
+A training word with an entry is never unknown, so only words that occur once would train the
+classes, and rare words would be memorised. `word_dropout` therefore replaces random source words by
+their classes, different words in each epoch (Iyyer et al. 2015, Kiperwasser and Goldberg 2016).
 """
 
 import functools
@@ -30,7 +29,7 @@ from jformer.data.vocabulary import (
 from jformer.errors import UserError
 
 UNKNOWN = "<unk>"
-MIN_WORDS = 4  # of a class that has an entry
+MIN_WORDS = 4  # in a class with an entry
 
 
 def words(texts: Iterable[str], size: int, *, normalization: Normalization = "none") -> Tokenizer:
@@ -66,7 +65,8 @@ def word_level(ids: dict[str, int], normalization: Normalization) -> Tokenizer:
 def classes(word: str) -> list[str]:
     """Return the classes of a word, the closest first.
 
-    A class is of digits ("#"), a capital first ("^"), hyphens ("-") and up to four last letters.
+    A class has marks for digits ("#"), an initial capital ("^") and hyphens ("-"), and up to four
+    final letters.
     """
     digits, capital = any(map(str.isdigit, word)), word[0].isupper()
     shape = UNKNOWN + "#" * digits + "^" * capital + "-" * ("-" in word)
@@ -84,7 +84,7 @@ def entries_of(vocabulary: Vocabulary) -> frozenset[str | None]:
 
 
 def with_classes(sentence: str, vocabulary: Vocabulary) -> str:
-    """Return the sentence with the class of each word that a vocabulary of words lacks."""
+    """Return the sentence, with words that a word vocabulary lacks replaced by their classes."""
     if vocabulary.within_words is not None:
         return sentence
     entries, normalizer = entries_of(vocabulary), vocabulary.tokenizer.normalizer
