@@ -141,7 +141,7 @@ def in_our_rows(
     bias_V = theirs.get("output_bias")
     pad, bos, eos = target.rows[:FIRST]
     if bos in (pad, eos):
-        # One row of theirs stands in two of ours, and must count once in the softmax.
+        # Two of our rows copy one of theirs, which must count once in the softmax.
         bias_V = np.zeros(len(theirs["embedding"]), np.float32) if bias_V is None else bias_V
         ours["output_bias"] = bias_V[target.rows]
         ours["output_bias"][PAD if bos == pad else BOS] = FORBIDDEN

@@ -133,5 +133,8 @@ def replace(content: str, **pattern: str) -> dict[str, Any]:
 
 def split(pattern: str, behavior: str) -> dict[str, Any]:
     return {
-        "type": "Split", "pattern": {"String": pattern}, "behavior": behavior, "invert": False,
-    }  # fmt: skip
+        "type": "Split",
+        "pattern": {"String": pattern},
+        "behavior": behavior,
+        "invert": False,
+    }

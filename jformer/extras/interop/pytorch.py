@@ -55,7 +55,7 @@ def matrix_shape(theirs: Weights, name: str) -> tuple[int, int]:
 
 
 def prefix_of(theirs: Weights) -> str:
-    """Return what stands before `encoder.layers.0` in the names, such as `transformer.`."""
+    """Return what comes before `encoder.layers.0` in the names, such as `transformer.`."""
     first = "encoder.layers.0.self_attn.in_proj_weight"
     found = next((name for name in theirs.names if name.endswith(first)), first)
     return found.removesuffix(first)

@@ -35,13 +35,13 @@ class Weights:
         return name in self._tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor from which a size is read; `UserError` if there is none."""
+        """Return the shape of a tensor that determines a size; `UserError` if it is missing."""
         if name not in self._tensors:
             raise UserError(f"{self.where}: has no {name}; {self._some()}")
         return self._tensors[name].shape
 
     def take(self, name: str, *shape: int) -> np.ndarray:
-        """Return a tensor of this shape; zeros, and `check` will raise, where there is none."""
+        """Return a tensor of this shape; if it is missing, zeros, and `check` raises."""
         self._taken.add(name)
         found = self._tensors.get(name)
         if found is None:
@@ -113,7 +113,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         tensors = library.load_file(path)
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise UserError(f"{path}: is no file of safetensors ({reason})") from error
+        raise UserError(f"{path}: not a safetensors file ({reason})") from error
     return {
         name: np.asarray(x, np.float32 if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype)
         for name, x in tensors.items()
@@ -128,7 +128,7 @@ def read_pytorch(path: Path) -> dict[str, np.ndarray]:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(
-            f"{path}: is no file of tensors alone, and nothing else is read, since that would run "
+            f"{path}: must contain only tensors, because reading anything else would run "
             f"code of its author. Save a state dict: torch.save(model.state_dict(), FILE)"
         ) from error
     tensors = state if isinstance(state, dict) else {}
