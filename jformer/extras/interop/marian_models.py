@@ -141,9 +141,7 @@ def pieces_of(spm: Path, ids: Mapping[str, int]) -> dict[str, Any]:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(
-            f"{spm}: must be a SentencePiece model, Unigram or BPE ({error})"
-        ) from error
+        raise UserError(f"{spm}: must be a SentencePiece Unigram or BPE model ({error})") from error
     pieces = dict(document["model"]["vocab"])
     if lost := [name for name in pieces if name not in ids and not name.startswith(" ")]:
         say(f"ignored     {len(lost):,} pieces of {spm.name} that the model has no id for")
