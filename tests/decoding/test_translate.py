@@ -134,9 +134,7 @@ def test_parts_of_japanese_are_joined_without_a_space_and_their_words_counted_so
     data = DataConfig(name="given", max_length=16)
     decode = DecodeConfig(beam_size=1, max_extra_length=4, long_texts="split")
     config = Config(model=MODEL, data=data, decode=decode)
-    run = Run(
-        Path(), "last", config, translator.vocabularies, translator.model, params, (1,), "13a"
-    )
+    run = Run(Path(), "last", config, translator.vocabularies, translator.model, params, (1,))
     (long,), (short,) = run.hypotheses(texts, details=True)
     assert set(long.text.split(yes)) == set(short.text.split(yes)) == {""}
     assert len(long.text) > len(short.text)
