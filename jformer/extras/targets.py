@@ -19,7 +19,7 @@ import jax
 
 from jformer.backend import compiling_for
 from jformer.config import Config
-from jformer.errors import UserError, nearest
+from jformer.errors import UserError, explaining_out_of_memory, nearest
 from jformer.extras import traffic
 from jformer.extras.cost import step_and_shapes
 from jformer.training import sharding
@@ -154,6 +154,22 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
     )
 
 
+def describe(config: Config, target: Target) -> str:
+    """Return a line with the memory and the roofline of a train step on each chip of a target."""
+    tokens, length = config.train.batch_tokens, config.data.max_length
+    chips = "" if target.chips == 1 else f" x {target.chips}"
+    where = f"{tokens:,} tokens, rows of {length} (config.data.max_length) on {target.kind}{chips}"
+    advice = f"on {target.kind}: the train step does not fit; see docs/memory.md"
+    with explaining_out_of_memory(advice):
+        cost = compile_step(config, target, tokens, length)
+    available = target.device.memory / 1e9
+    seconds = cost.compute_seconds + cost.collective_seconds
+    return (
+        f"train step: {cost.memory / 1e9:.2f} of {available:.0f} GB per chip, at least "
+        f"{1000 * seconds:.1f} ms, {where}"
+    )
+
+
 def lower_step(config: Config, devices: list, tokens: int, length: int, platform: str) -> Any:
     """Return the train step lowered for these devices, which may be absent."""
     mesh = sharding.make_mesh(config, devices)
@@ -191,6 +207,13 @@ def compiling(target: Target) -> Iterator[None]:
         yield
 
 
+def require_compiler(target: Target) -> None:
+    """Raise `UserError` if JAX's plugin for the target is not installed."""
+    module, package = PLUGINS[target.device.platform]
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"{target.kind}: requires its compiler: pip install '{package}'")
+
+
 def described_devices(target: Target) -> list:
     """Return devices to compile for; `UserError` if JAX's plugin for them is missing."""
     from jax.experimental import topologies
@@ -200,9 +223,7 @@ def described_devices(target: Target) -> list:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or a metadata server
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-    module, package = PLUGINS[device.platform]
-    if importlib.util.find_spec(module) is None:
-        raise UserError(f"{kind}: requires its compiler: pip install '{package}'")
+    require_compiler(target)
     if device.platform == "gpu":
         topology = topologies.get_topology_desc(
             kind,
