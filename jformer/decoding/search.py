@@ -29,11 +29,13 @@ from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding.prefixes import allowed_by_prefix
 from jformer.model.numerics import top_tokens
 
-# A search is compiled for one of these keys, takes the rest as arguments, and uses no others.
-COMPILED = ["beam_size"]
-ARGUMENTS = ["n_best", "length_penalty", "length_penalty_beta", "min_length"]
-UNUSED = {field.name for field in dataclasses.fields(DecodeConfig)} - {*COMPILED, *ARGUMENTS}
-jax.tree_util.register_dataclass(DecodeConfig, ARGUMENTS, COMPILED, sorted(UNUSED))
+# A search is compiled for `beam_size`, takes these keys as arguments, and uses no others.
+ARGUMENTS = ("n_best", "length_penalty", "length_penalty_beta", "min_length")
+jax.tree_util.register_pytree_node(
+    DecodeConfig,
+    lambda config: ([getattr(config, name) for name in ARGUMENTS], config.beam_size),
+    lambda W, values: DecodeConfig(beam_size=W, **dict(zip(ARGUMENTS, values, strict=True))),
+)
 
 
 @struct.dataclass
