@@ -14,7 +14,7 @@ from jformer import components
 from jformer.config import Config, read_config
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import replaced, walk, walk_components
+from jformer.schema import walk, walk_components, with_values
 
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.json"
@@ -62,13 +62,12 @@ def config_to_open(workdir: Path, plugins: str) -> Config:
 
 def with_component_files(config: Config, files: dict[str, str]) -> Config:
     """Return the config with `files[NAME]` in place of each component file called NAME."""
-    changed: dict[str, Any] = {}
-    for key, field, value in walk(config):
-        if field.metadata.get("component"):
-            section, _, name = key.partition(".")
-            new = components.with_file(value, lambda file: files.get(Path(file).name, file))
-            changed.setdefault(section, {})[name] = new
-    return replaced(config, changed)
+    changed = {
+        key: components.with_file(value, lambda file: files.get(Path(file).name, file))
+        for key, field, value in walk(config)
+        if field.metadata.get("component")
+    }
+    return with_values(config, changed)
 
 
 def default_workdir(config: Config) -> Path:
@@ -134,8 +133,3 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
         with contextlib.suppress(ValueError):
             lines.append(json.loads(line))
     return [line for line in lines if isinstance(line, dict) and {"step", "split"} <= line.keys()]
-
-
-def last_metrics(workdir: Path) -> dict[str, Any]:
-    """Return the last line of metrics.jsonl; {} if it has no lines."""
-    return next(reversed(read_metrics(workdir)), {})

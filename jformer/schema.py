@@ -176,6 +176,15 @@ def thaw(config: Any) -> config_dict.ConfigDict:
     return edited.lock()
 
 
+def with_values(config: Any, values: dict[str, Any]) -> Any:
+    """Return a config with other values of some keys, such as `{"model.dropout": 0.3}`."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        (nested.setdefault(section, {}) if section else nested)[name] = value
+    return replaced(config, nested)
+
+
 def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any:
     """Return `default`, a tree of frozen dataclasses, updated with `values`, a tree of dicts."""
     root = root or default

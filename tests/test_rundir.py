@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from jformer.main import main
-from jformer.rundir import last_metrics, locked, read_metrics
+from jformer.rundir import locked, read_metrics
 from tests.conftest import small_flags
 
 HOLDER = (
@@ -48,7 +48,7 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
         first.send_signal(signal.SIGKILL)
         assert first.wait() == -signal.SIGKILL
     assert main(command) == 0
-    assert last_metrics(workdir)["step"] == 13
+    assert read_metrics(workdir)[-1]["step"] == 13
     assert not (workdir / "lock").exists()
 
 
@@ -59,8 +59,8 @@ def test_a_directory_that_its_run_leaves_empty_goes_with_the_lock(tmp_path):
 
 
 def test_lines_of_the_metrics_that_a_kill_or_a_power_cut_has_spoilt_are_passed_over(tmp_path):
-    assert (read_metrics(tmp_path), last_metrics(tmp_path)) == ([], {})
+    assert read_metrics(tmp_path) == []
     text = '{"step": 1, "split": "train"}\n\0\0\0\n{"step": 2, "split": "train"}\n{"step": 3, "spl'
     (tmp_path / "metrics.jsonl").write_text(text)
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2]
-    assert last_metrics(tmp_path) == {"step": 2, "split": "train"}
+    assert read_metrics(tmp_path)[-1] == {"step": 2, "split": "train"}

@@ -11,6 +11,7 @@ The text is streamed: memory does not grow with the corpus, except for a few num
 import bisect
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -135,22 +136,31 @@ def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
     tokenizers = component_key(data.tokenizer, data.target_tokenizer)
     settings = [data.vocabulary_size, data.joint_vocabulary, tokenizers, external]
 
+    every = functools.cache(functools.partial(sampling_distance, corpora))  # for both sides
+
     def build(folder: Path) -> None:
         # A loaded vocabulary is saved as well, because saving rounds the scores of a unigram.
-        Vocabularies.train(lambda: sample(corpora, data.bad_lines), data).save(folder)
+        Vocabularies.train(lambda: sample(corpora, data.bad_lines, every), data).save(folder)
 
     folder = cached(data, "vocabulary", [text_key(corpora, data), settings], build)
     return Vocabularies.load(folder, data.joint_vocabulary)
 
 
-def sample(corpora: list[Corpus], policy: str) -> Iterator[tuple[str, str]]:
-    """Yield at most `VOCABULARY_SAMPLE` evenly spaced pairs."""
+def sampling_distance(corpora: list[Corpus]) -> int:
+    """Return the distance of evenly spaced pairs of which at most `VOCABULARY_SAMPLE` are taken."""
     total = sum(1 for corpus in corpora for _ in corpus.rows())
     every = max(1, -(-total // VOCABULARY_SAMPLE))
     which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
     log.info("vocabulary  learning from %s pairs ...", which)
+    return every
+
+
+def sample(
+    corpora: list[Corpus], policy: str, every: Callable[[], int]
+) -> Iterator[tuple[str, str]]:
+    """Yield evenly spaced pairs; `every` is called only if there is a vocabulary to learn."""
     pairs = (pair for corpus in corpora for pair in read(corpus, policy, Report()))
-    for _, source, target in itertools.islice(pairs, 0, None, every):
+    for _, source, target in itertools.islice(pairs, 0, None, every()):
         yield source, target
 
 

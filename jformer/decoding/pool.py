@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import threading
-from collections import ChainMap, deque
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from operator import itemgetter
@@ -116,7 +116,10 @@ class Decoder:
                 for pool, share in zip(pools, shares, strict=True)
             ]
             try:
-                return dict(ChainMap(*(each.result() for each in as_completed(searches))))
+                found: dict[int, Hypotheses] = {}
+                for each in as_completed(searches):
+                    found |= each.result()
+                return found
             finally:
                 stop.set()  # an error or Ctrl-C also ends the other threads
 

@@ -23,7 +23,6 @@ from jformer.training.checkpoints import Checkpoints
 from jformer.training.restore import parameter_shapes
 
 LAYOUTS = {**pytorch.LAYOUTS, "marian": layouts.MARIAN, "m2m100": layouts.M2M100}
-FOLDERS = ("marian", "m2m100")  # the layouts of Hugging Face
 STEP = 1  # of the only checkpoint
 # A bias that no logit makes up for. Label smoothing averages all logits, so it is not larger.
 FORBIDDEN = -1e3
@@ -50,7 +49,7 @@ def import_run(
     """
     if has_run(workdir) or Checkpoints(workdir).steps():
         raise UserError(f"workdir={workdir}: holds a run already; choose another")
-    if layout in FOLDERS:
+    if layout not in pytorch.LAYOUTS:  # folders of Hugging Face
         theirs, values = marian_models.marian_weights(source), marian_models.marian_values(source)
         if layout == "m2m100":
             values |= m2m100_models.m2m100_values(source, languages)
@@ -83,12 +82,7 @@ def import_run(
 
 
 # A run that is done after one step, of pairs that nobody has given.
-RUN_VALUES = {
-    "data.name": "given",
-    "train.steps": STEP,
-    "train.checkpoint_every": STEP,
-    "train.average_checkpoints": 1,
-}
+RUN_VALUES = {"data.name": "given", "train.steps": STEP}
 
 
 def read_both(source_file: str, target_file: str, specials: str) -> tuple[Words, Words]:
@@ -106,7 +100,7 @@ def take_matrices(
 ) -> dict[str, np.ndarray]:
     """Take the matrices of words, in their rows, and the bias of the logits if there is one."""
     D, sizes = config.model.d_model, (words[0].size, words[1].size)
-    if layout in FOLDERS:
+    if layout not in pytorch.LAYOUTS:
         return marian_models.marian_matrices(theirs, source, D, sizes)
     known = pytorch.ANNOTATED_MATRICES
     if layout == "pytorch":

@@ -17,6 +17,7 @@ from flax.traverse_util import unflatten_dict
 from jformer.components import name_of
 from jformer.config import ModelConfig
 from jformer.extras.interop.weights import Weights
+from jformer.training import sharding
 
 
 class Leaf(NamedTuple):
@@ -75,32 +76,19 @@ MARIAN = Layout(
 )
 M2M100 = MARIAN._replace(final_norm="model.{stack}.layer_norm.")
 ATTENTIONS = {"encoder": ("self_attention",), "decoder": ("self_attention", "cross_attention")}
-# The axes of our arrays by the ends of their names, with the letters of jformer/__init__.py. The
-# first end that fits counts.
+# The axes of our arrays, by the end of their names. Sharding does not need the small ones.
 AXES = {
-    "ffn_in/kernel": "DF",
-    "ffn_in/bias": "F",
-    "ffn_out/kernel": "FD",
+    **sharding.AXES,
     "ffn_out/bias": "D",
-    "query/kernel": "DHK",
-    "query/bias": "HK",
-    "key/kernel": "DHK",
-    "key/bias": "HK",
-    "value/kernel": "DHU",
-    "value/bias": "HU",
-    "out/kernel": "HUD",
     "out/bias": "D",
     "norm/scale": "D",
     "norm/bias": "D",
-    "embedding": "VD",
-    "output": "VD",
-    "output_bias": "V",
 }
 
 
 def axes_of(name: str) -> str:
     """Return the axes of our array, such as `encoder_0/feed_forward/ffn_in/kernel`."""
-    return next(axes for ending, axes in AXES.items() if name.endswith(ending))
+    return AXES[max(filter(name.endswith, AXES), key=len)]  # of out/kernel and ffn_out/kernel
 
 
 def leaves(layout: Layout, config: ModelConfig, prefix: str = "") -> dict[str, Leaf]:

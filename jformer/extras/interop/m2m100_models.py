@@ -16,7 +16,7 @@ from typing import Any
 
 from jformer.data.vocabulary import LANGUAGE, Vocabulary
 from jformer.errors import UserError
-from jformer.extras.interop.marian_models import RESTORE, pieces_of, words_of_pieces
+from jformer.extras.interop.marian_models import RESTORE, SPECIALS, pieces_of, words_of_pieces
 from jformer.extras.interop.words import Words
 from jformer.files import read_object
 
@@ -49,7 +49,7 @@ def m2m100_values(folder: Path, languages: tuple[str, str]) -> dict[str, Any]:
 def m2m100_words(folder: Path, languages: tuple[str, str]) -> tuple[Words, Words]:
     """Return the vocabularies of source and target, which differ in the language's token."""
     config = read_object(folder / "config.json", RESTORE)
-    specials = tuple(config[f"{name}_token_id"] for name in ("pad", "decoder_start", "eos"))
+    pad, bos, eos = (config[name] for name in SPECIALS)
     document, ids, tokens = read_tokenizer(folder)
     names = {number: name for name, number in ids.items()}
     # Rows without a token count in the softmax, too.
@@ -63,7 +63,7 @@ def m2m100_words(folder: Path, languages: tuple[str, str]) -> tuple[Words, Words
             )
         renamed = {**names, ids[tokens[language]]: LANGUAGE}
         numbers = {name: number for number, name in renamed.items()}
-        words.append(words_of_pieces(with_language(document), numbers, specials))
+        words.append(words_of_pieces(with_language(document), numbers, (pad, bos, eos)))
         vocabulary = words[-1].vocabulary
         (ids_of_text,) = vocabulary.encode(["a"])
         if ids_of_text[0] != vocabulary.language_token or vocabulary.decode(ids_of_text) != "a":

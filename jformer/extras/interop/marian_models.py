@@ -29,6 +29,8 @@ from jformer.files import read_object
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 LEAST_LIKELY = -1e6  # the score of a piece that the model knows, and its SentencePiece does not
 RESTORE = "copy the model's folder again"
+# The keys of the ids that are PAD, BOS and EOS here.
+SPECIALS = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
 
 
 def marian_weights(folder: Path) -> Weights:
@@ -44,8 +46,7 @@ def marian_values(folder: Path) -> dict[str, Any]:
     theirs = read_object(path, RESTORE)
     needed = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "decoder_ffn_dim")
     heads = ("encoder_attention_heads", "decoder_attention_heads")
-    specials = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
-    needed_keys = (*needed, *heads, *specials, "activation_function")
+    needed_keys = (*needed, *heads, *SPECIALS, "activation_function")
     if missing := [name for name in needed_keys if name not in theirs]:
         raise UserError(f"{path}: has no {', '.join(missing)}; is it that of a Marian model?")
     for one, other in ((needed[3], needed[4]), heads):
@@ -115,11 +116,7 @@ def paper_columns(params: dict[str, Any], d_model: int) -> dict[str, Any]:
 def marian_words(folder: Path) -> tuple[Words, Words]:
     """Return the vocabularies of source and target; the same object if they are one."""
     config = read_object(folder / "config.json", RESTORE)
-    specials = (
-        config["pad_token_id"],
-        config["decoder_start_token_id"],
-        config["eos_token_id"],
-    )
+    pad, bos, eos = (config[name] for name in SPECIALS)
     source, target = folder / "source.spm", folder / "target.spm"
     for path in (source, target, folder / "vocab.json"):
         if not path.is_file():
@@ -127,10 +124,10 @@ def marian_words(folder: Path) -> tuple[Words, Words]:
     source_ids = read_object(folder / "vocab.json", RESTORE)
     own = folder / "target_vocab.json"
     target_ids = read_object(own, RESTORE) if own.is_file() else source_ids
-    target_words = words_of_pieces(pieces_of(target, target_ids), target_ids, specials)
+    target_words = words_of_pieces(pieces_of(target, target_ids), target_ids, (pad, bos, eos))
     if source_ids == target_ids and source.read_bytes() == target.read_bytes():
         return target_words, target_words
-    source_words = words_of_pieces(pieces_of(source, source_ids), source_ids, specials)
+    source_words = words_of_pieces(pieces_of(source, source_ids), source_ids, (pad, bos, eos))
     return source_words, target_words
 
 

@@ -15,7 +15,7 @@ from jformer.config import Config, write_config
 from jformer.data.vocabulary import Vocabularies
 from jformer.run import Run
 from jformer.rundir import CONFIG, locked
-from jformer.schema import replaced, walk
+from jformer.schema import walk, with_values
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.loop import NEW
 from jformer.training.provenance import metadata
@@ -31,13 +31,12 @@ def export(run: Run, folder: Path, dtype: str) -> None:
 
 def without_paths(config: Config) -> Config:
     """Return a config that names files and folders without the folders of this machine."""
-    changed: dict[str, Any] = {}
-    for key, field, value in walk(config):
-        if field.metadata.get("is_path"):
-            section, _, name = key.partition(".")
-            names = ",".join(Path(path).name for path in value.split(","))
-            changed.setdefault(section, {})[name] = names
-    return replaced(config, changed)
+    names = {
+        key: ",".join(Path(path).name for path in value.split(","))
+        for key, field, value in walk(config)
+        if field.metadata.get("is_path")
+    }
+    return with_values(config, names)
 
 
 def write_run(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jformer.config import EOS, DecodeConfig, ModelConfig
+from jformer.config import BOS, EOS, PAD, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.model.transformer import Transformer
 from jformer.run import Run
@@ -43,3 +43,21 @@ def random_run(
     if config.model.output_bias:
         params["output_bias"] = params["output_bias"].at[:EOS].set(-30.0)
     return Run(Path("run"), "average", config, vocabularies, network, params, (7,))
+
+
+def logits_here_and_in_transformers(run, model, rows):
+    """Logits (B, T, V) of random ids by an imported run, and by the model whose rows it has."""
+    import torch
+
+    rng = np.random.default_rng(1)
+    source_BS, target_BT = (rng.integers(3, len(rows), (3, L)).astype(np.int32) for L in (7, 11))
+    source_BS[:, -1], source_BS[0, 4:] = EOS, PAD
+    target_BT[:, 0] = BOS
+    logits_BTV = np.array(run.model.apply({"params": run.params}, source_BS, target_BT))
+    with torch.no_grad():
+        expected_BTV = model(
+            input_ids=torch.tensor(rows[source_BS]),
+            attention_mask=torch.tensor(source_BS != PAD),
+            decoder_input_ids=torch.tensor(rows[target_BT]),
+        ).logits.numpy()[..., rows]
+    return logits_BTV, expected_BTV

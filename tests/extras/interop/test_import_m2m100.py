@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import jformer
-from jformer.config import BOS, EOS, PAD
+from jformer.config import BOS
 from jformer.data.phrases import make_splits
 from jformer.data.vocabulary import LANGUAGE
 from jformer.extras.interop.m2m100_models import with_language
@@ -20,8 +20,9 @@ transformers = pytest.importorskip("transformers", reason=REASON)
 sentencepiece = pytest.importorskip("sentencepiece", reason="the extra `sentencepiece` has it")
 
 from tests.annotated import with_random_weights  # noqa: E402
+from tests.extras.interop.small import logits_here_and_in_transformers  # noqa: E402
 
-D, F, H, S, T = 32, 40, 4, 7, 11
+D, F, H = 32, 40, 4
 LANGUAGES = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn")}
 SEEDS = {"m2m100": 4, "nllb": 3}
 SENTENCES = ["3.5 kilometers and Sweden", "Friday, May 3, 2041", " a  word of Zürich", "557 lira"]
@@ -101,17 +102,7 @@ def rows_of(run):
 def test_a_model_gives_the_logits_that_it_gives_in_transformers(imported):
     model, _, run = imported
     rows = rows_of(run)
-    rng = np.random.default_rng(1)
-    source_BS, target_BT = (rng.integers(3, len(rows), (3, L)).astype(np.int32) for L in (S, T))
-    source_BS[:, -1], source_BS[0, 4:] = EOS, PAD
-    target_BT[:, 0] = BOS
-    logits_BTV = np.array(run.model.apply({"params": run.params}, source_BS, target_BT))
-    with torch.no_grad():
-        expected_BTV = model(
-            input_ids=torch.tensor(rows[source_BS]),
-            attention_mask=torch.tensor(source_BS != PAD),
-            decoder_input_ids=torch.tensor(rows[target_BT]),
-        ).logits.numpy()[..., rows]
+    logits_BTV, expected_BTV = logits_here_and_in_transformers(run, model, rows)
     assert len({*rows}) == model.config.vocab_size
     assert np.all(logits_BTV[..., BOS] < -500)  # </s> counts once in the softmax
     others = np.arange(len(rows)) != BOS

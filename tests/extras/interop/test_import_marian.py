@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jformer
-from jformer.config import BOS, EOS, PAD
+from jformer.config import PAD
 from jformer.data.phrases import make_splits
 from jformer.main import main
 
@@ -16,8 +16,9 @@ transformers = pytest.importorskip("transformers", reason=REASON)
 sentencepiece = pytest.importorskip("sentencepiece", reason="the extra `sentencepiece` has it")
 
 from tests.annotated import with_random_weights  # noqa: E402
+from tests.extras.interop.small import logits_here_and_in_transformers  # noqa: E402
 
-D, F, H, S, T = 20, 31, 4, 7, 11
+D, F, H = 20, 31, 4
 CODE = ">>deu<<"
 SENTENCES = ["3.5 kilometers and Sweden", "Friday, May 3, 2041", "a word of Zürich", "557 lira"]
 
@@ -81,17 +82,7 @@ def rows_of(ids):
 
 
 def compare_logits(run, model, rows):
-    rng = np.random.default_rng(1)
-    source_BS, target_BT = (rng.integers(3, len(rows), (3, L)).astype(np.int32) for L in (S, T))
-    source_BS[:, -1], source_BS[0, 4:] = EOS, PAD
-    target_BT[:, 0] = BOS
-    logits_BTV = run.model.apply({"params": run.params}, source_BS, target_BT)
-    with torch.no_grad():
-        expected_BTV = model(
-            input_ids=torch.tensor(rows[source_BS]),
-            attention_mask=torch.tensor(source_BS != PAD),
-            decoder_input_ids=torch.tensor(rows[target_BT]),
-        ).logits.numpy()[..., rows]
+    logits_BTV, expected_BTV = logits_here_and_in_transformers(run, model, rows)
     np.testing.assert_allclose(logits_BTV[..., 1:], expected_BTV[..., 1:], atol=1e-4)
     assert np.all(logits_BTV[..., PAD] < -500)  # <pad> is BOS, and counts once in the softmax
 
