@@ -22,6 +22,7 @@ import dataclasses
 import functools
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -109,9 +110,8 @@ class Checkpoints:
         try:
             yield self._manager
         except Exception as error:
-            reason = first_line(error)[-200:]  # tensorstore's chain of messages ends in the cause
             raise RunError(
-                f"{self._folder}: a checkpoint could not be saved ({reason}). Free disk space or "
+                f"{self._folder}: a checkpoint could not be saved ({cause_of(error)}). Free disk space or "
                 f"fix permissions, then rerun the same command: earlier checkpoints are intact"
             ) from error
 
@@ -238,6 +238,14 @@ def restore_arrays(directory: Path, trees: dict[str, Any]) -> dict[str, Any]:
         name: handler.restore(directory / name, args=ocp.args.StandardRestore(tree))
         for name, tree in trees.items()
     }
+
+
+def cause_of(error: BaseException) -> str:
+    """Return why a save failed: the system's error that TensorStore names by its number."""
+    message = first_line(error)
+    code = re.search(r"os_error_code='(\d+)'", message)
+    # Otherwise TensorStore's chain of messages mostly ends in the cause.
+    return os.strerror(int(code[1])) if code else message[-200:]
 
 
 def first_line(error: BaseException) -> str:
