@@ -102,7 +102,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sampling": "jformer.decoding.sampling:Sampling",
     },
     "constraint": {
-        "none": "jformer.decoding.search:no_constraint",
+        "none": "jformer.decoding.constraints:no_constraint",
         "terms": "jformer.extras.terms:terms",
         "trees": "jformer.extras.parsing.brackets:well_formed",
     },

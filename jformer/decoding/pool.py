@@ -27,11 +27,10 @@ from jax import Array
 from jformer.components import find
 from jformer.config import EOS, DecodeConfig
 from jformer.decoding import ensemble
+from jformer.decoding.constraints import NO_RULES, Rules
 from jformer.decoding.ensemble import Models
 from jformer.decoding.search import (
-    NO_RULES,
     Hypotheses,
-    Rules,
     Search,
     Sentence,
     advance,

@@ -12,14 +12,8 @@ from flax import struct
 from jax import Array
 
 from jformer.config import EOS, PAD, DecodeConfig
-from jformer.decoding.search import (
-    NO_RULES,
-    Rules,
-    Search,
-    Sentence,
-    length_penalty,
-    next_logits,
-)
+from jformer.decoding.constraints import NO_RULES, Rules, next_logits
+from jformer.decoding.search import Search, Sentence, length_penalty
 from jformer.errors import UserError
 
 

@@ -16,9 +16,10 @@ from jformer.components import find, name_of
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.corpora import Report
 from jformer.data.vocabulary import Vocabularies
+from jformer.decoding.constraints import Constraint, Rules
 from jformer.decoding.pool import Decoder, Request, slots_for
 from jformer.decoding.prefixes import Prefix, begins_with, encode_prefixes, ranking
-from jformer.decoding.search import Constraint, Hypotheses, Rules
+from jformer.decoding.search import Hypotheses
 from jformer.decoding.sentences import join_texts, pieces
 from jformer.errors import RunError, UserError
 

@@ -24,7 +24,8 @@ from jax import Array
 from jformer.config import EOS, PAD
 from jformer.data.corpora import decode_lines, read_lines
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.search import Constraint, Search, Sentence
+from jformer.decoding.constraints import Constraint
+from jformer.decoding.search import Search, Sentence
 from jformer.errors import UserError
 from jformer.model.numerics import top_tokens
 

@@ -17,7 +17,8 @@ import numpy as np
 
 from jformer.components import arguments, find
 from jformer.config import BOS, EOS, PAD
-from jformer.decoding.search import NO_RULES, Rules, Sentence, advance, init_search, result_of
+from jformer.decoding.constraints import NO_RULES, Rules
+from jformer.decoding.search import Sentence, advance, init_search, result_of
 
 # All machines and searches have these sizes, so that each way to search is compiled once.
 STATES, V, T, B = 37, 8, 8, 3

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from jformer.config import EOS, DecodeConfig
 from jformer.decoding import pool
+from jformer.decoding.constraints import Rules
 from jformer.decoding.pool import Request
 from jformer.decoding.scoring import score_pairs
-from jformer.decoding.search import Rules
 from jformer.errors import RunError
 from tests.decoding.machines import beam_over_lists, found_of
 from tests.decoding.small import MODEL, V, decoder_of, log_probs_by, make

@@ -15,7 +15,8 @@ from jax import Array
 
 from jformer.config import EOS
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.search import Constraint, Sentence
+from jformer.decoding.constraints import Constraint
+from jformer.decoding.search import Sentence
 from jformer.errors import UserError
 from jformer.extras.parsing.trees import DEEPEST_OUTPUT
 from jformer.extras.parsing.words import UNKNOWN

@@ -11,7 +11,8 @@ import pytest
 from jformer.components import find
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.search import Rules, Sentence, advance, init_search, result_of
+from jformer.decoding.constraints import Rules
+from jformer.decoding.search import Sentence, advance, init_search, result_of
 from jformer.extras.parsing.brackets import well_formed
 from jformer.extras.parsing.trees import DEEPEST_OUTPUT, tree_of, trees_in
 
