@@ -48,9 +48,9 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "sinusoidal": "jformer.model.positions:Sinusoidal",
         "halves": "jformer.extras.halves:Halves",
         "learned": "jformer.model.positions:Learned",
-        "relative": "jformer.model.positions:Relative",
-        "rotary": "jformer.model.positions:Rotary",
-        "alibi": "jformer.model.positions:Alibi",
+        "relative": "jformer.model.relative_positions:Relative",
+        "rotary": "jformer.model.relative_positions:Rotary",
+        "alibi": "jformer.model.relative_positions:Alibi",
         "none": "jformer.model.positions:Positions",
     },
     "optimizer": {

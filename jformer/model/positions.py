@@ -1,7 +1,6 @@
-"""Position encodings: the sinusoids of Section 3.5 and the alternatives to them.
+"""Position encodings of the paper: sinusoids (Section 3.5) and learned ones (Table 3, row E).
 
-`Sinusoidal` and `Learned` (Table 3, row E) are added to the embeddings. `Rotary`, `Relative` and
-`Alibi` act inside attention and depend only on distances.
+Both are added to the embeddings. The encodings of relative_positions.py act inside attention.
 """
 
 import dataclasses
@@ -14,7 +13,6 @@ from jax import Array
 
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.model.numerics import einsum_f32
 from jformer.model.shapes import checked
 
 
@@ -34,52 +32,6 @@ def sinusoids(positions_L: Array, d_model: int) -> Array:
     frequencies = 10000.0 ** (-jnp.arange(0, d_model, 2) / d_model)
     angles = positions_L[:, None] * frequencies[None, :]
     return jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1).reshape(-1, d_model)
-
-
-@checked
-def apply_rotary(x_BHLK: Array, positions_BL: Array) -> Array:
-    """Rotate each pair of columns by its position times the frequency of Section 3.5.
-
-    The product of a rotated query and a rotated key depends only on their distance (RoPE, Su et al.
-    2021).
-    """
-    K = x_BHLK.shape[-1]
-    frequencies = 10000.0 ** (-jnp.arange(0, K, 2) / K)
-    angles_B1LF = positions_BL[:, None, :, None] * frequencies[None, None, None]
-    cosine, sine = jnp.cos(angles_B1LF), jnp.sin(angles_B1LF)
-    even, odd = x_BHLK[..., 0::2], x_BHLK[..., 1::2]
-    rotated = jnp.stack([even * cosine - odd * sine, even * sine + odd * cosine], axis=-1)
-    return rotated.reshape(x_BHLK.shape).astype(x_BHLK.dtype)
-
-
-@checked
-def alibi_bias(distances_QM: Array, num_heads: int) -> Array:
-    """Return a penalty that grows with the distance: (1, H, Q, M).
-
-    Its slope is 2^(-8h / H) in head h = 1 ... H. ALiBi (Press et al. 2021) was designed for
-    decoders. Here both sides of a query are penalised alike, so an encoder sees the distance of a
-    word, but not its direction.
-    """
-    slopes_H = 2.0 ** (-8.0 * jnp.arange(1, num_heads + 1) / num_heads)
-    return -slopes_H[None, :, None, None] * jnp.abs(distances_QM)[None, None]
-
-
-class RelativeVectors(nn.Module):
-    """A learned vector for each distance, clipped at `max_distance`: (Q, M, K).
-
-    Shaw et al. 2018, Equations 3 to 5. Each layer has its own vectors, shared by its heads.
-    """
-
-    max_distance: int
-    width: int
-
-    @nn.compact
-    @checked
-    def __call__(self, distances_QM: Array) -> Array:
-        farthest = self.max_distance
-        shape = (2 * farthest + 1, self.width)
-        table = self.param("table", nn.initializers.xavier_uniform(), shape)
-        return table[jnp.clip(distances_QM, -farthest, farthest) + farthest]
 
 
 class Positions:
@@ -147,44 +99,3 @@ class Learned(Positions):
         # In a compiled step the position is unknown here: beyond the table, lookups return NaN.
         rows_LD = jnp.take(table, positions_L, axis=0, mode="fill")
         return rows_LD * d_model**0.5
-
-
-@dataclasses.dataclass(frozen=True)
-class Relative(Positions):
-    """Learned vectors by distance for keys and values (Shaw et al. 2018, arXiv 1803.02155)."""
-
-    max_distance: int = 16
-
-    def modules(self, config: ModelConfig) -> dict[str, nn.Module]:
-        return {
-            "relative_key": RelativeVectors(self.max_distance, config.key_width),
-            "relative_value": RelativeVectors(self.max_distance, config.value_width),
-        }
-
-    def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array:
-        relative_QMK = attention.relative_key(distances_BQM[0]).astype(q_BHQK.dtype)
-        return einsum_f32("BHQK,QMK->BHQM", q_BHQK, relative_QMK) / q_BHQK.shape[-1] ** 0.5
-
-    def add_values(
-        self, attention: nn.Module, mixed_BHQU: Array, weights_BHQM: Array, distances_BQM: Array
-    ) -> Array:
-        relative_QMU = attention.relative_value(distances_BQM[0]).astype(weights_BHQM.dtype)
-        return mixed_BHQU + jnp.einsum("BHQM,QMU->BHQU", weights_BHQM, relative_QMU)
-
-
-@dataclasses.dataclass(frozen=True)
-class Rotary(Positions):
-    """Rotated queries and keys (RoPE, Su et al. 2021, arXiv 2104.09864)."""
-
-    cross_attention: bool = False
-
-    def rotate(self, x_BHLK: Array, positions_BL: Array) -> Array:
-        return apply_rotary(x_BHLK, positions_BL)
-
-
-@dataclasses.dataclass(frozen=True)
-class Alibi(Positions):
-    """A penalty by distance (Press et al. 2021, arXiv 2108.12409)."""
-
-    def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array:
-        return alibi_bias(distances_BQM[0], q_BHQK.shape[1])
