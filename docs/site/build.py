@@ -32,6 +32,7 @@ PAGES = {path.name: path for path in sorted((ROOT / "docs").glob("*.md"))} | {
 NAMES = {path: name for name, path in PAGES.items()}
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)(#[^)\s]*)?(?=\))")
 FILE = re.compile(r"(?<!\[)`([\w/]+/\w+\.py)`")  # a file name outside of a link
+UNSEARCHED = ("changelog.md",)  # it has every word of the guides
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -70,6 +71,8 @@ def page(source: Path) -> str:
     for marker, content in MARKERS.items():
         if (mark := f"<!-- {marker} -->") in text:
             text = text.replace(mark, with_links(content(), ROOT / "README.md"))
+    if NAMES[source] in UNSEARCHED:
+        text = f"---\nsearch:\n  exclude: true\n---\n{text}"
     return text
 
 

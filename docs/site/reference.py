@@ -41,28 +41,17 @@ def config_keys() -> str:
     sections: dict[str, list[list[str]]] = {}
     for path, field, value in walk(config):
         section, _, _ = path.rpartition(".")
-        cells = [
-            f"`{path}`{{#{path}}}",
-            kind(field),
-            default(value),
-            allowed(field),
-            meaning(field),
-            "yes" if field.metadata["resumable"] else "",
-        ]
+        mark = "\\*" if field.metadata["resumable"] else ""
+        name = f"`{path}`{{#{path}}}{mark}"
+        cells = [name, default(value), values(field), meaning(field)]
         sections.setdefault(section, []).append(cells)
     parts = []
     for section, rows in sections.items():
         doc = inspect.getdoc(inspect.getmodule(getattr(config, section or "model")))
         title = (doc or "").partition(": ")[2] if section else "Keys outside of any section."
         parts.append(f"## {section or 'top level'}\n\n{title[:1].upper()}{title[1:]}")
-        parts.append(
-            table(["key", "type", "default", "allowed", "meaning", "may change on resume"], rows)
-        )
+        parts.append(table(["key", "default", "values", "meaning"], rows))
     return "\n\n".join(parts)
-
-
-def kind(field: dataclasses.Field) -> str:
-    return "int, or unset" if field.default is None else type(field.default).__name__
 
 
 def default(value: Any) -> str:
@@ -71,12 +60,13 @@ def default(value: Any) -> str:
     return f"`{value}`" if value != "" else "empty"
 
 
-def allowed(field: dataclasses.Field) -> str:
-    """Return the allowed words or the bounds of a key."""
+def values(field: dataclasses.Field) -> str:
+    """Return the allowed words of a key, or its type and bounds."""
     bounds = [bound for bound in field.metadata["bounds"] if bound != f"<= {LARGEST}"]
     if isinstance(field.default, str):
-        return ", ".join(f"`{word}`" for word in bounds)
-    return ", ".join(bound.replace(">=", "≥").replace("<=", "≤") for bound in bounds)
+        return ", ".join(f"`{word}`" for word in bounds) or "text"
+    kind = "int or unset" if field.default is None else type(field.default).__name__
+    return ", ".join([kind, *bounds]).replace(">= ", "≥\u00a0").replace("<= ", "≤\u00a0")
 
 
 def meaning(field: dataclasses.Field) -> str:
