@@ -99,6 +99,8 @@ def get_config(dataset):
     config.data.vocabulary_size = 300
     config.data.num_buckets = 1
     config.train.batch_tokens = 256
+    config.train.steps = 20
+    config.train.checkpoint_every = 10
     config.decode.max_extra_length = 5
     return config
 """
@@ -108,8 +110,7 @@ def get_config(dataset):
 @with_peers
 def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tmp_path):
     config, file = tmp_path / "small.py", tmp_path / "runs.json"
-    keys = "config.train.steps = 20\n    config.train.checkpoint_every = 10\n    "
-    config.write_text(SMALL_CONFIG.replace("return", f"{keys}return"))
+    config.write_text(SMALL_CONFIG)
     text = f"--train={STORED}/train", f"--validation={STORED}/test"
     flags = "--contenders", "jformer", "marian", "--peers=train.steps=10", "--bar=0"
     rows = benchmark("time_to_bleu", *text, f"--config={config}", *flags, f"--json={file}")
@@ -126,8 +127,6 @@ def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tm
 def test_the_peers_get_the_sizes_and_the_rates_of_the_config(tmp_path):
     folder = tmp_path / "peer"
     folder.mkdir()
-    for name in ("train.en", "train.de", "validation.en", "validation.de"):
-        (tmp_path / name).write_text("1 2\n")
     options = argparse.Namespace(
         config="tiny", languages="en,de", platform="cpu", joeynmt="python",
         peers="optimizer.name=adamw(weight_decay=0.5),optimizer.schedule=linear,train.steps=900",
