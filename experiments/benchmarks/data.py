@@ -56,9 +56,9 @@ def main() -> None:
 
 def table(results: list[turns.Result]) -> str:
     def cells(result: turns.Result) -> list[str]:
-        facts = result.answer
+        facts, rate = result.answer, result.answer["sentences_per_second"]
         return [
-            f"{facts['sentences_per_second']:,.0f}",
+            f"{rate:,.0f}" if rate else "",
             turns.spread([facts["pairs"] / seconds for seconds in result.seconds], digits=0),
             f"{facts['first_batch']:.1f}",
             f"{facts['utilization']:.2f}",
@@ -117,7 +117,7 @@ def ours(prefix: str, languages: list[str], batching: str, cached: bool) -> Call
     batches = make_batches(config, tokenized.pairs, tokenized.rows, vocabularies)
     batches.batch(0, 0)
     facts = {
-        "sentences_per_second": 2 * len(tokenized.rows) / tokenizing,
+        "sentences_per_second": None if cached else 2 * len(tokenized.rows) / tokenizing,
         "pairs": len(tokenized.rows),
         "first_batch": time.perf_counter() - began,
         "utilization": batches.token_utilization(),

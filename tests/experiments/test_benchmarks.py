@@ -83,7 +83,7 @@ def test_an_epoch_of_batches_is_compared_with_pytorchs():
     names = ["jformer", "jformer cached", "jformer packed", "torch"]
     rows = benchmark("data", "--pairs=500", "--contenders", *names)
     assert list(rows) == names
-    assert all(0.3 < float(row["token utilization"]) < 1 for row in rows.values())
+    assert all(0 < float(row["token utilization"]) < 1 for row in rows.values())
 
 
 SMALL_CONFIG = """
