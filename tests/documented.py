@@ -41,7 +41,7 @@ NAMED = {
     "TEXT": "one",
     "MULTI30K": "multi30k",
     **dict.fromkeys(("PATTERN", "PYTHON", "VALUE", "INPUT", "STEP", "OUTPUT"), "one"),
-    **dict.fromkeys(("FUNCTION", "ARGUMENTS"), "one"),
+    **dict.fromkeys(("NAME", "SIZE"), "one"),
 }
 NAMED_ON = {"docs/parsing.md": {"DIR": "runs/parser", "RUN": "F", "FOLDER": "treebank"}}
 TREE = "(S (NP (DT the) (NN {})) (VP (VBZ sees) (NP (DT a) (NN {}))) (. .))"

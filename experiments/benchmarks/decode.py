@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.decode --workdir=RUN --input=FILE [--references=FILE]
         [--sentences=1000] [--beam=4] [--alpha=0.6] [--batch=64] [--rounds=3]
-        [--platform=cpu|gpu] [--contenders=ctranslate2,...] [--json=FILE] [--chart=FILE]
+        [--platform=cpu|gpu] [--contenders NAME ...] [--json=FILE]
 
 Each engine translates the first sentences of the file, from ids to ids, in batches of similar
 lengths. An extra first turn compiles and fills the caches. CTranslate2 uses float32 or 8-bit (int8)
@@ -10,13 +10,12 @@ weights, with one worker on all cores or with one worker per core. Marian is Hug
 `generate`. All engines stop a search after they have found as many hypotheses as the beam size.
 
 Each engine applies its own length penalty with `alpha`, so outputs may differ. Set `--alpha=0` to
-disable the penalties. The table shows the share of outputs that are equal to jformer's, and BLEU if
-you pass references.
+disable the penalties. The table shows the share of outputs that are equal to the first engine's,
+and BLEU if you pass references. GPU memory is that of JAX or PyTorch, without CTranslate2's.
 """
 
 import argparse
 import os
-import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -27,86 +26,61 @@ import jformer
 from experiments.benchmarks import turns
 from jformer.run import Run
 
-OURS = "jformer"
 LONGER = 50  # the maximum output length is the source length plus this number, Section 6.1
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__, rounds=3, contenders=[*ENGINES])
+    parser.add_argument("--platform", choices=turns.PLATFORMS, default="cpu")
     parser.add_argument("--workdir", required=True)
-    parser.add_argument("--input", type=Path, required=True)
-    parser.add_argument("--references", type=Path)
+    parser.add_argument("--input", required=True)
+    parser.add_argument("--references")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--alpha", type=float, default=0.6)
     parser.add_argument("--batch", type=int, default=64)
-    turns.add_flags(parser, rounds=3)
     options = parser.parse_args()
-    run = jformer.load(options.workdir)
-    sources = options.input.read_text(encoding="utf-8").splitlines()[: options.sentences]
-    ids = run.vocabularies.source.encode(sources)
+    sources = turns.read_lines(options.input)[: options.sentences]
     with tempfile.TemporaryDirectory() as folder:
-        work = (options, ids)
-        contenders: dict[str, tuple[Callable, tuple]] = {
-            OURS: (ours, (options, sources)),
-            "ctranslate2": (ctranslate2_engine, (*work, folder, "float32", 1)),
-            "ctranslate2 workers": (ctranslate2_engine, (*work, folder, "float32", os.cpu_count())),
-            "ctranslate2 int8": (ctranslate2_engine, (*work, folder, "int8", 1)),
-            "marian": (marian_engine, (*work, "float32")),
-            "marian bf16": (marian_engine, (*work, "bfloat16")),
-        }
-        contenders = turns.chosen(parser, contenders, options.contenders, (OURS,))
-        results = turns.take_turns(contenders, options.rounds)
+        contenders: dict[str, turns.Contender] = {}
+        for name in options.contenders:
+            make, *arguments = ENGINES[name]
+            contenders[name] = (make, (options, sources, folder, *arguments))
+        results = turns.take_turns(contenders, options.rounds, options.platform)
     title = (
         f"Translating {len(sources):,} sentences, {options.workdir}, beam {options.beam}, "
         f"alpha {options.alpha}, batches of {options.batch}, {options.platform}"
     )
-    turns.publish(title, table(run, results, options), results, options)
+    turns.publish(title, table(results, options), results, options)
 
 
-def table(run: Run, results: list[turns.Result], options: argparse.Namespace) -> str:
-    references = None
-    if options.references:
-        references = options.references.read_text(encoding="utf-8").splitlines()
-    rows = []
-    for result in results:
-        if result.error:
-            rows.append([result.name, result.error, "", "", "", "", "", ""])
-            continue
+def table(results: list[turns.Result], options: argparse.Namespace) -> str:
+    vocabulary = jformer.load(options.workdir).vocabulary
+    first = next((result.answer for result in results if not result.error), None)
+
+    def cells(result: turns.Result) -> list[str]:
         texts = result.answer
-        if result.name != OURS:
-            texts = [run.vocabulary.decode(output) for output in result.answer]
-        equal = sum(a == b for a, b in zip(texts, results[0].answer, strict=True)) / len(texts)
-        tokens = sum(len(output) + 1 for output in run.vocabulary.encode(texts))
+        equal = sum(a == b for a, b in zip(texts, first, strict=True)) / len(texts)
+        tokens = sum(len(output) + 1 for output in vocabulary.encode(texts))
         bleu = ""
-        if references:
-            bleu = f"{sacrebleu.corpus_bleu(texts, [references[: len(texts)]]).score:.2f}"
-        median = statistics.median(result.seconds)
-        rows.append(
-            [
-                result.name,
-                turns.spread(result.ratios(results[0])),
-                f"{len(texts) / median:.1f}",
-                f"{tokens / median:,.0f}",
-                f"{result.first:.1f}",
-                f"{result.memory / 1e6:,.0f}",
-                f"{equal:.1%}",
-                bleu,
-            ]
-        )
-    header = ["", "speed, jformer = 1", "sentences per second", "tokens per second",
-              "first turn, seconds", "host memory, MB", "same outputs", "BLEU"]  # fmt: skip
-    return turns.markdown(header, rows)
+        if options.references:
+            references = turns.read_lines(options.references)[: len(texts)]
+            bleu = f"{sacrebleu.corpus_bleu(texts, [references]).score:.2f}"
+        return [
+            f"{len(texts) / result.median:.1f}",
+            f"{tokens / result.median:,.0f}",
+            f"{result.first:.1f}",
+            f"{result.memory / 1e6:,.0f}",
+            f"{equal:.1%}",
+            bleu,
+        ]
+
+    header = ["sentences per second", "tokens per second", "first turn, seconds"]
+    return turns.table([*header, "memory, MB", "same outputs", "BLEU"], results, cells)
 
 
-def ours(options: argparse.Namespace, sources: list[str]) -> Callable[[], list[str]]:
-    import jax
-
-    jax.config.update("jax_platforms", turns.PLATFORMS[options.platform])
-    run = jformer.load(options.workdir)
-    run = run.with_decode(
+def open_run(options: argparse.Namespace) -> Run:
+    return jformer.load(options.workdir).with_decode(
         search="beam(early_stopping=True)",
         beam_size=options.beam,
         n_best=1,
@@ -114,12 +88,16 @@ def ours(options: argparse.Namespace, sources: list[str]) -> Callable[[], list[s
         batch_size=options.batch,
         max_extra_length=LONGER,
     )
+
+
+def ours(options: argparse.Namespace, sources: list[str], folder: str) -> Callable[[], list[str]]:
+    run = open_run(options)
     return lambda: run.translate(sources)
 
 
 def ctranslate2_engine(
-    options: argparse.Namespace, ids: list[list[int]], folder: str, dtype: str, workers: int
-) -> Callable[[], list[list[int]]]:
+    options: argparse.Namespace, sources: list[str], folder: str, dtype: str, workers: int
+) -> Callable[[], list[str]]:
     import ctranslate2
 
     from jformer.extras.interop.ctranslate2 import save_model, token_names
@@ -137,40 +115,48 @@ def ctranslate2_engine(
         inter_threads=workers,
         intra_threads=max(1, (os.cpu_count() or 1) // workers),
     )
-    texts = [[names[token] for token in text] for text in ids]
+    texts = [[names[token] for token in ids] for ids in run.vocabularies.source.encode(sources)]
 
-    def turn() -> list[list[int]]:
+    def turn() -> list[str]:
         found = translator.translate_batch(
             texts,
             max_batch_size=options.batch,
             beam_size=options.beam,
             length_penalty=options.alpha,
-            max_decoding_length=max(map(len, ids)) + LONGER,
+            max_decoding_length=max(map(len, texts)) + LONGER,
         )
-        return [[numbers[token] for token in result.hypotheses[0]] for result in found]
+        outputs = ([numbers[token] for token in result.hypotheses[0]] for result in found)
+        return [run.vocabulary.decode(output) for output in outputs]
 
     return turn
 
 
 def marian_engine(
-    options: argparse.Namespace, ids: list[list[int]], dtype: str
-) -> Callable[[], list[list[int]]]:
-    import torch
-
+    options: argparse.Namespace, sources: list[str], folder: str, bf16: bool
+) -> Callable[[], list[str]]:
     from experiments.benchmarks import peers
 
-    device = turns.PLATFORMS[options.platform]
-    longest = max(map(len, ids)) + LONGER + 2
-    model = peers.marian_of(jformer.load(options.workdir), longest).to(device)
+    run = open_run(options)
+    ids = run.vocabularies.source.encode(sources)
+    model = peers.marian_of(run, longest=max(map(len, ids)) + LONGER + 2)
+    model = model.to(turns.PLATFORMS[options.platform])
 
-    def turn() -> list[list[int]]:
-        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
-            return peers.generate(
-                model, ids, options.batch, options.beam, options.alpha, LONGER, early_stopping=True
-            )
+    def turn() -> list[str]:
+        outputs = peers.generate(model, ids, run.config.decode, bf16)
+        return [run.vocabulary.decode(output) for output in outputs]
 
     return turn
 
+
+# Functions that make a contender, and their last arguments.
+ENGINES = {
+    "jformer": (ours,),
+    "ctranslate2": (ctranslate2_engine, "float32", 1),
+    "ctranslate2 workers": (ctranslate2_engine, "float32", os.cpu_count()),
+    "ctranslate2 int8": (ctranslate2_engine, "int8", 1),
+    "marian": (marian_engine, False),
+    "marian bf16": (marian_engine, True),
+}
 
 if __name__ == "__main__":
     main()

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
-from jformer.config import BOS, EOS, PAD, Config
+from jformer.components import arguments
+from jformer.config import BOS, EOS, PAD, Config, DecodeConfig
 
 if TYPE_CHECKING:
     from jformer.run import Run
@@ -83,6 +86,21 @@ class Marian(nn.Module):
         ).logits
 
 
+def loss_of(
+    model: nn.Module, texts: Sequence[torch.Tensor], smoothing: float, bf16: bool
+) -> torch.Tensor:
+    """Return the label-smoothed loss per token of a batch: source, target and labels."""
+    source, target, labels = texts
+    with torch.autocast(source.device.type, torch.bfloat16, enabled=bf16):
+        logits = model(source, target)
+        return functional.cross_entropy(
+            logits.flatten(0, 1),
+            labels.flatten().long(),
+            ignore_index=PAD,
+            label_smoothing=smoothing,
+        )
+
+
 def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
     from transformers import MarianConfig, MarianMTModel
 
@@ -134,36 +152,31 @@ def marian_of(run: "Run", longest: int) -> Any:
 
 @torch.inference_mode()
 def generate(
-    model: Any,
-    ids: Sequence[list[int]],
-    batch: int,
-    beam: int,
-    alpha: float,
-    longer: int,
-    early_stopping: bool,
+    model: Any, ids: Sequence[list[int]], decode: DecodeConfig, bf16: bool
 ) -> list[list[int]]:
     """Return Marian's translations. Batches have similar lengths, and the longest come first.
 
-    Each output has at most `longer` more tokens than the longest source of its batch. The search
-    divides the log-probability of a hypothesis by its length to the power of `alpha`.
+    An output has at most `decode.max_extra_length` more tokens than the longest source of its
+    batch. The search divides the log-probability of a hypothesis by its length to the power of
+    `decode.length_penalty`.
     """
+    early_stopping = arguments("search", decode.search)["early_stopping"]
     outputs: dict[int, list[int]] = {}
     order = sorted(range(len(ids)), key=lambda number: -len(ids[number]))
-    for first in range(0, len(order), batch):
-        numbers = order[first : first + batch]
-        texts = [[*ids[number], EOS] for number in numbers]
-        width = max(map(len, texts))
-        source = torch.tensor([text + [PAD] * (width - len(text)) for text in texts])
-        source = source.to(model.device)
-        found = model.generate(
-            input_ids=source,
-            attention_mask=source != PAD,
-            num_beams=beam,
-            early_stopping=early_stopping and beam > 1,
-            do_sample=False,
-            length_penalty=alpha,
-            max_new_tokens=width + longer,
-        )
+    for first in range(0, len(order), decode.batch_size):
+        numbers = order[first : first + decode.batch_size]
+        texts = [torch.tensor([*ids[number], EOS]) for number in numbers]
+        source = pad_sequence(texts, batch_first=True, padding_value=PAD).to(model.device)
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+            found = model.generate(
+                input_ids=source,
+                attention_mask=source != PAD,
+                num_beams=decode.beam_size,
+                early_stopping=early_stopping and decode.beam_size > 1,
+                do_sample=False,
+                length_penalty=decode.length_penalty,
+                max_new_tokens=source.shape[1] + decode.max_extra_length,
+            )
         for number, output in zip(numbers, found.tolist(), strict=True):
             outputs[number] = [token for token in output if token not in (BOS, EOS, PAD)]
     return [outputs[number] for number in range(len(ids))]

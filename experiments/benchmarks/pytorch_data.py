@@ -4,24 +4,26 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from jformer.config import BOS, EOS, PAD
+from jformer.data.vocabulary import FIRST, Vocabulary
 
 TEXTS = 10_000  # texts to encode at a time
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
+def encode(vocabulary: Vocabulary, texts: Sequence[str]) -> list[torch.Tensor]:
     """Return the ids of each text, with EOS at the end."""
     ids = []
     for first in range(0, len(texts), TEXTS):
-        for encoding in tokenizer.encode_batch_fast(texts[first : first + TEXTS]):
+        part = texts[first : first + TEXTS]
+        for encoding in vocabulary.tokenizer.encode_batch_fast(part, add_special_tokens=False):
             # numpy converts a list twice as fast as torch does.
-            ids.append(torch.from_numpy(np.array([*encoding.ids, EOS], np.int32)))
+            entries = np.array([*encoding.ids, EOS - FIRST], np.int32)
+            ids.append(torch.from_numpy(entries + FIRST))
     return ids
 
 
@@ -41,30 +43,26 @@ class TokenBatches:
     def __init__(self, pairs: Sequence[Pair], tokens: int, seed: int = 0):
         self.S, self.T = np.array([[len(text) for text in pair] for pair in pairs]).T
         self.tokens, self.rng = tokens, np.random.default_rng(seed)
-        self.batches = self.cut(self.by_length(np.arange(len(pairs))))
+        self.batches = self.cut(np.arange(len(pairs)))
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        self.batches = self.cut(self.by_length(self.rng.permutation(len(self.S))))
+        self.batches = self.cut(self.rng.permutation(len(self.S)))
         for number in self.rng.permutation(len(self.batches)):
             yield self.batches[number]
 
-    def by_length(self, order: np.ndarray) -> np.ndarray:
-        """Sort by the longer side, then by the source. Four other orders gave more padding."""
-        S, T = self.S[order], self.T[order]
-        return order[np.lexsort((S, np.maximum(S, T)))]
-
     def cut(self, order: np.ndarray) -> list[list[int]]:
-        """Cut sorted pairs into batches, each as large as possible."""
-        longest = np.maximum(self.S, self.T)[order].tolist()
-        batches, first, width = [], 0, 0
-        for end, length in enumerate(longest):
-            if max(width, length) * (end + 1 - first) > self.tokens and end > first:
+        """Sort pairs by length, and cut them into batches, each as large as possible."""
+        longer = np.maximum(self.S, self.T)
+        # By the longer side, then by the source: four other orders gave more padding.
+        order = order[np.lexsort((self.S[order], longer[order]))]
+        batches, first = [], 0
+        for end, width in enumerate(longer[order].tolist()):
+            if width * (end + 1 - first) > self.tokens and end > first:
                 batches.append(order[first:end].tolist())
-                first, width = end, 0
-            width = max(width, length)
+                first = end
         return [*batches, order[first:].tolist()]
 
 

@@ -4,26 +4,25 @@ import argparse
 import dataclasses
 import json
 import os
+import string
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from experiments.benchmarks import turns
-from jformer.cli import config_of_flags
-from jformer.components import arguments, name_of, split_list
+from jformer.components import arguments
 from jformer.config import Config, TrainConfig, write_config
 from jformer.training.checkpoints import averaged
 
-JOB = str(Path(__file__).with_name("joeynmt_job.py"))
+JOB = Path(__file__).with_name("joeynmt_job.py")
+SHORT_OUTPUT = 10  # limits outputs in JoeyNMT's own validation, to save time
 
 
 @dataclasses.dataclass
 class Contender:
     train: list[str]  # the command for training
-    translate: Callable[
-        [list[int], Path], list[str]
-    ]  # command that averages checkpoints, writes a file
+    # Makes the command for translation: source file, steps to average, output file.
+    translate: Callable[[str, str, str], list[str]]
     checkpoints: Path  # the folder of checkpoints
     config: TrainConfig
     ending: str = ""  # suffix of a checkpoint's name, after its step
@@ -54,95 +53,84 @@ def flags_of(folder: Path, options: argparse.Namespace) -> list[str]:
     return [f"--config={options.config}:files", *flags]
 
 
-def source_of(folder: Path, options: argparse.Namespace) -> str:
-    return str(folder / f"validation.{options.languages.split(',')[0]}")
+def peer_config(folder: Path, options: argparse.Namespace) -> Config:
+    """Return the config with the changes of `--peers`."""
+    return turns.make_config(flags_of(folder, options), options.peers)
 
 
-def our_environment(cache: Path, options: argparse.Namespace) -> dict[str, str]:
-    """Return the environment of jformer's processes, with an empty cache."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    environment["JAX_PLATFORMS"] = turns.PLATFORMS[options.platform]
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it may have programs already
-    return environment
+def rates_of(config: Config) -> list[float]:
+    """Return the learning rate of each step."""
+    import jax
+    import numpy as np
 
+    from jformer.training.schedules import learning_rate
 
-def config_of(folder: Path, options: argparse.Namespace, keys: str = "") -> Config:
-    """Return the config with `keys` changed, a comma-separated list of KEY=VALUE."""
-    more = [f"--config.{each}" for each in split_list(keys)]
-    return config_of_flags([*flags_of(folder, options), *more])
+    jax.config.update("jax_platforms", "cpu")  # leaves the GPU to the contenders
+    return learning_rate(config)(np.arange(config.train.steps)).tolist()
 
 
 def ours(folder: Path, options: argparse.Namespace) -> Contender:
-    program, workdir = [sys.executable, "-m", "jformer.main"], folder / "run"
+    flags, program = flags_of(folder, options), [sys.executable, "-m", "jformer.main"]
+    workdir = folder / "run"
 
-    def translate(steps: list[int], output: Path) -> list[str]:
-        files = [f"--input={source_of(folder.parent, options)}", f"--output={output}"]
-        checkpoint = f"--checkpoint={comma_separated(steps)}"
-        return [*program, "translate", f"--workdir={workdir}", checkpoint, *files]
+    def translate(source: str, steps: str, output: str) -> list[str]:
+        files = [f"--input={source}", f"--output={output}", f"--checkpoint={steps}"]
+        return [*program, "translate", f"--workdir={workdir}", *files]
 
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)  # it may have programs already
+    train, config = [*program, *flags, f"--workdir={workdir}"], turns.make_config(flags, "").train
+    return Contender(train, translate, workdir / "checkpoints", config, environment=environment)
+
+
+def marian(folder: Path, options: argparse.Namespace, dtype: str = "float32") -> Contender:
+    config = peer_config(folder, options)
+    write_config(config, folder / "config.json")
+    (folder / "rates.json").write_text(json.dumps(rates_of(config)))
+    program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
+    rest = [str(folder), turns.PLATFORMS[options.platform], dtype]
     return Contender(
-        [*program, *flags_of(folder, options), f"--workdir={workdir}"],
-        translate,
-        workdir / "checkpoints",
-        config_of(folder, options).train,
-        environment=our_environment(folder / "cache", options),
+        [*program, "train", *rest],
+        lambda *files: [*program, "translate", *rest, *files],
+        folder / "checkpoints",
+        config.train,
     )
 
 
-def marian(folder: Path, options: argparse.Namespace, dtype: str) -> Contender:
-    config = config_of(folder, options, options.peers)
-    write_config(config, folder / "config.json")
-    program = [sys.executable, "-m", "experiments.benchmarks.marian_job"]
-    rest = [str(folder), turns.PLATFORMS[options.platform], dtype]
-
-    def translate(steps: list[int], output: Path) -> list[str]:
-        files = [source_of(folder.parent, options), comma_separated(steps), str(output)]
-        return [*program, "translate", *rest, *files]
-
-    return Contender([*program, "train", *rest], translate, folder / "checkpoints", config.train)
+def marian_bf16(folder: Path, options: argparse.Namespace) -> Contender:
+    return marian(folder, options, "bfloat16")
 
 
 def joeynmt(folder: Path, options: argparse.Namespace) -> Contender:
-    config = config_of(folder, options, options.peers)
-    model, train = config.model, config.train
-    optimizer = {"weight_decay": 0.0, **arguments("optimizer", config.optimizer.name)}
-    settings = {
-        "languages": options.languages.split(","),
-        "train": str(folder.parent / "train"),
-        "one_pair": str(folder.parent / "one_pair"),
-        "device": turns.PLATFORMS[options.platform],
+    config = peer_config(folder, options)
+    names = {
+        "folder": folder,
+        "train": folder.parent / "train",
+        "one_pair": folder.parent / "one_pair",
+        "use_cuda": options.platform == "gpu",
         "seed": config.seed,
-        "decoder_layers": model.decoder_layers,
-        "learning_rate": peak_rate(config),
-        **values(config.data, "vocabulary_size", "max_length"),
-        **values(model, "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm_position"),
-        **values(train, "steps", "batch_tokens", "checkpoint_every", "label_smoothing"),
-        **values(config.optimizer, "warmup_steps"),
-        **{name: optimizer[name] for name in ("beta1", "beta2", "weight_decay")},
-        **values(config.decode, "batch_size", "beam_size", "length_penalty"),
+        "decoder_layers": config.model.decoder_layers,
+        "peak_rate": max(rates_of(config)),
+        "weight_decay": 0.0,
+        **arguments("optimizer", config.optimizer.name),
     }
-    (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
-    program = [options.joeynmt, JOB]
+    for section in (config.data, config.model, config.train, config.optimizer, config.decode):
+        names = {**dataclasses.asdict(section), **names}
+    template = string.Template(JOB.with_name("joeynmt.yaml").read_text())
+    training = template.substitute(names, max_output_length=SHORT_OUTPUT)
+    (folder / "train.yaml").write_text(training)
+    translating = template.substitute(names, max_output_length=config.data.max_length)
+    (folder / "translate.yaml").write_text(f"{translating}  load_model: {folder}/mean.ckpt\n")
+    program = [options.joeynmt, str(JOB)]
+    texts = [f"{folder.parent / 'train'}.{language}" for language in options.languages.split(",")]
+    size = str(config.data.vocabulary_size)
+    return Contender(
+        [*program, "train", str(folder), size, *texts],
+        lambda *files: [*program, "translate", str(folder), *files],
+        folder / "model",
+        config.train,
+        ".ckpt",
+    )
 
-    def translate(steps: list[int], output: Path) -> list[str]:
-        files = [source_of(folder.parent, options), comma_separated(steps), str(output)]
-        return [*program, "translate", str(folder), *files]
 
-    command = [*program, "train", str(folder)]
-    return Contender(command, translate, folder / "model", config.train, ".ckpt")
-
-
-def comma_separated(steps: list[int]) -> str:
-    return ",".join(map(str, steps))
-
-
-def values(section: Any, *names: str) -> dict[str, Any]:
-    return {name: getattr(section, name) for name in names}
-
-
-def peak_rate(config: Config) -> float:
-    optimizer = config.optimizer
-    if name_of(optimizer.schedule) != "equation_3":
-        return optimizer.learning_rate
-    factor = arguments("schedule", optimizer.schedule)["factor"]
-    return factor * (config.model.d_model * optimizer.warmup_steps) ** -0.5
+MAKERS = {"jformer": ours, "marian": marian, "marian bf16": marian_bf16, "joeynmt": joeynmt}

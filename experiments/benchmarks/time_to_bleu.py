@@ -2,8 +2,8 @@
 
     python -m experiments.benchmarks.time_to_bleu --train=PREFIX --validation=PREFIX
         [--languages=en,de] [--config=speedrun] [--bar=35] [--minutes=60]
-        [--contenders=jformer,marian] [--joeynmt=PYTHON] [--peers=KEY=VALUE,...] [--rounds=1]
-        [--platform=cpu|gpu] [--json=FILE] [--chart=FILE]
+        [--contenders NAME ...] [--joeynmt=PYTHON] [--peers=KEY=VALUE,...] [--rounds=1]
+        [--platform=cpu|gpu] [--json=FILE]
 
 The text is PREFIX.en and PREFIX.de, lowercased. A contender is a command that trains on this text,
 starts with empty caches, and writes a checkpoint every `train.checkpoint_every` steps. The clock
@@ -34,21 +34,18 @@ changes that `--peers` makes. They always differ from jformer in these points:
 import argparse
 import bisect
 import dataclasses
-import json
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from experiments.benchmarks import turns
-from experiments.benchmarks.racers import Contender, joeynmt, marian, ours
+from experiments.benchmarks.racers import MAKERS, Contender
 from jformer.data.corpora import open_corpus, read_lines
 from jformer.errors import UserError
 from jformer.evaluation.scores import score
 
-OURS, MARIAN, MARIAN_BF16, JOEYNMT = "jformer", "marian", "marian bf16", "joeynmt"
 POLL = 0.2  # seconds between checks for a new checkpoint
 
 
@@ -63,15 +60,15 @@ class Run:
         reached = [step for step, bleu in self.bleu.items() if bleu >= bar]
         return self.minutes[min(reached)] if reached else None
 
-    def curve(self) -> list[tuple[float, float]]:
+    def curve(self) -> str:
         """Return the minutes and BLEU of each scored checkpoint."""
-        return [(self.minutes[step], bleu) for step, bleu in sorted(self.bleu.items())]
+        scored = sorted(self.bleu.items())
+        return " ".join(f"{self.minutes[step]:.1f}:{bleu:.1f}" for step, bleu in scored)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__, rounds=1, contenders=[*MAKERS])
+    parser.add_argument("--platform", choices=turns.PLATFORMS, default="cpu")
     parser.add_argument("--train", required=True, help="prefix of the training files")
     parser.add_argument("--validation", required=True, help="prefix of the validation files")
     parser.add_argument("--languages", default="en,de")
@@ -82,39 +79,26 @@ def main() -> None:
     parser.add_argument(
         "--peers", default="", help="config changes for the peers: train.steps=3000,..."
     )
-    turns.add_flags(parser, rounds=1)
     options = parser.parse_args()
-    makers = {
-        OURS: ours,
-        MARIAN: lambda *arguments: marian(*arguments, "float32"),
-        MARIAN_BF16: lambda *arguments: marian(*arguments, "bfloat16"),
-        JOEYNMT: joeynmt,
-    }
-    makers = turns.chosen(parser, makers, options.contenders)
-    turns.give_huge_pages()
-    runs: dict[str, list[Run]] = {name: [] for name in makers}
+    turns.prepare_environment(options.platform)
+    runs: dict[str, list[Run]] = {name: [] for name in options.contenders}
     with tempfile.TemporaryDirectory() as scratch:
         references = write_texts(Path(scratch), options)
         for number in range(options.rounds):
-            for name in turns.in_order(list(makers), number):
+            for name in turns.in_order(options.contenders, number):
                 folder = Path(scratch, f"{name.replace(' ', '_')}{number}")
                 folder.mkdir()
-                contender = makers[name](folder, options)
-                runs[name].append(race(name, contender, folder, references, options))
+                run = race(MAKERS[name](folder, options), folder, references, options)
+                print(f"{name}: {run.error or run.curve()}", file=sys.stderr)
+                runs[name].append(run)
     title = f"Minutes to {options.bar:g} BLEU, {options.config}, {options.platform}"
-    print(f"{title}\n{turns.machine()}\n\n{table(runs, options.bar)}")
-    if options.json:
-        results = {name: [*map(dataclasses.asdict, each)] for name, each in runs.items()}
-        data = {"title": title, "machine": turns.machine(), "runs": results}
-        options.json.write_text(json.dumps(data, indent=1), encoding="utf-8")
-    if options.chart:
-        draw(title, runs).write_html(options.chart)
+    turns.publish(title, table(runs, options.bar), runs, options)
 
 
 def write_texts(folder: Path, options: argparse.Namespace) -> list[str]:
     """Write train.* and validation.* in lower case; return the target lines of validation."""
+    languages = options.languages.split(",")
     for name, prefix in (("train", options.train), ("validation", options.validation)):
-        languages = options.languages.split(",")
         for language, path in zip(languages, open_corpus(prefix, *languages).files, strict=True):
             lines = [line.decode("utf-8").lower() for line in read_lines(path)]
             write_lines(folder / f"{name}.{language}", lines)
@@ -128,11 +112,7 @@ def write_lines(path: Path, lines: list[str]) -> None:
 
 
 def race(
-    name: str,
-    contender: Contender,
-    folder: Path,
-    references: list[str],
-    options: argparse.Namespace,
+    contender: Contender, folder: Path, references: list[str], options: argparse.Namespace
 ) -> Run:
     """Train and time each checkpoint; then find the first one that reaches the bar."""
     run = Run({}, {})
@@ -156,7 +136,6 @@ def race(
 
     def reaches(step: int) -> bool:
         run.bleu[step] = bleu_of(contender, step, folder, references, options)
-        print(f"{name}: {run.minutes[step]:.2f} min, {run.bleu[step]:.2f} BLEU", file=sys.stderr)
         return run.bleu[step] >= options.bar
 
     try:
@@ -177,14 +156,16 @@ def bleu_of(
 
     Raises `UserError` if the translation fails or has the wrong number of lines.
     """
+    source_language, target_language = options.languages.split(",")
     log, output = folder / "log", folder / f"output{step}"
-    command = contender.translate(contender.averaged(step), output)
+    source = folder.parent / f"validation.{source_language}"
+    steps = ",".join(map(str, contender.averaged(step)))
+    command = contender.translate(str(source), steps, str(output))
     with log.open("w") as file:
         environment = contender.environment
         if subprocess.run(command, env=environment, stdout=file, stderr=file).returncode:
             raise UserError(last_line(log))
     outputs = output.read_text(encoding="utf-8").split("\n")[:-1]
-    target_language = options.languages.split(",")[1]
     return score(outputs, [references], target_language)["bleu_moses_lowercase"]
 
 
@@ -197,24 +178,11 @@ def table(runs: dict[str, list[Run]], bar: float) -> str:
     rows = []
     for name, each in runs.items():
         records = [record for run in each if (record := run.record(bar)) is not None]
-        best = max((max(run.bleu.values(), default=0.0) for run in each), default=0.0)
+        best = max((bleu for run in each for bleu in run.bleu.values()), default=0.0)
         minutes = turns.spread(records) if len(records) == len(each) else "not reached"
-        curve = " ".join(f"{m:.1f}:{bleu:.1f}" for m, bleu in each[0].curve())
-        errors = [run.error for run in each if run.error]
-        rows.append([name, minutes, f"{best:.2f}", "; ".join(errors) or curve])
+        errors = "; ".join(run.error for run in each if run.error)
+        rows.append([name, minutes, f"{best:.2f}", errors or each[0].curve()])
     return turns.markdown(["", "minutes", "best BLEU", "minutes:BLEU of the first round"], rows)
-
-
-def draw(title: str, runs: dict[str, list[Run]]) -> Any:
-    """Draw the BLEU of each run over time."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for name, each in runs.items():
-        for run in each:
-            curve = run.curve()
-            figure.add_scatter(x=[m for m, _ in curve], y=[bleu for _, bleu in curve], name=name)
-    return figure.update_layout(title=title, xaxis_title="minutes", yaxis_title="BLEU")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,27 @@
 """Benchmark the train step against other projects.
 
-    python -m experiments.benchmarks.train [--config=base] [--vocabulary=37000] [--rows=8]
-        [--length=64] [--rounds=5] [--steps=4] [--platform=cpu|gpu] [--contenders=marian,...]
-        [--json=FILE] [--chart=FILE]
+    python -m experiments.benchmarks.train [--config=base] [--keys=KEY=VALUE,...] [--rows=8]
+        [--length=64] [--steps=4] [--variant=KEY=VALUE,...] [--rounds=5] [--platform=cpu|gpu]
+        [--contenders NAME ...] [--json=FILE]
 
-All contenders train a model of the same size on the same batches of random tokens, in which a
-quarter of the positions are padding. They use the same loss (label smoothing) and Adam. A step is
-the forward pass, the backward pass and the update. `config` is a name that `jformer --config`
-accepts, such as `tiny:multi30k`.
+All contenders train a model of the same size on the same batches of random tokens. They use the
+same loss (label smoothing) and Adam. A step is the forward pass, the backward pass and the update.
+`config` is a name that `jformer --config` accepts, and `keys` changes its values. Each `variant`
+adds jformer with more changes: `--variant=model.attention_kernel=cudnn`. A row of a batch has one
+pair, with a quarter of the positions padded. With `data.batching=packed`, rows are packed with
+pairs of up to 48 tokens, as in training; the peers cannot do this.
 
-The peers use PyTorch's fused Adam and its fused attention (SDPA). Names with `bf16` run under
-autocast, and names with `compile` use `torch.compile`. The `peak` column compares the model FLOPs,
-without padding, with the fastest matrix product by XLA in the same round and dtype.
+The contenders are `matrix product`, `jformer`, and the peers `torch` and `marian`, each also with
+` bf16`, ` compile` and ` bf16 compile` in its name: `--contenders jformer "torch bf16 compile"`.
+The peers use PyTorch's fused Adam and its fused attention (SDPA). With `bf16` they run under
+autocast, and with `compile` they use `torch.compile`. `mfu` is defined as in metrics.jsonl: the
+share of the peak that is spent on tokens, without padding. The peak is in the device's data sheet;
+for other devices, it is the rate of a large matrix product by XLA in the same round.
 """
 
 import argparse
-import statistics
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -24,182 +29,173 @@ import numpy as np
 import jformer
 from experiments.benchmarks import turns
 from jformer.components import arguments
-from jformer.config import BOS, EOS, PAD, Config
+from jformer.config import EOS, PAD, Config
+from jformer.data.batches import Batch, Batches, Buckets, Packing
+from jformer.data.tokens import Ragged, TokenPairs
 
 BATCHES = 4
-PEAK = "XLA's matrix product"
+SHORTEST, LONGEST = 8, 48  # tokens of a text in a packed row
+PRODUCT = "matrix product"
+PRODUCTS = {"cpu": (5, 2048), "gpu": (50, 8192)}  # products per turn, width of the matrices
 OURS = "jformer"
 KINDS = ("torch", "marian")
 VARIANTS = ("", " bf16", " compile", " bf16 compile")
+PEERS = [kind + variant for kind in KINDS for variant in VARIANTS]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__, rounds=5, contenders=[PRODUCT, OURS, *PEERS])
+    parser.add_argument("--platform", choices=turns.PLATFORMS, default="cpu")
     parser.add_argument("--config", default="base")
-    parser.add_argument("--vocabulary", type=int, default=37000)
+    parser.add_argument("--keys", default="", help="changes of the config")
+    parser.add_argument("--variant", action="append", default=[], help="changes of a contender")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--steps", type=int, default=4, help="steps per turn")
-    turns.add_flags(parser, rounds=5)
     options = parser.parse_args()
-    config = jformer.get_config(options.config, **{"data.vocabulary_size": options.vocabulary})
-    work = (config, options.rows, options.length, options.steps, options.platform)
-    contenders: dict[str, tuple[Callable, tuple]] = {
-        OURS: (ours, work),
-        **{
-            kind + variant: (peer, (kind, variant, *work)) for kind in KINDS for variant in VARIANTS
-        },
-        PEAK: (peak, work),
-    }
-    contenders = turns.chosen(parser, contenders, options.contenders, (OURS, PEAK))
-    results = turns.take_turns(contenders, options.rounds)
+    config = turns.make_config([f"--config={options.config}"], options.keys)
     batches = make_batches(config, options.rows, options.length)
-    title = (
-        f"Train step, {options.config}: {options.rows} x {options.length}+{options.length}, "
-        f"V {config.data.vocabulary_size:,}, {options.platform}"
-    )
-    turns.publish(title, table(results, config, batches, options.steps), results, options, [PEAK])
+    contenders: dict[str, turns.Contender] = {}
+    for name in options.contenders:
+        if name == PRODUCT:
+            contenders[name] = (product, (config, *PRODUCTS[options.platform]))
+        elif name == OURS:
+            contenders[name] = (ours, (config, batches, options.steps))
+        else:
+            contenders[name] = (peer, (name, config, batches, options.steps, options.platform))
+    for keys in options.variant:
+        changed = turns.make_config([f"--config={options.config}"], f"{options.keys},{keys}")
+        contenders[f"{OURS} {keys}"] = (ours, (changed, batches, options.steps))
+    results = turns.take_turns(contenders, options.rounds, options.platform)
+    title = f"Train step, {options.config} {options.keys}, {options.platform}, "
+    title += f"{options.rows} x {options.length}+{options.length}"
+    turns.publish(title, table(results, config, batches, options), results, options)
 
 
-def table(results: list, config: Config, batches: list, steps: int) -> str:
-    from jformer.training.flops import multiply_adds
+def table(
+    results: list[turns.Result], config: Config, batches: list[Batch], options: argparse.Namespace
+) -> str:
+    from jformer.training.flops import step_flops
 
-    by_name = {result.name: result for result in results}
-    tokens = sum(int((batch["labels_BT"] != PAD).sum()) for batch in steps_of(batches, steps))
+    taken = [batches[step % BATCHES]["labels_BT"] != PAD for step in range(options.steps)]
+    tokens = sum(float(real_BT.sum()) for real_BT in taken)
     flops = sum(
-        6 * sum(multiply_adds(config, int(S), int(T)).values())
-        for batch in steps_of(batches, steps)
-        for S, T in zip(
-            (batch["source_BS"] != PAD).sum(1), (batch["labels_BT"] != PAD).sum(1), strict=True
-        )
+        float(real_BT.mean()) * step_flops(config, *real_BT.shape, real_BT.shape[1])
+        for real_BT in taken
     )
-    rows = []
+    steps, peaks, line = results, [math.nan] * options.rounds, ""
     for result in results:
-        if result.error:
-            rows.append([result.name, result.error, "", "", "", "", ""])
-            continue
-        if result.name == PEAK:
-            continue
-        peaks = [2 * 2048**3 * PRODUCTS / seconds for seconds in by_name[PEAK].seconds]
-        shares = [
-            flops / seconds / each for seconds, each in zip(result.seconds, peaks, strict=True)
+        if result.name == PRODUCT and not result.error:
+            peaks, line = peak_rates(result, *PRODUCTS[options.platform])
+            steps = [each for each in results if each is not result]
+
+    def cells(result: turns.Result) -> list[str]:
+        rates = [flops / seconds for seconds in result.seconds]
+        mfu = [rate / peak for rate, peak in zip(rates, peaks, strict=True)]
+        return [
+            f"{1000 * result.median / options.steps:.1f}",
+            f"{tokens / result.median:,.0f}",
+            turns.spread(mfu) if line else "",
+            f"{result.first - result.median:.1f}",
+            f"{result.memory / 1e6:,.0f}",
+            f"{result.answer:.4f}",
         ]
-        median = statistics.median(result.seconds)
-        rows.append(
-            [
-                result.name,
-                turns.spread(result.ratios(by_name[OURS])),
-                f"{1000 * median / steps:.0f}",
-                f"{tokens / median:,.0f}",
-                turns.spread(shares),
-                f"{result.first - median:.1f}",
-                f"{result.memory / 1e6:,.0f}",
-            ]
-        )
-    header = ["", "speed, jformer = 1", "ms per step", "target tokens per second", "peak",
-              "seconds to compile", "host memory, MB"]  # fmt: skip
-    return turns.markdown(header, rows)
+
+    header = ["ms per step", "target tokens per second", "mfu", "seconds to compile"]
+    return line + turns.table([*header, "memory, MB", "loss"], steps, cells)
 
 
-def make_batches(config: Config, rows: int, length: int) -> list[dict]:
+def peak_rates(product: turns.Result, number: int, width: int) -> tuple[list[float], str]:
+    """Return the peak operations per second in each round, and a line about the product."""
+    measured = [number * 2 * width**3 / seconds for seconds in product.seconds]
+    sheet, tera = product.answer["sheet_flops"], [rate / 1e12 for rate in measured]
+    line = f"{PRODUCT} on {product.answer['device']}: {turns.spread(tera)} TFLOP/s"
+    if sheet:
+        line += f", {sheet / 1e12:.0f} in the data sheet"
+    return [sheet or rate for rate in measured], f"{line}\n\n"
+
+
+def make_batches(config: Config, rows: int, length: int) -> list[Batch]:
+    """Return batches of random pairs, arranged as in training."""
     rng = np.random.default_rng(0)
-    batches = []
-    for _ in range(BATCHES):
-        ids_BL = rng.integers(EOS + 1, config.data.vocabulary_size, (rows, 2, length + 1))
-        lengths_B2 = rng.integers(length // 2, length + 1, (rows, 2, 1))
-        positions_L = np.arange(length + 1)
-        ids_B2L = np.where(positions_L < lengths_B2 - 1, ids_BL, PAD)
-        ids_B2L = np.where(positions_L == lengths_B2 - 1, EOS, ids_B2L).astype(np.int32)
-        target_BT = np.concatenate([np.full((rows, 1), BOS, np.int32), ids_B2L[:, 1, :-2]], 1)
-        target_BT = np.where(ids_B2L[:, 1, :-1] == PAD, PAD, target_BT)
-        batches.append(
-            {
-                "source_BS": ids_B2L[:, 0, :-1],
-                "target_BT": target_BT,
-                "labels_BT": ids_B2L[:, 1, :-1],
-            }
-        )
-    return batches
+    packed, V = config.data.batching == "packed", config.data.vocabulary_size
+    number, shortest, longest = BATCHES * rows, length // 2, length
+    if packed:
+        shortest, longest = min(SHORTEST, length), min(LONGEST, length)
+        number = (BATCHES + 2) * rows * length // ((shortest + longest) // 2)
+    sides = []
+    for _ in range(2):
+        lengths = rng.integers(shortest, longest + 1, number)
+        flat = rng.integers(EOS + 1, V, lengths.sum(), np.int32)
+        flat[np.cumsum(lengths) - 1] = EOS
+        sides.append(Ragged.from_lengths(flat, lengths))
+    pairs, everything = TokenPairs(*sides), np.arange(number)
+    S, T = pairs.lengths(everything)
+    if packed:
+        layout = Packing(S, T, rows * length, length, length)
+    else:
+        layout = Buckets(S, T, rows * length, 1, length)
+    batches = Batches(pairs, everything, layout, seed=0)
+    made = [batches.batch(0, each) for each in range(len(batches.epoch(0)))]
+    # A batch of packed rows may be incomplete.
+    return sorted(made, key=lambda batch: -np.count_nonzero(batch["labels_BT"]))[:BATCHES]
 
 
-def steps_of(batches: list[dict], steps: int) -> Iterator[dict]:
-    return (batches[step % len(batches)] for step in range(steps))
-
-
-def ours(config: Config, rows: int, length: int, steps: int, device: str) -> Callable[[], Any]:
-    import jax
-
-    jax.config.update("jax_platforms", turns.PLATFORMS[device])
-    batches = make_batches(config, rows, length)
-    train_step, state, place = ready_to_train(config)
-
-    def turn() -> float:
-        nonlocal state
-        for batch in steps_of(batches, steps):
-            state, metrics = train_step(state, *place(batch))
-        return float(metrics["loss"])
-
-    return turn
-
-
-def ready_to_train(
-    config: Config, devices: Sequence | None = None
-) -> tuple[Callable, Any, Callable[[dict], tuple]]:
-    """Return the jitted train step, a state, and a function that places a batch on devices."""
+def ours(config: Config, batches: list[Batch], steps: int) -> Callable[[], float]:
     import jax
 
     from jformer.model.transformer import Transformer
     from jformer.training import sharding
     from jformer.training.loop import from_config
 
-    model = Transformer(config.model, config.data.vocabulary_size, config.data.vocabulary_size)
-    _, create, step = from_config(config, model)
-    mesh, key = sharding.make_mesh(config, devices), jax.random.key(0)
+    jax.config.update("jax_enable_compilation_cache", False)
+    V, key = config.data.vocabulary_size, jax.random.key(0)
+    _, create, step = from_config(config, Transformer(config.model, V, V))
+    mesh = sharding.make_mesh(config, jax.devices()[:1])
     shardings = sharding.state_shardings(jax.eval_shape(create, key), mesh)
     train_step = sharding.compile_train_step(step, mesh, shardings)
     state = jax.jit(create, out_shardings=shardings)(key)
 
-    def place(batch: dict) -> tuple:
-        return sharding.shard_batch(batch, mesh), key
+    def turn() -> float:
+        nonlocal state
+        for number in range(steps):
+            batch = sharding.shard_batch(batches[number % BATCHES], mesh)
+            state, metrics = train_step(state, batch, key)
+        return float(metrics["loss"] / metrics["tokens"])
 
-    return train_step, state, place
+    return turn
 
 
 def peer(
-    kind: str, variant: str, config: Config, rows: int, length: int, steps: int, platform: str
-) -> Callable[[], Any]:
+    name: str, config: Config, batches: list[Batch], steps: int, platform: str
+) -> Callable[[], float]:
     import torch
-    from torch.nn import functional
 
     from experiments.benchmarks import peers
 
-    batches = make_batches(config, rows, length)
+    if config.data.batching == "packed":
+        raise jformer.UserError("cannot train on packed rows")
     device = turns.PLATFORMS[platform]
     torch.manual_seed(0)
+    kind, *variant = name.split()
     make = {"torch": peers.TorchTransformer, "marian": peers.Marian}[kind]
-    model = make(config, length).to(device).train()
+    model = make(config, batches[0]["source_BS"].shape[1]).to(device).train()
     adam = arguments("optimizer", config.optimizer.name)
     betas, epsilon = (adam["beta1"], adam["beta2"]), adam["epsilon"]
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=betas, eps=epsilon, fused=True)
+    smoothing, bf16 = config.train.label_smoothing, "bf16" in variant
 
-    def loss_of(source, target, labels):
-        with torch.autocast(device, torch.bfloat16, enabled="bf16" in variant):
-            logits = model(source, target)
-            return functional.cross_entropy(
-                logits.flatten(0, 1),
-                labels.flatten(),
-                ignore_index=PAD,
-                label_smoothing=config.train.label_smoothing,
-            )
+    def loss_of(*texts: torch.Tensor) -> torch.Tensor:
+        return peers.loss_of(model, texts, smoothing, bf16)
 
     if "compile" in variant:
         loss_of = torch.compile(loss_of)
 
     def turn() -> float:
-        for batch in steps_of(batches, steps):
-            ids = [torch.from_numpy(batch[key]).long() for key in batch]
+        for number in range(steps):
+            batch = batches[number % BATCHES]
+            texts = (batch[name] for name in ("source_BS", "target_BT", "labels_BT"))
+            ids = (torch.from_numpy(text).long() for text in texts)
             loss = loss_of(*(each.to(device, non_blocking=True) for each in ids))
             optimizer.zero_grad()
             loss.backward()
@@ -209,21 +205,22 @@ def peer(
     return turn
 
 
-PRODUCTS = 5
-
-
-def peak(config: Config, rows: int, length: int, steps: int, device: str) -> Callable[[], Any]:
-    """Multiply square matrices with 2048 rows, in the compute dtype of the config."""
+def product(config: Config, number: int, width: int) -> Callable[[], dict[str, Any]]:
+    """Multiply large square matrices in the compute dtype of the config."""
     import jax
 
-    jax.config.update("jax_platforms", turns.PLATFORMS[device])
-    x_NN = np.random.default_rng(0).standard_normal((2048, 2048), dtype=np.float32)
-    x_NN = jax.device_put(x_NN.astype(config.model.compute_dtype))
-    product = jax.jit(lambda x_NN: x_NN @ x_NN)
+    from jformer.training.flops import sheet_flops
 
-    def turn() -> None:
-        for _ in range(PRODUCTS):
-            product(x_NN).block_until_ready()
+    dtype, kind = config.model.compute_dtype, jax.devices()[0].device_kind
+    x_NN = np.random.default_rng(0).standard_normal((width, width), dtype=np.float32)
+    x_NN = jax.device_put(x_NN.astype(dtype))
+    multiply = jax.jit(lambda x_NN: x_NN @ x_NN)
+
+    def turn() -> dict[str, Any]:
+        for _ in range(number):
+            result_NN = multiply(x_NN)
+        result_NN.block_until_ready()
+        return {"device": kind, "sheet_flops": sheet_flops(kind, dtype)}
 
     return turn
 

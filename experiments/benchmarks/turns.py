@@ -9,7 +9,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
-import platform
+import platform as system
 import resource
 import statistics
 import sys
@@ -20,11 +20,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from jformer.cli import config_of_flags
+from jformer.components import split_list
+from jformer.config import Config
 from jformer.main import HUGE_PAGES
 
 PLATFORMS = {"cpu": "cpu", "gpu": "cuda"}  # the names in JAX, PyTorch and CTranslate2
 PAUSE = 0.5  # seconds between turns; OpenMP's threads keep spinning for 0.2
 LIBRARIES = ("jax", "flax", "torch", "transformers", "ctranslate2")
+
+# In a new process, `make(*arguments)` returns the function to call in each turn.
+Contender = tuple[Callable[..., Callable[[], Any]], tuple]
 
 
 @dataclasses.dataclass
@@ -32,29 +38,52 @@ class Result:
     name: str
     seconds: list[float]  # per round
     first: float  # seconds of the first turn, which compiles
-    memory: float  # peak host memory in bytes
+    memory: float  # peak memory in bytes
     answer: Any  # result of the last turn
     error: str = ""  # empty if the contender works
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
 
     def ratios(self, other: "Result") -> list[float]:
         """Return the speed relative to another contender, for each round."""
         return [b / a for a, b in zip(self.seconds, other.seconds, strict=True)]
 
 
-def take_turns(
-    contenders: dict[str, tuple[Callable[..., Callable[[], Any]], tuple]], rounds: int
-) -> list[Result]:
-    """Time one turn of each contender in each round.
+def make_parser(doc: str, rounds: int, contenders: Sequence[str]) -> argparse.ArgumentParser:
+    """Return a parser of the flags that the benchmarks share."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--contenders", nargs="+", choices=contenders, default=[*contenders])
+    parser.add_argument("--json", type=Path)
+    return parser
 
-    A contender is `(make, arguments)`. In a new process, `make(*arguments)` returns the function to
-    call in each turn.
-    """
-    give_huge_pages()
+
+def read_lines(path: str | Path) -> list[str]:
+    return Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+
+
+def make_config(flags: Sequence[str], keys: str) -> Config:
+    """Return the config of flags with changes: KEY=VALUE,..."""
+    return config_of_flags([*flags, *(f"--config.{each}" for each in split_list(keys))])
+
+
+def take_turns(
+    contenders: dict[str, Contender], rounds: int, platform: str = "cpu"
+) -> list[Result]:
+    """Time one turn of each contender in each round."""
+    prepare_environment(platform)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # contenders share a GPU
     context = multiprocessing.get_context("spawn")
     pipes, results = {}, {}
     for name, (make, arguments) in contenders.items():
         pipe, remote = context.Pipe()
-        context.Process(target=serve, args=(remote, make, arguments), daemon=True).start()
+        process = context.Process(target=serve, args=(remote, make, arguments, platform))
+        process.daemon = True
+        process.start()
         remote.close()
         first, answer, error = pipe.recv()
         results[name] = Result(name, [], first, 0.0, answer, error)
@@ -74,8 +103,9 @@ def take_turns(
     return list(results.values())
 
 
-def give_huge_pages() -> None:
-    """Make malloc use huge pages in all contenders, as it does in jformer's commands."""
+def prepare_environment(platform: str) -> None:
+    """Select JAX's platform, and huge pages as in jformer's commands, for all new processes."""
+    os.environ["JAX_PLATFORMS"] = PLATFORMS[platform]
     os.environ.setdefault(*HUGE_PAGES)
 
 
@@ -84,11 +114,11 @@ def in_order(names: Sequence[Any], number: int) -> list[Any]:
 
     This evens out effects of the contender before, such as a warm processor or a full cache.
     """
-    first = number % len(names)
+    first = number % max(1, len(names))
     return [*names[first:], *names[:first]]
 
 
-def serve(pipe: Connection, make: Callable, arguments: tuple) -> None:
+def serve(pipe: Connection, make: Callable, arguments: tuple, platform: str) -> None:
     """Take the first turn at once, and another for each True from the pipe."""
     try:
         turn = make(*arguments)
@@ -98,7 +128,7 @@ def serve(pipe: Connection, make: Callable, arguments: tuple) -> None:
         return
     while pipe.recv():
         pipe.send(timed(turn))
-    pipe.send(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    pipe.send(peak_memory(platform))
 
 
 def timed(turn: Callable[[], Any]) -> tuple[float, Any, str]:
@@ -107,25 +137,35 @@ def timed(turn: Callable[[], Any]) -> tuple[float, Any, str]:
     return time.perf_counter() - began, answer, ""
 
 
+def peak_memory(platform: str) -> float:
+    """Return the peak memory of this process: of the host, or of the GPU in PyTorch or JAX."""
+    if platform == "cpu":
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if torch := sys.modules.get("torch"):
+        return torch.cuda.max_memory_allocated()
+    import jax
+
+    return jax.devices()[0].memory_stats()["peak_bytes_in_use"]
+
+
 def machine() -> str:
     """Return the processor and the library versions."""
-    processor = platform.processor()
+    processor = system.processor()
     if (cpuinfo := Path("/proc/cpuinfo")).exists():
         parts = (line.partition(":") for line in cpuinfo.read_text().splitlines())
         facts = {name.strip(): value.strip() for name, _, value in parts}
-        name = facts.get("model name", processor)  # ARM processors list neither name nor flags
+        processor = facts.get("model name", processor)  # ARM processors list neither name nor flags
         if flags := facts.get("flags", "").split():
             kinds = {"avx512f": "AVX-512", "amx_tile": "AMX"}
             has = [text if flag in flags else f"no {text}" for flag, text in kinds.items()]
-            name += f" ({', '.join(has)})"
-        processor = f"{multiprocessing.cpu_count()} cores of {name}"
+            processor += f" ({', '.join(has)})"
     versions = []
     for library in LIBRARIES:
         try:
             versions.append(f"{library} {metadata.version(library)}")
         except metadata.PackageNotFoundError:
             continue  # contenders that need it report an error
-    return f"{processor}; {', '.join(versions)}"
+    return f"{os.cpu_count()} cores of {processor}; {', '.join(versions)}"
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -134,67 +174,34 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return f"{median:,.{digits}f} ({low:,.{digits}f} to {high:,.{digits}f})"
 
 
+def table(
+    header: Sequence[str], results: Sequence[Result], cells: Callable[[Result], list[str]]
+) -> str:
+    """Return a Markdown table: the speed relative to the first result and the cells, or the error.
+
+    The first result is the first without an error.
+    """
+    working = [result for result in results if not result.error]
+    rows = []
+    for result in results:
+        if result.error:
+            rows.append([result.name, result.error])
+        else:
+            rows.append([result.name, spread(result.ratios(working[0])), *cells(result)])
+    first = working[0].name if working else ""
+    return markdown(["", f"speed, {first} = 1", *header], rows)
+
+
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rows = [[*row, *[""] * (len(header) - len(row))] for row in rows]
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def add_flags(parser: argparse.ArgumentParser, rounds: int) -> None:
-    """Add the flags that all benchmarks share."""
-    parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--platform", choices=PLATFORMS, default="cpu")
-    parser.add_argument("--contenders", help="comma-separated names; default: all", default="")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--chart", type=Path)
-
-
-def chosen(
-    parser: argparse.ArgumentParser,
-    contenders: dict[str, Any],
-    names: str,
-    always: Sequence[str] = (),
-) -> dict[str, Any]:
-    """Return the contenders in the comma-separated `names` and in `always`.
-
-    An unknown name ends the program.
-    """
-    wanted = {*names.split(","), *always} if names else set(contenders)
-    if unknown := wanted - set(contenders):
-        parser.error(
-            f"--contenders: unknown {', '.join(unknown)}; choose from {', '.join(contenders)}"
-        )
-    return {name: each for name, each in contenders.items() if name in wanted}
-
-
-def publish(
-    title: str,
-    table: str,
-    results: Sequence[Result],
-    flags: argparse.Namespace,
-    not_drawn: Sequence[str] = (),
-) -> None:
-    """Print the table, and write the JSON file and the chart if the flags ask for them."""
+def publish(title: str, table: str, results: Any, options: argparse.Namespace) -> None:
+    """Print the table, and write the results to the file of `--json`."""
     print(f"{title}\n{machine()}\n\n{table}")
-    if flags.json:
-        data = {"title": title, "machine": machine()}
-        rows = [dataclasses.asdict(result) for result in results]
-        flags.json.write_text(json.dumps({**data, "results": rows}, indent=1), encoding="utf-8")
-    if flags.chart:
-        drawn = [result for result in results if result.name not in not_drawn]
-        draw(title, drawn).write_html(flags.chart)
-
-
-def draw(title: str, results: Sequence[Result]) -> Any:
-    """Draw the speed of each contender relative to the first, with its spread."""
-    import plotly.graph_objects as go
-
-    done = [result for result in results if not result.error][::-1]
-    ratios = [result.ratios(results[0]) for result in done]
-    medians = [statistics.median(each) for each in ratios]
-    ends = {
-        "array": [max(each) - median for each, median in zip(ratios, medians, strict=True)],
-        "arrayminus": [median - min(each) for each, median in zip(ratios, medians, strict=True)],
-    }
-    names = [result.name for result in done]
-    figure = go.Figure(go.Bar(x=medians, y=names, orientation="h", error_x=ends))
-    return figure.update_layout(title=title, xaxis_title=f"speed relative to {results[0].name}")
+    if options.json:
+        data = {"title": title, "machine": machine(), "results": results}
+        text = json.dumps(data, indent=1, default=dataclasses.asdict)
+        options.json.write_text(text, encoding="utf-8")

@@ -152,10 +152,8 @@ left.loglog(widths, [product.std() for product in products], "o", label="measure
 left.loglog(widths, widths**0.5, label="square root of d_k")
 left.set(xlabel="d_k", title="deviation of a product")
 left.legend()
-for name, logits in (
-    ("unscaled", products),
-    ("scaled", [p / w**0.5 for p, w in zip(products, widths, strict=True)]),
-):
+scaled = [product / width**0.5 for product, width in zip(products, widths, strict=True)]
+for name, logits in {"unscaled": products, "scaled": scaled}.items():
     right.semilogx(widths, [jax.nn.softmax(p).max(axis=1).mean() for p in logits], ".-", label=name)
 right.set(xlabel="d_k", title="largest weight among 50 keys", ylim=(0, 1))
 right.legend()
@@ -177,12 +175,10 @@ show(causal_mask)
 
 tokens_1L = jnp.array([[7, 8, 9, 7, 2, 0, 0, 0]])  # 2 ends the text, 0 is padding
 padding_11LL = jnp.broadcast_to(padding_mask(tokens_1L), (1, 1, 8, 8))
+causal_11LL = causal_mask(8)
+pictures = {"padding": padding_11LL, "causal": causal_11LL, "both": padding_11LL & causal_11LL}
 figure, axes = plt.subplots(1, 3)
-for name, mask_11LL, axis in (
-    ("padding", padding_11LL, axes[0]),
-    ("causal", causal_mask(8), axes[1]),
-    ("both", padding_11LL & causal_mask(8), axes[2]),
-):
+for axis, (name, mask_11LL) in zip(axes, pictures.items(), strict=True):
     axis.imshow(mask_11LL[0, 0], vmin=0, vmax=1)
     axis.set(title=name, xlabel="memory", ylabel="query")
 plt.show()
@@ -291,8 +287,7 @@ from jformer.model.positions import sinusoids
 show(sinusoids)
 waves_LD = np.array(sinusoids(jnp.arange(100), 64))
 plt.imshow(waves_LD, aspect="auto", cmap="RdBu", interpolation="nearest")
-plt.xlabel("column")
-plt.ylabel("position")
+plt.gca().set(xlabel="column", ylabel="position")
 plt.colorbar()
 plt.show()
 
@@ -309,11 +304,9 @@ for pair, angle in enumerate(k * frequencies):
     shift_DD[2 * pair : 2 * pair + 2, 2 * pair : 2 * pair + 2] = block
 print("largest difference:", np.abs(waves_LD[:-k] @ shift_DD.T - waves_LD[k:]).max())
 for position in (20, 50, 80):
-    plt.plot(
-        np.arange(100) - position, waves_LD @ waves_LD[position], label=f"from position {position}"
-    )
-plt.xlabel("distance")
-plt.title("product of two positions")
+    products_L = waves_LD @ waves_LD[position]
+    plt.plot(np.arange(100) - position, products_L, label=f"from position {position}")
+plt.gca().set(xlabel="distance", title="product of two positions")
 plt.legend()
 plt.show()
 
@@ -333,8 +326,7 @@ for d_model, warmup_steps in ((512, 4000), (512, 8000), (1024, 4000)):
     keys = {"model.d_model": d_model, "optimizer.warmup_steps": warmup_steps}
     rates = equation_3(jformer.get_config("base", **keys))(steps)
     plt.plot(steps, rates, label=f"d_model {d_model}, warm-up {warmup_steps:,}")
-plt.xlabel("step")
-plt.title("learning rate")
+plt.gca().set(xlabel="step", title="learning rate")
 plt.legend()
 plt.show()
 
@@ -364,9 +356,8 @@ probabilities = np.linspace(0.02, 0.9999, 300)
 for epsilon in (0.0, 0.1, 0.2):
     others = (1 - probabilities[:, None]) / 9 * np.ones(10)
     others[:, 3] = probabilities
-    right.plot(
-        probabilities, [loss_of(jnp.log(p), epsilon) for p in others], label=f"epsilon {epsilon}"
-    )
+    losses = [loss_of(jnp.log(p), epsilon) for p in others]
+    right.plot(probabilities, losses, label=f"epsilon {epsilon}")
 right.set(title="loss", xlabel="probability of the right word", ylim=(0, 4))
 right.legend()
 plt.show()
@@ -438,8 +429,7 @@ lengths = np.arange(1, 51)
 for alpha in (0.0, 0.6, 1.0):
     penalties = length_penalty(lengths, DecodeConfig(length_penalty=alpha))
     plt.plot(lengths, penalties, label=f"alpha {alpha}")
-plt.xlabel("tokens")
-plt.title("length penalty")
+plt.gca().set(xlabel="tokens", title="length penalty")
 plt.legend()
 plt.show()
 

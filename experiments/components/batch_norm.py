@@ -11,11 +11,7 @@ from flax import linen as nn
 
 
 class BatchNorm(nn.Module):
-    """Normalizes with the statistics of the batch, or with `batch_stats` if they are given.
-
-    As in Algorithm 2 of the BatchNorm paper, `batch_stats` should be means over many batches of a
-    trained model. `apply(..., mutable="batch_stats")` returns the statistics of one batch.
-    """
+    """Normalizes with the statistics of the batch, in inference as well."""
 
     epsilon: float = 1e-6
 
@@ -24,13 +20,6 @@ class BatchNorm(nn.Module):
         D = x_BLD.shape[-1]
         scale_D = self.param("scale", nn.initializers.ones, (D,))
         bias_D = self.param("bias", nn.initializers.zeros, (D,))
-        mean_11D = x_BLD.mean((0, 1), keepdims=True)
-        variance_11D = x_BLD.var((0, 1), keepdims=True)
-        if self.is_mutable_collection("batch_stats"):
-            self.put_variable("batch_stats", "mean", mean_11D)
-            self.put_variable("batch_stats", "variance", variance_11D)
-        elif self.has_variable("batch_stats", "mean"):
-            mean_11D = self.get_variable("batch_stats", "mean")
-            variance_11D = self.get_variable("batch_stats", "variance")
-        normed_BLD = (x_BLD - mean_11D) * jax.lax.rsqrt(variance_11D + self.epsilon)
-        return normed_BLD * scale_D[None, None] + bias_D[None, None]
+        centered_BLD = x_BLD - x_BLD.mean((0, 1))
+        inverse_deviation_D = jax.lax.rsqrt(x_BLD.var((0, 1)) + self.epsilon)
+        return centered_BLD * inverse_deviation_D * scale_D + bias_D

@@ -1,5 +1,6 @@
 """The benchmarks compared with other projects, on work that takes seconds."""
 
+import argparse
 import importlib.util
 import json
 import re
@@ -9,10 +10,13 @@ import sys
 import time
 
 import pytest
+import yaml
 
 import jformer
+from experiments.benchmarks import racers, train
 from experiments.benchmarks.turns import take_turns
-from jformer.training.schedules import learning_rate
+from jformer.config import BOS, EOS, PAD
+from jformer.data.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.process
 with_peers = pytest.mark.skipif(
@@ -32,25 +36,32 @@ def benchmark(name, *flags):
 
 @pytest.mark.slow
 @with_peers
-def test_the_train_step_is_timed_beside_those_of_pytorch_and_marian(tmp_path):
-    flags = "--config=tiny", "--vocabulary=500", "--rows=4", "--length=8", "--steps=2"
-    files = tmp_path / "train.json", tmp_path / "train.html"
+def test_the_train_step_is_compared_with_pytorch_and_with_other_values_of_keys(tmp_path):
+    file, variant = tmp_path / "train.json", "model.remat=layer"
     rows = benchmark(
-        "train",
-        *flags,
-        "--contenders=torch",
-        f"--json={files[0]}",
-        f"--chart={files[1]}",
-    )
-    assert list(rows) == ["jformer", "torch"]
+        "train", "--config=tiny", "--keys=data.vocabulary_size=500,model.num_layers=1", "--rows=4",
+        "--length=8", "--steps=2", f"--variant={variant}", f"--json={file}",
+        "--contenders", "matrix product", "jformer", "torch",
+    )  # fmt: skip
+    assert list(rows) == ["jformer", "torch", f"jformer {variant}"]
     assert rows["jformer"]["speed, jformer = 1"] == "1.00 (1.00 to 1.00)"
     assert all(float(row["ms per step"]) > 0 for row in rows.values())
-    assert all(float(row["peak"][:4]) < 1 for row in rows.values())
-    results = {result["name"]: result for result in json.loads(files[0].read_text())["results"]}
-    assert all(len(result["seconds"]) == 1 for result in results.values())
+    assert all(float(row["mfu"][:4]) < 1 for row in rows.values())
     # The loss is near that of a guess among 500 entries.
-    assert 4 < results["torch"]["answer"] < 9
-    assert "plotly" in files[1].read_text()
+    assert all(4 < float(row["loss"]) < 9 for row in rows.values())
+    results = {result["name"]: result for result in json.loads(file.read_text())["results"]}
+    assert all(len(result["seconds"]) == 1 for result in results.values())
+    assert results["jformer"]["answer"] == results[f"jformer {variant}"]["answer"]
+
+
+@pytest.mark.parametrize("batching", ["buckets", "packed"])
+def test_the_batches_of_the_train_step_fill_their_rows_as_in_training(batching):
+    config = jformer.get_config("tiny", **{"data.batching": batching})
+    batches = train.make_batches(config, rows=8, length=64)
+    shares = [(batch["labels_BT"] != PAD).mean() for batch in batches]
+    assert {batch["source_BS"].shape for batch in batches} == {(8, 64)}
+    expected = 0.75 if batching == "buckets" else 0.9
+    assert statistics.mean(shares) == pytest.approx(expected, abs=0.08)
 
 
 @pytest.mark.slow
@@ -59,11 +70,20 @@ def test_marian_and_ctranslate2_with_our_weights_find_our_translations():
     rows = benchmark(
         "decode", f"--workdir={STORED}/run", f"--input={STORED}/test.en",
         f"--references={STORED}/test.de", "--beam=1", "--alpha=0",
-        "--contenders=marian,ctranslate2",
+        "--contenders", "jformer", "ctranslate2", "marian",
     )  # fmt: skip
     assert list(rows) == ["jformer", "ctranslate2", "marian"]
     assert {row["same outputs"] for row in rows.values()} == {"100.0%"}
     assert len({row["BLEU"] for row in rows.values()}) == 1
+
+
+@pytest.mark.slow
+@with_peers
+def test_an_epoch_of_batches_is_compared_with_pytorchs():
+    names = ["jformer", "jformer cached", "jformer packed", "torch"]
+    rows = benchmark("data", "--pairs=500", "--contenders", *names)
+    assert list(rows) == names
+    assert all(0 < float(row["token utilization"]) < 1 for row in rows.values())
 
 
 SMALL_CONFIG = """
@@ -79,6 +99,8 @@ def get_config(dataset):
     config.data.vocabulary_size = 300
     config.data.num_buckets = 1
     config.train.batch_tokens = 256
+    config.train.steps = 20
+    config.train.checkpoint_every = 10
     config.decode.max_extra_length = 5
     return config
 """
@@ -87,23 +109,39 @@ def get_config(dataset):
 @pytest.mark.slow
 @with_peers
 def test_each_contender_is_timed_to_its_first_checkpoint_that_reaches_the_bar(tmp_path):
-    config, file, chart = (tmp_path / name for name in ("small.py", "runs.json", "curve.html"))
-    keys = "config.train.steps = 20\n    config.train.checkpoint_every = 10\n    "
-    config.write_text(SMALL_CONFIG.replace("return", f"{keys}return"))
+    config, file = tmp_path / "small.py", tmp_path / "runs.json"
+    config.write_text(SMALL_CONFIG)
     text = f"--train={STORED}/train", f"--validation={STORED}/test"
-    flags = "--contenders=jformer,marian", "--peers=train.steps=10", "--bar=0"
-    flags += f"--json={file}", f"--chart={chart}"
-    rows = benchmark("time_to_bleu", *text, f"--config={config}", *flags)
+    flags = "--contenders", "jformer", "marian", "--peers=train.steps=10", "--bar=0"
+    rows = benchmark("time_to_bleu", *text, f"--config={config}", *flags, f"--json={file}")
     assert list(rows) == ["jformer", "marian"]
-    for name, runs in json.loads(file.read_text())["runs"].items():
+    for name, runs in json.loads(file.read_text())["results"].items():
         steps = ["10", "20"] if name == "jformer" else ["10"]
-        for run in runs:
-            # All checkpoints are timed, and the first is good enough for a bar of 0.
-            assert [*run["minutes"]] == sorted(run["bleu"]) == steps
-            assert 0 < run["minutes"]["10"] <= run["minutes"][steps[-1]] < 3
-        first = [run["minutes"]["10"] for run in runs]
-        assert rows[name]["minutes"].startswith(f"{statistics.median(first):.2f} (")
-    assert "plotly" in chart.read_text()
+        (run,) = runs
+        # All checkpoints are timed, and the first is good enough for a bar of 0.
+        assert [*run["minutes"]] == sorted(run["bleu"]) == steps
+        assert 0 < run["minutes"]["10"] <= run["minutes"][steps[-1]] < 3
+        assert rows[name]["minutes"].startswith(f"{run['minutes']['10']:.2f} (")
+
+
+def test_the_peers_get_the_sizes_and_the_rates_of_the_config(tmp_path):
+    folder = tmp_path / "peer"
+    folder.mkdir()
+    options = argparse.Namespace(
+        config="tiny", languages="en,de", platform="cpu", joeynmt="python",
+        peers="optimizer.name=adamw(weight_decay=0.5),optimizer.schedule=linear,train.steps=900",
+    )  # fmt: skip
+    assert racers.joeynmt(folder, options).train[:1] == ["python"]
+    config = yaml.safe_load((folder / "train.yaml").read_text())
+    assert config["model"]["decoder"]["ff_size"] == jformer.get_config("tiny").model.d_ff
+    assert config["training"]["weight_decay"] == 0.5
+    translating = yaml.safe_load((folder / "translate.yaml").read_text())
+    assert translating["testing"]["load_model"] == f"{folder}/mean.ckpt"
+    racers.marian(folder, options)
+    rates = json.loads((folder / "rates.json").read_text())
+    assert len(rates) == 900
+    assert max(rates) == config["training"]["learning_rate"]
+    assert rates[-1] < rates[-2] < max(rates)
 
 
 @with_peers
@@ -132,33 +170,14 @@ def test_checkpoints_of_marian_are_averaged_and_only_its_matrices_decay(tmp_path
 
 
 @with_peers
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        {},
-        {"schedule": "linear", "learning_rate": 0.002},
-    ],
-)
-def test_marian_has_the_learning_rate_of_the_config(schedule):
-    from experiments.benchmarks.marian_job import rate
-
-    keys = {f"optimizer.{name}": value for name, value in schedule.items()}
-    config = jformer.get_config("tiny", **{"train.steps": 900, **keys})
-    expected = [float(learning_rate(config)(step - 1)) for step in (1, 100, 500, 501, 700, 900)]
-    found = [rate(config, step) for step in (1, 100, 500, 501, 700, 900)]
-    assert found == pytest.approx(expected, rel=1e-5)
-
-
-@with_peers
 def test_the_batches_of_pytorch_hold_every_pair_once_within_the_budget():
     import torch
 
-    from experiments.benchmarks import bpe, pytorch_data
-    from jformer.config import BOS, EOS, PAD
+    from experiments.benchmarks import pytorch_data
 
     texts = [f"{'word ' * (number % 17)}{number}" for number in range(101)]
-    tokenizer = bpe.train_tokenizer(texts, 300)
-    sides = pytorch_data.encode(tokenizer, texts), pytorch_data.encode(tokenizer, texts[::-1])
+    vocabulary = Vocabulary.train(texts, 300)
+    sides = pytorch_data.encode(vocabulary, texts), pytorch_data.encode(vocabulary, texts[::-1])
     pairs = pytorch_data.no_longer_than(15, *sides)
     kept = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= 15]
     assert 0 < len(pairs) < 101
