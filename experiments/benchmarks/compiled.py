@@ -9,6 +9,7 @@ command prints the table and writes it to DIR/TABLE.md. The extra `targets` inst
 """
 
 import argparse
+import collections
 import fnmatch
 import json
 import os
@@ -112,13 +113,13 @@ def measure(config: str, tokens: int, target: str, keys: dict[str, Any]) -> dict
         return {**batch, "error": " ".join(reason.split())[:300]}
     return {
         **batch,
-        "arguments": cost.arguments,
+        "state": cost.state,
         "temporaries": cost.temporaries,
         "bytes": cost.bytes,
         "flops": cost.flops,
-        "kernels": cost.kernels,
+        "kernels": sum(each.runs for each in cost.kernels),
         "seconds": cost.compute_seconds,
-        "collectives": {kind: [each.runs, each.bytes] for kind, each in cost.collectives.items()},
+        "collectives": [(each.collective, each.runs, each.bytes) for each in cost.collectives],
         "collective_seconds": cost.collective_seconds,
         "took": time.monotonic() - began,
     }
@@ -132,15 +133,18 @@ def cells(row: dict[str, Any]) -> Iterator[str]:
     if "error" in row:
         yield row["error"].replace("|", "/")
         return
-    collectives = {kind: pair for kind, pair in row["collectives"].items() if pair[1] >= 1e6}
-    yield f"{row['arguments'] / 1e9:.2f}"
+    runs, exchanged = collections.Counter[str](), 0
+    for kind, number, moved in row["collectives"]:
+        runs[kind] += number
+        exchanged += moved
+    yield f"{row['state'] / 1e9:.2f}"
     yield f"{row['temporaries'] / 1e9:.2f}"
     yield f"{row['bytes'] / 1e9:.1f}"
     yield f"{row['flops'] / 1e12:.2f}"
     yield f"{row['kernels']:,}"
     yield f"{1e3 * row['seconds']:.1f}"
-    yield ", ".join(f"{pair[0]} {kind}" for kind, pair in collectives.items())
-    yield f"{sum(pair[1] for pair in collectives.values()) / 1e6:,.0f}"
+    yield ", ".join(f"{number} {kind}" for kind, number in runs.items())
+    yield f"{exchanged / 1e6:,.0f}"
     yield f"{1e3 * row['collective_seconds']:.1f}"
     yield f"{row['took']:.0f}"
 

@@ -9,7 +9,7 @@
 - the speed of a large matrix product
 - the train step of each config on packed rows of random tokens: time, MFU, memory, compile time
 - the difference between cuDNN attention and XLA attention
-- a profile of the first config's step: its longest kernels and their rooflines
+- a profile of the first config's step: its longest kernels and the times of their memory traffic
 
 `second` measures:
 

@@ -95,7 +95,6 @@ def train(
     """Measure the speed, MFU, compile time and device memory of the train step."""
     import jax
 
-    from jformer.extras import traffic
     from jformer.training.flops import step_flops
 
     device = jax.devices()[0]
@@ -103,7 +102,8 @@ def train(
     began = time.perf_counter()
     train_step = lowered.compile()
     compilation = time.perf_counter() - began
-    roofline = traffic.roofline(traffic.kernels(train_step.as_text()), *rates())
+    flops = step_flops(frozen, *batch["target_BT"].shape, batch["source_BS"].shape[1])
+    roofline = roofline_of(flops, train_step)
     state, metrics = jax.block_until_ready(train_step(state, *rest))
     seconds = []
     for _ in range(rounds):
@@ -116,7 +116,7 @@ def train(
     del state, rest  # free memory for the matrix products
     peaks, median = peak(rounds, frozen.model.compute_dtype), statistics.median(seconds)
     real_BT = batch["labels_BT"] != PAD
-    tera = step_flops(frozen, *real_BT.shape, real_BT.shape[1]) / median / 1e12
+    tera = flops / median / 1e12
     return {
         "device": peaks["device"],
         "attention": "cuDNN" if frozen.model.fused_attention else "XLA",
@@ -133,21 +133,24 @@ def train(
     }
 
 
-def rates() -> tuple[float, float]:
-    """Return the memory bandwidth and matrix product rate of this device; infinity if unknown.
-
-    On a CPU, return the values of an H100, so that the benchmark can be tested there.
-    """
+def known_target() -> Any:
+    """Return the target that this device is, or None; a CPU counts as an H100, for tests."""
     import jax
 
     from jformer.extras import targets
 
     kind = jax.devices()[0].device_kind
-    known = {each.kind: each for each in targets.DEVICES.values()}
-    known["cpu"] = targets.DEVICES["h100"]
-    if kind not in known:
-        return math.inf, math.inf
-    return known[kind].bandwidth, targets.REACHED * known[kind].speed
+    names = {each.kind: name for name, each in targets.DEVICES.items()} | {"cpu": "h100"}
+    return targets.parse_target(names[kind]) if kind in names else None
+
+
+def roofline_of(flops: float, program: Any) -> float:
+    """Return the roofline seconds of a compiled step; 0 if the device is unknown."""
+    from jformer.extras import targets, traffic
+
+    if (target := known_target()) is None:
+        return 0.0
+    return targets.Cost(target, 0, 0, flops, traffic.kernels(program.as_text())).compute_seconds
 
 
 def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
@@ -183,13 +186,14 @@ def agree(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[s
 
 
 def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the longest kernels of a step, each with its roofline time."""
+    """Return the longest kernels of a step, each with the time of its memory traffic."""
     import jax
 
     from jformer.extras import traffic
 
     _, _, lowered, (state, *rest) = ready(config, tokens, length, keys)
-    train_step = lowered.compile()
+    train_step, target = lowered.compile(), known_target()
+    bandwidth = target.device.bandwidth if target else math.inf
     kernels = {each.instruction: each for each in traffic.kernels(train_step.as_text())}
     state, _ = jax.block_until_ready(train_step(state, *rest))
     with tempfile.TemporaryDirectory() as folder:
@@ -199,20 +203,18 @@ def profile(config: str, tokens: int, length: int, keys: dict[str, Any]) -> dict
         [path] = Path(folder).rglob("*.xplane.pb")
         measured = seconds_by_instruction(path)
     rows: dict[str, list[float]] = {}
-    limits = rates()
     for instruction, seconds in measured.items():
         kernel = kernels.get(instruction)
         label = label_of(kernel.name) if kernel else f"({instruction.split('.')[0]})"
         sums = rows.setdefault(label, [0, 0, 0])
         sums[0] += seconds / PROFILED_STEPS
-        sums[1] += kernel.seconds(*limits) if kernel else 0
+        sums[1] += kernel.bytes / bandwidth if kernel else 0
         sums[2] += kernel.runs if kernel else 1
     longest = sorted(rows.items(), key=lambda row: -row[1][0])
     return {
         "ms_of_kernels": 1000 * sum(row[0] for row in rows.values()),
-        "roofline_ms": 1000 * traffic.roofline(kernels.values(), *limits),
         "kernels": [
-            {"kernel": label, "ms": 1e3 * seconds, "roofline_ms": 1e3 * least, "runs": int(runs)}
+            {"kernel": label, "ms": 1e3 * seconds, "memory_ms": 1e3 * least, "runs": int(runs)}
             for label, (seconds, least, runs) in longest[:LONGEST_KERNELS]
         ],
     }

@@ -19,7 +19,7 @@ FEATURES = {
     "datasets": "data sets of the Hugging Face hub, Parquet files",
     "sentencepiece": "SentencePiece models as vocabularies",
     "protobuf": "SentencePiece models as vocabularies",
-    "matplotlib": "pictures: summary --plot, curves, attention",
+    "matplotlib": "pictures of attention and learning curves",
     "plotly": "the page of report --output",
     "ctranslate2": "export --format=ctranslate2",
     "flatbuffers": "programs of jax.export",
