@@ -100,7 +100,8 @@ def measure(config: Config) -> str:
     frequent = statistics.mode(shapes)
     batch = batches.batch(0, int(np.flatnonzero(shapes == frequent)[0]))
     placed = sharding.shard_batch(batch, mesh, config.train.accumulate, config.parallel.backend)
-    say(f"compiling a step of {batches.layout.shapes[frequent]} and timing {TIMED} steps ...")
+    B, S, T = batches.layout.shapes[frequent]
+    say(f"compiling the step of {B} rows of {S} + {T} tokens, and timing {TIMED} steps ...")
     state, seconds = training.create(training.params_key), []
     for _ in range(1 + TIMED):  # the first compiles
         began = time.perf_counter()

@@ -244,7 +244,7 @@ def test_ctrl_c_on_a_terminal_does_not_reach_the_runs(tmp_path):
 @pytest.mark.process
 @pytest.mark.usefixtures("small_runs")
 def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(tmp_path):
-    (point,) = make_points(SWEEP, tmp_path, ["--config.train.steps=300", *NO_FILES], "base", 1)
+    (point,) = make_points(SWEEP, tmp_path, ["--config.train.steps=100", *NO_FILES], "base", 1)
 
     def preempt():
         while not (point.workdir / "checkpoints" / "3").exists():
@@ -263,7 +263,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(tmp_pa
     starts = [line for line in point.log.read_text().splitlines() if line.startswith("from step")]
     assert len(starts) == 2
     assert starts[1] != "from step 0"
-    assert len([*(point.workdir / "checkpoints").iterdir()]) == 300
+    assert len([*(point.workdir / "checkpoints").iterdir()]) == 100
 
 
 def processes_of(point):
