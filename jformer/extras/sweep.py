@@ -326,8 +326,8 @@ def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
             if job.done():
                 running.remove((point, job))
                 failure = job.exception()
-                fault = f"job {job.job_id}: {one_line(failure)}" if failure else job.result()
-                progress.ended(point, fault)
+                reason = str(failure).partition("\n")[0]  # a traceback follows
+                progress.ended(point, f"job {job.job_id}: {reason}" if failure else job.result())
         progress.running(point for point, _ in running)
         time.sleep(PAUSE)
     return progress.failed
