@@ -166,14 +166,13 @@ def describe(config: Config, target: Target) -> str:
     name = target.kind if target.chips == 1 else f"{target.kind}-{target.chips}"
     with explaining_out_of_memory(f"on {name}: the train step does not fit; see docs/memory.md"):
         cost = compile_step(config, target, tokens, length)
-    available = target.device.memory / 1e9
-    fits = "" if cost.memory <= target.device.memory else ": does not fit, see docs/memory.md"
+    fits = "" if cost.memory <= target.device.memory else "; does not fit, see docs/memory.md"
+    between = f" + {1e3 * cost.collective_seconds:.1f} ms between chips" if target.chips > 1 else ""
     return (
-        f"{name}: {cost.memory / 1e9:.2f} of {available:.0f} GB per chip{fits}: state "
-        f"{cost.state / 1e9:.2f}, activations {cost.temporaries / 1e9:.2f}\n"
-        f"{name}: at least {1e3 * cost.compute_seconds:.1f} ms per step, and "
-        f"{1e3 * cost.collective_seconds:.1f} ms between chips, for {tokens:,} tokens per side in "
-        f"rows of {length} (config.data.max_length)"
+        f"{name}: {cost.memory / 1e9:.2f} of {target.device.memory / 1e9:.0f} GB per chip, state "
+        f"{cost.state / 1e9:.2f} and activations {cost.temporaries / 1e9:.2f}{fits}\n"
+        f"{name}: at least {1e3 * cost.compute_seconds:.1f} ms{between} per step of {tokens:,} "
+        f"tokens per side, rows of {length} (config.data.max_length)"
     )
 
 
