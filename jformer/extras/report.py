@@ -12,6 +12,7 @@ import importlib.resources
 import itertools
 import logging
 import os
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -293,7 +294,7 @@ def page(rows: list[Row]) -> str:
     """Return the table and the learning curves as one self-contained HTML page."""
     heading, *lines = table(rows)
     content = {
-        "{heading}": "".join(f"<th>{html.escape(name)}</th>" for name in heading),
+        "{heading}": "".join(f"<th>{breakable(name)}</th>" for name in heading),
         "{rows}": "".join(html_row(heading, line) for line in lines),
         "{base}": html.escape(base_line(rows)),
         "{curves}": curves(rows),
@@ -307,10 +308,15 @@ def page(rows: list[Row]) -> str:
 def html_row(heading: list[str], cells: list[str]) -> str:
     columns = []
     for name, cell in zip(heading, cells, strict=True):
-        text = html.escape(cell.strip("*"))
+        text = breakable(cell) if name in ("run", "changed") else html.escape(cell.strip("*"))
         text = f"<b>{text}</b>" if cell.startswith("**") else text
         columns.append(f'<td data-column="{html.escape(name)}">{text}</td>')
     return f"<tr>{''.join(columns)}</tr>\n"
+
+
+def breakable(text: str) -> str:
+    """Return HTML that a browser may break into lines within a long name."""
+    return re.sub("([+=/_.])", r"\1<wbr>", html.escape(text))
 
 
 def curves(rows: list[Row]) -> str:
