@@ -6,6 +6,7 @@ their runs may still be training.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import html
 import importlib.resources
@@ -18,13 +19,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jformer import console
 from jformer.components import parse, without_folders
-from jformer.config import Config
+from jformer.config import Config, ModelConfig
 from jformer.console import as_duration
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError, import_extra
-from jformer.extras.summary import parameters
 from jformer.model.transformer import Transformer
 from jformer.results import read_results
 from jformer.rundir import CONFIG, VOCABULARY, config_of, has_run, read_metrics
@@ -141,9 +143,14 @@ def read_run(workdir: Path) -> RunSummary:
     )
     if (workdir / VOCABULARY).exists() and not needs_files:
         words = Vocabularies.load(workdir, config.data.joint_vocabulary)
-        model = Transformer(config.model, words.target.size, words.source.size)
-        count = sum(parameters(parameter_shapes(model)).values())
+        count = count_parameters(config.model, words.target.size, words.source.size)
     return RunSummary(workdir, config, count, read_metrics(workdir), read_results(workdir))
+
+
+@functools.cache  # a second for each config, and a sweep has several seeds of each
+def count_parameters(config: ModelConfig, target_size: int, source_size: int) -> int:
+    shapes = parameter_shapes(Transformer(config, target_size, source_size))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
 def read_rows(workdirs: Sequence[Path]) -> list[Row]:
