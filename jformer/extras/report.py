@@ -323,7 +323,7 @@ def html_row(heading: list[str], cells: list[str]) -> str:
 
 def breakable(text: str) -> str:
     """Return HTML that a browser may break into lines within a long name."""
-    return re.sub("([+=/_.])", r"\1<wbr>", html.escape(text))
+    return re.sub("([+/_])", r"\1<wbr>", html.escape(text))
 
 
 def curves(rows: list[Row]) -> str:
