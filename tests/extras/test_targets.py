@@ -127,6 +127,8 @@ ENTRY %main (x: bf16[4,32], w: bf16[32,8], table: f32[16,8], n: s32[]) -> f32[4,
   %n = s32[] parameter(3)
   %product = (f32[4,8]{1,0}, s8[1000]{0}) custom-call(%x, %w), custom_call_target="__cublas$lt$matmul", metadata={op_name="jit(f)/dot"}
   %output = f32[4,8]{1,0} get-tuple-element(%product), index=0
+  %part-start = ((f32[16,8]{1,0}), f32[4,8]{1,0:T(8,128)S(1)}, s32[]) slice-start(%table), slice={[0:4], [0:8]}
+  %part = f32[4,8]{1,0:T(8,128)S(1)} slice-done(%part-start)
   %rows = f32[2,8]{1,0} fusion(%table, %n), kind=kLoop, calls=%fused
   %state = (s32[], f32[4,8]) tuple(%n, %output)
   %loop = (s32[], f32[4,8]) while(%state), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"3"}}
@@ -137,11 +139,12 @@ ENTRY %main (x: bf16[4,32], w: bf16[32,8], table: f32[16,8], n: s32[]) -> f32[4,
 
 def test_kernels_count_slices_products_collectives_and_the_runs_of_loops():
     kernels = {each.instruction: each for each in traffic.kernels(PROGRAM)}
-    assert set(kernels) == {"product", "rows", "sum", "result"}
+    assert set(kernels) == {"product", "part", "rows", "sum", "result"}
     product = kernels["product"]
     assert (product.name, product.has_product) == ("jit(f)/dot", True)
     assert product.bytes == 2 * 4 * 32 + 2 * 32 * 8 + 4 * 4 * 8  # without the workspace
     assert kernels["rows"].bytes == 2 * 4 * 2 * 8 + 4  # of the table only the slice
+    assert kernels["part"].bytes == 4 * 4 * 8  # read, and written to a TPU's vector memory
     total = kernels["sum"]
     assert (total.collective, total.runs, total.bytes) == ("all-reduce", 3, 3 * 2 * 4 * 4 * 8)
     assert (kernels["result"].bytes, kernels["result"].has_product) == (3 * 4 * 4 * 8, False)
