@@ -127,5 +127,7 @@ def bytes_of(computation: Computation, each: Instruction, opcodes: set[str]) -> 
     operands = [computation[name] for name in each.operands]
     if UPDATE in opcodes:  # in place: the result is the largest operand
         return 2 * sum(operand.bytes for operand in operands if operand.size < each.size)
-    limit = each.size if opcodes & SLICES else math.inf
-    return each.bytes + sum(min(operand.bytes, limit) for operand in operands)
+    moved = [operand.bytes for operand in operands]
+    if opcodes & SLICES:
+        moved = [min(number, each.size) for number in moved]
+    return each.bytes + sum(moved)
