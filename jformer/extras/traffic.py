@@ -1,8 +1,8 @@
 """The kernels of a compiled XLA program and their memory traffic, read from its text.
 
-XLA's own `cost_analysis` is too low for a GPU: it omits the products of cuBLAS and cuDNN, and counts
-the body of a loop once. For the train step of `base`, it reports a third of the bytes and 0.4 % of
-the operations.
+XLA's own `cost_analysis` is too low for a GPU: it omits the products of cuBLAS and cuDNN, and it
+counts the body of a loop once. For the train step of `base`, it reports a third of the bytes and
+0.4 % of the operations.
 
 Bytes are the operands and results of a kernel. A kernel with a slice or a gather reads at most the
 size of its result from each operand, and an in-place update writes what it reads. The body of a
