@@ -1,11 +1,11 @@
-"""A search around `configs/speedrun.py` by successive halving, scored on validation.
+"""A search around `configs/speedrun.py` scored on validation.
 
-    jformer sweep experiments/speedrun.py --rounds=3 --seeds=2 --jobs=2 \\
+    jformer sweep experiments/speedrun.py --seeds=2 --jobs=2 \\
         --config.data.directory=MULTI30K --config.decode.beam_size=2 \\
         "--config.data.tokenizer=byte_bpe(normalization='lower')" --config.train.scored=validation
 
 If a change makes a step slower or faster, the point has fewer or more steps, so that all points
-take the same time. Three rounds with two seeds take 45 minutes on two cores.
+take the same time. Two seeds take an hour on two cores.
 """
 
 CONFIG = "configs/speedrun.py:multi30k"

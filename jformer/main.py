@@ -83,13 +83,14 @@ def name_and_flags(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def use_huge_pages() -> None:
-    """Restart the process with malloc on huge pages, for training.
+    """Restart the process with malloc on huge pages, for training and `summary --measure`.
 
     XLA's CPU backend allocates fresh memory for the temporaries of each step. With small pages a
     third of the step is spent in page faults. glibc reads this setting only at process start.
     """
     variable, value = HUGE_PAGES
-    trains = name_and_flags(sys.argv[1:])[0] == "train" and not AT_ONCE & {*sys.argv}
+    trains = name_and_flags(sys.argv[1:])[0] == "train" or "--measure" in sys.argv
+    trains = trains and not AT_ONCE & {*sys.argv}
     if sys.platform == "linux" and trains and variable not in os.environ:
         os.environ[variable] = value
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -10,7 +10,7 @@ import numpy as np
 from jformer.decoding.attention import Attention
 from jformer.errors import RunError, UserError
 
-MOST_WEIGHTS = 50_000_000  # of a page, at three bytes per weight
+MAX_WEIGHTS = 50_000_000  # of a page, at three bytes per weight
 KINDS = (
     ("encoder", "self_attention"),
     ("decoder", "self_attention"),
@@ -21,7 +21,7 @@ KINDS = (
 def page(attention: Attention, about: Mapping[str, str] | None = None) -> str:
     """Return the page; `about` has the lines of its header by name, such as the source."""
     count = sum(weights.size for weights in attention.weights.values())
-    if count > MOST_WEIGHTS:
+    if count > MAX_WEIGHTS:
         raise UserError(f"{count:,} weights are too many for a page; shorten the texts")
     content = {
         "about": {**(about or {})},

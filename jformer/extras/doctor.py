@@ -19,7 +19,7 @@ FEATURES = {
     "datasets": "data sets of the Hugging Face hub, Parquet files",
     "sentencepiece": "SentencePiece models as vocabularies",
     "protobuf": "SentencePiece models as vocabularies",
-    "matplotlib": "pictures: summary --plot, curves, attention",
+    "matplotlib": "pictures of attention and learning curves",
     "plotly": "the page of report --output",
     "ctranslate2": "export --format=ctranslate2",
     "flatbuffers": "programs of jax.export",
@@ -35,8 +35,7 @@ def findings() -> Iterator[str]:
     for package in PACKAGES:
         yield line(package, version(package))
     yield from surviving("device", devices)
-    yield from surviving("cache", cache)
-    yield from surviving("compiled", compiled)
+    yield from surviving("cache", caches)
     for package, feature in FEATURES.items():
         yield line(package, f"{version(package)}  ({feature})")
 
@@ -70,16 +69,12 @@ def devices() -> list[str]:
     return lines
 
 
-def cache() -> list[str]:
-    folder = cache_folder(DataConfig())
-    return [line("cache", f"{folder}, {'exists' if folder.exists() else 'created when needed'}")]
-
-
-def compiled() -> list[str]:
-    kept = "kept"
+def caches() -> list[str]:
+    folder, kept = cache_folder(DataConfig()), "kept"
     if jax.default_backend() == "cpu":
         kept = "not kept unless config.compilation_cache=on"
-    return [line("compiled", f"{cache_folder(DataConfig()) / 'xla'}, {kept}")]
+    created = "exists" if folder.exists() else "created when needed"
+    return [line("cache", f"{folder}, {created}"), line("compiled", f"{folder / 'xla'}, {kept}")]
 
 
 def line(name: str, found: str) -> str:

@@ -2,14 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
-
-from jformer.config import Config
-from jformer.schema import flatten
-
-# Keys that scale with a model: for a smaller base, they match a row if the ratio is the same.
-SIZES = ("model.num_layers", "model.d_model", "model.d_ff", "model.d_k", "model.d_v", "train.steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,32 +43,3 @@ TABLE_3 = (
     PaperRow("E", {"model.positions": "learned"}, 4.92, 25.7),
     PaperRow("big", BIG, 4.33, 26.4, 213),
 )
-
-
-def paper_row(base: Mapping[str, Any], changes: Mapping[str, Any]) -> PaperRow | None:
-    """Return the row that changes the paper's base as `changes` do this base, or None.
-
-    Sizes must change by the same ratio, other keys from and to the same value. Both arguments are
-    flat, such as `{"model.d_ff": 2048}`.
-    """
-
-    def same(key: str, value: Any, printed: Any) -> bool:
-        if key in SIZES:
-            return Fraction(value, base[key]) == Fraction(printed, PAPER_BASE[key])
-        return (base[key], value) == (PAPER_BASE[key], printed)
-
-    for row in TABLE_3:
-        if row.changes.keys() == changes.keys() and all(
-            same(key, changes[key], printed) for key, printed in row.changes.items()
-        ):
-            return row
-    return None
-
-
-def flat_with_widths(config: Config) -> dict[str, Any]:
-    """Return every key and its value, with derived values for unset widths of a head."""
-    widths = {"model.d_k": config.model.key_width, "model.d_v": config.model.value_width}
-    return {**flatten(config), **widths}
-
-
-PAPER_BASE = flat_with_widths(Config())

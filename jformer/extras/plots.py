@@ -1,20 +1,12 @@
-"""Matplotlib pictures (the extra `plot`): attention, learning curves and the learning rate."""
+"""Matplotlib pictures (the extra `plot`): attention and learning curves."""
 
-import io
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from jformer.config import Config
 from jformer.decoding.attention import Attention
 from jformer.errors import UserError, import_extra
 from jformer.extras.report import RunSummary
-from jformer.files import check_writable, write_file
-from jformer.training.schedules import learning_rate
 
 PANEL = 0.22  # inches per token of a plot of attention
-POINTS = 2000  # points of the line; a shorter run has one point per step
 
 
 def new_figure(width: float, height: float, dpi: int) -> Any:
@@ -55,41 +47,5 @@ def draw_curves(run: RunSummary) -> Any:
         curve = run.curve(split, "nll")
         axes.plot([step for step, _ in curve], [nll for _, nll in curve], label=split)
     axes.set(xlabel="step (parameter updates)", ylabel="NLL, nats per token", ylim=(0, None))
-    axes.legend()
-    return figure
-
-
-def write_schedule(config: Config, name: str) -> None:
-    """Draw the learning rate into the file --plot=NAME, a .png or an .svg."""
-    format = Path(name).suffix
-    if format not in (".png", ".svg"):
-        raise UserError(f"--plot={name}: the name must end in .png or .svg")
-    check_writable("plot", name)
-    picture = io.BytesIO()
-    draw_schedule(config).savefig(picture, format=format.removeprefix("."))
-    write_file("plot", name, picture.getvalue())
-
-
-def draw_schedule(config: Config) -> Any:
-    """Return a matplotlib `Figure` of the learning rate of each step (Section 5.3, Equation 3)."""
-    steps, peak = config.train.steps, config.optimizer.warmup_steps
-    # The peak must be one of the points: a line that skipped it would be too low.
-    points = np.linspace(1, steps, min(steps, POINTS)).round().astype(np.int32)
-    step_nums = np.union1d(points, [min(peak, steps)])
-    figure = new_figure(7, 4, dpi=150)
-    axes = figure.subplots()
-    axes.plot(step_nums, np.asarray(learning_rate(config)(step_nums - 1)), label="learning rate")
-    if peak <= steps:
-        highest = float(learning_rate(config)(peak - 1))
-        label = f"end of warm-up: {highest:.3g} at step {peak:,}"
-        axes.axvline(peak, linestyle="--", color="gray", label=label)
-    axes.set(
-        title=f"{config.name}: {config.optimizer.schedule}",
-        xlabel="step",
-        ylabel="learning rate",
-        xlim=(0, steps),
-        ylim=(0, None),
-    )
-    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.legend()
     return figure

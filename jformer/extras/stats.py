@@ -32,16 +32,9 @@ SUSPICIOUS = {
     "length_ratio": f"training pairs have more than {RATIO} times as many tokens on one side",
 }
 SCANNED = 200_000  # maximum number of pairs, evenly spaced, searched for odd characters
-# Unicode's general categories; tabs are common, and carriage returns at line ends are removed.
-ODD = {
-    "Cc": "control character",
-    "Cf": "invisible format character",
-    "Cn": "unassigned code point",
-    "Co": "private use",
-    "Zl": "line separator",
-    "Zp": "paragraph separator",
-    "Zs": "space other than U+0020",
-}
+# Unicode's general categories: control, format, unassigned, private use, and unusual spaces. Tabs
+# are common, and carriage returns at line ends are removed.
+ODD = {"Cc", "Cf", "Cn", "Co", "Zl", "Zp", "Zs"}
 
 
 def corpus_statistics(
@@ -77,9 +70,8 @@ def corpus_statistics(
             language: length_statistics(side.lengths[rows])
             for language, side in zip(languages, tokenized.pairs, strict=True)
         },
-        "vocabulary": coverage(vocabularies, tokenized, scored),
+        "vocabulary": entries_used(vocabularies, tokenized),
         "odd_characters": odd_characters(corpora, config.data.bad_lines, tokenized.ends[-1]),
-        "token_utilization": {name: b["token_utilization"] for name, b in batchings.items()},
         "batchings": batchings,
         "examples": [
             [pieces(*side, row) for side in zip(vocabularies, tokenized.pairs, strict=True)]
@@ -135,25 +127,13 @@ def length_statistics(lengths: np.ndarray) -> dict[str, float]:
     }
 
 
-def coverage(
-    vocabularies: Vocabularies, tokenized: Tokenized, scored: dict[str, Split]
-) -> dict[str, dict[str, int]]:
-    """Count the entries used in training, and the texts of scored splits that tokens change.
-
-    A text is changed if decoding its ids gives another text.
-    """
-    facts: dict[str, dict[str, int]] = {}
+def entries_used(vocabularies: Vocabularies, tokenized: Tokenized) -> dict[str, dict[str, int]]:
+    """Count the entries of each side's vocabulary, and those that occur in the training text."""
+    facts = {}
     for side, v, ids in zip(SIDES, vocabularies, tokenized.pairs, strict=True):
         used = np.zeros(v.size, bool)
         used[ids.flat] = True
         facts[side] = {"entries": v.size, "used": int(used[FIRST:].sum())}
-    for name, split in scored.items():
-        facts[name] = {}
-        texts_of_sides = (split.sources, split.targets)
-        for side, v, texts in zip(SIDES, vocabularies, texts_of_sides, strict=True):
-            decoded = map(v.decode, v.encode(texts))
-            changed = sum(a != b for a, b in zip(decoded, texts, strict=True))
-            facts[name][f"{side}_texts_changed"] = changed
     return facts
 
 
@@ -174,7 +154,7 @@ def odd_characters(corpora: list[Corpus], policy: str, pairs: int) -> dict[str, 
                     first.setdefault(character, f"{place}:{number}")
     return {
         f"U+{ord(c):04X}": {
-            "kind": unicodedata.name(c, ODD[unicodedata.category(c)]).lower(),
+            "kind": unicodedata.name(c, f"category {unicodedata.category(c)}").lower(),
             "count": count,
             "first": first[c],
         }
@@ -210,9 +190,8 @@ def page(facts: dict[str, Any]) -> str:
             f"95 % up to {numbers['p95']}, longest {numbers['max']}"
         )
     lines.append("")
-    for name, numbers in facts["vocabulary"].items():
-        counts = ", ".join(f"{n:,} {what.replace('_', ' ')}" for what, n in numbers.items())
-        lines.append(f"vocabulary, {name}: {counts}")
+    for side, v in facts["vocabulary"].items():
+        lines.append(f"vocabulary, {side}: {v['entries']:,} entries, {v['used']:,} used")
     lines.append("")
     for name, b in facts["batchings"].items():
         shapes = ", ".join(f"{rows}x{S}+{T}" for rows, S, T in b["shapes"])

@@ -8,17 +8,15 @@ import contextlib
 import dataclasses
 import fnmatch
 import hashlib
-import json
-import math
 import os
 import runpy
 import shlex
 import signal
-import statistics
 import subprocess
 import sys
 import time
 import urllib.parse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +25,16 @@ from jformer.components import naming_failures_in
 from jformer.config import Config
 from jformer.console import say
 from jformer.errors import RunError, Stopped, UserError, import_extra
+from jformer.files import write_object
 from jformer.rundir import config_of, has_run
+from jformer.schema import flatten
 from jformer.training.provenance import check_same_config
 from jformer.training.signals import Signals
 
 MAX_NAME = 100  # characters of a folder's name; file systems allow 255
+OVERRIDES = "overrides.json"  # in each run directory, because long names are shortened
 PAUSE = 0.5  # seconds between two polls of the processes
+SILENT = 10.0  # seconds between two reports of progress
 REQUEUES = 1000  # after a time limit; a preempted job is always requeued
 
 
@@ -41,6 +43,7 @@ class Point:
     workdir: Path
     config: Config
     flags: tuple[str, ...]
+    overrides: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -62,6 +65,12 @@ class Point:
         return self.workdir / "log.txt"
 
     @property
+    def last_line(self) -> str:
+        """Return the last line of the log, which has the step and the remaining time."""
+        text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
+        return ([line for line in text.splitlines() if line.strip()] or ["no output"])[-1].strip()
+
+    @property
     def scores(self) -> Path:
         """Return the file with the standard output of the run; only complete points have it."""
         return self.workdir / "scores.json"
@@ -81,11 +90,11 @@ def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int
     `only` is a pattern of names with or without their seeds, such as `*num_heads*`. With
     `seeds` > 1, each point is repeated with the seeds that follow its own.
     """
-    sweep = load_sweep(path)
-    shared = [f"--config={sweep['CONFIG']}", *flags]
+    config, all_overrides = load_sweep(path)
+    shared = [f"--config={config}", *flags]
     names: dict[Config, str] = {}
     chosen = []
-    for overrides in sweep["sweep"]():
+    for overrides in all_overrides:
         if not isinstance(overrides, dict):
             raise UserError(
                 f"{path}: sweep() yields {overrides!r}; must yield dicts of dotted keys, "
@@ -108,29 +117,26 @@ def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int
     return chosen
 
 
-def load_sweep(path: str) -> dict[str, Any]:
+def load_sweep(path: str) -> tuple[str, list[Any]]:
+    """Return CONFIG and what sweep() yields; `UserError` names the line of any error in them."""
     if not Path(path).is_file():
         raise UserError(f"{path}: not found; must be a Python file with CONFIG and sweep()")
     with naming_failures_in(path):
         sweep = runpy.run_path(path)
-    for name in ("CONFIG", "sweep"):
-        if name not in sweep:
-            raise UserError(
-                f"{path}: has no {name}; must define CONFIG, the --config of a run, and sweep(), "
-                f"a generator of overrides"
-            )
-    return sweep
+        if "CONFIG" in sweep and "sweep" in sweep:
+            return sweep["CONFIG"], list(sweep["sweep"]())
+    raise UserError(
+        f"{path}: must define CONFIG, the --config of a run, and sweep(), a generator of overrides"
+    )
 
 
-def make_point(folder: Path, flags: list[str], overrides: dict[str, Any]) -> Point:
-    changes = [f"--config.{key}={value}" for key, value in overrides.items()]
-    return checked_point(folder / name_of(overrides), (*flags, *changes))
-
-
-def checked_point(workdir: Path, flags: tuple[str, ...]) -> Point:
-    config = config_of_flags([*flags])
+def make_point(folder: Path, shared: list[str], overrides: dict[str, Any]) -> Point:
+    """Return a checked point whose run directory is in `folder`."""
+    workdir = folder / name_of(overrides)
+    flags = [*shared, *(f"--config.{key}={value}" for key, value in overrides.items())]
+    config = config_of_flags(flags)
     check_same_config(config, workdir)
-    return Point(workdir, config, flags)
+    return Point(workdir, config, tuple(flags), overrides)
 
 
 def name_of(overrides: dict[str, Any]) -> str:
@@ -143,49 +149,6 @@ def name_of(overrides: dict[str, Any]) -> str:
     if len(name) <= MAX_NAME:
         return name
     return f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def make_rounds(points: list[Point], rounds: int) -> list[list[Point]]:
-    """Return the points of each round of successive halving (Jamieson and Talwalkar 2016).
-
-    Round n of N has `train.steps` / 2^(N - n) steps, and its runs are in the folder `round-n`. The
-    last round has the unchanged points. No points are dropped yet.
-    """
-
-    def shorten(point: Point, number: int) -> Point:
-        steps = point.config.train.steps >> (rounds - number)
-        workdir = point.workdir.parent / f"round-{number}" / point.name
-        return checked_point(workdir, (*point.flags, f"--config.train.steps={steps}"))
-
-    for point in points:
-        if rounds > 1 and point.config.train.scored != "validation":
-            raise UserError(f"--rounds={rounds} requires --config.train.scored=validation")
-    earlier = [[shorten(point, number) for point in points] for number in range(1, rounds)]
-    return [*earlier, points]
-
-
-def better_half(points: list[Point]) -> set[str]:
-    """Return the names of the points in the better half, rounded up, by means over seeds.
-
-    A point fails if the run of any of its seeds fails.
-    """
-    alike: dict[Config, list[Point]] = {}
-    for point in points:
-        alike.setdefault(dataclasses.replace(point.config, seed=0), []).append(point)
-    scored = [runs for runs in alike.values() if all(run.is_complete for run in runs)]
-    better = sorted(scored, key=rank)[: math.ceil(len(alike) / 2)]
-    return {run.name for runs in better for run in runs}
-
-
-def rank(runs: list[Point]) -> tuple[float, float]:
-    """Return a sort key, lowest for the best: negative BLEU or F1 as printed, then perplexity.
-
-    Perplexity decides if the BLEU of all points is zero after few steps.
-    """
-    metric = "bleu_lowercase" if runs[0].config.data.is_lowercase else "bleu"
-    found = [json.loads(run.scores.read_text())["validation"] for run in runs]
-    score = statistics.fmean(scores.get("f1", scores.get(metric)) for scores in found)
-    return -round(score, 2), statistics.fmean(s.get("perplexity", math.inf) for s in found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +196,8 @@ def visible_gpus() -> list[str]:
 def start(point: Point, share: Share) -> subprocess.Popen:
     """Start the process that runs or resumes a point."""
     point.workdir.mkdir(parents=True, exist_ok=True)
+    values = flatten(point.config)
+    write_object(point.workdir / OVERRIDES, {key: values[key] for key in point.overrides})
     with point.partial.open("wb") as scores, point.log.open("ab") as log:
         # The parent handles Ctrl-C and preemption signals, and asks the run to save and end.
         before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -256,37 +221,64 @@ def finish(point: Point, status: int) -> str:
     if status == 0:
         point.partial.replace(point.scores)
         return ""
-    lines = point.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     how = f"status {status}" if status > 0 else f"killed by {signal.Signals(-status).name}"
-    return f"{how}: {lines[-1] if lines else 'no output'} (log: {point.log})"
+    return f"{how}: {point.last_line} (log: {point.log})"
+
+
+class Progress:
+    """Reports the results of points, and every few seconds the last lines of running logs."""
+
+    def __init__(self, total: int):
+        self.failed: list[str] = []
+        self._total, self._done = total, 0
+        self._shown: dict[str, str] = {}
+        self._reported = time.monotonic()
+
+    def started(self, point: Point) -> None:
+        self._shown[point.name] = point.last_line  # of an earlier process
+        say(f"{point.name}: {'resumes' if has_run(point.workdir) else 'starts'}")
+
+    def ended(self, point: Point, fault: str) -> None:
+        self._done += 1
+        self.failed += [point.name] if fault else []
+        result = f"failed: {fault}" if fault else "complete"
+        say(f"{self._done}/{self._total}  {point.name}: {result}")
+
+    def running(self, points: Iterable[Point]) -> None:
+        if time.monotonic() - self._reported < SILENT:
+            return
+        self._reported = time.monotonic()
+        for point in points:
+            if (line := point.last_line) != self._shown[point.name]:
+                say(f"{point.name}: {line}")
+                self._shown[point.name] = line
 
 
 def run_here(points: list[Point], jobs: int) -> list[str]:
     """Run points on this machine, `jobs` at a time; return the names of failed points."""
-    waiting, free, failed = [*points], shares(jobs), []
-    running: dict[str, tuple[Point, subprocess.Popen, Share]] = {}
+    waiting, free, progress = [*points], shares(jobs), Progress(len(points))
+    running: list[tuple[Point, subprocess.Popen, Share]] = []
     with Signals(minutes=0) as stop:
         while waiting or running:
             while waiting and free:
                 point, share = waiting.pop(0), free.pop(0)
-                say(f"{point.name}: {'resumes' if has_run(point.workdir) else 'starts'}")
-                running[point.name] = point, start(point, share), share
-            for point, process, share in [*running.values()]:
+                progress.started(point)
+                running.append((point, start(point, share), share))
+            for job in [*running]:
+                point, process, share = job
                 if process.poll() is not None:
-                    del running[point.name]
+                    running.remove(job)
                     free.append(share)
-                    fault = finish(point, process.returncode)
-                    failed += [point.name] if fault else []
-                    done = f"{len(points) - len(waiting) - len(running)}/{len(points)}"
-                    say(f"{done}  {point.name}: {f'failed: {fault}' if fault else 'complete'}")
+                    progress.ended(point, finish(point, process.returncode))
+            progress.running(point for point, _, _ in running)
             if stop.caught:
-                for _, process, _ in running.values():
+                for _, process, _ in running:
                     process.terminate()
-                for _, process, _ in running.values():
+                for _, process, _ in running:
                     process.wait()
                 raise Stopped(stop.caught)
             time.sleep(PAUSE)
-    return failed
+    return progress.failed
 
 
 class Task:
@@ -317,7 +309,6 @@ class Task:
 def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
     """Run points as one job array of submitit; return the names of failed points."""
     from submitit.core.utils import FailedJobError
-    from submitit.helpers import as_completed
 
     if not points:
         return []  # submitit warns about an empty array
@@ -327,15 +318,19 @@ def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
     except FailedJobError as error:
         raise RunError(f"the cluster rejected the jobs: {one_line(error)}") from error
     say("submitted; Ctrl-C leaves the jobs to the cluster, and `report` shows their progress")
-    names = {id(job): point.name for job, point in zip(submitted, points, strict=True)}
-    failed = []
-    for number, job in enumerate(as_completed(submitted, poll_frequency=PAUSE), start=1):
-        failure = job.exception()
-        fault = f"job {job.job_id}: {str(failure).splitlines()[0]}" if failure else job.result()
-        failed += [names[id(job)]] if fault else []
-        outcome = f"failed: {fault}" if fault else "complete"
-        say(f"{number}/{len(points)}  {names[id(job)]}: {outcome}")
-    return failed
+    running, progress = [*zip(points, submitted, strict=True)], Progress(len(points))
+    for point in points:
+        progress.started(point)
+    while running:
+        for point, job in [*running]:
+            if job.done():
+                running.remove((point, job))
+                failure = job.exception()
+                reason = str(failure).partition("\n")[0]  # a traceback follows
+                progress.ended(point, f"job {job.job_id}: {reason}" if failure else job.result())
+        progress.running(point for point, _ in running)
+        time.sleep(PAUSE)
+    return progress.failed
 
 
 def make_executor(submit: str, jobs: int, folder: Path) -> Any:

@@ -2,7 +2,7 @@
 
 The devices need not be present: JAX's plugins for them (the extra `targets`) suffice. XLA reports
 the memory, kernels and collectives that the device would run. Autotuning and timing require the
-device, so the times here are rooflines, see traffic.py.
+device, so the times here are rooflines.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from jformer.backend import compiling_for
 from jformer.config import Config
 from jformer.errors import UserError, explaining_out_of_memory, nearest
 from jformer.extras import traffic
-from jformer.extras.cost import step_and_shapes
+from jformer.extras.summary import step_and_shapes
 from jformer.training import sharding
 from jformer.training.flops import sheet_flops, step_flops
 
@@ -85,17 +85,37 @@ class Cost:
     """The cost of a compiled train step on one chip."""
 
     target: Target
-    arguments: int  # bytes of the state, and of the batch
+    state: int  # bytes of parameters and optimizer, and of the batch
     temporaries: int  # bytes
-    bytes: float  # to and from memory
     flops: float  # of products
-    kernels: int
-    compute_seconds: float  # at the roofline
-    collectives: dict[str, traffic.Collective]
+    kernels: list[traffic.Kernel]
 
     @property
     def memory(self) -> int:
-        return self.arguments + self.temporaries
+        return self.state + self.temporaries
+
+    @property
+    def bytes(self) -> int:
+        """The bytes to and from memory."""
+        return sum(each.bytes for each in self.kernels)
+
+    @property
+    def compute_seconds(self) -> float:
+        """The roofline: no step is faster.
+
+        A GPU runs its kernels one after another: products at REACHED of the peak, and all others
+        at the bandwidth of its memory. A TPU's kernels overlap, so the longer of both sums counts.
+        """
+        device = self.target.device
+        products = self.flops / (REACHED * device.speed)
+        if device.platform == "tpu":
+            return max(products, self.bytes / device.bandwidth)
+        others = sum(each.bytes for each in self.kernels if not each.has_product)
+        return products + others / device.bandwidth
+
+    @property
+    def collectives(self) -> list[traffic.Kernel]:
+        return [each for each in self.kernels if each.collective]
 
     @property
     def collective_seconds(self) -> float:
@@ -103,7 +123,7 @@ class Cost:
 
         Between machines, each of the eight GPUs of a machine sends an eighth.
         """
-        device, sent = self.target.device, sum(each.sent for each in self.collectives.values())
+        device, sent = self.target.device, sum(each.bytes for each in self.collectives)
         between = sent / MACHINE / device.network if self.target.chips > MACHINE else 0
         return sent / device.links + between
 
@@ -112,16 +132,14 @@ def parse_target(name: str) -> Target:
     """Return the target of a name: `h100`, or `v5e-8` for a slice of eight chips."""
     kind, dash, count = name.partition("-")
     if kind not in DEVICES:
-        close = nearest(kind, DEVICES)
-        hint = f"; did you mean {close}?" if close else ""
-        raise UserError(f"{name}: unknown device{hint}; known: {', '.join(DEVICES)}")
+        raise UserError(f"--target={name}: unknown device{nearest(kind, DEVICES)}")
     device = DEVICES[kind]
     if dash and not re.fullmatch(r"[1-9]\d*", count):
-        raise UserError(f"{name}: must end in a number of chips, such as {kind}-8")
+        raise UserError(f"--target={name}: must end in a number of chips, such as {kind}-8")
     chips = int(count or 1)
     if device.platform == "tpu" and chips not in {1, *SLICES[kind]}:
         sizes = ", ".join(str(size) for size in (1, *SLICES[kind]))
-        raise UserError(f"{name}: a slice of {kind} has {sizes} chips")
+        raise UserError(f"--target={name}: a slice of {kind} has {sizes} chips")
     return Target(kind, chips)
 
 
@@ -132,41 +150,29 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
         lowered = lower_step(config, devices, tokens, length, target.device.platform)
         options = {"xla_gpu_autotune_level": 0} if target.device.platform == "gpu" else {}
         compiled = lowered.compile(options)
-    device, memory, text = target.device, compiled.memory_analysis(), compiled.as_text()
-    kernels = traffic.kernels(text)
-    moved, speed = sum(each.bytes for each in kernels), REACHED * device.speed
-    if device.platform == "gpu":
-        flops = sum(each.flops for each in kernels)
-        seconds = traffic.roofline(kernels, device.bandwidth, speed)
-    else:
-        # A TPU's program is pipelined across kernels, and its products are not counted.
-        flops = step_flops(config, tokens // length, length, length) / target.chips
-        seconds = max(moved / device.bandwidth, flops / speed)
+    memory = compiled.memory_analysis()
     return Cost(
         target,
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
-        moved,
-        flops,
-        sum(each.runs for each in kernels),
-        seconds,
-        traffic.collectives(text),
+        step_flops(config, tokens // length, length, length) / target.chips,
+        traffic.kernels(compiled.as_text()),
     )
 
 
 def describe(config: Config, target: Target) -> str:
-    """Return a line with the memory and the roofline of a train step on each chip of a target."""
+    """Return lines with the memory and the roofline of a train step on each chip of a target."""
     tokens, length = config.train.batch_tokens, config.data.max_length
-    chips = "" if target.chips == 1 else f" x {target.chips}"
-    where = f"{tokens:,} tokens, rows of {length} (config.data.max_length) on {target.kind}{chips}"
-    advice = f"on {target.kind}: the train step does not fit; see docs/memory.md"
-    with explaining_out_of_memory(advice):
+    name = target.kind if target.chips == 1 else f"{target.kind}-{target.chips}"
+    with explaining_out_of_memory(f"on {name}: the train step does not fit; see docs/memory.md"):
         cost = compile_step(config, target, tokens, length)
-    available = target.device.memory / 1e9
-    seconds = cost.compute_seconds + cost.collective_seconds
+    fits = "" if cost.memory <= target.device.memory else "; does not fit, see docs/memory.md"
+    between = f" + {1e3 * cost.collective_seconds:.1f} ms between chips" if target.chips > 1 else ""
     return (
-        f"train step: {cost.memory / 1e9:.2f} of {available:.0f} GB per chip, at least "
-        f"{1000 * seconds:.1f} ms, {where}"
+        f"{name}: {cost.memory / 1e9:.2f} of {target.device.memory / 1e9:.0f} GB per chip, state "
+        f"{cost.state / 1e9:.2f} and activations {cost.temporaries / 1e9:.2f}{fits}\n"
+        f"{name}: at least {1e3 * cost.compute_seconds:.1f} ms{between} per step of {tokens:,} "
+        f"tokens per side, rows of {length} (config.data.max_length)"
     )
 
 

@@ -2,8 +2,7 @@
 
     python small_program.py WORKDIR STEPS CONFIG
 
-Attention dropout costs BLEU, and dropout does so for seeds other than 0. It fails if its run
-directory has a file `fails`.
+It fails if its run directory has a file `fails`.
 """
 
 import json
@@ -26,12 +25,12 @@ for step in range(first + 1, steps + 1):
     with (workdir / "metrics.jsonl").open("a") as metrics:
         metrics.write(json.dumps({"step": step, "split": "validation", "nll": 1 / step}) + "\n")
     (checkpoints / str(step)).mkdir()
+    sys.stderr.write(f"step {step}/{steps}\n")
+    sys.stderr.flush()
     if requests:
         sys.stderr.write("small_program: stopped, all is saved\n")
         sys.exit(128 + signal.SIGTERM)
     time.sleep(0.02)
-config = json.loads(sys.argv[3])
-loss = config["model"]["attention_dropout"] + config["seed"] * config["model"]["dropout"]
-scores = json.dumps({"validation": {"bleu": steps - loss, "perplexity": 8.0}})
+scores = json.dumps({"validation": {"bleu": steps, "perplexity": 8.0}})
 (workdir / "results.json").write_text(scores)
 sys.stdout.write(scores)

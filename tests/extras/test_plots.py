@@ -1,19 +1,15 @@
-"""Pictures of attention, of learning curves and of a schedule."""
+"""Pictures of attention and of learning curves."""
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jformer.config import Config, OptimizerConfig, TrainConfig
 from jformer.decoding.attention import Attention
 from jformer.errors import UserError
-from jformer.extras.plots import draw_attention, draw_curves, draw_schedule, write_schedule
+from jformer.extras.plots import draw_attention, draw_curves
 from jformer.extras.report import read_run
-from jformer.main import main
 from jformer.rundir import read_metrics
-from jformer.training.schedules import learning_rate
 
 pytest.importorskip("matplotlib", reason="needs the extra plot")
 
@@ -56,26 +52,3 @@ def test_a_line_per_split_goes_through_the_points_of_the_log():
         assert points
         assert list(zip(*line.get_data(), strict=True)) == points
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["train", "validation"]
-
-
-def test_the_line_is_the_learning_rate_of_every_step():
-    config = Config(
-        train=TrainConfig(steps=70),
-        optimizer=OptimizerConfig(schedule="linear(end=1e-4)", warmup_steps=13),
-    )
-    (axes,) = draw_schedule(config).axes
-    expected = [(n, float(learning_rate(config)(n - 1))) for n in range(1, 71)]
-    np.testing.assert_allclose(axes.lines[0].get_xydata(), expected, rtol=1e-6)  # float32
-
-
-def test_the_picture_is_written(tmp_path):
-    write_schedule(Config(), str(tmp_path / "rate.svg"))
-    assert b"<svg" in (tmp_path / "rate.svg").read_bytes()
-
-
-def test_a_picture_that_cannot_be_written_is_named_before_anything_runs(tmp_path, capsys):
-    command = ["jformer", "summary", "--config=tiny", f"--plot={tmp_path / 'rate.pdf'}"]
-    assert main(command) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert re.fullmatch(rf"jformer: --plot={tmp_path}/rate.pdf: .*\.png.*\.svg.*\n", captured.err)

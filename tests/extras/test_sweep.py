@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -40,6 +41,7 @@ class SmallPoint(Point):
 def small_runs(monkeypatch):
     monkeypatch.setattr(sweep, "Point", SmallPoint)
     monkeypatch.setattr(sweep, "PAUSE", 0.01)
+    monkeypatch.setattr(sweep, "SILENT", 0.1)
 
 
 @pytest.fixture
@@ -99,6 +101,8 @@ def test_further_seeds_follow_the_configs_own_and_only_chooses_points(make, only
         ('yield {"model.dropuot": 0.1}', r"--config\.model\.dropuot=0\.1: unknown key.*dropout"),
         ("yield from ({}, {})", "base is the same run as base"),
         ('yield "model.num_heads=4"', r"yields 'model\.num_heads=4'; must yield dicts of dotted"),
+        ('yield {"model.num_heads": 1 // 0}', r"mine\.py:5: ZeroDivisionError"),
+        ("return None", r"mine\.py: TypeError"),
     ],
 )
 def test_a_mistake_in_a_sweep_is_named(make, body, message):
@@ -110,8 +114,6 @@ def test_a_mistake_in_a_sweep_is_named(make, body, message):
     ("flags", "message"),
     [
         (["--only=*heads*"], r"--only=\*heads\*: no point matches; available: base, model"),
-        (["--rounds=2", "--config.train.scored=test"], r"--rounds=2 .*scored=validation"),
-        (["--rounds=5", "--config.train.steps=8"], r"config\.train\.steps=0"),
         pytest.param(["--submit=slrm"], "--submit=slrm: .*slrm", marks=needs_submitit),
     ],
 )
@@ -187,9 +189,13 @@ def table_of(text):
 @pytest.mark.usefixtures("small_runs")
 def test_each_point_is_run_once_and_printed_in_a_row(tmp_path, capsys):
     assert run_small(tmp_path, 5, "--jobs=2") == 0
-    heading, _, *rows = table_of(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    heading, _, *rows = table_of(out)
     assert [row[heading.index("changed")] for row in rows] == ["base", "dropout=0.4"]
-    assert {row[heading.index("validation BLEU")] for row in rows} == {"5.00"}
+    assert {row[heading.index("validation BLEU")] for row in rows} == {"**5.00**"}
+    assert re.search("^base: step [1-5]/5$", err, re.M)  # the last line of its log so far
+    overrides = tmp_path / "model.dropout=0.4" / "overrides.json"
+    assert json.loads(overrides.read_text()) == {"model.dropout": 0.4}
     logs = {log: log.read_text() for log in tmp_path.rglob("log.txt")}
     assert len(logs) == 2
     assert run_small(tmp_path, 5) == 0
@@ -234,33 +240,11 @@ def test_ctrl_c_on_a_terminal_does_not_reach_the_runs(tmp_path):
     process.wait()
 
 
-@pytest.mark.usefixtures("small_runs")
-def test_the_better_half_by_means_over_seeds_trains_on_with_twice_as_many_steps(tmp_path):
-    path = tmp_path / "mine.py"
-    # By seed 0 alone the first would be the best.
-    values = ((0.0, 0.5), (0.1, 0.0), (0.2, 0.0), (0.3, 0.0), (0.4, 0.0))
-    points = [{"model.attention_dropout": a, "model.dropout": d} for a, d in values]
-    path.write_text(f'CONFIG = "configs/tiny.py:files"\n\ndef sweep():\n    yield from {points}\n')
-    failing = tmp_path / "round-1" / "model.attention_dropout=0.3+model.dropout=0.0+seed=1"
-    failing.mkdir(parents=True)
-    (failing / "fails").touch()
-    with pytest.raises(RunError, match=r"1 of 10 points failed: model.attention_dropout=0\.3"):
-        run_small(tmp_path, 8, "--rounds=3", "--seeds=2", "--jobs=4", path=path)
-    rounds = {}
-    for scores in sorted(tmp_path.rglob("scores.json")):
-        config = json.loads((scores.parent / "config.json").read_text())
-        chosen = rounds.setdefault(config["train"]["steps"], set())
-        chosen.add((config["model"]["attention_dropout"], config["seed"]))
-    assert rounds[4] == {(a, seed) for a in (0.0, 0.1, 0.2) for seed in (0, 1)}
-    assert rounds[8] == {(a, seed) for a in (0.1, 0.2) for seed in (0, 1)}
-    assert len(rounds[2]) == 9
-
-
 @needs_submitit
 @pytest.mark.process
 @pytest.mark.usefixtures("small_runs")
 def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(tmp_path):
-    (point,) = make_points(SWEEP, tmp_path, ["--config.train.steps=300", *NO_FILES], "base", 1)
+    (point,) = make_points(SWEEP, tmp_path, ["--config.train.steps=100", *NO_FILES], "base", 1)
 
     def preempt():
         while not (point.workdir / "checkpoints" / "3").exists():
@@ -279,7 +263,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_as_if_it_had_not_been(tmp_pa
     starts = [line for line in point.log.read_text().splitlines() if line.startswith("from step")]
     assert len(starts) == 2
     assert starts[1] != "from step 0"
-    assert len([*(point.workdir / "checkpoints").iterdir()]) == 300
+    assert len([*(point.workdir / "checkpoints").iterdir()]) == 100
 
 
 def processes_of(point):

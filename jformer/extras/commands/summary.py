@@ -1,6 +1,7 @@
 """Count parameters, FLOPs by module and the memory of a train step.
 
-The train step is compiled to measure its memory.
+The train step is compiled to measure its memory. --measure also runs it, and estimates how long the
+training takes on this machine.
 """
 
 from typing import Any
@@ -16,7 +17,8 @@ def add_flags(parser: cli.Parser) -> None:
         )
     text = "also compile the train step for a device that may be absent, as h100 or v5e-8"
     parser.add_argument("--target", default="", metavar="DEVICE", help=text)
-    parser.add_path("--plot", "FILE", "draw the learning rate per step, as .png or .svg")
+    text = "time three train steps on this machine, with batches of the corpus"
+    parser.add_argument("--measure", action="store_true", help=text)
     cli.add_config_flags(parser)
 
 
@@ -24,16 +26,15 @@ def main(args: Any) -> int:
     config = cli.config_of(args)
 
     from jformer.extras import targets
-    from jformer.extras.cost import summary
-    from jformer.extras.plots import write_schedule
+    from jformer.extras.summary import measure, summary
 
     target = targets.parse_target(args.target) if args.target else None
     if target:
         targets.require_compiler(target)
-    if args.plot:
-        write_schedule(config, args.plot)
     for line in summary(config, args.source_length, args.target_length):
         print(line)
+    if args.measure:
+        print(measure(config))
     if target:
         print(targets.describe(config, target))
     return 0

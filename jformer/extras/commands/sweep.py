@@ -3,11 +3,6 @@
 FILE is a Python file with CONFIG and sweep(), a generator of the changes of each point. Config keys
 on the command line are set for all points.
 
---rounds=3 searches by successive halving: round 1 trains all points with a quarter of their steps,
-round 2 the better half (by validation BLEU, or F1 for trees; means over seeds) with half of their
-steps, and round 3 the better half of these with all steps. The first runs are in round-1 and
-round-2.
-
 Rerun the same command to resume a sweep: it skips complete points, resumes stopped points and
 retries failed points. Each point logs to log.txt in its run directory. Prints the table of results;
 the exit status is 1 if a point failed.
@@ -30,8 +25,6 @@ def add_flags(parser: cli.Parser) -> None:
     add("--seeds", default=1, type=whole, metavar="N", help="runs per point (default: 1)")
     text = "run the points whose names match, such as '*num_heads*'"
     add("--only", default="", metavar="PATTERN", help=text)
-    text = "rounds of successive halving (default: 1)"
-    add("--rounds", default=1, type=whole, metavar="N", help=text)
     add("--dry_run", action="store_true", help="print the commands")
     text = "submit an array of jobs with submitit's parameters, such as slurm:gpus_per_node=1"
     add("--submit", default="", metavar="slurm:KEY=VALUE,...", help=text)
@@ -40,34 +33,21 @@ def add_flags(parser: cli.Parser) -> None:
 
 def main(args: Any) -> int:
     from jformer.extras.report import markdown, read_rows
-    from jformer.extras.sweep import (
-        better_half,
-        make_executor,
-        make_points,
-        make_rounds,
-        run_here,
-        run_on_cluster,
-    )
+    from jformer.extras.sweep import make_executor, make_points, run_here, run_on_cluster
 
     folder = Path(args.workdir or f"runs/{Path(args.file).stem}")
     keys = [f"--config.{key}={value}" for key, value in args.overrides.items()]
     points = make_points(args.file, folder, keys, args.only, args.seeds)
-    rounds = make_rounds(points, args.rounds)
     if args.dry_run:
-        for point in rounds[0]:
+        for point in points:
             print(point.as_typed)
         return 0
     executor = make_executor(args.submit, args.jobs, folder) if args.submit else None
-    failed: list[str] = []
-    chosen = points
-    for number, of_round in enumerate(rounds, start=1):
-        promoted = better_half(chosen) if number > 1 else {point.name for point in points}
-        chosen = [point for point in of_round if point.name in promoted]
-        waiting = [point for point in chosen if not point.is_complete]
-        title = f"round {number} of {len(rounds)}: " if len(rounds) > 1 else ""
-        say(f"{title}{len(chosen)} points, {len(chosen) - len(waiting)} complete")
-        failed += run_on_cluster(waiting, executor) if executor else run_here(waiting, args.jobs)
-        print(markdown(read_rows([point.workdir for point in chosen])))
+    waiting = [point for point in points if not point.is_complete]
+    say(f"{len(points)} points, {len(points) - len(waiting)} complete")
+    failed = run_on_cluster(waiting, executor) if executor else run_here(waiting, args.jobs)
+    if rows := read_rows([point.workdir for point in points]):
+        print(markdown(rows))
     if failed:
         raise RunError(f"{len(failed)} of {len(points)} points failed: {', '.join(failed)}")
     return 0

@@ -1,6 +1,7 @@
-"""Costs before anything runs, against XLA and formulas; programs for devices that are not here."""
+"""Costs of a config, against XLA and formulas, and the time of its steps on this machine."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +9,11 @@ import pytest
 
 from configs import tiny
 from jformer.config import freeze
-from jformer.extras.cost import forward_costs, step_bytes
+from jformer.extras.summary import forward_costs, step_bytes
+from jformer.main import main
 from jformer.model.transformer import Transformer
 from jformer.training.restore import abstract_params
-from tests.conftest import small_config
+from tests.conftest import small_config, small_flags
 
 pytestmark = pytest.mark.process
 
@@ -39,3 +41,15 @@ def test_a_batch_in_parts_takes_less_memory():
     in_parts = dataclasses.replace(config, train=dataclasses.replace(config.train, accumulate=8))
     whole, parts = (step_bytes(c, 2048, 32) for c in (config, in_parts))
     assert parts < whole / 2
+
+
+def test_the_time_of_all_steps_is_estimated_from_steps_on_this_machine(
+    corpus_directory, tmp_path, capsys
+):
+    flags = [*small_flags(corpus_directory, tmp_path), "--config.train.steps=360000"]
+    flags = [flag for flag in flags if not flag.startswith("--workdir=")]
+    assert main(["jformer", "summary", *flags, "--measure"]) == 0
+    [line] = [x for x in capsys.readouterr().out.splitlines() if x.startswith("measured: ")]
+    milliseconds = float(re.search(r"([\d.]+) ms per step", line)[1])
+    hours, minutes = map(int, re.search(r"360,000 steps .* take (\d+):(\d\d):", line).groups())
+    assert hours + minutes / 60 == pytest.approx(milliseconds / 10, rel=0.01, abs=0.02)

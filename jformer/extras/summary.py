@@ -1,4 +1,4 @@
-"""The cost of a config, without running it: parameters, multiply-adds, memory of the train step.
+"""The cost of a config: parameters, multiply-adds, memory and time of the train step.
 
 Multiply-adds (MAC) count matrix products only, which are nearly all of the computation. The number
 of FLOPs is twice as large.
@@ -6,23 +6,31 @@ of FLOPs is twice as large.
 
 import collections
 import logging
+import statistics
+import tempfile
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jformer.config import Config
-from jformer.console import say
+from jformer.console import as_duration, say
 from jformer.data.batches import rows_that_fit
+from jformer.data.datasets import open_data
 from jformer.model.transformer import Transformer
+from jformer.training import sharding
 from jformer.training.compilation import use_compilation_cache
-from jformer.training.flops import multiply_adds
-from jformer.training.loop import from_config
+from jformer.training.flops import multiply_adds, step_flops
+from jformer.training.loop import Training, from_config
 from jformer.training.restore import parameter_shapes
-from jformer.training.sharding import compiler_options
 
 log = logging.getLogger(__name__)
+
+TIMED = 3  # steps
 
 
 def parameters(params: Any) -> dict[str, int]:
@@ -71,10 +79,42 @@ def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
     rows = rows_that_fit(batch_tokens, length)
     say(f"compiling the train step for {rows:,} rows of {length:,} tokens per side ...")
     step, arguments = step_and_shapes(config, rows, length)
-    train_step = jax.jit(step, donate_argnums=0, compiler_options=compiler_options())
+    train_step = jax.jit(step, donate_argnums=0, compiler_options=sharding.compiler_options())
     memory = train_step.lower(*arguments).compile().memory_analysis()
     sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
     return sizes - memory.alias_size_in_bytes  # the donated state counts once
+
+
+def measure(config: Config) -> str:
+    """Time a few steps on this machine; return a line with the time that all steps would take.
+
+    The steps are of the most frequent shape of the corpus' batches. Other shapes take longer or
+    shorter in proportion to their operations.
+    """
+    corpora, splits = open_data(config)
+    mesh = sharding.make_mesh(config)
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(config, corpora, splits["validation"], Path(folder), mesh)
+    batches = training.batches
+    shapes = batches.epoch(0).batches[:, 0]  # the shape of each batch of an epoch
+    frequent = statistics.mode(shapes)
+    batch = batches.batch(0, int(np.flatnonzero(shapes == frequent)[0]))
+    placed = sharding.shard_batch(batch, mesh, config.train.accumulate, config.parallel.backend)
+    B, S, T = batches.layout.shapes[frequent]
+    say(f"compiling the step of {B} rows of {S} + {T} tokens, and timing {TIMED} steps ...")
+    state, seconds = training.create(training.params_key), []
+    for _ in range(1 + TIMED):  # the first compiles
+        began = time.perf_counter()
+        state, metrics = training.compiled_step(state, placed, training.dropout_key)
+        jax.block_until_ready(metrics)
+        seconds.append(time.perf_counter() - began)
+    flops = np.array([step_flops(config, *shape) for shape in batches.layout.shapes])
+    step = statistics.median(seconds[1:]) * flops[shapes].mean() / flops[frequent]
+    device, steps = mesh.devices.flat[0].device_kind, config.train.steps
+    return (
+        f"measured: {1000 * step:.4g} ms per step on {mesh.size} x {device}; {steps:,} steps "
+        f"(config.train.steps) take {as_duration(steps * step)}, without validation"
+    )
 
 
 def summary(config: Config, S: int, T: int) -> Iterator[str]:
