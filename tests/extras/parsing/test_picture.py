@@ -25,9 +25,9 @@ def labels(tree):
     return [tree.label, *(label for child in tree.children for label in labels(child))]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_all_labels_and_words_are_in_the_picture_and_none_covers_another(seed):
-    (tree,) = trees_in([str(random_tree(random.Random(seed), 4)).encode()], "a tree")
+    (tree,) = trees_in([str(random_tree(random.Random(seed), 4))], "a tree")
     picture = ElementTree.fromstring(tree_svg(str(tree)))
     by_line, centers = defaultdict(list), set()
     for text in picture.iter(f"{SVG}text"):

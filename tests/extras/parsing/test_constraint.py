@@ -12,8 +12,8 @@ from jformer.components import find
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.search import Rules, Sentence, advance, init_search, result_of
-from jformer.extras.parsing.brackets import well_formed
-from jformer.extras.parsing.trees import DEEPEST_OUTPUT, tree_of, trees_in
+from jformer.extras.parsing.constraint import well_formed
+from jformer.extras.parsing.trees import MAX_DEPTH, tree_of, trees_in
 
 VOCABULARY = Vocabulary.train(["(S (NP XX )NP )S DT unknown"], 260, "words")
 V, T = VOCABULARY.size, 16
@@ -44,38 +44,27 @@ def could_become_a_tree(tokens, words, room):
     )
 
 
-def test_a_tree_begins_with_a_bracket_and_has_no_empty_constituent():
+def test_the_first_and_the_last_tokens_of_a_tree():
     assert allowed_after([], 2, 12) == {"(S", "(NP"}
     assert allowed_after(["(S"], 2, 12) == {"(S", "(NP", "XX", "DT", "unknown"}
-
-
-def test_only_the_innermost_bracket_is_closed_and_the_outermost_after_the_last_word():
-    assert ")NP" in allowed_after(["(S", "(NP", "XX"], 2, 12)
-    assert ")S" not in allowed_after(["(S", "(NP", "XX"], 2, 12)
-    assert ")S" not in allowed_after(["(S", "XX"], 2, 12)
     assert allowed_after(["(S", "XX", "XX"], 2, 12) == {")S"}
     assert allowed_after(["(S", "XX", "XX", ")S"], 2, 12) == {"EOS"}
 
 
-def test_no_bracket_is_opened_that_could_not_be_closed_within_the_limit():
-    # "(S (NP XX )NP XX )S" and EOS are 7 tokens.
-    assert "(NP" in allowed_after(["(S"], 2, 7)
-    assert "(NP" not in allowed_after(["(S"], 2, 6)
-
-
 def test_no_tree_is_deeper_than_one_that_can_be_read():
-    chain = ["(NP"] * (DEEPEST_OUTPUT - 1)
+    chain = ["(NP"] * (MAX_DEPTH - 1)
     assert "(NP" in allowed_after(chain, 1, 1000)
     chain.append("(NP")
     assert "(NP" not in allowed_after(chain, 1, 1000)
     tree, whole = tree_of(" ".join([*chain, "XX", *[")NP"] * len(chain)]), ["w"])
     assert whole
-    assert [*map(str, trees_in([str(tree).encode()], "out"))] == [str(tree)]
+    assert [*map(str, trees_in([str(tree)], "out"))] == [str(tree)]
     assert not tree_of(" ".join([*chain, "(NP", "XX", *[")NP"] * (len(chain) + 1)]), ["w"])[1]
 
 
 def test_words_are_numbered_in_their_order_and_unknown_beyond_the_vocabulary():
-    vocabulary = Vocabulary.train(["(S 1 2 )S"], 260, "words")
+    rows = [f"(S {n} )S" for n in (1, 2, 4, 5)] + ["(S 1 2 )S"]  # numbers after a gap are unknown
+    vocabulary = Vocabulary.train(rows, 260, "words")
 
     def words_after(tokens):
         return {one for one in allowed_after(tokens, 4, 15, vocabulary) if one[0] not in "()"}
@@ -85,13 +74,6 @@ def test_words_are_numbered_in_their_order_and_unknown_beyond_the_vocabulary():
     assert words_after(["(S", "1", "2"]) == {"<unk>"}
     assert words_after(["(S", "1", "2", "<unk>"]) == {"<unk>"}
     assert words_after(["(S", "1", "2", "<unk>", "<unk>"]) == set()
-
-
-def test_numbers_beyond_a_gap_of_the_vocabulary_are_unknown_words():
-    rows = [f"(S {n} )S" for n in (1, 2, 4, 5)] + ["(S 1 2 )S"]
-    vocabulary = Vocabulary.train(rows, 260, "words")
-    assert allowed_after(["(S", "1", "2"], 4, T, vocabulary) == {"(S", "<unk>"}
-    assert allowed_after(["(S", "1", "2", "<unk>"], 4, T, vocabulary) == {"(S", "<unk>"}
 
 
 @pytest.mark.parametrize(("words", "limit"), [(1, 6), (2, 7)])
@@ -149,28 +131,11 @@ def test_every_output_is_a_tree_of_all_words_whatever_the_model_says(search):
     find = make_search(DecodeConfig(search=search, beam_size=3, n_best=3))
     rng, numbers = np.random.default_rng(0), random.Random(0)
     seen = set()
-    for _ in range(60):
+    for _ in range(30):
         words = numbers.randint(1, 5)
         limit = numbers.randint(words + 3, T - 1)
         for text, _ in find(4 * rng.normal(size=(T, V)), words, limit):
             assert tree_of(text, ["w"] * words)[1], text
             assert len(text.split()) < limit
             seen.add(text)
-    assert len(seen) > 60
-
-
-def test_a_wide_beam_finds_the_best_of_all_trees():
-    words, limit = 2, 8
-    logits_TV = np.random.default_rng(3).normal(size=(T, V)).astype(np.float32)
-    log_probs_TV = np.asarray(jax.nn.log_softmax(logits_TV))
-    names = ("(S", ")S", "(NP", ")NP", "XX", "DT", "unknown")
-    scored = {}
-    for length in range(1, limit):
-        for tokens in itertools.product(names, repeat=length):
-            if tokens[0][0] == "(" and tree_of(" ".join(tokens), ["w"] * words)[1]:
-                ids = [*(IDS[token] for token in tokens), EOS]
-                scored[" ".join(tokens)] = sum(log_probs_TV[t, i] for t, i in enumerate(ids))
-    find = make_search(DecodeConfig(beam_size=200, n_best=1, length_penalty=0.0))
-    (text, score), *_ = find(logits_TV, words, limit)
-    assert text == max(scored, key=scored.get)
-    assert score == pytest.approx(max(scored.values()), abs=1e-4)
+    assert len(seen) > 30
