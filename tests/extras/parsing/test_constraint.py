@@ -1,6 +1,5 @@
 """The constraint to linearised trees, beside a parser of them and searches through all of them."""
 
-import itertools
 import random
 
 import jax
@@ -18,7 +17,6 @@ from jformer.extras.parsing.trees import MAX_DEPTH, tree_of, trees_in
 VOCABULARY = Vocabulary.train(["(S (NP XX )NP )S DT unknown"], 260, "words")
 V, T = VOCABULARY.size, 16
 RULES = jax.tree.map(jnp.asarray, Rules(constraint=well_formed(VOCABULARY)))
-IDS = {entry: token for token, entry in enumerate(VOCABULARY.entries()) if entry}
 
 
 def allowed_after(tokens, words, limit, vocabulary=VOCABULARY):
