@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jformer import load
-from jformer.config import EOS, PAD, DecodeConfig
+from jformer.config import PAD, DecodeConfig
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import UserError
 from jformer.extras.terms import (
@@ -25,15 +25,7 @@ from jformer.extras.terms import (
     terms,
     tokens_met,
 )
-from tests.decoding.machines import (
-    B,
-    V,
-    exhaustive,
-    log_prob_of,
-    penalty,
-    random_machine,
-    search,
-)
+from tests.decoding.machines import B, V, exhaustive, log_prob_of, random_machine, search
 
 CLOSE = 1e-4  # of sums of up to seven float32 log-probabilities around -2
 CLEAR = 1e-5  # choices closer than that are left to rounding
@@ -90,28 +82,17 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_that_has_the_terms(seed, lim
     assert best.score == pytest.approx(having[0].score, abs=CLOSE)
 
 
-@settings(max_examples=10, deadline=None)
-@given(SEEDS, st.sampled_from([1, 3]), TERMS)
-def test_an_output_that_ends_has_the_terms_and_the_models_own_scores(seed, W, wanted):
-    machine = random_machine(seed, 4)
-    best = constrained(W, [machine], [7], [wanted])[0][0]
-    if best.tokens[-1] == EOS:
-        assert all(contains(term, best.tokens) for term in wanted)
-    total = log_prob_of(machine, best.tokens)
-    assert best.log_prob == pytest.approx(total, abs=CLOSE)
-    length = penalty(len(best.tokens), DecodeConfig())
-    assert best.score == pytest.approx(total / length, abs=CLOSE)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_a_narrow_beam_meets_its_terms_and_sentences_without_terms_do_not_change(seed):
     machines = [random_machine(seed + 1000 * i, 5) for i in range(3)]
     wanted = [([A, C], [D, A]), ([C], [C])]
     for W in (1, 3):
         free = search(DecodeConfig(beam_size=W), machines, [7, 7, 7])[1]
-        bound = constrained(W, machines, [7, 7, 7], [[], wanted, []])
-        assert (bound[0], bound[2]) == (free[0], free[2])
-        assert all(contains(term, bound[1][0].tokens) for term in wanted)
+        first, (best, *_), last = constrained(W, machines, [7, 7, 7], [[], wanted, []])
+        assert (first, last) == (free[0], free[2])
+        assert all(contains(term, best.tokens) for term in wanted)
+        # Its score is the model's own.
+        assert best.log_prob == pytest.approx(log_prob_of(machines[1], best.tokens), abs=CLOSE)
 
 
 def followed(wanted, histories_WT):
@@ -141,9 +122,8 @@ def test_the_beginning_that_two_terms_share_counts_once():
     assert [met for _, (met,) in followed(wanted, [[A, C, D]])] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_candidates_are_taken_in_turn_from_the_numbers_of_met_tokens(seed):
-    rng = np.random.default_rng(seed)
+def test_candidates_are_taken_in_turn_from_the_numbers_of_met_tokens():
+    rng = np.random.default_rng(0)
     scores_M, met_M = rng.normal(size=23), rng.integers(0, 4, 23)
     scores_M[rng.integers(0, 23, 5)] = -np.inf
     order = sorted(range(23), key=lambda i: -scores_M[i])
@@ -181,16 +161,10 @@ def test_terms_are_whole_words_of_the_source_with_their_case(tmp_path, vocabular
     assert [*terms(vocabulary, file=str(path)).find(source)] == wanted
 
 
-@pytest.mark.parametrize(
-    ("keep", "source", "kept"),
-    [
-        (NUMBERS, "3 of 1,000.5 at 12:30, not B2B, 7.", ["3", "1,000.5", "12:30", "7"]),
-        ("[A-Z]{2,}", "NATO and the UN, NATO", ["NATO", "UN"]),
-        (r"\{[^}]*\}", "Set {a  b} now", ["{a  b}"]),
-    ],
-)
-def test_strings_of_a_source_that_match_a_pattern_are_kept(vocabulary, keep, source, kept):
-    assert [*terms(vocabulary, keep=keep).find(source)] == kept
+def test_strings_of_a_source_that_match_a_pattern_are_kept_as_they_are(vocabulary):
+    source = "3 of 1,000.5 at 12:30, not B2B, 7. Set {a  b} now"
+    kept = [*terms(vocabulary, keep=rf"{NUMBERS}|{{[^}}]*}}").find(source)]
+    assert kept == ["3", "1,000.5", "12:30", "7", "{a  b}"]
 
 
 @pytest.mark.parametrize(

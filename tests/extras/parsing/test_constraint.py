@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jformer.components import find
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.search import Rules, Sentence, advance, init_search, result_of
+from jformer.decoding.search import Sentence
 from jformer.extras.parsing.constraint import well_formed
 from jformer.extras.parsing.trees import MAX_DEPTH, tree_of, trees_in
+from tests.decoding import machines
 
 VOCABULARY = Vocabulary.train(["(S (NP XX )NP )S DT unknown"], 260, "words")
-V, T = VOCABULARY.size, 16
-RULES = jax.tree.map(jnp.asarray, Rules(constraint=well_formed(VOCABULARY)))
+T = 16
+allowed = jax.jit(lambda constraint, *arguments: constraint.allowed(*arguments))
 
 
 def allowed_after(tokens, words, limit, vocabulary=VOCABULARY):
@@ -25,8 +25,7 @@ def allowed_after(tokens, words, limit, vocabulary=VOCABULARY):
     ids_1T = np.full((1, max(T, len(tokens) + 1)), PAD, np.int32)
     ids_1T[0, : len(tokens)] = [names.index(token) for token in tokens]
     sentence = Sentence(None, None, jnp.int32(limit), None, given=jnp.int32(words))
-    constraint = jax.tree.map(jnp.asarray, well_formed(vocabulary))
-    mask_V = constraint.allowed(jnp.asarray(ids_1T), jnp.int32(len(tokens)), sentence)[0]
+    mask_V = allowed(well_formed(vocabulary), ids_1T, jnp.int32(len(tokens)), sentence)[0]
     names[EOS] = "EOS"
     return {names[token] for token in np.flatnonzero(mask_V).tolist()}
 
@@ -94,46 +93,22 @@ def test_what_is_allowed_is_what_can_become_a_tree(words, limit):
     assert not begun
 
 
-def step(logits_TV, cache, tokens_W, t, beam_indices_WT):
-    """A model that does not look at what came before."""
-    return cache, jnp.broadcast_to(logits_TV[t], (len(tokens_W), V))
-
-
-def make_search(config):
-    """Return a compiled search for the outputs of a model as texts, with their scores."""
-    strategy = find("config.decode.search", "search", config.search)
-
-    @jax.jit
-    def search(logits_TV, words, limit):
-        def grow(sentence, search):
-            return strategy.extend(step, config, sentence, search, RULES)
-
-        sentence = Sentence(logits_TV, jnp.full(T, PAD), limit, jnp.int32(0), given=words)
-        begun = sentence, init_search(sentence, jnp.zeros(()), strategy.width(config))
-        ended = advance(grow, *jax.tree.map(lambda x: jnp.asarray(x)[None], begun), 1)
-        return result_of(jax.tree.map(lambda x: x[0], ended), config)
-
-    def results(logits_TV, words, limit):
-        found = jax.device_get(search(logits_TV, words, limit))
-        return [
-            (VOCABULARY.decode(tokens_T[tokens_T != PAD]), score)
-            for tokens_T, score in zip(found.tokens_WT, found.scores_W, strict=True)
-            if score > -np.inf
-        ]
-
-    return results
-
-
-@pytest.mark.parametrize("search", ["beam", "sampling"])
-def test_every_output_is_a_tree_of_all_words_whatever_the_model_says(search):
-    find = make_search(DecodeConfig(search=search, beam_size=3, n_best=3))
-    rng, numbers = np.random.default_rng(0), random.Random(0)
-    seen = set()
-    for _ in range(30):
-        words = numbers.randint(1, 5)
-        limit = numbers.randint(words + 3, T - 1)
-        for text, _ in find(4 * rng.normal(size=(T, V)), words, limit):
-            assert tree_of(text, ["w"] * words)[1], text
-            assert len(text.split()) < limit
-            seen.add(text)
-    assert len(seen) > 30
+@pytest.mark.parametrize("strategy", ["beam", "sampling"])
+def test_every_output_is_a_tree_of_all_words_whatever_the_model_says(strategy):
+    vocabulary = Vocabulary.train(["(S XX DT )S"], 260, "words")
+    assert vocabulary.size == machines.V
+    config = DecodeConfig(search=strategy, beam_size=3, n_best=3)
+    rng, seen = random.Random(0), set()
+    for seed in range(20):
+        words = [rng.randint(1, 4) for _ in range(machines.B)]
+        limits = [rng.randint(number + 3, machines.T - 1) for number in words]
+        models = [machines.random_machine(3 * seed + b, 5) for b in range(machines.B)]
+        given, constraint = (np.array(words, np.int32), None), well_formed(vocabulary)
+        _, found = machines.search(config, models, limits, constraint=constraint, given=given)
+        for number, limit, hypotheses in zip(words, limits, found, strict=True):
+            for hypothesis in hypotheses:
+                text = vocabulary.decode(hypothesis.tokens)
+                assert tree_of(text, ["w"] * number)[1], text
+                assert len(hypothesis.tokens) <= limit
+                seen.add(text)
+    assert len(seen) > 20

@@ -6,10 +6,8 @@ import random
 import pytest
 
 import jformer
-from jformer.data.corpora import Split
-from jformer.extras.parsing.trees import Tree, trees_in
+from jformer.extras.parsing.trees import trees_in
 from jformer.main import main
-from jformer.results import as_test_set
 
 pytestmark = pytest.mark.process
 
@@ -87,24 +85,25 @@ def test_training_ends_with_f1_of_each_test_set_and_f1_chooses_the_best_checkpoi
 
 
 def test_translate_writes_a_tree_of_the_words_of_each_line(parser, run, tmp_path):
-    lines = ["the cat sees a dog near the fox .", "unheard words 17", ""]
+    # Round brackets are written as in treebanks. Words beyond max_length are added to the root.
+    lines = ["the cat sees a dog near the fox .", "unheard ( words )", "the " * 69 + "end", ""]
     (tmp_path / "in").write_text("\n".join(lines) + "\n")
     files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
     assert main(["jformer", "translate", f"--workdir={parser}", *files]) == 0
     *parsed, blank = (tmp_path / "out").read_text().split("\n")[:-1]
     assert blank == ""
-    trees = [*trees_in(parsed, "out")]
-    assert [tree.words() for tree in trees] == [line.split() for line in lines[:-1]]
-    assert run.translate(lines) == [*parsed, ""]
+    trees = [tree.words() for tree in trees_in(parsed, "out")]
+    assert trees == [lines[0].split(), ["unheard", "-LRB-", "words", "-RRB-"], lines[2].split()]
+    found = run.hypotheses(lines)
+    assert [each[0].text for each in found] == [*parsed, ""]
+    assert [each[0].well_formed for each in found] == [True, True, False, None]
+    (scored,) = run.score(lines[1:2], parsed[1:2])
+    assert scored.log_prob == pytest.approx(found[1][0].log_prob, abs=1e-4)
 
 
-def test_without_the_constraint_outputs_are_repaired_and_counted(parser, run, treebank, capsys):
+def test_without_the_constraint_outputs_are_repaired_and_counted(parser, treebank, capsys):
     scores = scored(capsys, parser, treebank, "--config.decode.constraint=none")
     assert 0 <= scores["well_formed"] < 100
-    found = run.hypotheses(["the cat sees the dog ."] * 2, constraint="none")
-    assert found[0][0].well_formed in (True, False)
-    (tree,) = trees_in([found[0][0].text], "out")
-    assert tree.words() == ["the", "cat", "sees", "the", "dog", "."]
 
 
 def test_gold_trees_are_scored_by_the_model_and_shown_before_training(parser, treebank, capfd):
@@ -123,30 +122,6 @@ def test_a_tree_in_penn_bracketing_has_the_score_of_the_linearised_one(run):
     assert found == expected
     tokens = run.attention(words, linearised).target_tokens
     assert run.attention(words, penn).target_tokens == tokens
-
-
-def test_round_brackets_among_the_words_are_read_as_in_treebanks(run):
-    words = "the cat ( sees ) ."
-    ((found,),) = run.hypotheses([words])
-    (read,) = trees_in([found.text], "out")
-    assert read.words() == ["the", "cat", "-LRB-", "sees", "-RRB-", "."]
-    (scored,) = run.score([words], [found.text])
-    assert scored.log_prob == pytest.approx(found.log_prob, abs=1e-4)
-
-
-def test_words_beyond_the_limit_of_a_source_are_attached_and_reported(run):
-    words = ["the"] * 70
-    ((found,),) = run.hypotheses([" ".join(words)])
-    assert found.well_formed is False
-    (tree,) = trees_in([found.text], "out")
-    assert tree.words() == words
-    assert len(tree.children) == 1 + 70 - 59  # the tree of 59 words, and the others beside it
-
-
-def test_gold_tags_are_part_of_a_test_set_because_they_mark_punctuation():
-    rows = [[Tree("S", (Tree("NN", word="a"), Tree(tag, word="b")))] for tag in ("NN", ",")]
-    one, other = (as_test_set(Split(["a b"], ["(S 1 2 )S"], gold=trees)) for trees in rows)
-    assert one.sha256 != other.sha256
 
 
 def test_a_report_has_a_column_for_f1_and_none_for_bleu(parser, tmp_path, capsys):
