@@ -79,10 +79,9 @@ def test_a_model_that_cannot_be_converted_is_refused(options, tmp_path):
         Vocabulary.load(tmp_path / "spm.model")
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
 def test_a_file_that_is_not_a_model_is_named_with_what_is_needed(content, tmp_path):
-    if content is not None:
-        (tmp_path / "spm.model").write_bytes(content)
+    (tmp_path / "spm.model").write_bytes(content)
     with pytest.raises(UserError, match=r"spm\.model: .*tokenizer\.json\b.*SentencePiece"):
         Vocabulary.load(tmp_path / "spm.model")
 

@@ -168,15 +168,19 @@ def test_strings_of_a_source_that_match_a_pattern_are_kept_as_they_are(vocabular
 
 
 @pytest.mark.parametrize(
-    ("text", "source", "context"), [("Kater", "a Kater", "der"), ("猫", "私の猫が", "私の")]
+    ("text", "source", "before"), [("Kater", "a Kater", "der "), ("猫", "私の猫が", "私の")]
 )
-def test_a_term_is_spelled_as_within_a_sentence_and_at_its_beginning(text, source, context):
+def test_a_term_is_spelled_as_within_a_sentence_and_at_its_beginning(
+    text, source, before, tmp_path
+):
     vocabulary = Vocabulary.train([*TEXTS, "猫 の"], 400)
-    (terms_CKL, _), _ = terms(vocabulary, keep=text).encode(source, [])
+    path = tmp_path / "terms.tsv"
+    path.write_text(f"{text}\t{text}\n")
+    (terms_CKL, _), _ = terms(vocabulary, file=str(path)).encode(source, [])
     first, later = ([token for token in spelling if token != PAD] for spelling in terms_CKL[0])
     assert vocabulary.decode(first) == text
-    space = "" if text == "猫" else " "
-    assert vocabulary.decode([*vocabulary.encode([context])[0], *later]) == context + space + text
+    history = vocabulary.encode([before.strip()])[0]
+    assert vocabulary.decode([*history, *later]) == before + text
 
 
 def test_a_wrong_pattern_and_a_line_without_a_tab_are_named(vocabulary, tmp_path):
