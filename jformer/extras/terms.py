@@ -37,7 +37,6 @@ MAX_TOKENS = 16  # of a term
 # A character that must not precede or follow a term. Python's \w lacks the combining marks of Latin
 # and Indic scripts. Arabic and Korean attach prefixes and particles to words.
 LETTER = rf"(?!{WITHOUT_SPACES.pattern}|[\u0620-\u064a\uac00-\ud7a3])[\w\u0300-\u036f\u0900-\u0dff]"
-FAVORED = 1e6  # larger than any logit
 
 
 @functools.lru_cache(maxsize=8)  # the same object again, so that a search is compiled once
@@ -153,11 +152,12 @@ class Terms(Constraint):
         begins_W = jnp.argmax(jnp.where(self.letters_V[None], -jnp.inf, logits_WV), axis=-1)
         next_WC = next_tokens(sentence.given[0], search.progress, search.t)
         added_WC = jnp.concatenate([next_WC, begins_W[:, None]], axis=1)
-        favored_WV = logits_WV.at[jnp.arange(len(added_WC))[:, None], added_WC].add(FAVORED)
-        _, tokens_WC = top_tokens(favored_WV, count + added_WC.shape[1])
+        _, tokens_WC = top_tokens(logits_WV, count)
+        tokens_WC = jnp.concatenate([tokens_WC, added_WC], axis=1)
         logits_WC = jnp.take_along_axis(logits_WV, tokens_WC, axis=1)
-        logits_WC, order_WC = jax.lax.top_k(logits_WC, logits_WC.shape[1])
-        return logits_WC, jnp.take_along_axis(tokens_WC, order_WC, axis=1)
+        same_WCC = tokens_WC[:, :, None] == tokens_WC[:, None, :]
+        repeated_WC = jnp.any(jnp.tril(same_WCC, k=-1), axis=-1)
+        return jnp.where(repeated_WC, -jnp.inf, logits_WC), tokens_WC
 
     def select(
         self, sentence: Sentence, search: Search, scores_M: Array, tokens_M: Array, count: int
