@@ -31,7 +31,7 @@ FORMATS = ("text", "jsonl")
 OUTPUT = "file to write (default: standard output)"
 PAIRS = (
     "pairs of sentences: PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet; "
-    "for a parser FILE.mrg, or a pattern such as 'dev/*.mrg'"
+    "config.data.scorer may read other files"
 )
 
 

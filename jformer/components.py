@@ -75,7 +75,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "hub": "jformer.data.datasets:open_named",
         "files": "jformer.data.datasets:open_split_files",
         "given": "jformer.data.datasets:open_given",
-        "parsing": "jformer.extras.parsing.treebank:open_treebank",
+        "parsing": "jformer.extras.parsing.trees:open_treebank",
     },
     "tokenizer": {
         "byte_bpe": "jformer.data.vocabulary:byte_bpe",
@@ -104,7 +104,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "constraint": {
         "none": "jformer.decoding.constraints:no_constraint",
         "terms": "jformer.extras.terms:terms",
-        "trees": "jformer.extras.parsing.brackets:well_formed",
+        "trees": "jformer.extras.parsing.constraint:well_formed",
     },
     "choice": {
         "score": "jformer.decoding.translate:highest_score",

@@ -122,7 +122,7 @@ class Run(Restored):
     def score(
         self, sources: Sequence[str], targets: Sequence[str], first_pair: int = 1
     ) -> list[Scored]:
-        """Return the log-probability of each target, or tree, as the translation of its source.
+        """Return the log-probability of each target as the translation of its source.
 
         Raises `UserError` for a pair too long for a table of learned positions (see `can_score`).
         The message numbers pairs from `first_pair`.

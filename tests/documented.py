@@ -43,7 +43,7 @@ NAMED = {
     **dict.fromkeys(("PATTERN", "PYTHON", "VALUE", "INPUT", "STEP", "OUTPUT"), "one"),
     **dict.fromkeys(("NAME", "SIZE"), "one"),
 }
-NAMED_ON = {"docs/parsing.md": {"DIR": "runs/parser", "RUN": "F", "FOLDER": "treebank"}}
+NAMED_ON = {"docs/parsing.md": {"DIR": "runs/parser", "RUN": "runs/second", "FOLDER": "treebank"}}
 TREE = "(S (NP (DT the) (NN {})) (VP (VBZ sees) (NP (DT a) (NN {}))) (. .))"
 
 
@@ -164,6 +164,9 @@ def lay_out_trees(folder: Path) -> None:
         zipped.write_bytes(gzip.compress("".join(trees * 4).encode()))
         for split in ("dev", "test"):
             (folder / "treebank" / f"{corpus}.{split}.mrg").write_text(few)
+    for section in ("02", "10", "20", "22", "23"):
+        (folder / "wsj" / section).mkdir(parents=True)
+        (folder / "wsj" / section / "wsj_0001.mrg").write_text(few)
     (folder / "test.mrg").write_text(few)
     for name in ("words.txt", "more.txt"):
         (folder / name).write_text("the cat sees a dog .\n")

@@ -446,7 +446,7 @@ from jformer.extras.parsing.picture import tree_svg
 from jformer.extras.parsing.trees import linearise, trees_in
 
 text = "(S (NP (DT The) (NN cat)) (VP (VBZ sleeps)) (. .))"
-(tree,) = trees_in([text.encode()], "example")
+(tree,) = trees_in([text], "example")
 print("source:", " ".join(tree.words()))
 print("target:", linearise(tree, "XX"))
 display(SVG(tree_svg(text)))

@@ -291,7 +291,7 @@ def text_key(corpora: list[Corpus], data: DataConfig) -> list:
     """Return everything that determines the text: the bytes of the files and how they are read.
 
     A file's name determines its format, and the languages select columns. The options of the data
-    set determine the text of trees, and a user's files may do anything. Folders are not included.
+    set may change the text, and a user's files may do anything. Folders are not included.
     """
     digests = [digest for corpus in corpora for _, digest in corpus.hashes]
     names = [path.name for corpus in corpora for path in corpus.files]

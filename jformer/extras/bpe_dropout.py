@@ -32,13 +32,12 @@ def bpe_dropout(
     vocabularies: Vocabularies, *, p: float
 ) -> Callable[[TokenPairs, np.random.Generator], TokenPairs]:
     """Skip each merge of both sides with probability `p`."""
-    merges = [vocabulary.merges for vocabulary in vocabularies]
-    if any(each is None for each in merges) or not 0 <= p < 1:
+    if any(vocabulary.merges is None for vocabulary in vocabularies) or not 0 <= p < 1:
         raise UserError(
             f"config.data.augment=bpe_dropout(p={p}): requires 0 <= p < 1 and BPE vocabularies, "
             f"config.data.tokenizer=byte_bpe"
         )
-    droppers = [BpeDropout(each, p) for each in merges if each is not None]
+    droppers = [BpeDropout(v.merges, v.size, p) for v in vocabularies if v.merges is not None]
 
     def augment(pairs: TokenPairs, rng: np.random.Generator) -> TokenPairs:
         sides = zip(droppers, pairs, vocabularies, strict=True)
@@ -67,16 +66,15 @@ def word_starts(texts: Ragged, vocabulary: Vocabulary) -> np.ndarray:
 
 
 class BpeDropout:
-    def __init__(self, merges: np.ndarray, probability: float):
+    def __init__(self, merges: np.ndarray, size: int, probability: float):
         """Prepare `merges` (n, 3), the ids of left, right and result, in order of rank."""
         self._probability, self._results = probability, merges[:, 2].astype(np.int64)
-        self._last = int(merges.max(initial=0)) + 1  # represents all greater ids, in no merge
         parts = {result: pair for *pair, result in merges.tolist()}
 
         def base(symbol: int) -> list[int]:
             return [each for part in parts.get(symbol, []) for each in base(part)] or [symbol]
 
-        self._base = Ragged.from_rows([base(symbol) for symbol in range(self._last + 1)])
+        self._base = Ragged.from_rows([base(symbol) for symbol in range(size)])
         pairs = pair_numbers(merges[:, 0], merges[:, 1])
         order = np.argsort(pairs)
         self._pairs = np.append(pairs[order], np.iinfo(np.int64).max)  # where a search ends
@@ -96,13 +94,9 @@ class BpeDropout:
         return Ragged.from_lengths(np.concatenate(flats), np.concatenate(lengths))
 
     def _segment(self, texts: Ragged, starts: np.ndarray, rng: np.random.Generator) -> Ragged:
-        ids = texts.flat.astype(np.int64)
-        base = self._base.take(np.minimum(ids, self._last))
-        symbols, begins = base.flat.astype(np.int64), base.offsets[:-1]
-        # All ids without a merge were looked up as one id; each is its own symbol.
-        is_base = base.lengths == 1
-        symbols[begins[is_base]] = ids[is_base]
-        drawn = self._merge(symbols, begins[starts], rng)
+        base = self._base.take(texts.flat)
+        symbols = base.flat.astype(np.int64)
+        drawn = self._merge(symbols, base.offsets[:-1][starts], rng)
         is_id = drawn != HOLE
         ids_up_to = np.append(0, np.cumsum(is_id))  # ids among the first symbols
         offsets = ids_up_to[base.offsets[texts.offsets]]

@@ -15,8 +15,8 @@ from jax import Array
 
 from jformer.training.optimizer import check_constants, decay_mask
 
-BY_HEADS = ("query", "key", "value")  # kernels (D, H, K); other kernels have D last
-KERNELS = (*BY_HEADS, "out", "ffn_in", "ffn_out")
+D_FIRST = ("query", "key", "value", "ffn_in")  # kernels (D, H, K) and (D, F); others have D last
+KERNELS = (*D_FIRST, "out", "ffn_out")
 BLOCK = 64  # hidden units per matrix: the cost of products grows with its square
 ITERATIONS = 3  # Jordan uses 5, with larger matrices
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of Jordan's polynomial
@@ -91,24 +91,19 @@ def orthogonalize() -> optax.GradientTransformation:
 
 def to_matrices(layer: str, kernel: Array) -> Array:
     """Return a kernel as matrices (N, K, D): one per head, or one per block of units."""
-    if layer in BY_HEADS:
-        return kernel.transpose(1, 2, 0)
-    if layer == "out":
+    if layer in D_FIRST:
+        kernel = jnp.moveaxis(kernel, 0, -1)
+    if kernel.ndim == 3:
         return kernel
-    if layer == "ffn_in":
-        kernel = kernel.T
     F, D = kernel.shape
     return kernel.reshape(-1, math.gcd(F, BLOCK), D)
 
 
 def from_matrices(layer: str, matrices_NKD: Array) -> Array:
     """Return the kernel, the inverse of `to_matrices`."""
-    if layer in BY_HEADS:
-        return matrices_NKD.transpose(2, 0, 1)
-    if layer == "out":
-        return matrices_NKD
-    kernel_FD = matrices_NKD.reshape(-1, matrices_NKD.shape[-1])
-    return kernel_FD.T if layer == "ffn_in" else kernel_FD
+    if layer.startswith("ffn"):
+        matrices_NKD = matrices_NKD.reshape(-1, matrices_NKD.shape[-1])
+    return jnp.moveaxis(matrices_NKD, -1, 0) if layer in D_FIRST else matrices_NKD
 
 
 def nearly_orthogonal(x_NKD: Array) -> Array:

@@ -11,7 +11,8 @@ elsewhere, and L the tokens of a spelling, then PAD. A term of only PAD is absen
 import functools
 import logging
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +27,7 @@ from jformer.data.corpora import decode_lines, read_lines
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.constraints import Constraint
 from jformer.decoding.search import Search, Sentence
+from jformer.decoding.sentences import WITHOUT_SPACES
 from jformer.errors import UserError
 from jformer.model.numerics import top_tokens
 
@@ -33,8 +35,12 @@ log = logging.getLogger(__name__)
 
 MAX_TERMS = 8  # of a sentence
 MAX_TOKENS = 16  # of a term
+# A character that must not precede or follow a term. Python's \w lacks the combining marks of Latin
+# and Indic scripts. Arabic and Korean attach prefixes and particles to words.
+LETTER = rf"(?!{WITHOUT_SPACES.pattern}|[\u0620-\u064a\uac00-\ud7a3])[\w\u0300-\u036f\u0900-\u0dff]"
 
 
+@functools.lru_cache(maxsize=8)  # the same object again, so that a search is compiled once
 def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
     """Return the constraint for the terms of a file, and for source strings to copy.
 
@@ -42,38 +48,47 @@ def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
     """
     if not (file or keep):
         raise UserError("config.decode.constraint=terms: requires file='FILE' or keep='PATTERN'")
-    pairs = read_terms(file) if file else ()
-    patterns = [rf"(?<!\w){re.escape(source)}(?!\w)" for source, _ in pairs]
+    targets = read_terms(file) if file else {}
+    longest_first = sorted(targets, key=len, reverse=True)
+    patterns = [rf"(?<!{LETTER}){re.escape(source)}(?!{LETTER})" for source in longest_first]
     try:
         pattern = re.compile("|".join([*patterns, keep] if keep else patterns))
     except re.error as error:
         raise UserError(f"config.decode.constraint: keep={keep!r}: {error}") from error
-    return Terms(edges(vocabulary), vocabulary, pairs, pattern)
+
+    def find(source: str) -> dict[str, str]:
+        """Return the strings that the output must contain, and each with the space before it."""
+        found: dict[str, str] = {}
+        for match in pattern.finditer(source):
+            text = match.group().strip()
+            target = targets.get(text, text)
+            # Like the source, the output has no space after a bracket or a quotation mark.
+            before = " " if text in targets else source[: match.start()][-1:]
+            spaced = not before.strip() and not WITHOUT_SPACES.match(target)
+            found.setdefault(target, f" {target}" if spaced else target)
+        return found
+
+    return Terms(begins_with_letter(vocabulary), vocabulary, find)
 
 
-@functools.lru_cache(maxsize=8)
-def read_terms(file: str) -> tuple[tuple[str, str], ...]:
-    """Read lines of source TAB target, the longest source first; once per process."""
-    pairs = []
+def read_terms(file: str) -> dict[str, str]:
+    """Return the target of each source term, whose accents may be characters of their own."""
+    targets: dict[str, str] = {}
     for number, line in enumerate(decode_lines(read_lines(Path(file)), file, "error"), start=1):
-        source, _, target = line.partition("\t")
-        if not source.strip() or not target.strip():
+        source, _, target = map(str.strip, line.partition("\t"))
+        if not source or not target:
             raise UserError(f"{file}:{number}: must be a source term, a tab and its target")
-        pairs.append((source.strip(), target.strip()))
-    return tuple(sorted(pairs, key=lambda pair: -len(pair[0])))
+        targets |= {unicodedata.normalize(form, source): target for form in ("NFC", "NFD")}
+    return targets
 
 
-@functools.lru_cache(maxsize=8)
-def edges(vocabulary: Vocabulary) -> np.ndarray:
-    """Return whether the text of each token begins and ends with a word character (V, 2)."""
+def begins_with_letter(vocabulary: Vocabulary) -> np.ndarray:
+    """Return whether the text of each token begins with a letter (V,)."""
     (before,) = vocabulary.encode(["a"])
     start = len(vocabulary.decode(before))
-    found = [vocabulary.decode([*before, token])[start:] for token in range(vocabulary.size)]
+    texts = [vocabulary.decode([*before, token])[start:] for token in range(vocabulary.size)]
     # A byte of a multi-byte character most often belongs to a letter.
-    within = re.compile(r"\w|\ufffd")
-    return np.array(
-        [[bool(within.match(text[:1])), bool(within.match(text[-1:]))] for text in found]
-    )
+    return np.array([bool(re.match(rf"{LETTER}|\ufffd", text)) for text in texts])
 
 
 @struct.dataclass
@@ -81,70 +96,49 @@ class Progress:
     """The progress of W hypotheses in the terms of a sentence."""
 
     matched_WCKL: Any  # whether the last l + 1 tokens are the first l + 1 of a spelling
-    ended_WC: Any  # whether the last token ends the term
+    reached_WCK: Any  # the largest of these numbers l + 1
     met_WC: Any  # whether the term ended earlier and its last word did not continue
-
-    @property
-    def has_WC(self) -> Array:
-        """Return whether a hypothesis that ends here contains the term."""
-        return self.met_WC | self.ended_WC
-
-    @property
-    def reached_WCK(self) -> Array:
-        """Return how many tokens of each spelling a hypothesis ends with."""
-        lengths_L = 1 + jnp.arange(self.matched_WCKL.shape[-1])
-        return jnp.max(jnp.where(self.matched_WCKL, lengths_L[None, None, None], 0), axis=-1)
+    has_WC: Any  # whether a hypothesis that ends here contains the term
 
 
 class Terms(Constraint):
     """Outputs contain the target of each term whose source is in their text.
 
     The longest of nested terms counts. A letter or digit must not follow a term: 17 is not in 175.
-    Both languages must have spaces between words.
     """
 
     needs_beam: ClassVar[bool] = True
 
-    edges_V2: Any
+    letters_V: Any
     vocabulary: Vocabulary = struct.field(pytree_node=False)
-    pairs: tuple[tuple[str, str], ...] = struct.field(pytree_node=False)
-    pattern: re.Pattern = struct.field(pytree_node=False)
+    find: Callable[[str], dict[str, str]] = struct.field(pytree_node=False)
 
-    @functools.cached_property
-    def targets(self) -> dict[str, str]:
-        return dict(self.pairs)
+    def encode(self, source: str, ids: Sequence[int]) -> tuple[Any, Progress]:
+        """Return the spellings (C, K, L) of the terms of a source, and no progress in them.
 
-    def encode(self, source: str, ids: Sequence[int]) -> tuple[np.ndarray, Progress]:
-        """Return the spellings (C, K, L) of the terms of a source, and no progress in them."""
-        begin = int(self.vocabulary.language_token is not None)
-        wanted = [
-            [ids[begin:] for ids in self.vocabulary.encode([term, f" {term}" if spaced else term])]
-            for term, spaced in self.find(source).items()
-        ]
-        usable = [spelled for spelled in wanted if max(map(len, spelled)) <= MAX_TOKENS][:MAX_TERMS]
-        if len(usable) < len(wanted):
-            log.warning(
-                f"{source[:60]!r}: {len(usable)} of {len(wanted)} terms are forced; a "
-                f"sentence may have {MAX_TERMS} terms of {MAX_TOKENS} tokens"
-            )
+        The second array (C,) has whether a letter could continue the last word of a term.
+        """
         terms_CKL = np.full((MAX_TERMS, 2, MAX_TOKENS), PAD, np.int32)
-        for c, spellings in enumerate(usable):
-            for k, tokens in enumerate(spellings):
-                terms_CKL[c, k, : len(tokens)] = tokens
-        absent_C = np.arange(MAX_TERMS) >= len(usable)
-        nothing_CKL = np.zeros(terms_CKL.shape, bool)
-        return terms_CKL, Progress(nothing_CKL, np.zeros_like(absent_C), absent_C)
-
-    def find(self, source: str) -> dict[str, bool]:
-        """Return the strings that the output must contain, and whether a space precedes each."""
-        found: dict[str, bool] = {}
-        for match in self.pattern.finditer(source):
-            if text := match.group().strip():
-                # Like the source, the output has no space after a bracket or a quotation mark.
-                before = source[: match.start()][-1:]
-                spaced = text in self.targets or not before or before.isspace()
-                found.setdefault(self.targets.get(text, text), spaced)
-        return found
+        in_word_C, no_C = np.zeros((2, MAX_TERMS), bool)
+        begin, c = int(self.vocabulary.language_token is not None), 0
+        found = self.find(source)
+        for text, elsewhere in found.items():
+            spellings = [ids[begin:] for ids in self.vocabulary.encode([text, elsewhere])]
+            fits = c < MAX_TERMS and max(map(len, spellings)) <= MAX_TOKENS
+            if fits and self.vocabulary.decode(spellings[0]) == text:
+                for k, tokens in enumerate(spellings):
+                    terms_CKL[c, k, : len(tokens)] = tokens
+                in_word_C[c] = bool(re.match(LETTER, text[-1:]))
+                c += 1
+        if c < len(found):
+            log.warning(
+                f"{source[:60]!r}: {c} of {len(found)} terms are forced; a sentence may have "
+                f"{MAX_TERMS} terms of {MAX_TOKENS} tokens, and normalization must not change them"
+            )
+        no_match_CKL = np.zeros(terms_CKL.shape, bool)
+        absent_C = np.arange(MAX_TERMS) >= c
+        progress = Progress(no_match_CKL, no_match_CKL[..., 0].astype(np.int32), no_C, absent_C)
+        return (terms_CKL, in_word_C), progress
 
     def candidates(
         self, sentence: Sentence, search: Search, logits_WV: Array, count: int
@@ -156,16 +150,14 @@ class Terms(Constraint):
         complete_W = jnp.all(search.progress.has_WC, axis=-1)
         ending_W = jnp.where(complete_W, logits_WV[:, EOS], -jnp.inf)
         logits_WV = logits_WV.at[:, EOS].set(ending_W)
-        logits_WC, tokens_WC = top_tokens(logits_WV, count)
-        next_WC = next_tokens(sentence.given, search.progress, search.t)
-        begins_WV = jnp.where(self.edges_V2[None, :, 0], -jnp.inf, logits_WV)
-        more_WC = jnp.concatenate([next_WC, jnp.argmax(begins_WV, axis=-1)[:, None]], axis=1)
-        more_logits_WC = jnp.take_along_axis(logits_WV, more_WC, axis=1)
-        tokens_WC = jnp.concatenate([tokens_WC, more_WC], axis=1)
-        logits_WC = jnp.concatenate([logits_WC, more_logits_WC], axis=1)
-        C = tokens_WC.shape[-1]
+        begins_W = jnp.argmax(jnp.where(self.letters_V[None], -jnp.inf, logits_WV), axis=-1)
+        next_WC = next_tokens(sentence.given[0], search.progress, search.t)
+        added_WC = jnp.concatenate([next_WC, begins_W[:, None]], axis=1)
+        _, tokens_WC = top_tokens(logits_WV, count)
+        tokens_WC = jnp.concatenate([tokens_WC, added_WC], axis=1)
+        logits_WC = jnp.take_along_axis(logits_WV, tokens_WC, axis=1)
         same_WCC = tokens_WC[:, :, None] == tokens_WC[:, None, :]
-        repeated_WC = jnp.any(same_WCC & jnp.tri(C, k=-1, dtype=bool)[None], axis=-1)
+        repeated_WC = jnp.any(jnp.tril(same_WCC, k=-1), axis=-1)
         return jnp.where(repeated_WC, -jnp.inf, logits_WC), tokens_WC
 
     def select(
@@ -174,29 +166,27 @@ class Terms(Constraint):
         """Return `count` of the candidates: in turn, the best for each number of tokens met."""
         C = len(tokens_M) // len(search.live_sums_W)
         before_M = jax.tree.map(lambda x: jnp.repeat(x, C, axis=0), search.progress)
-        last_M = jnp.repeat(search.live_tokens_WT[:, search.t - 1], C)
-        # Before the first token no term has ended, whatever the token at -1 is.
-        continues_M = self.edges_V2[last_M, 1] & self.edges_V2[tokens_M, 0]
-        progress_M = follow(sentence.given, before_M, tokens_M, continues_M, search.t)
-        return deal(scores_M, tokens_met(sentence.given, progress_M), count), progress_M
+        progress_M = follow(sentence.given, before_M, tokens_M, self.letters_V[tokens_M], search.t)
+        return deal(scores_M, tokens_met(sentence.given[0], progress_M), count), progress_M
 
 
 def follow(
-    terms_CKL: Array, before: Progress, tokens_W: Array, continues_W: Array, t: Array
+    given: tuple[Array, Array], before: Progress, tokens_W: Array, letters_W: Array, t: Array
 ) -> Progress:
-    """Return the progress after one more token, at position t.
+    """Return the progress after one more token, at position t, which begins with a letter or not.
 
-    If it continues the word of the previous token, a term that ended there is not met.
+    If it continues the word that ends a term, that term is not met.
     """
-    begins_K1 = may_begin(t)[:, None]
-    begins_WCK1 = jnp.broadcast_to(begins_K1, (*before.matched_WCKL.shape[:3], 1))
-    before_WCKL = jnp.concatenate([begins_WCK1, before.matched_WCKL[..., :-1]], axis=-1)
-    matched_WCKL = before_WCKL & (terms_CKL[None] == tokens_W[:, None, None, None])
-    follows_CKL = jnp.pad(terms_CKL[..., 1:], ((0, 0), (0, 0), (0, 1)), constant_values=PAD)
-    ends_CKL = (terms_CKL != PAD) & (follows_CKL == PAD)
-    ended_WC = jnp.any(matched_WCKL & ends_CKL[None], axis=(2, 3))
-    met_WC = before.met_WC | (before.ended_WC & ~continues_W[:, None])
-    return Progress(matched_WCKL, ended_WC, met_WC)
+    terms_CKL, in_word_C = given
+    before_WCKL = jnp.roll(before.matched_WCKL, 1, axis=-1)
+    shifted_WCKL = before_WCKL.at[..., 0].set(may_begin(t)[None, None])
+    matched_WCKL = shifted_WCKL & (terms_CKL[None] == tokens_W[:, None, None, None])
+    numbers_L = 1 + jnp.arange(terms_CKL.shape[-1])
+    reached_WCK = jnp.max(jnp.where(matched_WCKL, numbers_L[None, None, None], 0), axis=-1)
+    met_WC = before.met_WC | (before.has_WC & ~(letters_W[:, None] & in_word_C[None]))
+    lengths_CK = jnp.sum(terms_CKL != PAD, axis=-1)
+    has_WC = met_WC | jnp.any(reached_WCK == lengths_CK[None], axis=-1)
+    return Progress(matched_WCKL, reached_WCK, met_WC, has_WC)
 
 
 def may_begin(t: Array) -> Array:
@@ -206,20 +196,23 @@ def may_begin(t: Array) -> Array:
 
 def next_tokens(terms_CKL: Array, progress: Progress, t: Array) -> Array:
     """Return the tokens (W, C * K) that advance each hypothesis in each term, PAD for none."""
-    W, L = len(progress.met_WC), terms_CKL.shape[-1]
-    reached_WCK = progress.reached_WCK
-    index_WCK1 = jnp.minimum(reached_WCK, L - 1)[..., None]
-    terms_WCKL = jnp.broadcast_to(terms_CKL, progress.matched_WCKL.shape)
-    next_WCK = jnp.take_along_axis(terms_WCKL, index_WCK1, axis=-1)[..., 0]
-    possible_WCK = ~progress.has_WC[..., None] & ((reached_WCK > 0) | may_begin(t)[None, None])
-    return jnp.where(possible_WCK, next_WCK, PAD).reshape(W, -1)
+    positions_L = jnp.arange(terms_CKL.shape[-1])
+    is_next_WCKL = progress.reached_WCK[..., None] == positions_L[None, None, None]
+    next_WCK = jnp.sum(jnp.where(is_next_WCKL, terms_CKL[None], PAD), axis=-1)
+    possible_WCK = ~progress.has_WC[..., None]
+    possible_WCK &= (progress.reached_WCK > 0) | may_begin(t)[None, None]
+    return jnp.where(possible_WCK, next_WCK, PAD).reshape(len(next_WCK), -1)
 
 
 def tokens_met(terms_CKL: Array, progress: Progress) -> Array:
-    """Return how many tokens of terms each hypothesis has (W,); a term that is met counts whole."""
+    """Return how many tokens of terms each hypothesis has (W,).
+
+    Of the terms that it has begun, only the longest beginning counts: others share its tokens.
+    """
     lengths_C = jnp.max(jnp.sum(terms_CKL != PAD, axis=-1), axis=-1)
-    reached_WC = jnp.max(progress.reached_WCK, axis=-1)
-    return jnp.sum(jnp.where(progress.has_WC, lengths_C[None], reached_WC), axis=-1)
+    begun_WCK = jnp.where(progress.has_WC[..., None], 0, progress.reached_WCK)
+    whole_W = jnp.sum(jnp.where(progress.has_WC, lengths_C[None], 0), axis=-1)
+    return whole_W + jnp.max(begun_WCK, axis=(1, 2))
 
 
 def deal(scores_M: Array, met_M: Array, count: int) -> Array:
@@ -228,11 +221,8 @@ def deal(scores_M: Array, met_M: Array, count: int) -> Array:
     The order is the best of each number, then the second best of each, and so on. The largest
     number is first each time, so that a beam narrower than the terms are long also meets them.
     """
-    M = len(scores_M)
-    best_first_M = jnp.argsort(-scores_M, stable=True)
-    by_number_M = best_first_M[jnp.argsort(-met_M[best_first_M], stable=True)]
+    by_number_M = jnp.lexsort((-scores_M, -met_M))
     falling_M = -met_M[by_number_M]
-    ranks_M = jnp.arange(M) - jnp.searchsorted(falling_M, falling_M)
-    impossible_M = scores_M[by_number_M] == -jnp.inf
-    order_M = jnp.argsort(jnp.where(impossible_M, M, ranks_M), stable=True)
-    return by_number_M[order_M][:count]
+    ranks_M = jnp.arange(len(scores_M)) - jnp.searchsorted(falling_M, falling_M)
+    ranks_M = jnp.where(scores_M[by_number_M] == -jnp.inf, len(scores_M), ranks_M)
+    return by_number_M[jnp.argsort(ranks_M, stable=True)][:count]

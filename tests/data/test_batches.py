@@ -42,7 +42,7 @@ def random_pairs(number=PAIRS, seed=0):
 
 def dropping(p):
     """BPE dropout of both sides, in which each id is a word."""
-    drop = BpeDropout(MERGES, p)
+    drop = BpeDropout(MERGES, 13, p)
 
     def augment(pairs, rng):
         return TokenPairs(*(drop(side, np.ones(len(side.flat), bool), rng) for side in pairs))

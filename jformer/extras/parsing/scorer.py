@@ -1,29 +1,36 @@
-"""The scorer of parsers: it converts trees and compares their brackets."""
+"""The scorer of parsers: labelled bracketing scores by the conventions of EVALB (COLLINS.prm).
 
-from collections.abc import Sequence
+A bracket is the label of a constituent with the words that it spans. Spans exclude punctuation, as
+tagged in the gold tree. A constituent of only punctuation and the root TOP are not brackets. ADVP
+and PRT are equal.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+import numpy as np
 
 from jformer.components import arguments, name_of
 from jformer.config import Config
 from jformer.data.corpora import Corpus
 from jformer.data.vocabulary import Vocabularies
+from jformer.errors import UserError
+from jformer.evaluation.compare import verdict
 from jformer.evaluation.metrics import Validation
 from jformer.evaluation.scorer import TestSet, Translations
-from jformer.extras.parsing.bracketing import bracketing, compare_trees
-from jformer.extras.parsing.treebank import matching
-from jformer.extras.parsing.trees import Tree, as_target, escaped, open_trees, tree_of, trees_in
+from jformer.extras.parsing.trees import TOP, Tree, linearise, open_trees, tree_of, trees_in
 from jformer.extras.parsing.words import with_classes
 
+PUNCTUATION = frozenset({",", ":", "``", "''", "."})
+EQUAL = {"PRT": "ADVP"}
+SAMPLES, SEED = 1000, 12345  # of the bootstrap
 LABELS = {
     "f1": "labelled F1",
     "f1_interval": "  95 % interval",
     "precision": "  precision",
     "recall": "  recall",
-    "f1_short": "  F1 up to 40 words",
     "exact_match": "exact match, %",
-    "crossing_brackets": "crossing brackets per sentence",
-    "no_crossing": "sentences without, %",
-    "tag_accuracy": "tag accuracy",
     "well_formed": "well-formed without repair, %",
 }
 
@@ -34,13 +41,19 @@ class Trees(Translations):
     labels = LABELS
 
     def open_pairs(self, name: str, config: Config) -> Corpus:
-        return open_trees(matching(name), tags_of(config))
+        return open_trees(name, tags_of(config))
 
     def source(self, sentence: str, vocabularies: Vocabularies) -> str:
         return with_classes(escaped(sentence), vocabularies.source)
 
     def target(self, target: str, sentence: str, config: Config) -> str:
-        return as_target(target, escaped(sentence), tags_of(config))
+        """Linearise a tree in Penn bracketing; a linearised tree is returned unchanged."""
+        if not target.rstrip().endswith(")"):
+            return target
+        trees = [*trees_in([target], "target")]
+        if [tree.words() for tree in trees] != [escaped(sentence).split()]:
+            raise UserError(f"target {target!r:.99}: must be a tree of the words {sentence!r:.99}")
+        return linearise(trees[0], tags_of(config))
 
     def output(self, text: str, sentence: str) -> tuple[str, bool | None]:
         words = escaped(sentence).split()
@@ -56,9 +69,14 @@ class Trees(Translations):
         test: TestSet,
         config: Config,
     ) -> dict[str, Any]:
-        with_tags = tags_of(config) == "keep"
+        counts_N3 = count_all(trees_in(outputs, "outputs"), test.gold)
+        matched, gold, found = counts_N3.sum(axis=0)
         return {
-            **bracketing(read(outputs), test.gold, with_tags=with_tags),
+            "f1": f1_of(counts_N3),
+            "f1_interval": interval(sampled_f1(counts_N3)),
+            "precision": share(matched, found),
+            "recall": share(matched, gold),
+            "exact_match": 100 * float(np.mean((counts_N3 == counts_N3[:, :1]).all(axis=1))),
             "well_formed": 100 * sum(each is True for each in well_formed) / len(outputs),
         }
 
@@ -70,13 +88,26 @@ class Trees(Translations):
         names: tuple[str, str],
         config: Config,
     ) -> dict[str, Any]:
-        return compare_trees(read(ours), read(theirs), test.gold, names)
+        """Compare the F1 of two parsers by the paired bootstrap.
+
+        The p-value is sacreBLEU's: the share of samples whose difference is at least as far from
+        the mean difference as the difference over all sentences is from 0.
+        """
+        tables = [count_all(trees_in(each, "outputs"), test.gold) for each in (ours, theirs)]
+        scores, samples = [*map(f1_of, tables)], [*map(sampled_f1, tables)]
+        systems = [
+            {"score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
+            for score, f1s in zip(scores, samples, strict=True)
+        ]
+        difference, differences = scores[0] - scores[1], samples[0] - samples[1]
+        as_far = np.abs(differences - differences.mean()) >= abs(difference)
+        return {"f1": verdict(names, systems, float((np.sum(as_far) + 1) / (SAMPLES + 1)))}
 
 
 def f1(validation: Validation) -> float:
-    """Return the labelled F1 of the validation outputs."""
+    """Return the labelled F1 of the validation outputs, a metric."""
     pairs = zip(validation.outputs, map(str.split, validation.sources), strict=True)
-    return bracketing([tree_of(*pair)[0] for pair in pairs], validation.gold)["f1"]
+    return f1_of(count_all((tree_of(*pair)[0] for pair in pairs), validation.gold))
 
 
 def tags_of(config: Config) -> str:
@@ -85,5 +116,60 @@ def tags_of(config: Config) -> str:
     return arguments("dataset", config.data.name)["tags"]
 
 
-def read(outputs: Sequence[str]) -> list[Tree]:
-    return [*trees_in((text.encode() for text in outputs), "outputs")]
+def escaped(sentence: str) -> str:
+    """Return a sentence as treebanks have it, with -LRB- and -RRB- for round brackets."""
+    return sentence.replace("(", "-LRB-").replace(")", "-RRB-")
+
+
+def count_all(found: Iterable[Tree], gold: Iterable[Tree]) -> np.ndarray:
+    """Return the numbers of matched, gold and found brackets of each sentence (N, 3)."""
+    return np.array([count(*pair) for pair in zip(found, gold, strict=True)])
+
+
+def count(found: Tree, gold: Tree) -> tuple[int, int, int]:
+    """Return the numbers of matched, gold and found brackets of two trees of the same words."""
+    kept = [leaf.label not in PUNCTUATION for leaf in gold.leaves()]
+    in_gold, in_found = brackets(gold, kept), brackets(found, kept)
+    return (in_gold & in_found).total(), in_gold.total(), in_found.total()
+
+
+def brackets(tree: Tree, kept: Sequence[bool]) -> Counter[tuple[str, int, int]]:
+    """Return how often a tree has each label from a word to a word, counting only `kept` words."""
+    kept_before = np.cumsum([0, *kept]).tolist()
+    result: Counter[tuple[str, int, int]] = Counter()
+
+    def walk(part: Tree, begin: int) -> int:
+        """Count the brackets of a part whose first word is `begin`; return the word after it."""
+        if part.word:
+            return begin + 1
+        end = begin
+        for child in part.children:
+            end = walk(child, end)
+        span = kept_before[begin], kept_before[end]
+        if span[0] < span[1] and part.label != TOP:
+            result[EQUAL.get(part.label, part.label), *span] += 1
+        return end
+
+    walk(tree, 0)
+    return result
+
+
+def f1_of(counts_N3: np.ndarray) -> float:
+    """Return 2PR / (P + R) in per cent, the share of matches among all brackets."""
+    matched, gold, found = counts_N3.sum(axis=0)
+    return share(2 * matched, gold + found)
+
+
+def share(part: int, whole: int) -> float:
+    return 100 * float(part) / float(whole) if whole else 0.0
+
+
+def sampled_f1(counts_N3: np.ndarray) -> np.ndarray:
+    """Return F1 of samples of the sentences; tables of equal length have the same samples."""
+    N = len(counts_N3)
+    draws = np.random.default_rng(SEED).integers(N, size=(SAMPLES, N))
+    return np.array([f1_of(counts_N3[rows]) for rows in draws])
+
+
+def interval(samples: np.ndarray) -> list[float]:
+    return np.percentile(samples, [2.5, 97.5]).tolist()

@@ -1,4 +1,4 @@
-"""Constituency trees in Penn bracketing, and as the targets of a translation (Section 6.3).
+"""Treebanks in Penn bracketing, and their trees as the targets of a translation (Section 6.3).
 
 A tree is linearised as in Vinyals et al. (2015): constituents become "(NP" and ")NP", and each word
 becomes "XX", its tag or its number in the sentence. A parser is thus a translator whose source has
@@ -12,8 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any, Literal
 
-from jformer.data.corpora import Corpus, Row, read_lines
+from jformer.config import Config
+from jformer.data.corpora import Corpus, Row, decode_lines, read_lines
 from jformer.errors import UserError
 from jformer.extras.parsing.words import UNKNOWN
 
@@ -21,10 +23,11 @@ ANY_TAG = "XX"
 ROOTS = ("", "TOP", "ROOT", "S1")
 TOP = "TOP"  # the label of a root with several children
 EMPTY = "-NONE-"  # the tag of unwritten elements, such as traces
-DEEPEST = 200  # levels of a tree; each uses some of Python's stack
-DEEPEST_OUTPUT = DEEPEST - 2  # nested constituents; words and TOP are also levels
-PART = re.compile(r"[()]|[^\s()]+")
+MAX_DEPTH = 198  # nested constituents of an output; each uses some of Python's stack
+PART = re.compile(r"\(\s*[^\s()]*|\)|[^\s()]+")  # a bracket with its label, or a word
 FUNCTION = re.compile(r"(?<=.)[-=].*")  # the function tags of NP-SBJ-1, but not "-LRB-"
+SPLITS = {"train": "train", "dev": "validation", "test": "test"}  # by their names in file names
+FILE_NAME = re.compile(r"(?:(.+)\.)?(train|dev|test)\.mrg(?:\.gz)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,82 +50,99 @@ class Tree:
         return f"({self.label} {inside})"
 
 
-def read_trees(path: Path) -> Iterator[Tree]:
-    """Yield the trees of a file."""
-    return trees_in(read_lines(path), str(path))
+def open_treebank(
+    config: Config, with_train: bool, *, tags: Literal["XX", "keep", "number"] = "XX"
+) -> dict[str, list[Corpus]]:
+    """Return the corpora of train, validation and each test set, by the name of a split.
+
+    A folder has files such as gum.train.mrg, gum.dev.mrg and gum.test.mrg.gz, the test set
+    "gum.test". `tags` selects the token of a word in a linearised tree: XX, its tag (keep), or its
+    number (number).
+    """
+    data = config.data
+    if not data.directory and not data.validation:
+        raise UserError(
+            "config.data.name=parsing: set config.data.directory=FOLDER, or config.data.train and "
+            "config.data.validation to files"
+        )
+    if not data.directory:  # `open_corpora` adds data.train
+        patterns = {"validation": data.validation, "test": data.test}
+        return {split: [open_trees(files, tags)] for split, files in patterns.items() if files}
+    splits: dict[str, list[Corpus]] = {"train": [], "validation": []}
+    for path in sorted(Path(data.directory).glob("*")):
+        if match := FILE_NAME.fullmatch(path.name):
+            corpus, split = match.groups()
+            name = f"{corpus}.test" if corpus and split == "test" else SPLITS[split]
+            splits.setdefault(name, []).append(open_trees(str(path), tags))
+    if not (splits["train"] and splits["validation"]):
+        raise data.wrong("directory", "must have files NAME.train.mrg and NAME.dev.mrg, or .mrg.gz")
+    return splits
 
 
-def trees_in(lines: Iterable[bytes], name: str) -> Iterator[Tree]:
+def open_trees(pattern: str, tags: str) -> Corpus:
+    """Return the sentences and linearised trees of a file, or of a pattern as wsj/0[2-9]/*.mrg."""
+    path = Path(pattern)
+    relative = str(path.relative_to(path.anchor))
+    files = [path] if path.is_file() else sorted(Path(path.anchor).glob(relative))
+    if not files:
+        raise UserError(f"{pattern}: no file matches")
+
+    def gold() -> Iterator[Tree]:
+        for file in files:
+            yield from trees_in(decode_lines(read_lines(file), str(file), "error"), str(file))
+
+    def rows() -> Iterator[Row]:
+        return ((" ".join(tree.words()), linearise(tree, tags)) for tree in gold())
+
+    # Messages count trees and not lines: a tree may take several lines.
+    name = f"trees of {pattern}"
+    return Corpus((name, name), tuple(files), rows, lambda: list(gold()))
+
+
+def trees_in(lines: Iterable[str], name: str) -> Iterator[Tree]:
     """Yield the trees in lines, each on one or more lines; trees without words are skipped.
 
     Raises `UserError` with the file's name and the line if the brackets do not form a tree.
     """
-    stack: list[tuple[str, list[Tree], list[str]]] = []  # labels, children, words of open brackets
+    stack: list[tuple[str, list[Any]]] = []  # labels of open brackets, their constituents and words
     opened = 0  # the line where the tree begins
-    previous = ""
     for number, line in enumerate(lines, start=1):
-        place = f"{name}:{number}"
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{place}: not UTF-8 ({error.reason}); fix the line") from error
-        for part in PART.findall(text):
-            if part == "(":
+        for part in PART.findall(line):
+            if part[0] == "(":
                 opened = opened if stack else number
-                stack.append(("", [], []))
-                if len(stack) > DEEPEST:
-                    raise UserError(f"{place}: the tree has more than {DEEPEST} levels")
+                stack.append((part[1:].strip(), []))
             elif not stack:
-                raise UserError(f"{place}: {part!r} is outside all brackets")
-            elif part == ")":
-                done = finished(*stack.pop(), place)
+                raise UserError(f"{name}:{number}: {part!r} is outside all brackets")
+            elif part != ")":
+                stack[-1][1].append(part)
+            else:
+                done = closed(*stack.pop(), f"{name}:{number}")
                 if stack:
                     stack[-1][1].extend(done)
-                elif tree := normalised(done[0] if len(done) == 1 else Tree("", done)):
-                    yield tree
-            elif previous == "(":
-                stack[-1] = (part, [], [])
-            else:
-                stack[-1][2].append(part)
-            previous = part
+                elif done:
+                    yield with_one_root(done)
     if stack:
         raise UserError(f"{name}:{opened}: the tree that begins here lacks {len(stack)} ')'")
 
 
-def finished(label: str, children: list[Tree], words: list[str], place: str) -> tuple[Tree, ...]:
+def closed(label: str, parts: list[Any], line: str) -> list[Tree]:
     """Return a constituent, or the words (usually one) with the tag of a pair of brackets."""
-    if words and children:
+    words = [part for part in parts if isinstance(part, str)]
+    if words and len(words) < len(parts):
         raise UserError(
-            f"{place}: ({label} has the word {words[0]!r} among constituents; put it into brackets "
+            f"{line}: ({label} has the word {words[0]!r} among constituents; put it into brackets "
             f"with its tag, as in (NN word)"
         )
-    if not (words or children):
-        raise UserError(f"{place}: ({label}) is empty; must have a word or constituents")
     if words:
-        return tuple(Tree(label, word=word) for word in words)
-    return (Tree(label, tuple(children)),)
+        return [Tree(label, word=word) for word in words if label != EMPTY]
+    return [Tree(FUNCTION.sub("", label), tuple(parts))] if parts else []
 
 
-def normalised(tree: Tree) -> Tree | None:
-    """Return the tree as EVALB compares it; None if no word is left.
-
-    A root of one constituent is removed, and any other root is labelled TOP.
-    """
-    kept = without_empty(tree)
-    while kept and not kept.word and kept.label in ROOTS:
-        if len(kept.children) > 1 or kept.children[0].word:
-            return Tree(TOP, kept.children)
-        kept = kept.children[0]
-    return Tree(TOP, (kept,)) if kept and kept.word else kept
-
-
-def without_empty(tree: Tree) -> Tree | None:
-    """Return a tree without function tags, empty elements and constituents of only these."""
-    if tree.word:
-        return None if tree.label == EMPTY else tree
-    children = tuple(kept for child in tree.children if (kept := without_empty(child)))
-    label = FUNCTION.sub("", tree.label)
-    return Tree(label, children) if children else None
+def with_one_root(parts: Sequence[Tree]) -> Tree:
+    """Return a tree without roots of one constituent; TOP is the root of several, or of a word."""
+    while len(parts) == 1 and parts[0].label in ROOTS and not parts[0].word:
+        parts = parts[0].children
+    return parts[0] if len(parts) == 1 and not parts[0].word else Tree(TOP, tuple(parts))
 
 
 def linearise(tree: Tree, tags: str) -> str:
@@ -144,80 +164,39 @@ def linearise(tree: Tree, tags: str) -> str:
     return " ".join(tokens(tree))
 
 
-def escaped(sentence: str) -> str:
-    """Return a sentence as treebanks have it, with -LRB- and -RRB- for round brackets."""
-    return sentence.replace("(", "-LRB-").replace(")", "-RRB-")
-
-
-def as_target(text: str, sentence: str, tags: str) -> str:
-    """Linearise a tree in Penn bracketing; a linearised tree is returned unchanged.
-
-    Raises `UserError` if the brackets do not form a tree, or if the tree has other words.
-    """
-    if not text.rstrip().endswith(")"):
-        return text
-    trees = [*trees_in([text.encode()], "target")]
-    if [tree.words() for tree in trees] != [sentence.split()]:
-        raise UserError(f"target {text!r:.100}: must be a tree of the words {sentence!r:.100}")
-    return linearise(trees[0], tags)
-
-
 def tree_of(text: str, words: Sequence[str]) -> tuple[Tree, bool]:
     """Return the tree of a linearised output for `words`, and whether the output needed no repair.
 
     Repair removes constituents without words. A closing bracket also closes open constituents
     within its own, and is ignored if its own is not open. Missing words are added at the end.
-    Several roots get a common root TOP, and no constituent is deeper than `DEEPEST_OUTPUT`.
+    Several roots get a common root TOP, and no constituent is deeper than `MAX_DEPTH`.
     """
-    roots: list[Tree] = []
-    stack: list[tuple[str, list[Tree]]] = [("", roots)]  # labels and children of open brackets
-    left, well_formed = list(reversed(words)), True
+    stack: list[tuple[str, list[Tree]]] = [("", [])]  # labels and children of open brackets
+    left, tokens = list(reversed(words)), text.split()
 
-    def close() -> bool:
+    def close() -> str:
         label, children = stack.pop()
         if children:
             stack[-1][1].append(Tree(label, tuple(children)))
-        return bool(children)
+        return label
 
-    for token in text.split():
+    for token in tokens:
         if token.startswith("("):
-            if len(stack) <= DEEPEST_OUTPUT:
+            if len(stack) <= MAX_DEPTH:
                 stack.append((token[1:], []))
-            else:
-                well_formed = False
-        elif not token.startswith(")"):
-            number = len(words) - len(left) + 1
-            well_formed &= bool(left) and len(stack) > 1
-            well_formed &= not token.isdecimal() or int(token) == number
-            if left:
-                tag = ANY_TAG if token.isdecimal() or token == UNKNOWN else token
-                stack[-1][1].append(Tree(tag, word=left.pop()))
-        elif any(label == token[1:] for label, _ in stack[1:]):
-            well_formed &= stack[-1][0] == token[1:]
-            while stack[-1][0] != token[1:]:
-                close()
-            well_formed &= close()
-        else:
-            well_formed = False
-    well_formed &= len(stack) == 1 and not left
+        elif token.startswith(")"):
+            if any(label == token[1:] for label, _ in stack[1:]):
+                while close() != token[1:]:
+                    pass
+        elif left:
+            tag = ANY_TAG if token.isdecimal() or token == UNKNOWN else token
+            stack[-1][1].append(Tree(tag, word=left.pop()))
     while len(stack) > 1:
         close()
-    roots += [Tree(ANY_TAG, word=word) for word in reversed(left)]
-    if len(roots) == 1 and not roots[0].word:
-        return roots[0], well_formed
-    return Tree(TOP, tuple(roots)), False
-
-
-def open_trees(files: list[Path], tags: str) -> Corpus:
-    """Return sentences, with spaces between words, and their linearised trees."""
-
-    def rows() -> Iterator[Row]:
-        for path in files:
-            for tree in read_trees(path):
-                yield " ".join(tree.words()), linearise(tree, tags)
-
-    # Messages count trees and not lines: a tree may take several lines.
-    name = f"trees of {files[0]}" + (f" and {len(files) - 1} more" if len(files) > 1 else "")
-    return Corpus(
-        (name, name), tuple(files), rows, lambda: [tree for p in files for tree in read_trees(p)]
+    tree = with_one_root([*stack[0][1], *(Tree(ANY_TAG, word=word) for word in reversed(left))])
+    tagged, numbered = (linearise(tree, tags).split() for tags in ("keep", "number"))
+    well_formed = len(tokens) == len(tagged) and all(
+        token in (tag, number) or (token, tag) == (UNKNOWN, ANY_TAG)
+        for token, tag, number in zip(tokens, tagged, numbered, strict=True)
     )
+    return tree, well_formed

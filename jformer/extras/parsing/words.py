@@ -10,31 +10,23 @@ classes, and rare words would be memorised. `word_dropout` therefore replaces ra
 their classes, different words in each epoch (Iyyer et al. 2015, Kiperwasser and Goldberg 2016).
 """
 
-import functools
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from jformer.data.tokens import Ragged, TokenPairs
-from jformer.data.vocabulary import (
-    NORMALIZERS,
-    Normalization,
-    Vocabularies,
-    Vocabulary,
-    normalize,
-    with_plain_entries,
-)
+from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary, with_plain_entries
 from jformer.errors import UserError
 
 UNKNOWN = "<unk>"
 MIN_WORDS = 4  # in a class with an entry
 
 
-def words(texts: Iterable[str], size: int, *, normalization: Normalization = "none") -> Tokenizer:
+def words(texts: Iterable[str], size: int) -> Tokenizer:
     """Learn the most frequent words, a component."""
-    tokenizer = word_level({}, normalization)
+    tokenizer = word_level({})
     trainer = trainers.WordLevelTrainer(
         vocab_size=size, special_tokens=[UNKNOWN], show_progress=False
     )
@@ -42,22 +34,18 @@ def words(texts: Iterable[str], size: int, *, normalization: Normalization = "no
     return with_plain_entries(tokenizer)
 
 
-def word_classes(
-    texts: Iterable[str], size: int, *, normalization: Normalization = "none"
-) -> Tokenizer:
+def word_classes(texts: Iterable[str], size: int) -> Tokenizer:
     """Learn the most frequent words and the classes of words that occur once, a component."""
-    normalizer = NORMALIZERS[normalization]
-    counts = Counter(word for text in texts for word in normalize(normalizer, text).split())
+    counts = Counter(word for text in texts for word in text.split())
     frequent = [word for word, count in counts.most_common() if count > 1]
     once = Counter(each for word, count in counts.items() if count == 1 for each in classes(word))
     common = [name for name, count in once.most_common(size // 4) if count >= MIN_WORDS]
     entries = [*dict.fromkeys([UNKNOWN, *common, *frequent])][:size]
-    return word_level({entry: i for i, entry in enumerate(entries)}, normalization)
+    return word_level({entry: i for i, entry in enumerate(entries)})
 
 
-def word_level(ids: dict[str, int], normalization: Normalization) -> Tokenizer:
+def word_level(ids: dict[str, int]) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
-    tokenizer.normalizer = NORMALIZERS[normalization]
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 
@@ -73,41 +61,38 @@ def classes(word: str) -> list[str]:
     return [f"{shape}~{word.lower()[-n:]}" for n in (4, 3, 2, 1)] + [shape]
 
 
-def class_of(word: str, entries: Container[str | None]) -> str:
+def class_of(word: str, tokenizer: Tokenizer) -> str:
     """Return the closest class of a word that has an entry, or "<unk>"."""
-    return next((name for name in classes(word) if name in entries), UNKNOWN)
-
-
-@functools.lru_cache(maxsize=8)
-def entries_of(vocabulary: Vocabulary) -> frozenset[str | None]:
-    return frozenset(vocabulary.entries())
+    known = (name for name in classes(word) if tokenizer.token_to_id(name) is not None)
+    return next(known, UNKNOWN)
 
 
 def with_classes(sentence: str, vocabulary: Vocabulary) -> str:
     """Return the sentence, with words that a word vocabulary lacks replaced by their classes."""
     if vocabulary.within_words is not None:
         return sentence
-    entries, normalizer = entries_of(vocabulary), vocabulary.tokenizer.normalizer
-    words = (normalize(normalizer, word) for word in sentence.split())
-    return " ".join(word if word in entries else class_of(word, entries) for word in words)
+    tokenizer = vocabulary.tokenizer
+    return " ".join(
+        class_of(word, tokenizer) if tokenizer.token_to_id(word) is None else word
+        for word in sentence.split()
+    )
 
 
 def word_dropout(
     vocabularies: Vocabularies, *, p: float
 ) -> Callable[[TokenPairs, np.random.Generator], TokenPairs]:
     """Replace each source word with probability `p` by its class, or by "<unk>", a component."""
-    entries = vocabularies.source.entries()
+    entries, tokenizer = vocabularies.source.entries(), vocabularies.source.tokenizer
     is_word_level = vocabularies.source.within_words is None and UNKNOWN in entries
     if not is_word_level or not 0 <= p < 1:
         raise UserError(
             f"config.data.augment=word_dropout(p={p}): requires 0 <= p < 1 and a source vocabulary "
             f"of words, config.data.tokenizer=word_classes or words"
         )
-    ids = {entry: token for token, entry in enumerate(entries) if entry}
-    class_ids_V = np.arange(len(entries))
-    for entry, token in ids.items():
-        if not entry.startswith(UNKNOWN):
-            class_ids_V[token] = ids[class_of(entry, ids)]
+    ids, class_ids_V = tokenizer.get_vocab(), np.arange(len(entries))
+    for token, entry in enumerate(entries):
+        if entry and not entry.startswith(UNKNOWN):
+            class_ids_V[token] = FIRST + ids[class_of(entry, tokenizer)]
 
     def augment(pairs: TokenPairs, rng: np.random.Generator) -> TokenPairs:
         texts = pairs.sources

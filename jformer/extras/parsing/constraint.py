@@ -18,7 +18,7 @@ from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.constraints import Constraint
 from jformer.decoding.search import Sentence
 from jformer.errors import UserError
-from jformer.extras.parsing.trees import DEEPEST_OUTPUT
+from jformer.extras.parsing.trees import MAX_DEPTH
 from jformer.extras.parsing.words import UNKNOWN
 
 
@@ -30,10 +30,9 @@ class WellFormed(Constraint):
     token.
     """
 
-    opens_V: Any  # whether a token opens a constituent
-    closes_V: Any  # whether a token closes a constituent
-    words_V: Any  # whether a token represents a word
+    steps_V: Any  # 1 for a token that opens a constituent, -1 for one that closes it, else 0
     closing_V: Any  # the token that closes the constituent that a token opens
+    words_V: Any  # whether a token represents a word
     numbers_V: Any  # the number of the word that a token represents; 0 if unnumbered
 
     def encode(self, source: str, ids: Sequence[int]) -> tuple[Any, None]:
@@ -42,30 +41,28 @@ class WellFormed(Constraint):
 
     def allowed(self, tokens_WT: Array, t: Array, sentence: Sentence) -> Array:
         before_1T = jnp.arange(tokens_WT.shape[1])[None] < t
-        opens_WT = self.opens_V[tokens_WT] & before_1T
-        closes_WT = self.closes_V[tokens_WT] & before_1T
-        depths_WT = jnp.cumsum(opens_WT.astype(jnp.int32) - closes_WT, axis=1)
+        steps_WT = jnp.where(before_1T, self.steps_V[tokens_WT], 0)
+        depths_WT = jnp.cumsum(steps_WT, axis=1)
         depth_W = depths_WT[:, -1]
         done_W = jnp.sum(self.words_V[tokens_WT] & before_1T, axis=1)
         left_W = sentence.given - done_W
-        just_opened_W = opens_WT[:, t - 1] & (t > 0)
-        at_depth_WT = opens_WT & (depths_WT == depth_W[:, None])
-        innermost_W = tokens_WT.shape[1] - 1 - jnp.argmax(at_depth_WT[:, ::-1], axis=1)
+        opened_here_WT = (steps_WT > 0) & (depths_WT == depth_W[:, None])
+        innermost_W = tokens_WT.shape[1] - 1 - jnp.argmax(opened_here_WT[:, ::-1], axis=1)
         label_W = jnp.take_along_axis(tokens_WT, innermost_W[:, None], axis=1)[:, 0]
 
         # One more constituent takes two tokens; open constituents, words and EOS take one each.
         has_room_W = sentence.limit - t >= depth_W + left_W + 3
-        has_room_W &= depth_W < DEEPEST_OUTPUT
-        opens_W = jnp.where(t == 0, True, (depth_W > 0) & (left_W > 0) & has_room_W)
+        has_room_W &= depth_W < MAX_DEPTH
         continues_W = (depth_W > 0) & (left_W > 0)
+        opens_W = (continues_W & has_room_W) | (t == 0)
+        just_opened_W = (steps_WT[:, t - 1] > 0) & (t > 0)
         closes_W = (depth_W > 0) & ~just_opened_W & ((depth_W > 1) | (left_W <= 0))
         ends_W = (depth_W == 0) & (t > 0)
 
-        tokens_V = jnp.arange(len(self.opens_V))
-        allowed_WV = opens_W[:, None] & self.opens_V[None]
+        tokens_V = jnp.arange(len(self.steps_V))
         numbers_W = jnp.minimum(done_W + 1, jnp.max(self.numbers_V))
-        is_next_WV = self.numbers_V[None] == numbers_W[:, None]
-        words_WV = self.words_V[None] & (is_next_WV | (self.numbers_V == 0)[None])
+        words_WV = self.words_V[None] & (self.numbers_V[None] == numbers_W[:, None])
+        allowed_WV = opens_W[:, None] & (self.steps_V > 0)[None]
         allowed_WV |= continues_W[:, None] & words_WV
         allowed_WV |= closes_W[:, None] & (tokens_V[None] == self.closing_V[label_W][:, None])
         return allowed_WV | (ends_W[:, None] & (tokens_V == EOS)[None])
@@ -74,31 +71,23 @@ class WellFormed(Constraint):
 @functools.lru_cache(maxsize=8)
 def well_formed(vocabulary: Vocabulary) -> WellFormed:
     """Return the constraint for a vocabulary of linearised trees, a component."""
-    entries = vocabulary.entries()
-    ids = {entry: token for token, entry in enumerate(entries) if entry}
-    opens = {token: entry[1:] for entry, token in ids.items() if entry.startswith("(")}
-    closes = {entry[1:]: token for entry, token in ids.items() if entry.startswith(")")}
-    if not opens.keys() or not closes:
+    ids = {entry: token for token, entry in enumerate(vocabulary.entries()) if entry}
+    labels = [entry[1:] for entry in ids if entry[0] == "(" and f"){entry[1:]}" in ids]
+    if not labels:
         raise UserError(
             "config.decode.constraint=trees: the vocabulary has no brackets; it requires "
             "config.data.name=parsing and config.data.target_tokenizer=words"
         )
-    V = len(entries)
-    opens_V, closes_V, words_V = np.zeros((3, V), bool)
-    closing_V = np.zeros(V, np.int32)
-    for token, label in opens.items():
-        if label in closes:
-            opens_V[token], closing_V[token] = True, closes[label]
-    closes_V[[*closes.values()]] = True
-    words = {entry: token for entry, token in ids.items() if entry[0] not in "()"}
-    numbers_V = np.zeros(V, np.int32)
-    largest = next(n for n in itertools.count() if str(n + 1) not in words)
+    steps_V, closing_V, numbers_V = np.zeros((3, vocabulary.size), np.int32)
+    for label in labels:
+        opening, closing = ids[f"({label}"], ids[f"){label}"]
+        steps_V[opening], steps_V[closing] = 1, -1
+        closing_V[opening] = closing
+    largest = next(n for n in itertools.count() if str(n + 1) not in ids)
     if largest:
-        words = {str(n): words[str(n)] for n in range(1, largest + 1)}
-        numbers_V[[*words.values()]] = range(1, largest + 1)
-        words[UNKNOWN] = ids[UNKNOWN]
-        numbers_V[ids[UNKNOWN]] = largest + 1
+        words = [*map(str, range(1, largest + 1)), UNKNOWN]
+        numbers_V[[ids[word] for word in words]] = range(1, largest + 2)
     else:
-        words.pop(UNKNOWN, None)
-    words_V[[*words.values()]] = True
-    return WellFormed(opens_V, closes_V, words_V, closing_V, numbers_V)
+        words = [entry for entry in ids if entry[0] not in "()" and entry != UNKNOWN]
+    words_V = np.isin(np.arange(vocabulary.size), [ids[word] for word in words])
+    return WellFormed(steps_V, closing_V, words_V, numbers_V)
