@@ -16,7 +16,7 @@ from jformer.components import arguments, find
 from jformer.config import BOS, EOS, PAD, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import import_extra
-from jformer.extras.interop.layouts import check_common, check_model, matrix_of
+from jformer.extras.interop.layouts import check_model, matrix_of
 from jformer.run import Run
 
 QUANTIZATIONS = {"ctranslate2": "float32", "ctranslate2:int8": "int8"}
@@ -27,7 +27,6 @@ SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
 
 def check(config: ModelConfig, user: str) -> None:
     """Raise `UserError` for what the format cannot hold; `user` is the flag that asks for it."""
-    check_common(config, user)
     positions = ("sinusoidal", "halves", "learned", "none")
     check_model(config, user, activation=tuple(ACTIVATIONS), positions=positions)
 

@@ -1,4 +1,4 @@
-"""Tensors of other programs' files, each of which is taken once, by its name and with its shape.
+"""Tensors of other programs' files, which are taken by their names and with their shapes.
 
 Files are safetensors, or PyTorch's, of which only tensors are read: nothing in a file is run.
 """
@@ -6,13 +6,14 @@ Files are safetensors, or PyTorch's, of which only tensors are read: nothing in 
 import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from jformer.console import say
 from jformer.errors import UserError, import_extra
+from jformer.extras.interop.vocabularies import ForeignVocabularies
 from jformer.model.positions import sinusoids
 
 WRAPPERS = ("model_state_dict", "state_dict")  # keys of checkpoints that hold the state dict
@@ -37,7 +38,8 @@ class Weights:
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor that determines a size; `UserError` if it is missing."""
         if name not in self._tensors:
-            raise UserError(f"{self.where}: has no {name}; {self._some()}")
+            names = [f"{name} {list(each.shape)}" for name, each in self._tensors.items()]
+            raise UserError(f"{self.where}: has no {name}; it has {', '.join(names[:10])}, ...")
         return self._tensors[name].shape
 
     def take(self, name: str, *shape: int) -> np.ndarray:
@@ -49,7 +51,7 @@ class Weights:
         elif found.shape != shape:
             self._wrong.append(f"{name} is {list(found.shape)}, not {list(shape)}")
         elif found.dtype != np.float32:
-            self._wrong.append(f"{name} {list(shape)} is {found.dtype}, no float")
+            self._wrong.append(f"{name} {list(shape)} is {found.dtype}, not float")
         else:
             return found
         return np.zeros(shape, np.float32)
@@ -85,17 +87,41 @@ class Weights:
     def check(self) -> None:
         """Raise `UserError` that names every tensor that is missing, left over or misshapen."""
         left = [
-            f"{name} {list(tensor.shape)} has no place"
+            f"{name} {list(tensor.shape)} is unexpected"
             for name, tensor in self._tensors.items()
             if name not in self._taken
         ]
         if found := self._wrong + left:
             raise UserError(f"{self.where}: {'; '.join(dict.fromkeys(found))}")
 
-    def _some(self) -> str:
-        names = [f"{name} {list(self._tensors[name].shape)}" for name in self.names]
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-        return f"it has {', '.join(names[:10])}{more}"
+
+class Source(NamedTuple):
+    """What `import` reads from another program."""
+
+    name: str  # of the run
+    weights: Weights
+    values: dict[str, Any]  # config keys
+    vocabularies: ForeignVocabularies
+    # embedding, and if they differ source_embedding and output, and output_bias; in their rows
+    matrices: dict[str, np.ndarray]
+    scale: float | None = None  # a factor of the embeddings that is not in the matrices, if known
+    prefix: str = ""  # of the names of layers
+
+
+def take_matrices(
+    theirs: Weights, names: dict[str, str], D: int, vocabularies: ForeignVocabularies
+) -> dict[str, np.ndarray]:
+    """Take the embeddings and the output, whose names are given by our names."""
+    taken, (source, target) = {}, vocabularies
+    for ours, name in names.items():
+        size = source.size if ours == "source_embedding" else target.size
+        if (rows := theirs.shape(name)[0]) != size:
+            raise UserError(
+                f"{theirs.where}: {name} has {rows} rows, and the vocabulary {size} entries; "
+                f"they must come from the same training"
+            )
+        taken[ours] = theirs.take(name, size, D)
+    return taken
 
 
 def read_weights(path: Path) -> Weights:
@@ -135,8 +161,8 @@ def read_pytorch(path: Path) -> dict[str, np.ndarray]:
     tensors = next((x for name in WRAPPERS if isinstance(x := tensors.get(name), dict)), tensors)
     strange = [str(name) for name, each in tensors.items() if not isinstance(each, torch.Tensor)]
     if strange or not tensors:
-        what = f"holds {', '.join(strange[:5])}, no tensor" if strange else "holds no state dict"
-        raise UserError(f"{path}: {what}; save torch.save(model.state_dict(), FILE)")
+        found = f"{', '.join(strange[:5])}, which are not tensors" if strange else "no state dict"
+        raise UserError(f"{path}: has {found}; save torch.save(model.state_dict(), FILE)")
     return {
         name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         for name, tensor in tensors.items()

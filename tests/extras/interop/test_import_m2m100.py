@@ -10,7 +10,7 @@ import jformer
 from jformer.config import BOS
 from jformer.data.phrases import make_splits
 from jformer.data.vocabulary import LANGUAGE
-from jformer.extras.interop.m2m100_models import with_language
+from jformer.extras.interop.hugging_face import with_language
 from jformer.main import main
 from jformer.schema import replaced
 
