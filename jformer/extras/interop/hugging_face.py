@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from jformer.console import say
 from jformer.data.vocabulary import LANGUAGE, Vocabulary
 from jformer.errors import UserError
 from jformer.extras.interop.layouts import paper_order
@@ -67,9 +66,9 @@ def read_config(folder: Path, layout: str) -> dict[str, Any]:
     config = read_object(path, RESTORE)
     if config.get("model_type") != MODEL_TYPES[layout]:
         raise UserError(f"{path}: model_type={config.get('model_type')}: is not {layout}")
-    for size in ("ffn_dim", "attention_heads"):
-        if config[f"encoder_{size}"] != config[f"decoder_{size}"]:
-            raise UserError(f"{path}: encoder_{size} and decoder_{size} must be equal")
+    heads = [config[f"{stack}_attention_heads"] for stack in ("encoder", "decoder")]
+    if heads[0] != heads[1]:
+        raise UserError(f"{path}: encoder_attention_heads must equal decoder_attention_heads")
     if (activation := config["activation_function"]) not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         raise UserError(f"{path}: activation_function={activation} must be one of {known}")
@@ -119,16 +118,18 @@ def model_matrices(
         "output": ("lm_head.weight", "model.decoder.embed_tokens.weight", shared),
     }
     names = {
-        ours: next((name for name in candidates if name in theirs), shared)
+        ours: next((name for name in candidates if name in theirs.tensors), shared)
         for ours, candidates in candidates.items()
     }
     taken = take_matrices(theirs, names, D, vocabularies)
-    if shared in theirs:
+    if shared in theirs.tensors:
         theirs.take(shared, V, D)  # the same matrix under one more name
-    if "final_logits_bias" in theirs:
+    if "final_logits_bias" in theirs.tensors:
         taken["output_bias"] = theirs.take("final_logits_bias", 1, V)[0]
     theirs.ignore_sinusoids(D, paper_order(D))
-    theirs.ignore(r"model\.\w+\.embed_positions\.weights", "M2M100's sinusoids, which are computed")
+    for name in theirs.tensors:
+        if name.endswith("embed_positions.weights"):
+            theirs.ignore(name, "M2M100's sinusoids, which are computed")
     return taken
 
 
@@ -159,14 +160,9 @@ def pieces_of(spm: Path, ids: dict[str, int]) -> tuple[dict[str, Any], dict[str,
         raise UserError(f"{spm}: no such file; {RESTORE}")
     try:
         document = json.loads(from_sentencepiece(spm).to_str())
-    except UserError:
-        raise
-    except Exception as error:
+    except ValueError as error:
         raise UserError(f"{spm}: must be a SentencePiece Unigram or BPE model ({error})") from error
     model = document["model"]
-    pieces = dict(model["vocab"])
-    if lost := [name for name in pieces if name not in ids and not name.startswith(" ")]:
-        say(f"ignored     {len(lost):,} pieces of {spm.name} that the model has no id for")
     # Marian models of several languages take the target language from the beginning of a source.
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     codes = [name for name in ids if name.startswith(">>") and name.endswith("<<")]

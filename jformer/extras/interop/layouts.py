@@ -9,7 +9,7 @@ is exact, since every feature goes through the same products in another order.
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -56,13 +56,8 @@ AXES = {
 }
 
 
-class Leaf(NamedTuple):
-    name: str  # of their tensor
-    part: int | None = None  # of a tensor that joins queries, keys and values
-
-
-def leaf_of(name: str, layout: str, prefix: str = "") -> Leaf:
-    """Return the other program's tensor for our parameter of a layer or final norm."""
+def tensor_name(name: str, layout: str, prefix: str = "") -> str:
+    """Return the other program's name of our parameter of a layer or final norm."""
     stack, number, *modules, kind = name.replace("_", "/", 1).split("/")
     if "norm" in (number, *modules):
         kind = f"norm/{kind}"
@@ -71,9 +66,7 @@ def leaf_of(name: str, layout: str, prefix: str = "") -> Leaf:
         raise UserError(f"--layout={layout}: does not support {unknown[0]}, as in {name}")
     column = COLUMNS[layout]
     theirs = "".join(NAMES.get(f"{stack}/{part}", NAMES[part])[column] for part in path)
-    is_joined = layout == "pytorch" and modules and modules[-1] in JOINED
-    part = JOINED.index(modules[-1]) if is_joined else None
-    return Leaf(prefix + theirs.format(stack=stack, n=number), part)
+    return prefix + theirs.format(stack=stack, n=number)
 
 
 def take_layers(
@@ -82,12 +75,13 @@ def take_layers(
     """Take the tensors for our parameters of these names and shapes."""
     arrays = {}
     for name, shape in shapes.items():
-        leaf = leaf_of(name, layout, prefix)
+        tensor, module = tensor_name(name, layout, prefix), name.split("/")[-2]
         rows, *columns = matrix_of(name, np.empty(shape)).shape
-        if leaf.part is None:
-            matrix = theirs.take(leaf.name, rows, *columns)
+        if layout == "pytorch" and module in JOINED:
+            joined = theirs.take(tensor, len(JOINED) * rows, *columns)
+            matrix = np.split(joined, len(JOINED))[JOINED.index(module)]
         else:
-            matrix = np.split(theirs.take(leaf.name, 3 * rows, *columns), 3)[leaf.part]
+            matrix = theirs.take(tensor, rows, *columns)
         arrays[name] = array_of(name, matrix, shape)
     return arrays
 

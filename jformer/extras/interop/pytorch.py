@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.errors import UserError
-from jformer.extras.interop.layouts import leaf_of
+from jformer.extras.interop.layouts import tensor_name
 from jformer.extras.interop.vocabularies import read_vocabulary
 from jformer.extras.interop.weights import Source, Weights, read_weights, take_matrices
 
@@ -17,11 +17,6 @@ MATRICES = {
     "source_embedding": ("src", "source", "encoder"),
     "embedding": ("tgt", "trg", "target", "decoder"),
     "output": ("generator", "output", "out", "proj", "head", "linear", "classifier"),
-}
-ANNOTATED_MATRICES = {
-    "source_embedding": "src_embed.0.lut.weight",
-    "embedding": "tgt_embed.0.lut.weight",
-    "output": "generator.proj.weight",
 }
 # Keys that a state dict does not show.
 DEFAULTS = {
@@ -38,20 +33,17 @@ def read(
     `vocabulary_files` are those of the source, or "" for the same, and of the target.
     """
     theirs = read_weights(path)
-    first = leaf_of("encoder_0/self_attention/query/kernel", layout).name
-    prefix = next((x.removesuffix(first) for x in theirs.names if x.endswith(first)), "")
+    first = tensor_name("encoder_0/self_attention/query/kernel", layout)
+    prefix = next((x.removesuffix(first) for x in theirs.tensors if x.endswith(first)), "")
     values = values_of(theirs, layout, prefix)
     source_file, target_file = vocabulary_files
     target = read_vocabulary(Path(target_file), specials)
     source = read_vocabulary(Path(source_file), specials) if source_file else target
     D = values["model.d_model"]
-    if layout == "annotated":
-        known = {ours: prefix + name for ours, name in ANNOTATED_MATRICES.items()}
-    else:
-        known = given_names(names) if names else matrix_names(theirs, D, prefix)
+    known = given_names(names) if names else matrix_names(theirs, D, prefix)
     matrices = take_matrices(theirs, known, D, (source, target))
     bias = known.get("output", "").removesuffix("weight") + "bias"
-    if bias in theirs:
+    if bias in theirs.tensors:
         matrices["output_bias"] = theirs.take(bias, target.size)
     theirs.ignore_sinusoids(D)
     return Source(path.stem, theirs, values, (source, target), matrices, prefix=prefix)
@@ -61,7 +53,7 @@ def values_of(theirs: Weights, layout: str, prefix: str) -> dict[str, Any]:
     """Return the config keys that follow from the shapes, with those that the layout implies."""
 
     def name_of(ours: str) -> str:
-        return leaf_of(ours, layout, prefix).name
+        return tensor_name(ours, layout, prefix)
 
     shape = theirs.shape(name_of("encoder_0/feed_forward/ffn_out/kernel"))
     return {
@@ -69,8 +61,8 @@ def values_of(theirs: Weights, layout: str, prefix: str) -> dict[str, Any]:
         "model.d_ff": shape[-1],
         "model.num_layers": theirs.layers(f"{prefix}encoder.layers."),
         "model.num_decoder_layers": theirs.layers(f"{prefix}decoder.layers."),
-        "model.final_norm": "on" if name_of("encoder_norm/scale") in theirs else "off",
-        "model.attention_bias": name_of("encoder_0/self_attention/query/bias") in theirs,
+        "model.final_norm": "on" if name_of("encoder_norm/scale") in theirs.tensors else "off",
+        "model.attention_bias": name_of("encoder_0/self_attention/query/bias") in theirs.tensors,
         **DEFAULTS[layout],
     }
 
@@ -80,7 +72,7 @@ def matrix_names(theirs: Weights, D: int, prefix: str) -> dict[str, str]:
     stacks = (f"{prefix}encoder.layers.", f"{prefix}decoder.layers.")
     found = [
         name
-        for name in theirs.names
+        for name in theirs.tensors
         if len(theirs.shape(name)) == 2
         and theirs.shape(name)[1] == D
         and not name.startswith(stacks)
@@ -88,15 +80,14 @@ def matrix_names(theirs: Weights, D: int, prefix: str) -> dict[str, str]:
     ]
     if len(found) == 1:
         return {"embedding": found[0]}
-    result: dict[str, str] = {}
-    for name in found:
-        own_name = name.removeprefix(prefix).lower()
-        fits = [ours for ours, words in MATRICES.items() if any(w in own_name for w in words)]
-        if len(fits) != 1 or fits[0] in result:
-            result = {}
-            break
-        result[fits[0]] = name
-    if "embedding" not in result:
+    fits = [
+        (ours, name)
+        for name in found
+        for ours, parts in MATRICES.items()
+        if any(part in name.removeprefix(prefix).lower() for part in parts)
+    ]
+    result = dict(fits)
+    if not len(result) == len(fits) == len(found) or "embedding" not in result:
         names = ", ".join(f"{name} {list(theirs.shape(name))}" for name in found) or "none"
         raise UserError(
             f"{theirs.where}: cannot find the embeddings and the output among its matrices "

@@ -92,15 +92,13 @@ def in_our_rows(source: Source, embedding_scale: float | None) -> dict[str, np.n
         ours["source_embedding"] = source_VD
     if not is_tied:
         ours["output"] = output_VD
-    bias_V = theirs.get("output_bias")
     pad, bos, eos = target_words.rows[:FIRST]
+    if bos in (pad, eos) or "output_bias" in theirs:
+        zeros_V = np.zeros(target_words.size, np.float32)
+        ours["output_bias"] = theirs.get("output_bias", zeros_V)[target_words.rows]
     if bos in (pad, eos):
         # Two of our rows copy one of theirs, which must count once in the softmax.
-        bias_V = np.zeros(target_words.size, np.float32) if bias_V is None else bias_V
-        ours["output_bias"] = bias_V[target_words.rows]
         ours["output_bias"][PAD if bos == pad else BOS] = FORBIDDEN
-    elif bias_V is not None:
-        ours["output_bias"] = bias_V[target_words.rows]
     return ours
 
 
@@ -109,6 +107,7 @@ def imported_config(
 ) -> Config:
     tying = "none" if "output" in matrices else "output"
     values = {
+        "name": source.name,
         **RUN_VALUES,
         **source.values,
         "data.joint_vocabulary": source.vocabularies[0] is source.vocabularies[1],
@@ -116,7 +115,6 @@ def imported_config(
         "model.output_bias": "output_bias" in matrices,
     }
     config = default_config("given")
-    config.name = source.name
     config.update_from_flattened_dict({**values, **overrides})
     return freeze(config)
 

@@ -5,7 +5,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,11 +24,11 @@ WEIGHTS, STEP = "model.safetensors", "step"
 
 def export(run: Run, folder: Path, format: str) -> None:
     """Write model.safetensors, config.json, and vocabulary.json, with a source_ one beside it."""
-    library = import_library(f"--format={format}")
+    library = import_extra("safetensors.numpy", f"--format={format}", "safetensors")
     flat = flatten_dict(run.params, sep="/")
     # The library writes memory as it lies, so that a transposed view would be wrong.
     arrays = {name: np.asarray(array).copy(order="C") for name, array in flat.items()}
-    library.numpy.save_file(arrays, folder / WEIGHTS, {STEP: str(run.step)})
+    library.save_file(arrays, folder / WEIGHTS, {STEP: str(run.step)})
     write_config(run.config, folder / "config.json")
     run.vocabularies.save(folder)
 
@@ -42,7 +41,7 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     another model.
     """
     folder = Path(local_paths("folder", str(folder)))
-    library = import_library("safetensors")
+    library = import_extra("safetensors", "safetensors", "safetensors")
     config = config_to_open(folder, local_paths("plugins", ",".join(map(str, plugins))))
     vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
@@ -63,8 +62,3 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
         raise UserError(f"{path}: {min(wrong)} differs from config.json; export it again")
     params = unflatten_dict({name: jnp.asarray(x) for name, x in arrays.items()}, sep="/")
     return Run(folder, "safetensors", config, vocabularies, model, params, (step,))
-
-
-def import_library(user: str) -> Any:
-    import_extra("safetensors.numpy", user, "safetensors")
-    return import_extra("safetensors", user, "safetensors")

@@ -16,17 +16,11 @@ from tokenizers import Tokenizer, processors
 
 from jformer.components import find
 from jformer.config import BOS, EOS, PAD, ModelConfig
-from jformer.data.vocabulary import FIRST
+from jformer.data.vocabulary import FIRST, Vocabulary
 from jformer.errors import UserError, import_extra
-from jformer.extras.interop import hugging_face
-from jformer.extras.interop.ctranslate2 import MOST_POSITIONS, token_names
-from jformer.extras.interop.layouts import (
-    check_model,
-    halves_order,
-    leaf_of,
-    matrix_of,
-    reordered,
-)
+from jformer.extras.interop import hugging_face, layouts
+from jformer.extras.interop.ctranslate2 import MAX_SOURCE_LENGTH, token_names
+from jformer.extras.interop.vocabularies import renumbered
 from jformer.files import write_object
 from jformer.run import Run
 from jformer.schema import flatten
@@ -34,7 +28,7 @@ from jformer.schema import flatten
 
 def check(config: ModelConfig, user: str) -> None:
     """Raise `UserError` for what Marian cannot hold; `user` is the flag that asks for it."""
-    check_model(
+    layouts.check_model(
         config,
         user,
         activation=("relu", "gelu", "silu"),
@@ -51,16 +45,29 @@ def export(run: Run, folder: Path, format: str) -> None:
     check(run.config.model, f"--format={format}")
     if run.vocabularies.source is not run.vocabularies.target:
         raise UserError(
-            f"config.data.joint_vocabulary=False: --format={format} can hold one vocabulary alone"
+            f"config.data.joint_vocabulary=False: --format={format} supports only one vocabulary"
         )
     save_model(folder, state_dict(run.params, run.config.model), model_config(run))
     write_object(folder / "generation_config.json", generation_config(run))
-    special = dict(zip(("pad", "bos", "eos"), token_names(run.vocabulary), strict=False))
-    document = json.loads(run.vocabulary.tokenizer.to_str())
-    shifted(document, [*special.values()]).save(str(folder / "tokenizer.json"))
-    words: dict[str, Any] = {f"{role}_token": name for role, name in special.items()}
-    words |= {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    names = token_names(run.vocabulary)
+    tokenizer_of(run.vocabulary, names).save(str(folder / "tokenizer.json"))
+    words: dict[str, Any] = {"pad_token": names[PAD], "bos_token": names[BOS]}
+    words |= {"eos_token": names[EOS], "clean_up_tokenization_spaces": False}
+    words["tokenizer_class"] = "PreTrainedTokenizerFast"
     write_object(folder / "tokenizer_config.json", words)
+
+
+def tokenizer_of(vocabulary: Vocabulary, names: list[str]) -> Tokenizer:
+    """Return a tokenizer whose ids are the model's, and that ends each text with EOS."""
+    document = json.loads(vocabulary.tokenizer.to_str())
+    ids = {name: token for token, name in enumerate(names)}
+    tokenizer = renumbered(document, ids, ()).vocabulary.tokenizer
+    tokenizer.add_special_tokens(names[:FIRST])
+    eos = names[EOS]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=["$A", eos], pair=["$A", eos, "$B", eos], special_tokens=[(eos, EOS)]
+    )
+    return tokenizer
 
 
 def export_m2m100(run: Run, original: Path, folder: Path) -> None:
@@ -80,7 +87,6 @@ def export_m2m100(run: Run, original: Path, folder: Path) -> None:
             raise UserError(f"--original={original}: config.{key}={values[key]} must be {value}")
     if {side.size for side in run.vocabularies} != {len(rows)}:
         raise UserError(f"--original={original}: the run has another vocabulary")
-    check_model(run.config.model, "--format=transformers", positions=("halves",))
     arrays = arrays_of(run.params)
     encoder_VD, decoder_VD, output_VD = np.zeros((3, V, D), np.float32)
     encoder_VD[rows] = arrays.get("source_embedding", arrays["embedding"])
@@ -124,7 +130,7 @@ def save_model(folder: Path, state: dict[str, np.ndarray], config: dict[str, Any
 
 def state_dict(params: Any, config: ModelConfig) -> dict[str, np.ndarray]:
     """Return Marian's weights for our parameters, without tables of positions and tied copies."""
-    arrays = reordered(arrays_of(params), halves_order(config.d_model))
+    arrays = layouts.reordered(arrays_of(params), layouts.halves_order(config.d_model))
     embedding_VD = arrays["embedding"]
     bias_V = arrays.get("output_bias", np.zeros(len(embedding_VD), np.float32))
     state = layers_of(arrays, "marian")
@@ -142,7 +148,10 @@ def arrays_of(params: Any) -> dict[str, np.ndarray]:
 def layers_of(arrays: dict[str, np.ndarray], layout: str) -> dict[str, np.ndarray]:
     """Return the tensors of layers and final norms under their names in a layout."""
     layers = {name: array for name, array in arrays.items() if "/" in name}
-    return {leaf_of(name, layout).name: matrix_of(name, array) for name, array in layers.items()}
+    return {
+        layouts.tensor_name(name, layout): layouts.matrix_of(name, array)
+        for name, array in layers.items()
+    }
 
 
 def model_config(run: Run) -> dict[str, Any]:
@@ -163,7 +172,7 @@ def model_config(run: Run) -> dict[str, Any]:
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
         "scale_embedding": True,
-        "max_position_embeddings": max(MOST_POSITIONS, run.config.longest) + 1,
+        "max_position_embeddings": max(MAX_SOURCE_LENGTH, run.config.longest) + 1,
         "dtype": "float32",
         **special_ids(),
     }
@@ -186,26 +195,3 @@ def generation_config(run: Run) -> dict[str, Any]:
 def special_ids() -> dict[str, int | None]:
     ids = {"pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS}
     return {**ids, "decoder_start_token_id": BOS, "forced_eos_token_id": None}
-
-
-def shifted(document: dict[str, Any], special: list[str]) -> Tokenizer:
-    """Return a tokenizer whose ids are the model's, and that ends each text with EOS."""
-    model = document["model"]
-    if isinstance(model["vocab"], dict):
-        entries = {entry: number + FIRST for entry, number in model["vocab"].items()}
-        vocab: Any = dict(zip(special, range(FIRST), strict=True)) | entries
-    else:  # Unigram's entries are a list with scores
-        least = min(score for _, score in model["vocab"])
-        vocab = [[name, least] for name in special] + model["vocab"]
-    model = {**model, "vocab": vocab}
-    if model.get("unk_id") is not None:
-        model["unk_id"] += FIRST
-    added = [{**token, "id": token["id"] + FIRST} for token in document["added_tokens"]]
-    document = {**document, "model": model, "added_tokens": added}
-    tokenizer = Tokenizer.from_str(json.dumps(document))
-    tokenizer.add_special_tokens(special)
-    eos = special[EOS]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=["$A", eos], pair=["$A", eos, "$B", eos], special_tokens=[(eos, EOS)]
-    )
-    return tokenizer

@@ -74,8 +74,6 @@ def special_ids(ids: Mapping[str, int], specials: str, path: Path) -> tuple[int,
             raise UserError(f"--specials={specials}: {reason}") from None
         if unknown := {pad, bos, eos} - {*ids.values()}:
             raise UserError(f"--specials={specials}: {path} has no entry of id {min(unknown)}")
-        if eos in (pad, bos):
-            raise UserError(f"--specials={specials}: EOS must differ from PAD and BOS")
         return pad, bos, eos
     found = []
     for role, names in SPECIALS.items():
@@ -92,7 +90,7 @@ def special_ids(ids: Mapping[str, int], specials: str, path: Path) -> tuple[int,
 
 
 def renumbered(
-    document: dict[str, Any], ids: Mapping[str, int], specials: tuple[int, int, int]
+    document: dict[str, Any], ids: Mapping[str, int], specials: tuple[int, ...]
 ) -> ForeignVocabulary:
     """Return a vocabulary with the entries `ids` that segments as a tokenizer.json does.
 

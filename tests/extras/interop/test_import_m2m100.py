@@ -1,7 +1,9 @@
 """`import` of M2M100 and NLLB models, made here at random with vocabularies trained here."""
 
+import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -10,7 +12,9 @@ import jformer
 from jformer.config import BOS
 from jformer.data.phrases import make_splits
 from jformer.data.vocabulary import LANGUAGE
+from jformer.errors import UserError
 from jformer.extras.interop.hugging_face import with_language
+from jformer.extras.interop.transformers import export_m2m100
 from jformer.main import main
 from jformer.schema import replaced
 
@@ -192,6 +196,35 @@ def test_an_imported_model_is_fine_tuned(imported, tmp_path):
     assert np.all(np.isfinite(losses))
     assert losses[-1] < 0.9 * losses[0]
     assert tuned.vocabularies.hash == run.vocabularies.hash
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("is_tuned", [False, True])
+def test_a_run_goes_back_to_transformers_with_its_logits(is_tuned, imported, tmp_path):
+    _, tokenizer, run = imported
+    if is_tuned:  # rows and matrices that are equal in M2M100 differ, and the logits have a bias
+        rng = np.random.default_rng(5)
+        params = jax.tree.map(lambda x: x + 0.03 * rng.standard_normal(x.shape), run.params)
+        run = dataclasses.replace(run, params=params)
+    export_m2m100(run, run.workdir.parent / "theirs", tmp_path)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    rows = rows_of(run)
+    logits_BTV, expected_BTV = logits_here_and_in_transformers(run, model, rows)
+    others = np.arange(len(rows)) != BOS
+    np.testing.assert_allclose(logits_BTV[..., others], expected_BTV[..., others], atol=1e-4)
+    back = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert back(SENTENCES).input_ids == tokenizer(SENTENCES).input_ids
+
+
+def test_the_export_names_what_differs_from_the_original(imported, tmp_path, capsys):
+    *_, run = imported
+    command = ["jformer", "export", "--format=transformers", f"--workdir={run.workdir}"]
+    assert main([*command, f"--output={tmp_path / 'out'}"]) == 2
+    assert "--original=" in capsys.readouterr().err
+    model = dataclasses.replace(run.config.model, activation="gelu")
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, model=model))
+    with pytest.raises(UserError, match=r"model\.activation=gelu"):
+        export_m2m100(run, run.workdir.parent / "theirs", tmp_path)
 
 
 @pytest.mark.parametrize("splits_words", [False, True])
