@@ -246,16 +246,16 @@ def test_the_language_precedes_the_pieces_that_a_text_has_without_it(splits_word
 
 
 @pytest.mark.parametrize(
-    ("kind", "flags", "message"),
+    ("flags", "message"),
     [
-        ("m2m100", ["--source_language=en"], "--target_language"),
-        ("m2m100", ["--source_language=en", "--target_language=xx"], "xx"),
-        ("nllb", ["--source_language=en", "--target_language=deu_Latn"], "en"),  # a piece
+        (["--source_language=en"], "--target_language"),
+        (["--source_language=en", "--target_language=xx"], "xx"),
+        (["--source_language=pieces", "--target_language=de"], "pieces"),
     ],
 )
-def test_a_mistake_is_one_line(kind, flags, message, tmp_path, capsys):
-    save_m2m100(tmp_path / "theirs", kind)
-    command = ["import", f"--from={tmp_path / 'theirs'}", "--layout=m2m100", *flags]
+def test_a_mistake_is_one_line(flags, message, imported, tmp_path, capsys):
+    *_, run = imported
+    command = ["import", f"--from={run.workdir.parent / 'theirs'}", "--layout=m2m100", *flags]
     assert main(["jformer", *command, f"--workdir={tmp_path / 'run'}"]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
