@@ -1,4 +1,6 @@
-"""A folder that transformers opens with `AutoTokenizer` and `AutoModelForSeq2SeqLM`, as Marian.
+"""A folder that transformers opens with `AutoTokenizer` and `AutoModelForSeq2SeqLM`.
+
+The model is a Marian model, or M2M100 if the run was imported from M2M100 or NLLB.
 
 Marian is the Transformer of the paper with biases in attention and of the logits, which are zero
 for a model without. It has 1e-5 as the epsilon of its norms where Flax has 1e-6. Its class has no
@@ -41,7 +43,9 @@ def check(config: ModelConfig, user: str) -> None:
 def export(run: Run, folder: Path, format: str) -> None:
     """Write weights, configs and the tokenizer, whose ids become those of the model."""
     if run.vocabulary.language_token is not None:
-        raise UserError(f"--format={format}: requires --original=FOLDER, which was imported")
+        raise UserError(
+            f"--format={format}: a run from M2M100 or NLLB requires --original=FOLDER, its origin"
+        )
     check(run.config.model, f"--format={format}")
     if run.vocabularies.source is not run.vocabularies.target:
         raise UserError(
@@ -51,10 +55,10 @@ def export(run: Run, folder: Path, format: str) -> None:
     write_object(folder / "generation_config.json", generation_config(run))
     names = token_names(run.vocabulary)
     tokenizer_of(run.vocabulary, names).save(str(folder / "tokenizer.json"))
-    words: dict[str, Any] = {"pad_token": names[PAD], "bos_token": names[BOS]}
-    words |= {"eos_token": names[EOS], "clean_up_tokenization_spaces": False}
-    words["tokenizer_class"] = "PreTrainedTokenizerFast"
-    write_object(folder / "tokenizer_config.json", words)
+    settings: dict[str, Any] = {"pad_token": names[PAD], "bos_token": names[BOS]}
+    settings |= {"eos_token": names[EOS], "clean_up_tokenization_spaces": False}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    write_object(folder / "tokenizer_config.json", settings)
 
 
 def tokenizer_of(vocabulary: Vocabulary, names: list[str]) -> Tokenizer:

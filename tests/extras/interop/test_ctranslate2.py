@@ -21,7 +21,13 @@ if importlib.util.find_spec("ctranslate2") is None:
     "model",
     [
         {},
-        {"joint": False, "tying": "output", "norm_position": "pre", "activation": "gelu"},
+        {
+            "joint": False,
+            "tying": "output",
+            "norm_position": "pre",
+            "activation": "gelu",
+            "positions": "halves",
+        },
         pytest.param(
             {"positions": "learned(max_positions=67)", "attention_bias": True, "output_bias": True},
             marks=pytest.mark.process,
