@@ -66,7 +66,7 @@ def main(args: Any) -> int:
     else:
         files = (args.source_vocabulary, args.vocabulary)
         source = pytorch.read(path, args.layout, files, args.specials, args.names)
-    config = import_run(source, args.layout, args.workdir, args.embedding_scale, args.overrides)
+    config = import_run(source, args.workdir, args.embedding_scale, args.overrides)
     if not is_folder and (flags := assumptions(config, args)):
         say(f"assumed     {' '.join(flags)}")
         say("            the weights do not show these values; if one is wrong, set its flag")

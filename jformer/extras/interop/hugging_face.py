@@ -57,7 +57,7 @@ def read(folder: Path, layout: str, languages: tuple[str, str]) -> Source:
         vocabularies = marian_vocabularies(folder, config)
     matrices = model_matrices(theirs, config["d_model"], vocabularies)
     scale = config["d_model"] ** 0.5 if config.get("scale_embedding") else 1.0
-    return Source(folder.name, theirs, values, vocabularies, matrices, scale)
+    return Source(folder.name, layout, theirs, values, vocabularies, matrices, scale)
 
 
 def read_config(folder: Path, layout: str) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def read(
     if bias in theirs.tensors:
         matrices["output_bias"] = theirs.take(bias, target.size)
     theirs.ignore_sinusoids(D)
-    return Source(path.stem, theirs, values, (source, target), matrices, prefix=prefix)
+    return Source(path.stem, layout, theirs, values, (source, target), matrices, prefix=prefix)
 
 
 def values_of(theirs: Weights, layout: str, prefix: str) -> dict[str, Any]:

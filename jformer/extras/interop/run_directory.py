@@ -37,11 +37,7 @@ FORBIDDEN = -1e3
 
 
 def import_run(
-    source: Source,
-    layout: str,
-    workdir: str,
-    embedding_scale: float | None,
-    overrides: dict[str, Any],
+    source: Source, workdir: str, embedding_scale: float | None, overrides: dict[str, Any]
 ) -> Config:
     """Write a run directory with the weights and vocabularies of another program.
 
@@ -57,12 +53,12 @@ def import_run(
     needed = flatten_dict(parameter_shapes(model), sep="/")
     shapes = {name: x.shape for name, x in needed.items() if "/" in name}
     theirs = source.weights
-    arrays = matrices | layouts.take_layers(theirs, layout, shapes, source.prefix)
+    arrays = matrices | layouts.take_layers(theirs, source.layout, shapes, source.prefix)
     theirs.check()
     if unmatched := arrays.keys() ^ needed.keys():
         names = ", ".join(sorted(unmatched))
         raise UserError(f"{theirs.where}: weights and config disagree about {names}")
-    if layout == "marian":
+    if source.layout == "marian":
         arrays = layouts.reordered(arrays, layouts.paper_order(config.model.d_model))
     with new_folder("workdir", workdir) as folder:
         write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)

@@ -88,6 +88,7 @@ class Source(NamedTuple):
     """What `import` reads from another program."""
 
     name: str  # of the run
+    layout: str
     weights: Weights
     values: dict[str, Any]  # config keys
     vocabularies: ForeignVocabularies
