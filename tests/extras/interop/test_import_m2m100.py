@@ -249,8 +249,8 @@ def test_the_language_precedes_the_pieces_that_a_text_has_without_it(splits_word
     ("flags", "message"),
     [
         (["--source_language=en"], "--target_language"),
-        (["--source_language=en", "--target_language=xx"], "xx"),
-        (["--source_language=pieces", "--target_language=de"], "pieces"),
+        (["--source_language=xx", "--target_language=de"], "no language xx"),
+        (["--source_language=a", "--target_language=de"], "no language a"),  # a piece
     ],
 )
 def test_a_mistake_is_one_line(flags, message, imported, tmp_path, capsys):
