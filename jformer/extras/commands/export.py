@@ -4,6 +4,7 @@ The format jformer is a run directory with only the served parameters, for shari
 The folder is removed if the export fails or Ctrl-C stops it.
 """
 
+from pathlib import Path
 from typing import Any
 
 from jformer import cli
@@ -18,30 +19,30 @@ def add_flags(parser: cli.Parser) -> None:
     text = "dtype of the parameters with --format=jformer"
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help=text)
     parser.add_path("--output", "FOLDER", "folder to write; must be new or empty", required=True)
+    text = "with --format=transformers, for a run imported from M2M100 or NLLB: the imported folder"
+    parser.add_path("--original", "FOLDER", text)
     cli.add_run_flags(parser, ensemble=False)
 
 
 def main(args: Any) -> int:
     if args.dtype != "float32" and args.format != "jformer":
         raise UserError(f"--dtype={args.dtype}: requires --format=jformer")
+    if args.original and args.format != "transformers":
+        raise UserError(f"--original={args.original}: requires --format=transformers")
     cli.config_of(args)  # raises for a run that cannot be opened, before any work
 
+    from jformer.extras.interop import ctranslate2, run_directory, safetensors, transformers
     from jformer.run import load
 
     with new_folder("output", args.output) as folder:
         run = load(args.workdir, args.checkpoint, plugins=cli.files_in(args.plugins))
-        option = args.dtype if args.format == "jformer" else args.format
-        exporter(args.format).export(run, folder, option)
+        if args.original:
+            transformers.export_m2m100(run, Path(args.original), folder)
+            return 0
+        module: Any = {
+            "jformer": run_directory,
+            "safetensors": safetensors,
+            "transformers": transformers,
+        }.get(args.format, ctranslate2)
+        module.export(run, folder, args.dtype if args.format == "jformer" else args.format)
     return 0
-
-
-def exporter(format: str) -> Any:
-    """Return the module that writes a format."""
-    from jformer.extras.interop import ctranslate2, run_directory, safetensors, transformers
-
-    modules = {
-        "jformer": run_directory,
-        "safetensors": safetensors,
-        "transformers": transformers,
-    }
-    return modules.get(format, ctranslate2)

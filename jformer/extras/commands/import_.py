@@ -3,21 +3,26 @@
 The layout pytorch is a state dict of `torch.nn.Transformer` with embeddings, annotated is a state
 dict of The Annotated Transformer, and marian and m2m100 are folders of Hugging Face's Marian and
 M2M100 (also NLLB) formats, which contain the vocabulary. Only tensors are read from PyTorch's
-files, which can also be .safetensors. Sizes are read from the weights; set other keys, such as
---config.model.num_heads=8. Every tensor must match a parameter, and every parameter a tensor.
+files, which can also be .safetensors. Sizes are read from the weights. The command prints what a
+state dict does not show, such as the number of heads, as flags that you can change. Every tensor
+must match a parameter, and every parameter a tensor.
 """
 
 from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.config import Config, default_config, freeze
+from jformer.config import Config
+from jformer.console import say
 from jformer.errors import UserError
+from jformer.schema import flatten
 
 FOLDERS = ("marian", "m2m100")
 LAYOUTS = ("pytorch", "annotated", *FOLDERS)
 OF_LANGUAGES = ("source_language", "target_language")
-OF_WORDS = ("vocabulary", "source_vocabulary", "specials", "names")
+OF_STATE_DICTS = ("vocabulary", "source_vocabulary", "specials", "names", "embedding_scale")
+# Keys that a state dict does not show.
+ASSUMED = ("num_heads", "norm_position", "activation", "norm", "positions")
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -33,32 +38,47 @@ def add_flags(parser: cli.Parser) -> None:
     add("--specials", default="", metavar="PAD,BOS,EOS", help=text)
     text = "names of model parts in the state dict"
     add("--names", default="", metavar="embedding=NAME,...", help=text)
+    text = "factor of the embeddings in the other program (default: sqrt(d_model))"
+    add("--embedding_scale", type=cli.positive(float), metavar="X", help=text)
     for name in OF_LANGUAGES:
         add(f"--{name}", default="", metavar="CODE", help="for m2m100, as en or eng_Latn")
     cli.add_keys(parser)
 
 
 def main(args: Any) -> int:
-    source = Path(getattr(args, "from"))
-    if args.layout not in FOLDERS and not args.vocabulary:
+    path = Path(getattr(args, "from"))
+    is_folder = args.layout in FOLDERS
+    if not is_folder and not args.vocabulary:
         raise UserError("--vocabulary is required: the file with the text of each id")
-    for name in OF_WORDS:
-        if args.layout in FOLDERS and getattr(args, name):
+    for name in OF_STATE_DICTS:
+        if is_folder and getattr(args, name):
             raise UserError(f"--{name}: the folder of the model contains it; remove this flag")
     languages = (args.source_language, args.target_language)
     for name, code in zip(OF_LANGUAGES, languages, strict=True):
         if bool(code) != (args.layout == "m2m100"):
             raise UserError(f"--{name}={code}: is required with --layout=m2m100, and only there")
 
-    def overriding(values: dict[str, Any]) -> Config:
-        config = default_config("given")
-        config.name = source.stem
-        config.update_from_flattened_dict({**values, **args.overrides})
-        return freeze(config)
+    from jformer.extras.interop import hugging_face, pytorch
+    from jformer.extras.interop.run_directory import import_run
 
-    from jformer.extras.interop.importing import import_run
-
-    files = (args.source_vocabulary, args.vocabulary)
-    given = (files, args.specials, args.names, languages, overriding)
-    import_run(source, args.layout, Path(args.workdir), *given)
+    if is_folder:
+        source = hugging_face.read(path, args.layout, languages)
+    else:
+        files = (args.source_vocabulary, args.vocabulary)
+        source = pytorch.read(path, args.layout, files, args.specials, args.names)
+    config = import_run(source, args.workdir, args.embedding_scale, args.overrides)
+    if not is_folder and (flags := assumptions(config, args)):
+        say(f"assumed     {' '.join(flags)}")
+        say("            the weights do not show these values; if one is wrong, set its flag")
+    say(f"workdir     {args.workdir}; translate, score and evaluate open it as any other run")
     return 0
+
+
+def assumptions(config: Config, args: Any) -> list[str]:
+    """Return what a state dict does not show and the user has not set, as flags."""
+    values = flatten(config)
+    keys = [f"model.{name}" for name in ASSUMED if f"model.{name}" not in args.overrides]
+    flags = [f"--config.{key}={values[key]}" for key in keys]
+    if args.embedding_scale is None:
+        flags.append(f"--embedding_scale={config.model.d_model**0.5:.8g}")
+    return flags

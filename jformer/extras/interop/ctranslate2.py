@@ -14,20 +14,19 @@ import numpy as np
 
 from jformer.components import arguments, find
 from jformer.config import BOS, EOS, PAD, ModelConfig
-from jformer.data.vocabulary import Vocabularies, Vocabulary
+from jformer.data.vocabulary import Vocabulary
 from jformer.errors import import_extra
-from jformer.extras.interop.layouts import check_common, check_model, matrix_of
+from jformer.extras.interop.layouts import check_model, matrix_of
 from jformer.run import Run
 
 QUANTIZATIONS = {"ctranslate2": "float32", "ctranslate2:int8": "int8"}
-MOST_POSITIONS = 1024  # of a source, by the defaults of CTranslate2
+MAX_SOURCE_LENGTH = 1024  # in tokens, CTranslate2's default
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
 
 
 def check(config: ModelConfig, user: str) -> None:
     """Raise `UserError` for what the format cannot hold; `user` is the flag that asks for it."""
-    check_common(config, user)
     positions = ("sinusoidal", "halves", "learned", "none")
     check_model(config, user, activation=tuple(ACTIVATIONS), positions=positions)
 
@@ -45,7 +44,12 @@ def save_model(run: Run, folder: Path, quantization: str = "float32") -> None:
     """Write a model that `ctranslate2.Translator` opens; it ends sources with EOS by itself."""
     import_extra("ctranslate2", "CTranslate2", "ctranslate2")
     spec = specification(run)
-    register_vocabularies(spec, run.vocabularies)
+    source, target = map(token_names, run.vocabularies)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    spec.config.bos_token = spec.config.decoder_start_token = target[BOS]
+    spec.config.eos_token, spec.config.unk_token = target[EOS], target[PAD]
+    spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = arguments("norm", run.config.model.norm)["epsilon"]
     spec.validate()
     spec.optimize(quantization=quantization)
@@ -65,15 +69,6 @@ def token_names(vocabulary: Vocabulary) -> list[str]:
     return names
 
 
-def register_vocabularies(spec: Any, vocabularies: Vocabularies) -> None:
-    source, target = token_names(vocabularies.source), token_names(vocabularies.target)
-    spec.register_source_vocabulary(source)
-    spec.register_target_vocabulary(target)
-    spec.config.bos_token = spec.config.decoder_start_token = target[BOS]
-    spec.config.eos_token, spec.config.unk_token = target[EOS], target[PAD]
-    spec.config.add_source_eos = True
-
-
 def specification(run: Run) -> Any:
     """Return the `TransformerSpec` of CTranslate2 with the weights of a run."""
     from ctranslate2.specs import TransformerSpec
@@ -87,9 +82,9 @@ def specification(run: Run) -> Any:
         activation=Activation[ACTIVATIONS[config.activation]],
     )
     shared = params["embedding"]
-    set_matrix(spec.encoder.embeddings[0], params.get("source_embedding", shared))
-    set_matrix(spec.decoder.embeddings, shared)
-    set_matrix(spec.decoder.projection, params.get("output", shared))
+    spec.encoder.embeddings[0].weight = as_float32(params.get("source_embedding", shared))
+    spec.decoder.embeddings.weight = as_float32(shared)
+    spec.decoder.projection.weight = as_float32(params.get("output", shared))
     if config.output_bias:
         spec.decoder.projection.bias = as_float32(params["output_bias"])
     table_LD = positions_table(run)
@@ -105,7 +100,7 @@ def specification(run: Run) -> Any:
 def positions_table(run: Run) -> np.ndarray:
     """Return what is added to the embeddings at each position that a text can have: (L, D)."""
     config = run.config.model
-    length = max(MOST_POSITIONS, run.config.longest) + 1  # EOS
+    length = max(MAX_SOURCE_LENGTH, run.config.longest) + 1  # EOS
     if config.max_positions < math.inf:
         length = int(config.max_positions)
     table = run.params.get("position_embedding")
@@ -132,17 +127,13 @@ def set_layer(spec: Any, layer: Any) -> None:
 def set_linear(spec: Any, params: Any, *names: str) -> None:
     """Set the matrices of several products of the same input, one below the other."""
     kernels = [matrix_of(f"/{name}/kernel", as_float32(params[name]["kernel"])) for name in names]
-    set_matrix(spec, np.concatenate(kernels))
+    spec.weight = np.concatenate(kernels)
     if "bias" in params[names[0]]:
         spec.bias = np.concatenate([as_float32(params[name]["bias"]).ravel() for name in names])
 
 
 def set_norm(spec: Any, norm: Any) -> None:
     spec.gamma, spec.beta = as_float32(norm["scale"]), as_float32(norm["bias"])
-
-
-def set_matrix(spec: Any, matrix: Any) -> None:
-    spec.weight = as_float32(matrix)
 
 
 def as_float32(array: Any) -> np.ndarray:

@@ -1,85 +1,78 @@
-"""State dicts of `torch.nn.Transformer` and The Annotated Transformer as configs and parameters.
+"""State dicts of `torch.nn.Transformer` and The Annotated Transformer.
 
 Whoever uses `torch.nn.Transformer` adds embeddings and an output layer under names of their own:
-they are found by parts of their names, or named. The letters of the axes are in
-`jformer/__init__.py`.
+they are found by parts of their names, or named by the user.
 """
 
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.extras.interop import layouts
-from jformer.extras.interop.weights import Weights
+from jformer.extras.interop.layouts import tensor_name
+from jformer.extras.interop.vocabularies import read_vocabulary
+from jformer.extras.interop.weights import Source, Weights, read_weights, take_matrices
 
-# Our matrices of words, and parts of the names that others give them.
+# Our embeddings and output, and parts of the names that others give them.
 MATRICES = {
     "source_embedding": ("src", "source", "encoder"),
     "embedding": ("tgt", "trg", "target", "decoder"),
     "output": ("generator", "output", "out", "proj", "head", "linear", "classifier"),
 }
-# Keys that a program's weights do not show.
+# Keys that a state dict does not show.
 DEFAULTS = {
     "pytorch": {"model.norm": "layer_norm(epsilon=1e-5)"},
     "annotated": {"model.norm_position": "pre", "model.norm": "sample_layer_norm"},
 }
-LAYOUTS = {"pytorch": layouts.PYTORCH, "annotated": layouts.ANNOTATED}
 
 
-def values_of(theirs: Weights, name: str) -> dict[str, Any]:
-    """Return the config keys that weights of the layout `name` have by their shapes."""
-    layout, prefix = LAYOUTS[name], prefix_of(theirs)
-    first = prefix + layout.layer.format(stack="encoder", number=0)
-    D, F = matrix_shape(theirs, f"{first}{layout.feed_forward[1]}weight")
-    attention = first + layout.attentions[0] + layout.projections[0]
-    final_norm = prefix + layout.final_norm.format(stack="encoder") + layout.scale
+def read(
+    path: Path, layout: str, vocabulary_files: tuple[str, str], specials: str, names: str
+) -> Source:
+    """Read a state dict of the layout pytorch or annotated.
+
+    `vocabulary_files` are those of the source, or "" for the same, and of the target.
+    """
+    theirs = read_weights(path)
+    first = tensor_name("encoder_0/self_attention/query/kernel", layout)
+    prefix = next((x.removesuffix(first) for x in theirs.tensors if x.endswith(first)), "")
+    values = values_of(theirs, layout, prefix)
+    source_file, target_file = vocabulary_files
+    target = read_vocabulary(Path(target_file), specials)
+    source = read_vocabulary(Path(source_file), specials) if source_file else target
+    D = values["model.d_model"]
+    known = given_names(names) if names else matrix_names(theirs, D, prefix)
+    matrices = take_matrices(theirs, known, D, (source, target))
+    bias = known.get("output", "").removesuffix("weight") + "bias"
+    if bias in theirs.tensors:
+        matrices["output_bias"] = theirs.take(bias, target.size)
+    theirs.ignore_sinusoids(D)
+    return Source(path.stem, layout, theirs, values, (source, target), matrices, prefix=prefix)
+
+
+def values_of(theirs: Weights, layout: str, prefix: str) -> dict[str, Any]:
+    """Return the config keys that follow from the shapes, with those that the layout implies."""
+
+    def name_of(ours: str) -> str:
+        return tensor_name(ours, layout, prefix)
+
+    shape = theirs.shape(name_of("encoder_0/feed_forward/ffn_out/kernel"))
     return {
-        "model.d_model": D,
-        "model.d_ff": F,
+        "model.d_model": shape[0],
+        "model.d_ff": shape[-1],
         "model.num_layers": theirs.layers(f"{prefix}encoder.layers."),
         "model.num_decoder_layers": theirs.layers(f"{prefix}decoder.layers."),
-        "model.final_norm": "on" if final_norm in theirs else "off",
-        "model.attention_bias": f"{attention}bias" in theirs,
-        **DEFAULTS[name],
+        "model.final_norm": "on" if name_of("encoder_norm/scale") in theirs.tensors else "off",
+        "model.attention_bias": name_of("encoder_0/self_attention/query/bias") in theirs.tensors,
+        **DEFAULTS[layout],
     }
 
 
-def matrix_shape(theirs: Weights, name: str) -> tuple[int, int]:
-    shape = theirs.shape(name)
-    if len(shape) != 2:
-        raise UserError(f"{theirs.where}: {name} is {list(shape)}, no matrix")
-    return shape[0], shape[1]
-
-
-def prefix_of(theirs: Weights) -> str:
-    """Return what comes before `encoder.layers.0` in the names, such as `transformer.`."""
-    first = "encoder.layers.0.self_attn.in_proj_weight"
-    found = next((name for name in theirs.names if name.endswith(first)), first)
-    return found.removesuffix(first)
-
-
-ANNOTATED_MATRICES = {
-    "source_embedding": "src_embed.0.lut.weight",
-    "embedding": "tgt_embed.0.lut.weight",
-    "output": "generator.proj.weight",
-}
-
-
-def matrix_names(theirs: Weights, D: int, given: str) -> dict[str, str]:
-    """Return the names of the matrices of words by ours, which `given` says or their names show.
-
-    `given` is as `embedding=NAME,output=NAME`. One matrix for all three uses is `embedding`.
-    """
-    if given:
-        return given_names(theirs, given)
-    prefix = prefix_of(theirs)
+def matrix_names(theirs: Weights, D: int, prefix: str) -> dict[str, str]:
+    """Return the names of embeddings and output by ours; a single matrix is `embedding`."""
     stacks = (f"{prefix}encoder.layers.", f"{prefix}decoder.layers.")
     found = [
         name
-        for name in theirs.names
+        for name in theirs.tensors
         if len(theirs.shape(name)) == 2
         and theirs.shape(name)[1] == D
         and not name.startswith(stacks)
@@ -87,44 +80,26 @@ def matrix_names(theirs: Weights, D: int, given: str) -> dict[str, str]:
     ]
     if len(found) == 1:
         return {"embedding": found[0]}
-    result: dict[str, str] = {}
-    for name in found:
-        own_name = name.removeprefix(prefix).lower()
-        fits = [ours for ours, words in MATRICES.items() if any(w in own_name for w in words)]
-        if len(fits) != 1 or fits[0] in result:
-            result = {}
-            break
-        result[fits[0]] = name
-    if "embedding" not in result:
-        there = ", ".join(f"{name} {list(theirs.shape(name))}" for name in found) or "none"
+    fits = [
+        (ours, name)
+        for name in found
+        for ours, parts in MATRICES.items()
+        if any(part in name.removeprefix(prefix).lower() for part in parts)
+    ]
+    result = dict(fits)
+    if not len(result) == len(fits) == len(found) or "embedding" not in result:
+        names = ", ".join(f"{name} {list(theirs.shape(name))}" for name in found) or "none"
         raise UserError(
-            f"{theirs.where}: which of its matrices are embeddings and output cannot be told by "
-            f"their names ({there}); say so: "
-            f"--names=source_embedding=NAME,embedding=NAME,output=NAME"
+            f"{theirs.where}: cannot find the embeddings and the output among its matrices "
+            f"({names}); set --names=source_embedding=NAME,embedding=NAME,output=NAME"
         )
     return result
 
 
-def given_names(theirs: Weights, given: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in given.split(",")]
-    result = {ours: name for ours, _, name in pairs}
-    for ours, name in result.items():
-        if ours not in MATRICES:
-            raise UserError(f"--names={given}: {ours!r} is none of {', '.join(MATRICES)}")
-        theirs.shape(name)
-    if "embedding" not in result:
-        raise UserError(f"--names={given}: embedding=NAME is missing, that of the target")
-    return result
-
-
-def take_matrices(
-    theirs: Weights, names: Mapping[str, str], config: ModelConfig, sizes: tuple[int, int]
-) -> dict[str, np.ndarray]:
-    """Take the matrices of words, of `sizes` source and target words, and the bias of logits."""
-    V_source, V_target = sizes
-    rows = {"source_embedding": V_source, "embedding": V_target, "output": V_target}
-    taken = {ours: theirs.take(name, rows[ours], config.d_model) for ours, name in names.items()}
-    bias = names.get("output", "").removesuffix("weight") + "bias"
-    if bias in theirs:
-        taken["output_bias"] = theirs.take(bias, V_target)
-    return taken
+def given_names(given: str) -> dict[str, str]:
+    """Return the names in `source_embedding=NAME,embedding=NAME,output=NAME`."""
+    names = dict(part.partition("=")[::2] for part in given.split(","))
+    if "embedding" not in names or names.keys() - MATRICES.keys():
+        form = ",".join(f"{ours}=NAME" for ours in MATRICES)
+        raise UserError(f"--names={given}: must be as {form}; embedding is required")
+    return names

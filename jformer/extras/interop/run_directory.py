@@ -1,4 +1,4 @@
-"""Runs as smaller run directories: the parameters of one checkpoint, and no optimizer state.
+"""Run directories with parameters alone: of other programs' weights, and of runs to share.
 
 Such a directory translates, scores and initialises other runs. It cannot resume training.
 """
@@ -10,16 +10,120 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jformer.config import Config, write_config
-from jformer.data.vocabulary import Vocabularies
+from jformer.config import BOS, PAD, Config, default_config, freeze, write_config
+from jformer.console import say
+from jformer.data.vocabulary import FIRST, Vocabularies
+from jformer.errors import UserError
+from jformer.extras.interop import layouts
+from jformer.extras.interop.weights import Source
+from jformer.files import new_folder
+from jformer.model.transformer import Transformer
 from jformer.run import Run
 from jformer.rundir import CONFIG, locked
 from jformer.schema import walk, with_values
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.loop import NEW
 from jformer.training.provenance import metadata
+from jformer.training.restore import parameter_shapes, restore
 from jformer.training.step import TrainState
+
+# An imported run is complete after its only step. Its training pairs are unknown.
+STEP = 1
+RUN_VALUES = {"data.name": "given", "train.steps": STEP}
+# A bias that no logit makes up for. Label smoothing averages all logits, so it is not larger.
+FORBIDDEN = -1e3
+
+
+def import_run(
+    source: Source, workdir: str, embedding_scale: float | None, overrides: dict[str, Any]
+) -> Config:
+    """Write a run directory with the weights and vocabularies of another program.
+
+    The config keys in `overrides` replace the values that are read from the weights. Embeddings are
+    multiplied by `embedding_scale` in the other program; None: by what its files say, or
+    sqrt(d_model). Raises `UserError` that names every tensor of theirs, or parameter of ours, that
+    has no counterpart. A directory that cannot be opened is removed.
+    """
+    matrices = in_our_rows(source, embedding_scale)
+    config = imported_config(source, matrices, overrides)
+    vocabularies = Vocabularies(*(side.vocabulary for side in source.vocabularies))
+    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
+    needed = flatten_dict(parameter_shapes(model), sep="/")
+    shapes = {name: x.shape for name, x in needed.items() if "/" in name}
+    theirs = source.weights
+    arrays = matrices | layouts.take_layers(theirs, source.layout, shapes, source.prefix)
+    theirs.check()
+    if unmatched := arrays.keys() ^ needed.keys():
+        names = ", ".join(sorted(unmatched))
+        raise UserError(f"{theirs.where}: weights and config disagree about {names}")
+    if source.layout == "marian":
+        arrays = layouts.reordered(arrays, layouts.paper_order(config.model.d_model))
+    with new_folder("workdir", workdir) as folder:
+        write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)
+        restore(folder)
+    report(source, arrays)
+    return config
+
+
+def in_our_rows(source: Source, embedding_scale: float | None) -> dict[str, np.ndarray]:
+    """Return the matrices with our rows, and only one of equal matrices.
+
+    Theirs are multiplied by a scale of the embeddings, and ours by sqrt(d_model).
+    """
+    theirs, (source_words, target_words) = source.matrices, source.vocabularies
+    embedding_VD = theirs["embedding"]
+    source_VD = theirs.get("source_embedding", embedding_VD)[source_words.rows]
+    output_VD = theirs.get("output", embedding_VD)[target_words.rows]
+    embedding_VD = embedding_VD[target_words.rows]
+    scale = embedding_scale or source.scale
+    if scale is not None:
+        factor = np.float32(scale / embedding_VD.shape[1] ** 0.5)
+        source_VD, embedding_VD = source_VD * factor, embedding_VD * factor
+    ours = {"embedding": embedding_VD}
+    is_tied = np.array_equal(output_VD, embedding_VD)
+    is_joint = source_words is target_words and np.array_equal(source_VD, embedding_VD)
+    if not (is_tied and is_joint):
+        ours["source_embedding"] = source_VD
+    if not is_tied:
+        ours["output"] = output_VD
+    pad, bos, eos = target_words.rows[:FIRST]
+    if bos in (pad, eos) or "output_bias" in theirs:
+        zeros_V = np.zeros(target_words.size, np.float32)
+        ours["output_bias"] = theirs.get("output_bias", zeros_V)[target_words.rows]
+    if bos in (pad, eos):
+        # Two of our rows copy one of theirs, which must count once in the softmax.
+        ours["output_bias"][PAD if bos == pad else BOS] = FORBIDDEN
+    return ours
+
+
+def imported_config(
+    source: Source, matrices: dict[str, np.ndarray], overrides: dict[str, Any]
+) -> Config:
+    tying = "none" if "output" in matrices else "output"
+    values = {
+        "name": source.name,
+        **RUN_VALUES,
+        **source.values,
+        "data.joint_vocabulary": source.vocabularies[0] is source.vocabularies[1],
+        "model.tying": tying if "source_embedding" in matrices else "all",
+        "model.output_bias": "output_bias" in matrices,
+    }
+    config = default_config("given")
+    config.update_from_flattened_dict({**values, **overrides})
+    return freeze(config)
+
+
+def report(source: Source, arrays: dict[str, np.ndarray]) -> None:
+    """Print what has been read."""
+    theirs, vocabularies = source.weights, source.vocabularies
+    parameters = sum(array.size for array in arrays.values())
+    say(f"parameters  {parameters:,} in {len(arrays)} arrays, from {theirs.where}")
+    for side, each in zip(("source", "target"), dict.fromkeys(vocabularies), strict=False):
+        label = "vocabulary" if vocabularies[0] is vocabularies[1] else side
+        pad, bos, eos = each.rows[:FIRST]
+        say(f"{label:11} {len(each.rows):,} entries; PAD, BOS, EOS are theirs {pad}, {bos}, {eos}")
 
 
 def export(run: Run, folder: Path, dtype: str) -> None:
@@ -40,11 +144,7 @@ def without_paths(config: Config) -> Config:
 
 
 def write_run(
-    workdir: Path,
-    config: Config,
-    vocabularies: Vocabularies,
-    params: Any,
-    step: int,
+    workdir: Path, config: Config, vocabularies: Vocabularies, params: Any, step: int
 ) -> None:
     """Write a run directory with one checkpoint; config.json, which makes it a run, last."""
     # It serves this checkpoint alone, which is therefore a regular one.

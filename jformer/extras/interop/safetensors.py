@@ -5,7 +5,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,11 +24,11 @@ WEIGHTS, STEP = "model.safetensors", "step"
 
 def export(run: Run, folder: Path, format: str) -> None:
     """Write model.safetensors, config.json, and vocabulary.json, with a source_ one beside it."""
-    library = import_library(f"--format={format}")
+    library = import_extra("safetensors.numpy", f"--format={format}", "safetensors")
     flat = flatten_dict(run.params, sep="/")
     # The library writes memory as it lies, so that a transposed view would be wrong.
     arrays = {name: np.asarray(array).copy(order="C") for name, array in flat.items()}
-    library.numpy.save_file(arrays, folder / WEIGHTS, {STEP: str(run.step)})
+    library.save_file(arrays, folder / WEIGHTS, {STEP: str(run.step)})
     write_config(run.config, folder / "config.json")
     run.vocabularies.save(folder)
 
@@ -38,17 +37,15 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     """Open a folder of `export`; the parameters are those of the run bit for bit.
 
     `plugins` are files that define parts of the author's own. They are run; a file that only the
-    folder names is not. Raises `UserError` if a file is missing or damaged, if a parameter is not
-    finite, or if the parameters are not those of the model in config.json.
+    folder names is not. Raises `UserError` if a file is missing or damaged, or if config.json is of
+    another model.
     """
     folder = Path(local_paths("folder", str(folder)))
-    library = import_library("safetensors")
+    library = import_extra("safetensors", "safetensors", "safetensors")
     config = config_to_open(folder, local_paths("plugins", ",".join(map(str, plugins))))
     vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     path = folder / WEIGHTS
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; export --format=safetensors writes it")
     try:
         with library.safe_open(path, framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -56,22 +53,12 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     except Exception as error:  # of the library, for a damaged file, or without our metadata
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"{path}: cannot be read ({reason}); export it again") from error
-    needed = flatten_dict(parameter_shapes(model), sep="/")
-    wrong = {name for name in {*needed, *arrays} if not fits(arrays.get(name), needed.get(name))}
-    if wrong:
-        raise UserError(f"{path}: {min(wrong)} is not as config.json asks for; export it again")
+    needed = {
+        name: (x.shape, x.dtype)
+        for name, x in flatten_dict(parameter_shapes(model), sep="/").items()
+    }
+    found = {name: (x.shape, x.dtype) for name, x in arrays.items()}
+    if wrong := {name for name in {*needed, *found} if needed.get(name) != found.get(name)}:
+        raise UserError(f"{path}: {min(wrong)} differs from config.json; export it again")
     params = unflatten_dict({name: jnp.asarray(x) for name, x in arrays.items()}, sep="/")
-    if not all(jnp.isfinite(leaf).all() for leaf in arrays.values()):
-        raise UserError(f"{path}: has parameters that are not finite; its training had diverged")
     return Run(folder, "safetensors", config, vocabularies, model, params, (step,))
-
-
-def fits(array: Any, needed: Any) -> bool:
-    if array is None or needed is None:
-        return False
-    return array.shape == needed.shape and array.dtype == needed.dtype
-
-
-def import_library(user: str) -> Any:
-    import_extra("safetensors.numpy", user, "safetensors")
-    return import_extra("safetensors", user, "safetensors")

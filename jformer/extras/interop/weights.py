@@ -1,21 +1,21 @@
-"""Tensors of other programs' files, each of which is taken once, by its name and with its shape.
+"""Tensors of other programs' files, which are taken by their names and with their shapes.
 
 Files are safetensors, or PyTorch's, of which only tensors are read: nothing in a file is run.
 """
 
-import re
-import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from jformer.console import say
 from jformer.errors import UserError, import_extra
+from jformer.extras.interop.vocabularies import ForeignVocabularies
 from jformer.model.positions import sinusoids
 
 WRAPPERS = ("model_state_dict", "state_dict")  # keys of checkpoints that hold the state dict
+ALL = slice(None)
 ROWS_COMPARED = 64  # of a table of positions
 
 
@@ -23,79 +23,95 @@ class Weights:
     """The tensors of a file by name; `check` raises one error for all that does not fit."""
 
     def __init__(self, tensors: dict[str, np.ndarray], where: Path):
-        self._tensors, self.where = tensors, where
+        self.tensors, self.where = tensors, where
         self._taken: set[str] = set()
         self._wrong: list[str] = []
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._tensors)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor that determines a size; `UserError` if it is missing."""
-        if name not in self._tensors:
-            raise UserError(f"{self.where}: has no {name}; {self._some()}")
-        return self._tensors[name].shape
+        if name not in self.tensors:
+            names = [f"{name} {list(each.shape)}" for name, each in self.tensors.items()]
+            raise UserError(f"{self.where}: has no {name}; it has {', '.join(names[:10])}, ...")
+        return self.tensors[name].shape
 
     def take(self, name: str, *shape: int) -> np.ndarray:
         """Return a tensor of this shape; if it is missing, zeros, and `check` raises."""
         self._taken.add(name)
-        found = self._tensors.get(name)
+        found = self.tensors.get(name)
         if found is None:
             self._wrong.append(f"{name} {list(shape)} is missing")
         elif found.shape != shape:
             self._wrong.append(f"{name} is {list(found.shape)}, not {list(shape)}")
         elif found.dtype != np.float32:
-            self._wrong.append(f"{name} {list(shape)} is {found.dtype}, no float")
+            self._wrong.append(f"{name} {list(shape)} is {found.dtype}, not float")
         else:
             return found
         return np.zeros(shape, np.float32)
 
     def layers(self, prefix: str) -> int:
-        """Return how many numbers follow `prefix` in the names of tensors."""
-        pattern = re.compile(rf"{re.escape(prefix)}(\d+)\.")
-        return len({found[1] for name in self._tensors if (found := pattern.match(name))})
+        """Return how many different numbers follow `prefix` in the names of tensors."""
+        rest = [name.removeprefix(prefix) for name in self.tensors if name.startswith(prefix)]
+        return len({name.partition(".")[0] for name in rest})
 
-    def ignore(self, pattern: str, why: str) -> None:
-        """Leave the tensors out whose names match, and say so."""
-        for name in self._tensors:
-            if re.fullmatch(pattern, name) and name not in self._taken:
-                self._taken.add(name)
-                say(f"ignored     {name} {list(self._tensors[name].shape)}: {why}")
+    def ignore(self, name: str, reason: str) -> None:
+        """Leave a tensor out, and print why."""
+        self._taken.add(name)
+        say(f"ignored     {name} {list(self.tensors[name].shape)}: {reason}")
 
-    def is_table_of_sinusoids(self, name: str, D: int, columns: np.ndarray | None = None) -> bool:
-        """Return whether `columns` of a tensor are the paper's sinusoids, a row a position."""
-        table = self._tensors[name]
-        few_LD = table.reshape(-1, table.shape[-1])[:ROWS_COMPARED] if table.ndim else table
-        if few_LD.ndim < 2 or few_LD.shape[1] != D or len(few_LD) < 2:
-            return False
-        # Theirs may be computed from logarithms, in float32 or less.
-        few_LD = few_LD if columns is None else few_LD[:, columns]
-        return np.allclose(few_LD, sinusoids(np.arange(len(few_LD)), D), atol=1e-2)
-
-    def ignore_sinusoids(self, D: int, columns: np.ndarray | None = None) -> None:
-        """Leave tables of the paper's sinusoids out: they are computed. Others stay unmatched."""
-        for name in self.names:
+    def ignore_sinusoids(self, D: int, columns: Any = ALL) -> None:
+        """Leave out tables whose `columns` are the paper's sinusoids. Others stay unmatched."""
+        for name in self.tensors:
             if self.is_table_of_sinusoids(name, D, columns):
-                self.ignore(re.escape(name), "the sinusoids of Section 3.5, which are computed")
+                self.ignore(name, "the sinusoids of Section 3.5, which are computed")
+
+    def is_table_of_sinusoids(self, name: str, D: int, columns: Any = ALL) -> bool:
+        """Return whether `columns` of a tensor are the paper's sinusoids, a position per row."""
+        table_LD = np.atleast_1d(self.tensors[name].squeeze())[:ROWS_COMPARED]
+        if table_LD.ndim != 2 or table_LD.shape[1] != D:
+            return False
+        expected_LD = sinusoids(np.arange(len(table_LD)), D)
+        # Theirs may be computed from logarithms, in float32 or less.
+        return np.allclose(table_LD[:, columns], expected_LD, atol=1e-2)
 
     def check(self) -> None:
         """Raise `UserError` that names every tensor that is missing, left over or misshapen."""
         left = [
-            f"{name} {list(tensor.shape)} has no place"
-            for name, tensor in self._tensors.items()
+            f"{name} {list(tensor.shape)} is unexpected"
+            for name, tensor in self.tensors.items()
             if name not in self._taken
         ]
         if found := self._wrong + left:
             raise UserError(f"{self.where}: {'; '.join(dict.fromkeys(found))}")
 
-    def _some(self) -> str:
-        names = [f"{name} {list(self._tensors[name].shape)}" for name in self.names]
-        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-        return f"it has {', '.join(names[:10])}{more}"
+
+class Source(NamedTuple):
+    """What `import` reads from another program."""
+
+    name: str  # of the run
+    layout: str
+    weights: Weights
+    values: dict[str, Any]  # config keys
+    vocabularies: ForeignVocabularies
+    # embedding, and if they differ source_embedding and output, and output_bias; in their rows
+    matrices: dict[str, np.ndarray]
+    scale: float | None = None  # a factor of the embeddings that is not in the matrices, if known
+    prefix: str = ""  # of the names of layers
+
+
+def take_matrices(
+    theirs: Weights, names: dict[str, str], D: int, vocabularies: ForeignVocabularies
+) -> dict[str, np.ndarray]:
+    """Take the embeddings and the output, whose names are given by our names."""
+    taken, (source, target) = {}, vocabularies
+    for ours, name in names.items():
+        size = source.size if ours == "source_embedding" else target.size
+        if (rows := theirs.shape(name)[0]) != size:
+            raise UserError(
+                f"{theirs.where}: {name} has {rows} rows, and the vocabulary {size} entries; "
+                f"they must come from the same training"
+            )
+        taken[ours] = theirs.take(name, size, D)
+    return taken
 
 
 def read_weights(path: Path) -> Weights:
@@ -123,9 +139,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
 def read_pytorch(path: Path) -> dict[str, np.ndarray]:
     torch: Any = import_extra("torch", f"{path}: a file of PyTorch", "torch")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of protocols: the error says more
-            state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(
             f"{path}: must contain only tensors, because reading anything else would run "
@@ -135,8 +149,8 @@ def read_pytorch(path: Path) -> dict[str, np.ndarray]:
     tensors = next((x for name in WRAPPERS if isinstance(x := tensors.get(name), dict)), tensors)
     strange = [str(name) for name, each in tensors.items() if not isinstance(each, torch.Tensor)]
     if strange or not tensors:
-        what = f"holds {', '.join(strange[:5])}, no tensor" if strange else "holds no state dict"
-        raise UserError(f"{path}: {what}; save torch.save(model.state_dict(), FILE)")
+        found = f"{', '.join(strange[:5])}, which are not tensors" if strange else "no state dict"
+        raise UserError(f"{path}: has {found}; save torch.save(model.state_dict(), FILE)")
     return {
         name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
         for name, tensor in tensors.items()

@@ -7,10 +7,12 @@ import warnings
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 import jformer
-from jformer.config import EOS, PAD
+from jformer.config import PAD
+from jformer.errors import UserError
+from jformer.extras.interop import run_directory
+from jformer.extras.interop.weights import read_weights
 from jformer.main import main
 from jformer.model.positions import sinusoids
 
@@ -49,9 +51,9 @@ def annotated(tmp_path):
     ]  # fmt: skip
 
 
-def run_of(command, tmp_path):
+def run_of(command, tmp_path, name="run"):
     assert main(["jformer", *command]) == 0
-    return jformer.load(tmp_path / "run")
+    return jformer.load(tmp_path / name)
 
 
 def texts(size, length, seed):
@@ -88,31 +90,20 @@ def test_an_annotated_transformer_gives_the_logits_that_it_gives_in_pytorch(
     run = run_of(command, tmp_path)
     source_rows = [2, 0, 1, *range(3, V_SOURCE)]
     compare_logits(run, model, ANNOTATED_ROWS, source_rows)
-    assert "src_embed.1.pe [1, 50, 20]" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "src_embed.1.pe [1, 50, 20]" in err
+    assert "--embedding_scale=" in err
     config = run.config.model
     assert (config.tying, config.norm, config.norm_position) == ("none", "sample_layer_norm", "pre")
     assert (config.num_layers, config.d_model, config.d_ff) == (2, D, F)
 
 
-def test_each_row_of_an_embedding_goes_where_its_token_is(annotated, tmp_path):
-    model, command = annotated
-    run = run_of(command, tmp_path)
-    theirs = model.tgt_embed[0].lut.weight.detach().numpy()
-    np.testing.assert_array_equal(run.params["embedding"], theirs[ANNOTATED_ROWS])
-    np.testing.assert_array_equal(
-        run.params["output_bias"], model.generator.proj.bias.detach().numpy()[ANNOTATED_ROWS]
-    )
-    # Their 3 is <unk>, their 4 the first word: ours are 3 and 4, too, after PAD, BOS and EOS.
-    assert run.vocabulary.encode(["w0 w2 none"]) == [[4, 6, 3]]
-    assert run.vocabulary.decode([4, 6, EOS]) == "w0 w2"
-    assert run.vocabularies.source.encode(["w18"]) == [[22]]
-
-
 class OwnModel(torch.nn.Module):
     """`torch.nn.Transformer` as its users have it: with embeddings and an output layer."""
 
-    def __init__(self, norm_first=False, shared=False):
+    def __init__(self, norm_first=False, shared=False, scale=D**0.5):
         super().__init__()
+        self.scale = scale
         with warnings.catch_warnings():  # it warns of nested tensors, which it then does without
             warnings.simplefilter("ignore")
             self.transformer = torch.nn.Transformer(
@@ -130,7 +121,7 @@ class OwnModel(torch.nn.Module):
             torch.div(torch.arange(D), 2, rounding_mode="floor") * 2 / D
         )
         positions = torch.where(torch.arange(D) % 2 == 1, angles.cos(), angles.sin())
-        return table(tokens) * D**0.5 + positions
+        return table(tokens) * self.scale + positions
 
     def forward(self, source, target, pad=1):
         causal = torch.triu(torch.ones(target.shape[1], target.shape[1], dtype=torch.bool), 1)
@@ -167,14 +158,29 @@ def torch_command(tmp_path, model, *flags, form="pt"):
 @pytest.mark.parametrize(("norm_position", "form"), [("post", "pt"), ("pre", "safetensors")])
 def test_a_transformer_of_torch_gives_the_logits_that_it_gives_there(norm_position, form, tmp_path):
     model = with_random_weights(OwnModel(norm_first=norm_position == "pre"))
+    # A table of sinusoids, which is not an embedding.
+    model.register_buffer("positional_encoding", torch.tensor(sinusoids(np.arange(50), D)))
     source = f"--source_vocabulary={tmp_path / 'source.txt'}"
     norm = f"--config.model.norm_position={norm_position}"
     run = run_of(torch_command(tmp_path, model, source, norm, form=form), tmp_path)
     compare_logits(run, model, torch_rows(V_TARGET), torch_rows(V_SOURCE))
-    config = run.config.model
-    # nn.Transformer ends its stacks in a norm with post-norm, too.
-    assert (config.ends_in_norm, config.attention_bias, config.decoder_layers) == (True, True, 1)
-    assert config.norm == "layer_norm(epsilon=1e-5)"
+
+
+def test_what_the_weights_do_not_show_is_printed_as_flags_that_change_it(tmp_path, capsys):
+    model = with_random_weights(OwnModel(norm_first=True, shared=True, scale=3.0))
+    command = torch_command(tmp_path, model, "--config.model.norm_position=pre")
+    run_of(command, tmp_path)
+    lines = capsys.readouterr().err.splitlines()
+    (flags,) = [line.split()[1:] for line in lines if line.startswith("assumed")]
+    assert [flag.partition("=")[0] for flag in flags] == [
+        "--config.model.activation", "--config.model.norm", "--config.model.positions",
+        "--embedding_scale",
+    ]  # fmt: skip
+    assert flags[-1] == f"--embedding_scale={D**0.5:.8g}"
+    flags = [*flags[:-1], "--embedding_scale=3", f"--workdir={tmp_path / 'other'}"]
+    run = run_of([*command, *flags], tmp_path, "other")
+    assert "assumed" not in capsys.readouterr().err
+    compare_logits(run, model, torch_rows(V_TARGET), torch_rows(V_TARGET))
 
 
 def test_without_biases_and_with_one_matrix_it_is_a_model_without_them(tmp_path):
@@ -189,69 +195,17 @@ def test_without_biases_and_with_one_matrix_it_is_a_model_without_them(tmp_path)
     assert (config.tying, config.attention_bias, config.output_bias) == ("all", False, False)
 
 
-def test_names_say_which_matrix_is_which(tmp_path):
+def test_names_say_which_matrix_is_which(tmp_path, capsys):
     model = with_random_weights(OwnModel())
-    state = {
-        name.replace("src_tok_emb", "a").replace("tgt_tok_emb", "b"): tensor
-        for name, tensor in model.state_dict().items()
-    }
+    state = {name.replace("tok_emb", "generator"): x for name, x in model.state_dict().items()}
     model.state_dict = lambda: state
     source = f"--source_vocabulary={tmp_path / 'source.txt'}"
     command = torch_command(tmp_path, model, source)
-    assert main(["jformer", *command]) == 2
-    names = "--names=source_embedding=a.weight,embedding=b.weight,output=generator.weight"
-    run = run_of([*command, names], tmp_path)
+    line = failed(command, capsys)
+    names = "source_embedding=src_generator.weight,embedding=tgt_generator.weight"
+    assert all(name.partition("=")[2] in line for name in names.split(","))
+    run = run_of([*command, f"--names={names},output=generator.weight"], tmp_path)
     compare_logits(run, model, torch_rows(V_TARGET), torch_rows(V_SOURCE))
-
-
-def test_a_table_of_sinusoids_is_not_taken_for_an_embedding(tmp_path):
-    model = with_random_weights(OwnModel())
-    table = torch.tensor(sinusoids(np.arange(50), D))
-    model.register_buffer("positional_encoding", table)
-    source = f"--source_vocabulary={tmp_path / 'source.txt'}"
-    run = run_of(torch_command(tmp_path, model, source), tmp_path)
-    theirs = model.tgt_tok_emb.weight.detach().numpy()
-    np.testing.assert_array_equal(run.params["embedding"], theirs[torch_rows(V_TARGET)])
-
-
-def test_two_matrices_for_the_same_use_must_be_named(tmp_path, capsys):
-    model = with_random_weights(OwnModel())
-    model.tgt_other_emb = torch.nn.Embedding(V_TARGET, D)
-    source = f"--source_vocabulary={tmp_path / 'source.txt'}"
-    line = failed(torch_command(tmp_path, model, source), capsys)
-    assert "--names=" in line
-    assert "tgt_tok_emb.weight" in line
-    assert "tgt_other_emb.weight" in line
-
-
-def test_specials_may_be_given_by_their_ids(annotated, tmp_path):
-    _, command = annotated
-    for name, size in (("source", V_SOURCE), ("target", V_TARGET)):
-        write_words(tmp_path / f"{name}.txt", size, ["begin", "end", "fill", "<unk>"])
-    assert main(["jformer", *command]) == 2
-    run = run_of([*command, "--specials=2,0,1"], tmp_path)
-    assert run.vocabulary.encode(["w0"]) == [[4]]
-
-
-def test_a_unigram_vocabulary_keeps_its_unknown_entry(annotated, tmp_path):
-    """Its ids are indices of a list, which shift when the special tokens before it are removed."""
-    _, command = annotated
-    names = ["<s>", "</s>", "<pad>", "<unk>", *(f"w{n}" for n in range(V_TARGET - 4))]
-    tokenizer = Tokenizer(models.Unigram([(name, -1.0) for name in names], 3))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    command = without("--vocabulary", command)
-    run = run_of([*command, f"--vocabulary={tmp_path / 'tokenizer.json'}"], tmp_path)
-    assert run.vocabulary.encode(["w0 none w1"]) == [[4, 3, 5]]
-
-
-def test_every_line_of_a_word_list_is_one_token(annotated, tmp_path):
-    """With a space in it, or empty, too: the line's number is the row of the embedding."""
-    _, command = annotated
-    words = [*SPECIALS, "new york", "w0", "", *(f"w{n}" for n in range(1, V_TARGET - 6))]
-    (tmp_path / "target.txt").write_text("".join(f"{word}\n" for word in words))
-    run = run_of(command, tmp_path)
-    assert run.vocabulary.encode(["w0 w1"]) == [[5, 7]]
 
 
 def failed(command, capsys):
@@ -285,13 +239,13 @@ class Harm:
         return os.mkdir, ("harmed",)
 
 
-def test_a_file_that_runs_code_is_refused_and_not_run(annotated, tmp_path, capsys, monkeypatch):
+def test_a_file_that_runs_code_is_refused_and_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    model, command = annotated
-    torch.save({**model.state_dict(), "more": Harm()}, tmp_path / "model.pt")
-    assert "model.pt" in failed(command, capsys)
-    (tmp_path / "model.pt").write_bytes(pickle.dumps(Harm()))
-    assert "model.pt" in failed(command, capsys)
+    torch.save({"a": torch.ones(2), "more": Harm()}, "model.pt")
+    (tmp_path / "pickle.pt").write_bytes(pickle.dumps(Harm()))
+    for name in ("model.pt", "pickle.pt"):
+        with pytest.raises(UserError, match=re.escape(name)):
+            read_weights(tmp_path / name)
     assert not os.path.exists("harmed")
 
 
@@ -302,7 +256,8 @@ def test_a_file_that_runs_code_is_refused_and_not_run(annotated, tmp_path, capsy
         (lambda x: [*without("--from", x), "--from=none.pt"], "--from=none.pt: "),
         (lambda x: without("--source_vocabulary", x), r"src_embed\.0\.lut\.weight.*\b23\b"),
         (lambda x: without("--config", x), "num_heads=8.*d_model=20"),
-        (lambda x: [*x, "--specials=1,2"], "--specials=1,2: .*PAD,BOS,EOS"),
+        (lambda x: [*x, "--config.model.positions=relative"], "relative_key"),
+        (lambda x: [*x, "--config.model.positions=learned"], "position_embedding"),
     ],
 )
 def test_a_mistake_is_one_line_and_makes_no_run(change, message, annotated, tmp_path, capsys):
@@ -311,18 +266,24 @@ def test_a_mistake_is_one_line_and_makes_no_run(change, message, annotated, tmp_
     assert not os.path.exists(tmp_path / "run")
 
 
-def test_a_run_is_not_imported_over_another(annotated, tmp_path, capsys):
+def test_a_run_is_not_imported_over_another_nor_left_if_it_does_not_open(
+    annotated, tmp_path, capsys, monkeypatch
+):
     _, command = annotated
-    run_of(command, tmp_path)
-    assert str(tmp_path / "run") in failed(command, capsys)
-    (tmp_path / "run" / "config.json").unlink()  # written last: the import was killed before
+
+    def restore(folder):
+        assert (folder / "config.json").exists()
+        raise UserError("damaged")
+
+    monkeypatch.setattr(run_directory, "restore", restore)
+    assert "damaged" in failed(command, capsys)
+    assert not os.path.exists(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").touch()
     assert str(tmp_path / "run") in failed(command, capsys)
 
 
 @pytest.mark.parametrize("key", ["model_state_dict", "state_dict"])
-def test_the_state_dict_of_a_training_checkpoint_is_read(key, annotated, tmp_path):
-    model, command = annotated
-    torch.save({"epoch": 3, key: model.state_dict()}, tmp_path / "model.pt")
-    theirs = model.tgt_embed[0].lut.weight.detach().numpy()
-    run = run_of(command, tmp_path)
-    np.testing.assert_array_equal(run.params["embedding"], theirs[ANNOTATED_ROWS])
+def test_the_state_dict_of_a_training_checkpoint_is_read(key, tmp_path):
+    torch.save({"epoch": 3, key: {"a": torch.ones(2)}}, tmp_path / "model.pt")
+    assert list(read_weights(tmp_path / "model.pt").tensors) == ["a"]

@@ -1,7 +1,9 @@
 """`import` of M2M100 and NLLB models, made here at random with vocabularies trained here."""
 
+import dataclasses
 import json
 
+import jax
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -10,7 +12,9 @@ import jformer
 from jformer.config import BOS
 from jformer.data.phrases import make_splits
 from jformer.data.vocabulary import LANGUAGE
-from jformer.extras.interop.m2m100_models import with_language
+from jformer.errors import UserError
+from jformer.extras.interop.hugging_face import with_language
+from jformer.extras.interop.transformers import export_m2m100
 from jformer.main import main
 from jformer.schema import replaced
 
@@ -194,6 +198,35 @@ def test_an_imported_model_is_fine_tuned(imported, tmp_path):
     assert tuned.vocabularies.hash == run.vocabularies.hash
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("is_tuned", [False, True])
+def test_a_run_goes_back_to_transformers_with_its_logits(is_tuned, imported, tmp_path):
+    _, tokenizer, run = imported
+    if is_tuned:  # rows and matrices that are equal in M2M100 differ, and the logits have a bias
+        rng = np.random.default_rng(5)
+        params = jax.tree.map(lambda x: x + 0.03 * rng.standard_normal(x.shape), run.params)
+        run = dataclasses.replace(run, params=params)
+    export_m2m100(run, run.workdir.parent / "theirs", tmp_path)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    rows = rows_of(run)
+    logits_BTV, expected_BTV = logits_here_and_in_transformers(run, model, rows)
+    others = np.arange(len(rows)) != BOS
+    np.testing.assert_allclose(logits_BTV[..., others], expected_BTV[..., others], atol=1e-4)
+    back = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert back(SENTENCES).input_ids == tokenizer(SENTENCES).input_ids
+
+
+def test_the_export_names_what_differs_from_the_original(imported, tmp_path, capsys):
+    *_, run = imported
+    command = ["jformer", "export", "--format=transformers", f"--workdir={run.workdir}"]
+    assert main([*command, f"--output={tmp_path / 'out'}"]) == 2
+    assert "--original=" in capsys.readouterr().err
+    model = dataclasses.replace(run.config.model, activation="gelu")
+    run = dataclasses.replace(run, config=dataclasses.replace(run.config, model=model))
+    with pytest.raises(UserError, match=r"model\.activation=gelu"):
+        export_m2m100(run, run.workdir.parent / "theirs", tmp_path)
+
+
 @pytest.mark.parametrize("splits_words", [False, True])
 def test_the_language_precedes_the_pieces_that_a_text_has_without_it(splits_words):
     pieces = ["<unk>", "\u2581", *"abc", "ab", "\u2581a", "\u2581ab", LANGUAGE]
@@ -213,16 +246,16 @@ def test_the_language_precedes_the_pieces_that_a_text_has_without_it(splits_word
 
 
 @pytest.mark.parametrize(
-    ("kind", "flags", "message"),
+    ("flags", "message"),
     [
-        ("m2m100", ["--source_language=en"], "--target_language"),
-        ("m2m100", ["--source_language=en", "--target_language=xx"], "xx"),
-        ("nllb", ["--source_language=en", "--target_language=deu_Latn"], "en"),  # a piece
+        (["--source_language=en"], "--target_language"),
+        (["--source_language=xx", "--target_language=de"], "no language xx"),
+        (["--source_language=a", "--target_language=de"], "no language a"),  # a piece
     ],
 )
-def test_a_mistake_is_one_line(kind, flags, message, tmp_path, capsys):
-    save_m2m100(tmp_path / "theirs", kind)
-    command = ["import", f"--from={tmp_path / 'theirs'}", "--layout=m2m100", *flags]
+def test_a_mistake_is_one_line(flags, message, imported, tmp_path, capsys):
+    *_, run = imported
+    command = ["import", f"--from={run.workdir.parent / 'theirs'}", "--layout=m2m100", *flags]
     assert main(["jformer", *command, f"--workdir={tmp_path / 'run'}"]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert not (tmp_path / "run").exists()

@@ -20,12 +20,7 @@ def test_it_serves_the_parameters_of_the_run_in_its_dtype(tmp_path, dtype):
     assert jax.tree.all(jax.tree.map(np.array_equal, small.params, expected))
     assert small.step == run.step
     assert small.translate(["1 2 3"]) == run.translate(["1 2 3"])
+    data = small.config.data
+    assert "/" not in data.train + data.validation + data.test + data.directory + data.cache
     files = [path for path in (tmp_path / "small").rglob("*") if path.is_file()]
     assert not any("optimizer_state" in str(path) for path in files)
-
-
-def test_its_config_names_no_folder_of_the_machine(tmp_path):
-    flags = [f"--workdir={STORED}", f"--output={tmp_path / 'small'}"]
-    assert main(["jformer", "export", "--format=jformer", *flags]) == 0
-    data = jformer.load(tmp_path / "small").config.data
-    assert "/" not in data.train + data.validation + data.test + data.directory + data.cache
