@@ -45,19 +45,6 @@ def test_a_config_is_that_of_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "keys", "message"),
-    [
-        ("tinny", {}, r"tinny.*\btiny\b"),
-        ("tiny", {"model.droput": 0.1}, r"config\.model\.droput\b.*\bmodel\.dropout\b"),
-        ("tiny", {"model.dropout": 2.0}, r"config\.model\.dropout=2\.0: .*1"),
-    ],
-)
-def test_a_mistake_in_a_config_is_named(name, keys, message):
-    with pytest.raises(jformer.UserError, match=message):
-        jformer.get_config(name, **keys)
-
-
-@pytest.mark.parametrize(
     ("pairs", "validation", "message"),
     [
         (["a b"], [("a", "b")], r"train\[0\].*\(source, target\).*'a b'"),
@@ -69,11 +56,6 @@ def test_missing_or_wrong_pairs_are_named(pairs, validation, message, tmp_path):
     with pytest.raises(jformer.UserError, match=message):
         jformer.train(jformer.get_config("tiny"), pairs, validation, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_given_pairs_are_not_to_be_had_on_the_command_line(capsys):
-    assert main(["jformer", "data", "--config=tiny:given"]) == 2
-    assert "jformer.train" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

@@ -109,7 +109,7 @@ def test_a_packed_file_is_read_and_a_damaged_one_named(run, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     ("data", "output"),
-    [(b"", b""), (b"\xef\xbb\xbf", b"\n"), ("\n \t\r\n\u3000\u00a0\n\x0c".encode(), b"\n" * 4)],
+    [(b"", b""), ("\n \t\r\n\u3000\u00a0\n\x0c".encode(), b"\n" * 4)],
 )
 def test_a_line_without_words_is_empty_in_the_output(translate, data, output):
     assert translate(data) == output

@@ -110,11 +110,6 @@ def test_only_the_likeliest_tokens_stay_and_keep_their_logits(seed, top_k, top_p
         np.testing.assert_allclose(result_V[kept], logits_V[kept] / temperature, rtol=1e-6)
 
 
-def test_no_token_stays_behind_those_that_hold_top_p_to_the_bit():
-    result_1V = np.asarray(filter_logits(np.zeros((1, 4)), Sampling(top_p=0.5)))
-    assert np.isfinite(result_1V).tolist() == [[True, True, False, False]]
-
-
 def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
     machine = random_machine(37, 3)
     for way in ("sampling", "sampling(temperature=2.5, top_k=2)"):
@@ -123,18 +118,6 @@ def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
             assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
             expected = one.log_prob / penalty(len(one.tokens), config)
             assert one.score == pytest.approx(expected, abs=CLOSE)
-
-
-def test_samples_follow_the_prefix_and_min_length():
-    machine = random_machine(41, 3)
-    samples = samples_of(
-        machine, 7, config_of(13, "sampling(top_k=2)", min_length=4), prefixes=[[D, A]]
-    )
-    assert len({tuple(one.tokens) for one in samples}) > 1
-    for one in samples:
-        assert one.tokens[:2] == [D, A]
-        assert len(one.tokens) > 4
-        assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
 
 
 def test_what_is_drawn_depends_on_both_seeds():

@@ -82,12 +82,6 @@ def test_hypotheses_without_an_end_stop_at_the_limit_and_are_kept_whole(W):
     assert best.score == pytest.approx(0, abs=CLOSE)
 
 
-@pytest.mark.parametrize("W", [1, 2])
-def test_each_sentence_has_its_own_limit(W):
-    outputs = search(config_of(W, 0.6), [ENDLESS] * 3, [2, 5, 0])[1]
-    assert [every[0].tokens for every in outputs] == [[A, C], [A, C, A, C, A], []]
-
-
 ALPHAS = st.floats(0, 2)
 BETAS = st.sampled_from([0.0, 1.0, 5.0, 7.5])
 SEEDS = st.integers(0, 10**6)
@@ -208,7 +202,6 @@ def test_diversity_takes_off_for_the_choice_and_leaves_the_scores():
 
 
 CONFIG = config_of(3, 0.6)
-EARLY = chain({BOS: {EOS: 0.9, A: 0.1}, A: {C: 1.0}, C: {A: 1.0}})
 
 
 def rows_of(searches_B, rows):
@@ -219,18 +212,6 @@ def rows_of(searches_B, rows):
 
 def assert_equal(a, b):
     jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
-def test_a_search_at_rest_is_not_changed_while_another_goes_on():
-    machines, limits = [EARLY, random_machine(3, 3), ENDLESS], [7, 2, 7]
-    sentences_B = sentences(machines, limits)
-    two = advanced(CONFIG, strategy(CONFIG), sentences_B, started(sentences_B, 3, T), 2)
-    assert two.busy.tolist() == [False, False, True]
-    assert two.t.tolist() == [1, 2, 2]
-    three = advanced(CONFIG, strategy(CONFIG), sentences_B, two, 3)
-    assert three.t.tolist() == [1, 2, 7]
-    assert_equal(rows_of(two, [0, 1]), rows_of(three, [0, 1]))
-    assert_equal(rows_of(three, range(3)), rows_of(search(CONFIG, machines, limits)[0], range(3)))
 
 
 def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_stopped():

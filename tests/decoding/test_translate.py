@@ -141,17 +141,6 @@ def test_parts_of_japanese_are_joined_without_a_space_and_their_words_counted_so
     assert {target for _, target in long.alignment} == {0}  # it is one word
 
 
-def test_a_sentence_that_is_too_long_by_itself_becomes_several(translator):
-    text = "two " * 9 + "x" * 70 + ". three"
-    ((one, *_),) = translator.find([text], max_length=16, long_texts="split")
-    sources = [part.source for part in one.parts]
-    assert max(map(len, sources)) == 15
-    assert sources[-1] == translator.ids("three")
-    words = translator.vocabularies.source.decode
-    assert "".join(map(words, sources)).replace(" ", "") == text.replace(" ", "")
-    assert one.parts[-1].first_word == 10
-
-
 def test_the_prefix_of_a_text_that_is_split_is_that_of_its_first_part(translator):
     sentences = [sentence.strip() for sentence in split(LONG)]
     texts, prefixes = [LONG, *sentences, "three"], ["four", "four", "", "", "", ""]
@@ -182,16 +171,6 @@ def test_a_prefix_may_end_within_a_word_or_with_a_space(translator, search, capl
         assert len(ones) > 1
         assert all(one.text.startswith(prefix) for one in ones)
     assert not caplog.records
-
-
-def test_a_prefix_that_the_vocabulary_cannot_express_is_a_warning_with_its_line(caplog):
-    translator = Translator(kind="words", size=20)
-    ((known, *_), (unknown, *_)) = translator.find(["one"] * 2, ["ten o", "ten eleven"])
-    assert known.text.startswith("ten one")
-    assert not unknown.text.startswith("ten eleven")
-    (warning,) = [record.message for record in caplog.records]
-    assert "prefix" in warning
-    assert "line 2" in warning
 
 
 STRANGE = [

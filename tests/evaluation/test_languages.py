@@ -129,11 +129,3 @@ def test_evaluate_and_the_paired_test_score_chinese_by_characters(chinese, tmp_p
     assert "tok:zh" in scores["against"]["bleu"]["signature"]
     assert "asian:yes" in scores["signature_ter"]
     assert scores["against"]["ter"]["signature"].startswith(scores["signature_ter"][:7])
-
-
-@pytest.mark.process
-def test_training_without_mecab_is_one_line_before_any_work(tmp_path, monkeypatch):
-    set_mecab(monkeypatch, "ja", installed=False)
-    with pytest.raises(UserError, match=r"sacrebleu\[ja\]"):
-        train(tmp_path / "run", "ja")
-    assert not (tmp_path / "run").exists()

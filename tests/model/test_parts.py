@@ -3,7 +3,6 @@
 import dataclasses
 from pathlib import Path
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,8 +12,6 @@ from jformer import components
 from jformer.config import ModelConfig
 from jformer.extras.halves import sinusoids_in_halves
 from jformer.model.attention import attend, causal_mask, padding_mask
-from jformer.model.layers import EncoderLayer
-from jformer.model.positions import sinusoids
 from jformer.model.transformer import Transformer
 from tests.conftest import random_params
 
@@ -65,29 +62,3 @@ def test_additive_attention_trains_in_place_of_the_product():
         "decoder_0/cross_attention", "decoder_0/self_attention", "encoder_0/self_attention",
     ]  # fmt: skip
     assert all(np.all(np.abs(g) > 0) for path, g in leaves if path[-1].key == "v")
-
-
-class DecoderOnly(nn.Module):
-    """A language model: encoder layers under a causal mask."""
-
-    config: ModelConfig
-    vocabulary_size: int
-
-    @nn.compact
-    def __call__(self, tokens_BL):
-        length = tokens_BL.shape[1]
-        x_BLD = nn.Embed(self.vocabulary_size, self.config.d_model)(tokens_BL)
-        x_BLD += sinusoids(jnp.arange(length), self.config.d_model)[None]
-        for _ in range(self.config.num_layers):
-            x_BLD = EncoderLayer(self.config)(x_BLD, causal_mask(length))
-        return nn.Dense(self.vocabulary_size)(x_BLD)
-
-
-def test_a_decoder_alone_does_not_see_what_follows():
-    toy, text = DecoderOnly(SMALL, V), tokens(B, L)
-    variables = toy.init(jax.random.key(0), text)
-    other = text.copy()
-    other[:, 4:] = 3
-    before, after = (toy.apply(variables, t) for t in (text, other))
-    np.testing.assert_array_equal(before[:, :4], after[:, :4])
-    assert not np.allclose(before[:, 4:], after[:, 4:])

@@ -20,17 +20,6 @@ def test_logits_equal_those_of_plain_numpy_loops(model, params, source_BS, targe
         np.testing.assert_allclose(logits_BTV[b], expected_TV, rtol=1e-4, atol=1e-4)
 
 
-def test_dropout_acts_in_training_only_and_follows_its_key(model, params, source_BS, target_BT):
-    def logits(train, key):
-        rngs = {"dropout": jax.random.key(key)}
-        return model.apply({"params": params}, source_BS, target_BT, train=train, rngs=rngs)
-
-    np.testing.assert_array_equal(logits(False, 0), logits(False, 1))
-    np.testing.assert_array_equal(logits(True, 0), logits(True, 0))
-    assert not np.allclose(logits(True, 0), logits(True, 1))
-    assert not np.allclose(logits(True, 0), logits(False, 0))
-
-
 def test_every_parameter_has_its_name_in_the_tree():
     paths = {
         "/".join(key.key for key in path)

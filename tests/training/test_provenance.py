@@ -9,7 +9,6 @@ import pytest
 
 import jformer
 from jformer.data.vocabulary import Vocabulary
-from jformer.errors import UserError
 from jformer.main import main
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.provenance import source_hash
@@ -89,13 +88,6 @@ def test_a_run_resumes_with_a_vocabulary_that_has_moved_and_with_no_other(corpus
     assert train("other.json", 9) == 2
     assert f"config.data.vocabulary={tmp_path / 'other.json'}" in capsys.readouterr().err
     assert Checkpoints(tmp_path / "run").steps()[-1] == 6
-
-
-@pytest.mark.parametrize("checkpoint", ["average", "best"])
-def test_a_run_whose_vocabulary_was_replaced_is_not_opened(run, checkpoint):
-    Vocabulary.train(["other text"], 300).save(run / "vocabulary.json")
-    with pytest.raises(UserError, match=r"run/vocabulary\.json"):
-        jformer.load(run, checkpoint)
 
 
 # ---- versions
