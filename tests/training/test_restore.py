@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import jformer
 from jformer.config import Config, TrainConfig
@@ -81,14 +82,13 @@ def test_a_checkpoint_that_does_not_exist_is_one_line(trained_workdir, checkpoin
 STANDING_STILL = "--config.optimizer.schedule=equation_3(factor=1e-30)"
 
 
-@pytest.mark.parametrize("suffix", ["", "@9"])
 def test_a_new_run_takes_the_parameters_of_another_and_nothing_else_of_it(
-    trained_workdir, corpus_directory, tmp_path, suffix, capsys
+    trained_workdir, corpus_directory, tmp_path, capsys
 ):
     flags = [*small_flags(corpus_directory, tmp_path / "run"), "--config.train.steps=1"]
     flags += [STANDING_STILL, "--config.train.ema_decay=0.5"]
-    assert main(["jformer", *flags, f"--config.train.init_from={trained_workdir}{suffix}"]) == 0
-    theirs = jformer.load(trained_workdir, suffix[1:] or "served")
+    assert main(["jformer", *flags, f"--config.train.init_from={trained_workdir}@9"]) == 0
+    theirs = jformer.load(trained_workdir, 9)
     last, average = (jformer.load(tmp_path / "run", which) for which in ("last", "average"))
     assert last.step == 1
     assert_same(last.params, theirs.params)
@@ -142,4 +142,4 @@ def test_equal_shapes_and_the_rows_of_equal_tokens_are_taken_and_the_rest_is_new
         assert_same(taken["embedding"][i], rows_of.get(name, own["embedding"][i]))
     assert other.size != run.vocabulary.size
     assert 0 < new < len(ours) - 256
-    assert re.search(rf"\b{new} of {other.size}\b.*embedding\n$", capsys.readouterr().err)
+    assert re.search(rf"\b{new} of {other.size}\b.*embedding$", capsys.readouterr().err, re.M)
