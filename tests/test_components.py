@@ -13,6 +13,7 @@ from jformer import components
 from jformer.components import arguments, find, parse, split_list
 from jformer.main import main
 from jformer.rundir import read_metrics
+from tests import conftest
 from tests.documented import blocks
 
 PAGE = Path("docs/components.md")
@@ -53,11 +54,9 @@ def backwards(config, with_train, *, first=100):
 number = 3
 """
 PAIRS = [(f"{number} {number}", str(number)[::-1]) for number in range(100, 140)]
-SMALL = {
-    "model.num_layers": 1, "model.d_model": 16, "model.d_ff": 24, "model.num_heads": 2,
-    "data.vocabulary_size": 300, "data.max_length": 24, "data.num_buckets": 1,
-    "train.batch_tokens": 128, "train.steps": 6, "train.checkpoint_every": 3,
-    "decode.max_extra_length": 3, "decode.beam_size": 2,
+SMALL = conftest.SMALL | {
+    "data.max_length": 24, "train.batch_tokens": 128, "train.steps": 6,
+    "decode.max_extra_length": 3,
 }  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import random
 import re
 import subprocess
 import sys
-import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -79,17 +78,6 @@ def test_each_digit_is_a_token_and_no_entry_is_beyond_the_requested_size(kind):
     vocabulary = Vocabulary.train(["12 12 12"] * 9, 300, kind)
     assert len(vocabulary.encode(["1212"])[0]) == 4
     assert vocabulary.size == len(vocabulary.entries()) <= 300
-
-
-def test_a_unigram_below_the_size_of_its_alphabet_names_the_smallest_size_that_works():
-    texts, tokenizer = [*TEXTS, "½ 😀."], "unigram(normalization='nfkc')"
-    smallest = 3 + 257 + len(set(unicodedata.normalize("NFKC", "".join(texts))))
-    message = rf"config\.data\.vocabulary_size={smallest - 1}: .*\b{smallest}\b"
-    with pytest.raises(UserError, match=message):
-        Vocabulary.train(iter(texts), smallest - 1, tokenizer)
-    vocabulary = Vocabulary.train(iter(texts), smallest, tokenizer)
-    assert vocabulary.size == smallest
-    assert vocabulary.decode(vocabulary.encode(["Ärger ☃"])[0]) == "Ärger ☃"
 
 
 @pytest.mark.process

@@ -11,7 +11,6 @@ from flax import linen as nn
 
 from jformer import components
 from jformer.config import ModelConfig
-from jformer.errors import UserError
 from jformer.model import decoding
 from jformer.model.decoding import precompute_cross_kv
 from jformer.model.numerics import Dropout
@@ -129,12 +128,6 @@ def test_no_logit_depends_on_a_later_target_token_or_on_padding(changes):
     padded = [np.pad(tokens, ((0, 0), (0, 2))) for tokens in (SOURCE_BS, TARGET_BT)]
     wide = model.apply(variables, *padded)[:, :T]
     np.testing.assert_allclose(before, wide, atol=1e-5)  # sums of other lengths, in float32
-
-
-def test_learned_positions_end_where_their_table_does():
-    model, variables = make({"positions": SHORT["learned"]})
-    with pytest.raises(UserError, match=r"config\.model\.positions\b.*max_positions=9\b.*10"):
-        model.apply(variables, np.ones((1, 10), np.int32), TARGET_BT[:1])
 
 
 @pytest.mark.parametrize("initializer", ["scaled_xavier", "xavier", "normal"])

@@ -142,7 +142,6 @@ def test_a_run_scores_the_splits_that_it_is_asked_for_and_a_complete_one_prints_
         ("equation_3", {"seed": 4, "model": {"dropout": 0.3}}, r"seed\b.*0\b.*4\b.*dropout.*0\.3"),
         ("equation_3", {"train": {"steps": 99, "log_every": 1}, "decode": {"beam_size": 9}}, ""),
         ("cosine", {"train": {"steps": 99}}, r"config\.train\.steps\b.*12\b.*99\b"),
-        ("cosine(decay_steps=12)", {"train": {"steps": 99}}, ""),
     ],
 )
 def test_another_config_is_refused_with_what_differs_but_more_steps_are_the_same_run(
@@ -163,7 +162,6 @@ def test_another_config_is_refused_with_what_differs_but_more_steps_are_the_same
     ("workdir", "flag", "status", "message"),
     [
         ("new", "--config.parallel.fsdp=3", 2, "fsdp=3"),
-        ("new", "--config.data.max_length=2", 2, "train.en"),
         ("file/run", "--config.seed=1", 2, "Not a directory"),
         ("run", "--config.seed=1", 1, "vocabulary.json"),  # which is a folder there
     ],
