@@ -7,8 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from jformer import components
-from jformer.config import BOS, EOS, PAD, DataConfig
+from jformer.config import BOS, EOS, PAD
 from jformer.data import batches as batches_module
 from jformer.data.batches import (
     Batches,
@@ -229,22 +228,6 @@ def test_dropout_redraws_each_side_by_its_own_merges_within_max_length():
         assert [row[:-1] for row in side.rows()] != vocabulary.encode(texts)
     assert drawn.targets.lengths.max() > 12 >= pairs.targets.lengths.max()
     assert max(max(S, T) for _, S, T in made.layout.shapes) <= 12
-
-
-def appending(vocabularies, *, number):
-    """An augmentation: one more id at the end of each source."""
-    return lambda pairs, rng: TokenPairs(
-        Ragged.from_rows([[*row, number] for row in pairs.sources.rows()]), pairs.targets
-    )
-
-
-def test_several_augmentations_are_applied_in_turn(monkeypatch):
-    path = "tests.data.test_batches:appending"
-    monkeypatch.setitem(components.BUILT_IN["augmentation"], "appending", path)
-    pairs = TokenPairs(Ragged.from_rows([[1, 2]]), Ragged.from_rows([[3]]))
-    data = DataConfig(augment="appending(number=7), appending(number=8)")
-    drawn = batches_module.make_augment(data, None)(pairs, None)
-    assert (drawn.sources.rows(), drawn.targets.rows()) == ([[1, 2, 7, 8]], [[3]])
 
 
 ROW_TOKENS, LONGEST, MULTIPLE = 512, 60, 4

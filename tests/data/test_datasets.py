@@ -154,11 +154,6 @@ def test_a_folder_that_lacks_a_file_is_refused_with_its_name(tmp_path, name, pai
     assert "pip install datasets" in text
 
 
-@pytest.mark.parametrize("name", ["multi30k", "hub"])
-def test_a_directory_that_does_not_exist_is_named(name):
-    assert message(config(name, "./nowhere")).startswith("config.data.directory=./nowhere: ")
-
-
 def test_more_training_text_extends_a_named_data_set_and_only_to_train(tmp_path):
     write_all(tmp_path, {"all": ["train.LANG", "val.LANG", "test.LANG", "more.LANG"]})
     extended = config("tatoeba", tmp_path, train=str(tmp_path / "more"))
@@ -250,12 +245,6 @@ def test_a_folder_may_have_a_configuration_for_the_pair(folder, pair):
     found = texts(config("hub", folder, pair))
     assert found["validation"] == [[(f"de-en dev {a}", f"de-en dev {b}")]]
     assert "['de-en', 'fr-en']" in message(config("hub", folder, "en-ro"))
-
-
-def test_a_missing_split_is_named_with_those_that_exist(folder):
-    write_splits(folder, "train", "test")
-    text = message(config("hub", folder))
-    assert re.match(rf"{folder}: .*\bvalidation\b.*\btrain, test\b", text)
 
 
 def test_without_a_network_one_line_names_repository_reason_and_directory(datasets):

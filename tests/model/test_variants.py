@@ -136,7 +136,9 @@ def test_kernels_begin_with_the_deviation_of_their_initializer(initializer):
     config = ModelConfig(num_layers=2, d_model=128, d_ff=512, num_heads=4, initializer=initializer)
     init = jax.jit(Transformer(config, V).init)
     key = jax.random.key(0, impl="rbg")  # compiles in half the time
-    layer = init(key, SOURCE_BS, TARGET_BT)["params"]["decoder_1"]
+    params = init(key, SOURCE_BS, TARGET_BT)["params"]
+    layer, other = params["decoder_1"], params["decoder_0"]
+    assert not np.allclose(*(each["feed_forward"]["ffn_in"]["kernel"] for each in (layer, other)))
     square, wide = (0.02, 0.02) if initializer == "normal" else ((2 / 256) ** 0.5, (2 / 640) ** 0.5)
     last = 0.5 if initializer == "scaled_xavier" else 1
     expected = {
@@ -147,6 +149,8 @@ def test_kernels_begin_with_the_deviation_of_their_initializer(initializer):
     for (block, name), deviation in expected.items():
         # 16,384 draws or more: the deviation's own error is below 1 %
         assert np.std(layer[block][name]["kernel"]) == pytest.approx(deviation, rel=0.03), name
+    if initializer != "normal":  # words, which are multiplied by sqrt(d_model), have variance 1
+        assert np.std(params["embedding"] * 128**0.5) == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])
