@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import time
 
 import pytest
 
@@ -172,7 +173,13 @@ def test_on_a_full_disk_a_run_ends_with_one_line_and_the_same_command_resumes(
 ):
     command = ["jformer", *small_flags(corpus_directory, unserved), "--config.train.steps=21"]
     with contextlib.ExitStack() as limits:
-        during_step({20: lambda: limits.enter_context(saving.full_disk())})
+
+        def fill():
+            while not (unserved / "checkpoints" / "18").exists():
+                time.sleep(0.01)  # this one is still whole
+            limits.enter_context(saving.full_disk())
+
+        during_step({20: fill})
         assert main(command) == 1
     gc.collect()  # would report exceptions that nobody awaited
     out, err = capfd.readouterr()
