@@ -266,11 +266,6 @@ MISTAKES = {
         "    return attend(q, k, v, mask, distances, kind, *rest)",
         ["config.model.attention=own.py:blind", "padding"],
     ),
-    "no pairs": (
-        {"model.norm": "layer_norm", "data.name": "own.py:mine"},
-        "def mine(config, with_train):\n    return {'train': ['a'], 'validation': []}",
-        ["config.data.name=own.py:mine", "train[0]"],
-    ),
 }  # fmt: skip
 # A trial of these compiles for seconds.
 TRACED = ("positions of its own", "padding")

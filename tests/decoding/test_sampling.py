@@ -13,11 +13,9 @@ from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding.sampling import Sampling, filter_logits
 from tests.decoding.machines import (
     B,
-    chain,
     log_prob_of,
     penalty,
     random_machine,
-    raw,
     search,
     state_after,
 )
@@ -144,15 +142,3 @@ def test_a_sample_is_the_same_however_many_there_are():
     many = samples_of(machine, 7, config_of(13))
     assert samples_of(machine, 7, config_of(5)) == many[:5]
     assert len({tuple(one.tokens) for one in many}) > 5
-
-
-def test_a_sample_whose_logits_become_no_numbers_says_so():
-    """After C; samples that go by A are as they would be."""
-    machine = chain({BOS: {A: 0.5, C: 0.5}, A: {D: 1.0}, C: {A: 1.0}, D: {EOS: 1.0}})
-    machine.logits_SV[C] = np.nan
-    config = config_of(13)
-    scores_W = raw(config, search(config, [machine], [5])[0]).scores_W[0]
-    tokens_WT = raw(config, search(config, [machine], [5])[0]).tokens_WT[0]
-    assert {A, C} == {*tokens_WT[:, 0].tolist()}
-    assert np.isnan(scores_W).tolist() == (tokens_WT[:, 0] == C).tolist()
-    assert np.all(np.isfinite(scores_W[tokens_WT[:, 0] == A]))

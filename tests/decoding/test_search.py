@@ -25,7 +25,6 @@ from tests.decoding.machines import (
     options,
     penalty,
     random_machine,
-    raw,
     search,
     sentences,
     started,
@@ -237,13 +236,3 @@ def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_sto
     done = advanced(config, strategy(config), sentences_B, longer, B)
     assert done.t.tolist()[:2] == straight.t.tolist()[:2]
     assert found(config, done)[:2] == expected[:2]
-
-
-@pytest.mark.parametrize("W", [1, 3])
-def test_a_search_whose_logits_become_no_numbers_says_so(W):
-    """After A, while the rest would end well."""
-    machine = chain({BOS: {A: 0.6, D: 0.4}, A: {C: 1.0}, D: {EOS: 1.0}})
-    machine.logits_SV[A] = np.nan
-    for limit in (2, 7):
-        searches_B, _ = search(config_of(W), [machine], [limit])
-        assert np.isnan(raw(config_of(W), searches_B).scores_W[0]).any()
