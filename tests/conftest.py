@@ -109,13 +109,6 @@ def small_flags(directory, workdir) -> list[str]:
     ]
 
 
-def sweep_flags(directory, steps=200) -> list[str]:
-    """The keys of such runs as points of a sweep: often saved, long enough to be stopped."""
-    keys = [flag for flag in small_flags(directory, "") if flag.startswith("--config.")]
-    every = [f"--config.train.{name}_every=20" for name in ("log", "evaluate", "checkpoint")]
-    return [*keys, *every, f"--config.train.steps={steps}", "--config.train.scored=validation"]
-
-
 @pytest.fixture(scope="session")
 def trained_workdir(corpus_directory, tmp_path_factory):
     """A run directory that `main` trained and scored."""

@@ -37,16 +37,6 @@ def test_a_log_gets_a_line_now_and_then(capsys, clock, total, line):
     assert re.fullmatch(rf"{line}\n", capsys.readouterr().err)
 
 
-def test_a_terminal_has_a_bar_with_the_same_estimate(capsys, clock, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    progress = Progress("step", 100)
-    clock[0] = 20
-    progress.advance(50)
-    progress.report("")
-    progress.close()
-    assert set(re.findall(r"ETA ([\d:]+)", capsys.readouterr().err)) == {"00:20"}
-
-
 def test_columns_of_a_table_are_aligned():
     rows = [["name", "BLEU"], ["a longer name", "1.0"]]
     assert aligned(rows) == "name           BLEU\na longer name   1.0"
