@@ -17,7 +17,6 @@ from tests import conftest
 from tests.documented import blocks
 
 PAGE = Path("docs/components.md")
-STORED_RUN = Path(__file__).with_name("stored_run") / "run"
 ONE = """
 import jax.numpy as jnp
 import optax
@@ -288,18 +287,3 @@ def test_a_mistake_is_one_line_before_any_work(keys, code, named, tmp_path, caps
     for name in named:
         assert name in line
     assert not Path("run").exists()
-
-
-@pytest.mark.process
-def test_a_component_that_the_user_names_for_a_search_needs_no_plugins(folder, tmp_path, capfd):
-    run, sentence = jformer.load(STORED_RUN), "1 1 7"
-    shortest = f"{folder}/parts.py:shortest"
-    n_best = run.hypotheses([sentence], n_best=2)[0]
-    expected = min((hypothesis.text for hypothesis in n_best), key=len)
-    assert run.translate([sentence], choose=shortest, n_best=2) == [expected]
-    (tmp_path / "in").write_text(f"{sentence}\n")
-    flags = [f"--config.decode.choose={shortest}", "--config.decode.n_best=2"]
-    assert (
-        run_main("translate", f"--workdir={STORED_RUN}", f"--input={tmp_path / 'in'}", *flags) == 0
-    )
-    assert capfd.readouterr().out.endswith(f"{expected}\n")
