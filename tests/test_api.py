@@ -14,20 +14,13 @@ import jformer.api
 from jformer.main import main
 from jformer.rundir import read_metrics
 from jformer.schema import replaced
-from tests.conftest import number_words, small_flags, write_split
+from tests.conftest import SMALL, number_words, small_flags, write_split
 
 TRAIN, VALIDATION = number_words(100, 160), number_words(300, 320)
 
 
 def pairs_of(split):
     return list(zip(split.sources, split.targets, strict=True))
-
-
-def keys_of(flags):
-    """`{"train.steps": 12, ...}` of `--config.train.steps=12`, without those of the corpus."""
-    given = (flag.removeprefix("--config.").split("=") for flag in flags if "--config." in flag)
-    others = {key: value for key, value in given if key not in ("data.train", "data.validation")}
-    return {key: int(value) if value.isdigit() else value for key, value in others.items()}
 
 
 def equal(one, other):
@@ -64,8 +57,8 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("api")
     for name, split in (("train", TRAIN), ("validation", VALIDATION), ("test", VALIDATION)):
         write_split(folder / name, split)
-    flags = [flag for flag in small_flags(folder, folder / "by_files") if "data.test=" not in flag]
-    config = jformer.get_config("tiny:given", **keys_of(flags))
+    flags = [*small_flags(folder, folder / "by_files"), "--config.data.test="]
+    config = jformer.get_config("tiny:given", **SMALL)
     seen = []
 
     def log(step, split, numbers, run):

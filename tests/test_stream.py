@@ -210,10 +210,8 @@ def test_a_target_has_the_log_probability_that_translating_gave_it(translate, tm
         assert row["token_log_probs"] == pytest.approx(one["token_log_probs"], rel=1e-3, abs=1e-5)
         mean = row["log_prob"] / len(row["token_log_probs"])
         assert row["perplexity"] == pytest.approx(math.exp(-mean))
-    total = sum(row["log_prob"] for row in rows)
     tokens = sum(len(row["token_log_probs"]) for row in rows)
-    assert f"{total:.2f} of {tokens:,} tokens" in printed.err
-    assert f"{math.exp(-total / tokens):.3f}" in printed.err
+    assert f"{sum(row['log_prob'] for row in rows):.2f} of {tokens:,} tokens" in printed.err
     assert call("score", data) == 0
     plain = [float(line) for line in capfd.readouterr().out.splitlines()]
     assert plain == pytest.approx([row["log_prob"] for row in rows], rel=1e-3, abs=1e-5)

@@ -40,8 +40,7 @@ INTERVALS.append("--config.train.scored=validation")
 
 def flags_of(corpus_directory, workdir, *more):
     """Of a run that does not score the test set."""
-    flags = [f for f in small_flags(corpus_directory, workdir) if "data.test" not in f]
-    return ["jformer", *flags, *more]
+    return ["jformer", *small_flags(corpus_directory, workdir), "--config.data.test=", *more]
 
 
 def start(corpus_directory, workdir, *more, devices=1):
