@@ -1,8 +1,6 @@
 """Training from Python, as in a notebook: the same runs as by the command line."""
 
 import re
-import sys
-import types
 from pathlib import Path
 
 import jax
@@ -13,7 +11,6 @@ import jformer
 import jformer.api
 from jformer.main import main
 from jformer.rundir import read_metrics
-from jformer.schema import replaced
 from tests.conftest import SMALL, number_words, small_flags, write_split
 
 TRAIN, VALIDATION = number_words(100, 160), number_words(300, 320)
@@ -137,30 +134,6 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
     assert re.search(rf"complete\b.*step {run.step}\b.*config\.train\.steps$", message, re.M)
     with pytest.raises(jformer.UserError, match=rf"train: .*{folder / 'run'}"):
         jformer.train(config, pairs[1:], validation, folder / "run")
-
-
-@pytest.mark.process
-def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, monkeypatch):
-    _, _, _, config, _ = trained
-    text = Path("docs/logging.md").read_text()
-    with_board, with_outputs, with_end = re.findall("```python\n(.*?)```", text, re.DOTALL)[:3]
-    monkeypatch.chdir(tmp_path)
-    logged = []
-    board = types.SimpleNamespace(log=lambda numbers, step: logged.append((step, numbers)))
-    wandb = types.SimpleNamespace(init=lambda **_: board)
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr(jformer.api, "get_config", lambda *_, **keys: config)
-    names = {"pairs": pairs_of(TRAIN), "validation": pairs_of(VALIDATION)}
-    exec(with_board, names)
-    assert names["run"].step == config.train.steps
-    assert any("validation/nll" in numbers for _, numbers in logged)
-    names["sentences"] = ["1 2 3", "4 5"]
-    exec(with_outputs, names)
-    shares = names["full_stops"](6, "validation", {}, names["run"])
-    assert 0 <= shares["full_stops"] <= 1
-    names["config"] = replaced(config, {"train": {"steps": 40, "metrics_every": 2}})
-    exec(with_end.replace("2000", "6"), names)
-    assert names["run"].step < 40
 
 
 @pytest.mark.process

@@ -14,7 +14,7 @@ import pytest
 
 import jformer
 from jformer.cli import config_of_flags
-from jformer.main import COMMANDS, main, use_huge_pages
+from jformer.main import COMMANDS, main
 from tests.conftest import file_flags, number_words, small_flags, write_split
 
 STORED_RUN = Path(__file__).with_name("stored_run") / "run"
@@ -195,16 +195,6 @@ def test_a_training_restarts_for_huge_pages_before_it_imports_packages():
     imported = ran.stdout.split()
     assert imported[0] == "RESTART"
     assert not {"jax", "flax", "numpy", "ml_collections", "argparse"} & {*imported}
-
-
-@pytest.mark.parametrize("arguments", [["train", "--help"], ["report", "train"]])
-def test_other_commands_do_not_restart(arguments, monkeypatch):
-    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
-    monkeypatch.setattr("sys.argv", ["jformer", *arguments])
-    restarts: list[tuple] = []
-    monkeypatch.setattr("os.execv", lambda *call: restarts.append(call))
-    use_huge_pages()
-    assert restarts == []
 
 
 def test_none_unsets_an_optional_key_of_a_config_file_and_no_other(tmp_path):

@@ -12,11 +12,9 @@ import time
 
 import pytest
 
-from jformer.data.corpora import Split
 from jformer.errors import RunError, UserError
 from jformer.main import main
 from jformer.output import open_output
-from tests.conftest import write_split
 from tests.test_stream import KNOWN, ONE_BY_ONE, WORKDIR, as_file, in_lines, run
 
 pytestmark = pytest.mark.process
@@ -233,21 +231,3 @@ def test_whole_lines_are_done(tmp_path, content, done, kept):
     with open_output(str(tmp_path / "x"), {"a": 1}):
         pass
     assert (tmp_path / "x").read_text() == kept
-
-
-def test_scores_resume_too(tmp_path, capfd):
-    write_split(tmp_path / "pairs", Split(LINES[:7], KNOWN.targets[:7]))
-    out, partial = tmp_path / "out", tmp_path / "out.partial"
-
-    def job():
-        files = [f"--data={tmp_path / 'pairs'}", f"--output={out}", "--format=jsonl"]
-        return main(["jformer", "score", f"--workdir={WORKDIR}", *files, ONE_BY_ONE])
-
-    assert job() == 0
-    expected = out.read_bytes()
-    done = b"".join(expected.splitlines(keepends=True)[:3]).replace(b"one", b"DONE")
-    begin(job, partial, done + b'{"line"')
-    capfd.readouterr()
-    assert job() == 0
-    assert out.read_bytes() == done + expected[len(done) - done.count(b"DONE") :]
-    assert "line 3" in capfd.readouterr().err  # the total is of the others

@@ -86,12 +86,10 @@ def test_a_tsv_file_and_several_references_are_scored(evaluate, pairs, tmp_path)
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        (["--references={}/second"], ["--references={}/second: ", "--data="]),
         (
             ["--data={}/pairs", "--references={}/pairs.de,{}/second"],
             ["{}/second", "3 lines", "{}/pairs", "20"],
         ),
-        (["--data=sacrebleu:nosuch"], ["nosuch: ", "sacrebleu --list"]),
         (["--data={}/empty"], ["{}/empty.en", "{}/empty.de"]),
         (["--data={}/pairs", "--against={}/run@10"], ["{}/run", "step 10"]),
     ],

@@ -121,19 +121,6 @@ def test_bytes_that_are_not_utf8_can_be_replaced_or_their_pair_skipped(
     assert decisions == {reason: {"count": 2, "first": ["x.en:2", "x.de:3"]}}
 
 
-def test_a_report_has_all_counts_the_first_names_and_skipped_pairs_apart():
-    report = Report()
-    assert len(report.lines()) == 1  # that there is nothing to report
-    for number in range(1, 1235):
-        report.add("replaced", f"x.en:{number}")
-    for reason in ("truncated", "too_long", "empty", "too_long"):
-        report.add(reason, "x.en:1")
-    (line,) = (line for line in report.lines() if line.startswith("1,234 "))
-    assert re.findall(r"x\.en:(\d+)", line) == ["1", "2", "3"]
-    assert report.skipped() == {"empty": 1, "too_long": 2}
-    assert len(report.lines()) == 4
-
-
 # Tab-separated
 
 

@@ -209,17 +209,6 @@ def write_splits(folder, *splits, columns=nested, file="{}.parquet"):
         write_table(folder / file.format(split), columns(split))
 
 
-def write_configurations(folder, pairs, splits):
-    """As on the hub: README.md says which files are of which pair and split."""
-    card = ["---", "configs:"]
-    for pair in pairs:
-        card += [f"- config_name: {pair}", "  data_files:"]
-        for split in splits:
-            write_table(folder / f"{pair}.{split}.parquet", nested(f"{pair} {split}"))
-            card += [f"  - split: {split}", f"    path: {pair}.{split}.parquet"]
-    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
-
-
 @pytest.mark.parametrize(("columns", "pair"), [(nested, "en-de"), (sided, "de-en")])
 def test_a_folder_of_parquet_files_is_read_in_either_direction(folder, columns, pair):
     write_splits(folder, columns=columns)
@@ -236,15 +225,6 @@ def test_parquet_files_are_found_under_the_hub_s_names_for_a_named_data_set(fold
         split: [[(f"{published} en", f"{published} de")]]
         for split, published in (("train", "train"), ("validation", "validation"), (test, "test"))
     }
-
-
-@pytest.mark.parametrize("pair", ["en-de", "de-en"])
-def test_a_folder_may_have_a_configuration_for_the_pair(folder, pair):
-    write_configurations(folder, ("de-en", "fr-en"), ("train", "dev"))
-    a, b = pair.split("-")
-    found = texts(config("hub", folder, pair))
-    assert found["validation"] == [[(f"de-en dev {a}", f"de-en dev {b}")]]
-    assert "['de-en', 'fr-en']" in message(config("hub", folder, "en-ro"))
 
 
 def test_without_a_network_one_line_names_repository_reason_and_directory(datasets):

@@ -2,12 +2,7 @@
 
 import functools
 import itertools
-import os
 import random
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,31 +73,6 @@ def test_each_digit_is_a_token_and_no_entry_is_beyond_the_requested_size(kind):
     vocabulary = Vocabulary.train(["12 12 12"] * 9, 300, kind)
     assert len(vocabulary.encode(["1212"])[0]) == 4
     assert vocabulary.size == len(vocabulary.entries()) <= 300
-
-
-@pytest.mark.process
-def test_two_processes_train_the_same_vocabularies():
-    """Hash seeds and thread counts differ; the words are of many lengths, so that sums differ."""
-    program = """
-import random
-from jformer.data.vocabulary import Vocabulary
-random.seed(1)
-syllables = [a + b for a in "bdfgklmnpr" for b in ("a", "e", "io", "ü")]
-texts = [
-    " ".join("".join(random.choices(syllables, k=random.randrange(1, 5))) for _ in range(9))
-    for _ in range(300)
-] + ["x q"]
-print([Vocabulary.train(texts, 800, kind).hash for kind in ("byte_bpe", "unigram")])
-"""
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONHASHSEED": number, "RAYON_NUM_THREADS": number},
-        ).stdout
-        for number in ("1", "3")
-    ]  # fmt: skip
-    assert outputs[0] == outputs[1]
-    assert len(set(re.findall("[0-9a-f]{64}", outputs[0]))) == 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -197,18 +167,6 @@ def test_two_vocabularies_learn_from_one_side_each(tmp_path):
     assert loaded.hash == both.hash == f"{both.source.hash} {both.target.hash}"
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_the_other_side_of_an_external_vocabulary_is_trained(side, tmp_path):
-    trained("unigram").save(tmp_path / "external.json")
-    file = f"{tmp_path}/external.json"
-    files = f"{file}," if side == "source" else f",{file}"
-    both = Vocabularies.train(pairs, settings_of(joint_vocabulary=False, vocabulary=files))
-    learned = Vocabularies.train(pairs, settings_of(joint_vocabulary=False))
-    for name in ("source", "target"):
-        expected = Vocabulary.load(Path(file)) if name == side else getattr(learned, name)
-        assert getattr(both, name).hash == expected.hash
-
-
 def test_the_target_has_its_own_tokenizer_if_the_config_names_one():
     data = settings_of(
         joint_vocabulary=False, tokenizer="byte_bpe(normalization='lower')",
@@ -217,16 +175,3 @@ def test_the_target_has_its_own_tokenizer_if_the_config_names_one():
     both = Vocabularies.train(pairs, data)
     assert both.source.decode(both.source.encode(["THE dog"])[0]) == "the dog"
     assert both.target.decode(both.target.encode(["der \ufb01 HUND"])[0]) == "der fi HUND"
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "named"),
-    [
-        ("byte_bpe(normalization='upper')", "upper.*none.*nfkc.*lower"),
-        ("byte_bpe(normalisation='lower')", "normalisation.*normalization"),
-        ("wordpiece", "wordpiece.*byte_bpe.*unigram"),
-    ],
-)
-def test_a_wrong_tokenizer_is_refused_with_the_known_values(tokenizer, named):
-    with pytest.raises(UserError, match=rf"config\.data\.tokenizer.*{named}"):
-        Vocabulary.train(["text"], 600, tokenizer)

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from jformer.evaluation import scores
 from jformer.evaluation.compare import compare
 from tests.evaluation.noise import sacrebleu, sentences, worsened
 
@@ -43,16 +42,3 @@ def test_a_clearly_better_system_is_named_by_every_metric(names):
         assert verdict["better"] == "good"
         assert verdict["p_value"] < 0.05
         assert verdict["significant"]
-
-
-def test_more_pairs_than_fit_in_memory_have_fewer_samples(monkeypatch):
-    whole = compare(GOOD, BAD, [REFERENCE])
-    monkeypatch.setattr(scores, "MAX_SAMPLED", 67 * 100)
-    found = compare(GOOD, BAD, [REFERENCE])
-    for metric, verdict in found.items():
-        assert "bs:100|" in verdict["signature"]
-        assert verdict["significant"]
-        for some, all_samples in zip(verdict["systems"], whole[metric]["systems"], strict=True):
-            assert some["score"] == all_samples["score"]
-            assert some["mean"] == pytest.approx(some["score"], rel=0.1)
-    assert "bs:100|" in scores.score(GOOD, [REFERENCE], "de")["signature"]
