@@ -3,8 +3,7 @@
 import pytest
 
 import jformer
-from jformer.schema import replaced
-from tests.conftest import number_words, small_config
+from tests.conftest import SMALL, number_words
 
 KEYS = {
     "dtype": "bfloat16", "scan_layers": True, "remat": "dots", "positions": "relative",
@@ -17,8 +16,8 @@ KEYS = {
 def test_a_run_with_other_values_trains_opens_translates_and_scores(tmp_path):
     split = number_words(100, 200)
     pairs = list(zip(split.sources, split.targets, strict=True))
-    config = replaced(small_config(steps=3), {"model": KEYS, "data": {"name": "given"}})
-    jformer.train(config, pairs, pairs[:9], tmp_path)
+    keys = SMALL | {f"model.{name}": value for name, value in KEYS.items()} | {"train.steps": 3}
+    jformer.train(jformer.get_config("tiny:given", **keys), pairs, pairs[:9], tmp_path)
     run = jformer.load(tmp_path)
     assert {name: getattr(run.config.model, name) for name in KEYS} == KEYS
     assert len(run.translate(["1 2 3", "4 5 6"])) == 2
