@@ -1,7 +1,6 @@
 """What every test runs under, and one small trained run that several tests read."""
 
 import atexit
-import dataclasses
 import functools
 import importlib.metadata
 import os
@@ -28,34 +27,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
-from jformer.config import Config, DataConfig, DecodeConfig, ModelConfig, TrainConfig
+from jformer.config import Config, ModelConfig
 from jformer.data.corpora import Split
 from jformer.model.decoding import decode_step, init_cache
 from jformer.model.transformer import Transformer
+from jformer.schema import replaced
 
 # A missing axis must not be broadcast into being.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+# The keys of a whole run of seconds: one layer, one batch shape.
+SMALL = {
+    "model.num_layers": 1, "model.d_model": 16, "model.d_ff": 24, "model.num_heads": 2,
+    "data.vocabulary_size": 300, "data.max_length": 48, "data.num_buckets": 1,
+    "train.batch_tokens": 256, "train.steps": 12, "train.log_every": 4, "train.evaluate_every": 6,
+    "train.checkpoint_every": 3, "train.average_checkpoints": 2, "decode.beam_size": 2,
+    "decode.max_extra_length": 5,
+}  # fmt: skip
+
+
 def small_config(**train) -> Config:
-    """A whole run of seconds: one layer, one batch shape."""
-    config = Config(
-        name="small",
-        model=ModelConfig(num_layers=1, d_model=16, d_ff=24, num_heads=2),
-        data=DataConfig(
-            name="files", train="train", validation="validation", test="test",
-            vocabulary_size=300, max_length=48, num_buckets=1,
-        ),
-        train=dataclasses.replace(
-            TrainConfig(
-                steps=12, batch_tokens=256, log_every=4, evaluate_every=6, checkpoint_every=3,
-                average_checkpoints=2,
-            ),
-            **train,
-        ),
-        decode=DecodeConfig(beam_size=2, max_extra_length=5, batch_size=4),
-    )  # fmt: skip
+    files = {f"data.{split}": split for split in ("train", "validation", "test")}
+    keys = SMALL | files | {"data.name": "files", "decode.batch_size": 4}
+    keys |= {f"train.{name}": value for name, value in train.items()}
+    config = replaced(Config(name="small"), unflatten_dict(keys, sep="."))
     config.check()
     return config
 
@@ -102,33 +100,13 @@ def file_flags(directory) -> list[str]:
 
 def small_flags(directory, workdir) -> list[str]:
     """The command line of a run of seconds on real files."""
+    small = [f"--config.{name}={value}" for name, value in SMALL.items()]
     return [
         "--config=configs/tiny.py:files",
         f"--workdir={workdir}",
         *file_flags(directory),
-        "--config.model.num_layers=1",
-        "--config.model.d_model=16",
-        "--config.model.d_ff=24",
-        "--config.model.num_heads=2",
-        "--config.data.vocabulary_size=300",
-        "--config.data.max_length=48",
-        "--config.data.num_buckets=1",
-        "--config.train.batch_tokens=256",
-        "--config.train.steps=12",
-        "--config.train.log_every=4",
-        "--config.train.evaluate_every=6",
-        "--config.train.checkpoint_every=3",
-        "--config.train.average_checkpoints=2",
-        "--config.decode.beam_size=2",
-        "--config.decode.max_extra_length=5",
+        *small,
     ]
-
-
-def sweep_flags(directory, steps=200) -> list[str]:
-    """The keys of such runs as points of a sweep: often saved, long enough to be stopped."""
-    keys = [flag for flag in small_flags(directory, "") if flag.startswith("--config.")]
-    every = [f"--config.train.{name}_every=20" for name in ("log", "evaluate", "checkpoint")]
-    return [*keys, *every, f"--config.train.steps={steps}", "--config.train.scored=validation"]
 
 
 @pytest.fixture(scope="session")

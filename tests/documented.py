@@ -147,7 +147,7 @@ def lay_out(folder: Path) -> None:
         for block in blocks(page):
             if block.title:
                 (folder / block.title).write_text(block.text, encoding="utf-8")
-    write_split(folder / "corpus", number_words(100, 400))
+    write_split(folder / "corpus", number_words(100, 160))
     shutil.copy(folder / "corpus.en", folder / "in")
     (folder / "runs").mkdir()
     lay_out_trees(folder)

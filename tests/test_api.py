@@ -1,8 +1,6 @@
 """Training from Python, as in a notebook: the same runs as by the command line."""
 
 import re
-import sys
-import types
 from pathlib import Path
 
 import jax
@@ -13,21 +11,13 @@ import jformer
 import jformer.api
 from jformer.main import main
 from jformer.rundir import read_metrics
-from jformer.schema import replaced
-from tests.conftest import number_words, small_flags, write_split
+from tests.conftest import SMALL, number_words, small_flags, write_split
 
 TRAIN, VALIDATION = number_words(100, 160), number_words(300, 320)
 
 
 def pairs_of(split):
     return list(zip(split.sources, split.targets, strict=True))
-
-
-def keys_of(flags):
-    """`{"train.steps": 12, ...}` of `--config.train.steps=12`, without those of the corpus."""
-    given = (flag.removeprefix("--config.").split("=") for flag in flags if "--config." in flag)
-    others = {key: value for key, value in given if key not in ("data.train", "data.validation")}
-    return {key: int(value) if value.isdigit() else value for key, value in others.items()}
 
 
 def equal(one, other):
@@ -45,19 +35,6 @@ def test_a_config_is_that_of_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "keys", "message"),
-    [
-        ("tinny", {}, r"tinny.*\btiny\b"),
-        ("tiny", {"model.droput": 0.1}, r"config\.model\.droput\b.*\bmodel\.dropout\b"),
-        ("tiny", {"model.dropout": 2.0}, r"config\.model\.dropout=2\.0: .*1"),
-    ],
-)
-def test_a_mistake_in_a_config_is_named(name, keys, message):
-    with pytest.raises(jformer.UserError, match=message):
-        jformer.get_config(name, **keys)
-
-
-@pytest.mark.parametrize(
     ("pairs", "validation", "message"),
     [
         (["a b"], [("a", "b")], r"train\[0\].*\(source, target\).*'a b'"),
@@ -71,19 +48,14 @@ def test_missing_or_wrong_pairs_are_named(pairs, validation, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_given_pairs_are_not_to_be_had_on_the_command_line(capsys):
-    assert main(["jformer", "data", "--config=tiny:given"]) == 2
-    assert "jformer.train" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run on given pairs, its directory, its config, and what its callback was given."""
     folder = tmp_path_factory.mktemp("api")
     for name, split in (("train", TRAIN), ("validation", VALIDATION), ("test", VALIDATION)):
         write_split(folder / name, split)
-    flags = [flag for flag in small_flags(folder, folder / "by_files") if "data.test=" not in flag]
-    config = jformer.get_config("tiny:given", **keys_of(flags))
+    flags = [*small_flags(folder, folder / "by_files"), "--config.data.test="]
+    config = jformer.get_config("tiny:given", **SMALL)
     seen = []
 
     def log(step, split, numbers, run):
@@ -162,30 +134,6 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
     assert re.search(rf"complete\b.*step {run.step}\b.*config\.train\.steps$", message, re.M)
     with pytest.raises(jformer.UserError, match=rf"train: .*{folder / 'run'}"):
         jformer.train(config, pairs[1:], validation, folder / "run")
-
-
-@pytest.mark.process
-def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, monkeypatch):
-    _, _, _, config, _ = trained
-    text = Path("docs/logging.md").read_text()
-    with_board, with_outputs, with_end = re.findall("```python\n(.*?)```", text, re.DOTALL)[:3]
-    monkeypatch.chdir(tmp_path)
-    logged = []
-    board = types.SimpleNamespace(log=lambda numbers, step: logged.append((step, numbers)))
-    wandb = types.SimpleNamespace(init=lambda **_: board)
-    monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr(jformer.api, "get_config", lambda *_, **keys: config)
-    names = {"pairs": pairs_of(TRAIN), "validation": pairs_of(VALIDATION)}
-    exec(with_board, names)
-    assert names["run"].step == config.train.steps
-    assert any("validation/nll" in numbers for _, numbers in logged)
-    names["sentences"] = ["1 2 3", "4 5"]
-    exec(with_outputs, names)
-    shares = names["full_stops"](6, "validation", {}, names["run"])
-    assert 0 <= shares["full_stops"] <= 1
-    names["config"] = replaced(config, {"train": {"steps": 40, "metrics_every": 2}})
-    exec(with_end.replace("2000", "6"), names)
-    assert names["run"].step < 40
 
 
 @pytest.mark.process

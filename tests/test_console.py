@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from jformer import console
-from jformer.console import Progress, aligned, markdown, say
+from jformer.console import Progress, aligned, markdown
 
 
 @pytest.fixture
@@ -36,24 +35,6 @@ def test_a_log_gets_a_line_now_and_then(capsys, clock, total, line):
     clock[0] = 20
     progress.advance(500)
     assert re.fullmatch(rf"{line}\n", capsys.readouterr().err)
-
-
-def test_a_terminal_has_a_bar_with_the_same_estimate(capsys, clock, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    progress = Progress("step", 100)
-    clock[0] = 20
-    progress.advance(50)
-    progress.report("")
-    progress.close()
-    assert set(re.findall(r"ETA ([\d:]+)", capsys.readouterr().err)) == {"00:20"}
-
-
-def test_a_process_that_is_quiet_says_nothing(capsys, monkeypatch):
-    monkeypatch.setattr(console, "_quiet", False)
-    console.be_quiet()
-    say("one line")
-    Progress("step", 10).report("text")
-    assert capsys.readouterr().err == ""
 
 
 def test_columns_of_a_table_are_aligned():

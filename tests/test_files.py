@@ -61,16 +61,6 @@ def write(tmp_path):
     return write
 
 
-def test_a_link_stays_one_and_its_target_is_written_in_a_new_folder(write, tmp_path):
-    target, link = tmp_path / "target.html", tmp_path / "new" / "folder" / "link.html"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(target)
-    assert write(link) == 0
-    assert link.is_symlink()
-    assert target.read_bytes().endswith(b"</html>\n")
-    assert write(tmp_path / "other" / "page.html") == 0
-
-
 @pytest.mark.parametrize(
     ("name", "reason"), [("folder", "Is a directory"), ("file/x.html", "Not a directory")]
 )

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from jformer.main import main
-from jformer.rundir import locked, read_metrics
+from jformer.rundir import read_metrics
 from tests.conftest import small_flags
 
 HOLDER = (
@@ -50,12 +50,6 @@ def test_a_second_training_in_a_directory_is_refused_while_the_first_one_lives(
     assert main(command) == 0
     assert read_metrics(workdir)[-1]["step"] == 13
     assert not (workdir / "lock").exists()
-
-
-def test_a_directory_that_its_run_leaves_empty_goes_with_the_lock(tmp_path):
-    with locked(tmp_path / "runs" / "new"):
-        assert (tmp_path / "runs" / "new" / "lock").exists()
-    assert not (tmp_path / "runs" / "new").exists()
 
 
 def test_lines_of_the_metrics_that_a_kill_or_a_power_cut_has_spoilt_are_passed_over(tmp_path):

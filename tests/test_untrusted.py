@@ -88,22 +88,17 @@ def opened(folder: Path) -> dict[str, int]:
         ["sweep", str(folder / "sweep.py"), f"--workdir={folder / 'swept'}", *corpus],
     ]
     statuses = {" ".join(command): main(["jformer", *command]) for command in commands}
-    for name in PARTS:
-        try:
-            jformer.load(folder / name)
-            statuses[f"load {name}"] = 0
-        except jformer.UserError:
-            statuses[f"load {name}"] = 2
     main(["jformer", "export", f"--workdir={RUN}", "--format=safetensors", "--output=exported"])
     for name in PARTS:
         downloaded = Path(shutil.copytree("exported", f"exported-{name}"))
         shutil.copy(folder / name / "config.json", downloaded)
         os.link(folder / name / "evil.py", downloaded / "evil.py")
-        try:
-            read(downloaded)
-            statuses[f"read {name}"] = 0
-        except jformer.UserError:
-            statuses[f"read {name}"] = 2
+        for call, path in ((jformer.load, folder / name), (read, downloaded)):
+            try:
+                call(path)
+                statuses[f"{call.__name__} {name}"] = 0
+            except jformer.UserError:
+                statuses[f"{call.__name__} {name}"] = 2
     return statuses
 
 

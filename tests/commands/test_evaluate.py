@@ -31,12 +31,6 @@ def test_every_score_has_a_row_and_every_test_set_a_column():
     assert [*found.values()] == [[f"{SCORES[name]:.2f}", "-"] for name in others]
 
 
-def test_signatures_are_shown_once_and_by_test_set_if_they_differ():
-    text = table({"test": SCORES, "again": SCORES, "other": {"signature": "another"}}, LABELS)
-    signatures = [SCORES[key] for key in SCORES if key.startswith("signature")]
-    assert all(text.count(signature) == 1 for signature in (*signatures, "another"))
-
-
 def test_a_comparison_names_the_better_system_unless_it_may_be_chance():
     worse = worsened(REFERENCE, 0.9, seed=5)
     against = compare(worse, OUTPUT, [REFERENCE], ("small", "big"))

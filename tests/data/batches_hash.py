@@ -1,12 +1,22 @@
 """Prints a hash of all that a config's data gives; run by test_tokens in processes of its own."""
 
 import hashlib
+import random
 import sys
 
 from jformer.config import Config, DataConfig, TrainConfig
 from jformer.data.batches import iterate, make_batches
 from jformer.data.datasets import open_corpora
 from jformer.data.tokens import make_vocabularies, tokenize_corpora
+from jformer.data.vocabulary import Vocabulary
+
+
+def words_of_many_lengths() -> list[str]:
+    """Text for which sums in another order would make another unigram."""
+    draw = random.Random(1)
+    syllables = [a + b for a in "bdfgklmnpr" for b in ("a", "e", "io", "ü")]
+    words = ["".join(draw.choices(syllables, k=draw.randrange(1, 5))) for _ in range(2700)]
+    return [" ".join(words[i : i + 9]) for i in range(0, 2700, 9)]
 
 
 def everything(data: DataConfig, steps: int) -> str:
@@ -16,6 +26,7 @@ def everything(data: DataConfig, steps: int) -> str:
     vocabularies = make_vocabularies(corpora, data)
     tokenized = tokenize_corpora(corpora, vocabularies, data)
     result = hashlib.sha256(vocabularies.hash.encode())
+    result.update(Vocabulary.train(words_of_many_lengths(), 800, "unigram").hash.encode())
     batches = make_batches(config, tokenized.pairs, tokenized.rows, vocabularies)
     for batch, _ in iterate(batches, steps):
         for name in sorted(batch):

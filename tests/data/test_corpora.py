@@ -64,12 +64,6 @@ def test_any_bytes_have_as_many_lines_as_line_feeds_and_a_rest(content):
     assert not any("\n" in line for line in lines)
 
 
-def test_empty_and_blank_lines_keep_their_numbers(write):
-    prefix = write({"x.en": b"\none\n \n\n", "x.de": b"\neins\n\t\nzwei\n"})
-    pairs = [(1, "", ""), (2, "one", "eins"), (3, " ", "\t"), (4, "", "zwei")]
-    assert read_all(prefix) == (pairs, {})
-
-
 def test_a_carriage_return_at_a_line_s_end_and_a_byte_order_mark_at_a_file_s_are_removed(write):
     source = BOM + b"a\rb\r\n" + BOM + b"c\r\r\nd\r"
     pairs = [(1, "a\rb", "1"), (2, "\ufeffc\r", "2\ufeff"), (3, "d", "3")]
@@ -88,13 +82,9 @@ def test_plain_and_gzip_files_read_alike(write, packed):
     assert read_all(prefix)[0] == [(1, "one", "eins"), (2, "two", "zwölf")]
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "counts"),
-    [(b"a\nb\nc", b"1\n", (3, 1)), (b"", b"1\n2\n", (0, 2))],
-)
-def test_files_that_differ_in_lines_are_refused_with_both_counts(write, source, target, counts):
-    message = refusal(write({"x.en": source, "x.de": target}))
-    assert re.match(rf"x\.en\b.*\b{counts[0]}\b.*x\.de\b.*\b{counts[1]}\b", message)
+def test_files_that_differ_in_lines_are_refused_with_both_counts(write):
+    message = refusal(write({"x.en": b"a\nb\nc", "x.de": b"1\n"}))
+    assert re.match(r"x\.en\b.*\b3\b.*x\.de\b.*\b1\b", message)
 
 
 def test_a_missing_file_is_named_with_what_to_check(write):
@@ -102,20 +92,10 @@ def test_a_missing_file_is_named_with_what_to_check(write):
     assert re.match(r"x\.de: .*\.gz\b.*PREFIX\.de\b", message)
 
 
-@pytest.mark.parametrize("name", ["x.tsv", "x.parquet"])
-def test_a_folder_in_place_of_a_file_is_named(tmp_path, name):
-    (tmp_path / name).mkdir()
-    assert re.match(rf"{name}: .*not a file", refusal(str(tmp_path / name)))
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [lambda packed: packed[: len(packed) // 2], lambda packed: b"not gzip\n"],
-    ids=["truncated", "plain text"],
-)
-def test_a_damaged_gzip_file_is_named(write, damage):
+def test_a_truncated_gzip_file_is_named(write):
     text = b"".join(b"%d\n" % number**9 for number in range(9000))
-    prefix = write({"x.en": text, "x.de.gz": damage(gzip.compress(text))})
+    packed = gzip.compress(text)
+    prefix = write({"x.en": text, "x.de.gz": packed[: len(packed) // 2]})
     assert re.match(r"x\.de\.gz: .*gzip", refusal(prefix, "skip"))
 
 
@@ -141,38 +121,6 @@ def test_bytes_that_are_not_utf8_can_be_replaced_or_their_pair_skipped(
     assert decisions == {reason: {"count": 2, "first": ["x.en:2", "x.de:3"]}}
 
 
-def test_a_pair_with_two_bad_sides_is_one_skipped_pair(write):
-    pairs, decisions = read_all(write({"x.en": b"\xff\na\n", "x.de": b"\xfe\r\n1\n"}), "skip")
-    assert pairs == [(2, "a", "1")]
-    assert decisions == {"not_utf8": {"count": 1, "first": ["x.en:1"]}}
-
-
-def test_strict_reading_loses_no_pair_to_the_policy_skip(write):
-    prefix = write(BAD)
-    assert refusal(prefix, "skip", True).startswith("x.en:2: ")
-    assert len(read_all(prefix, "replace", True)[0]) == 4
-
-
-def test_a_report_has_all_counts_the_first_names_and_skipped_pairs_apart():
-    report = Report()
-    assert len(report.lines()) == 1  # that there is nothing to report
-    for number in range(1, 1235):
-        report.add("replaced", f"x.en:{number}")
-    for reason in ("truncated", "too_long", "empty", "too_long"):
-        report.add(reason, "x.en:1")
-    (line,) = (line for line in report.lines() if line.startswith("1,234 "))
-    assert re.findall(r"x\.en:(\d+)", line) == ["1", "2", "3"]
-    assert report.skipped() == {"empty": 1, "too_long": 2}
-    assert len(report.lines()) == 4
-
-
-def test_in_text_of_one_language_a_bad_line_is_replaced_but_never_skipped():
-    assert decode_lines([BOM + b"a\r", b"b\xff", b""], "input", "replace") == ["a", "b\ufffd", ""]
-    for policy in ("skip", "error"):
-        with pytest.raises(UserError, match=r"^input:2: .*UTF-8.*0xff\b.*position 0\b"):
-            decode_lines([b"a", b"\xff"], "input", policy)
-
-
 # Tab-separated
 
 
@@ -187,33 +135,22 @@ def test_a_header_that_names_one_of_the_languages_is_refused(write):
     assert re.match(r"x\.tsv: .*\ben\b.*\bde\b", refusal(name))
 
 
-@pytest.mark.parametrize(
-    ("header", "packed"), [(b" de \tid\ten\r\n", False), (BOM + b"de\tid\ten\n", True)]
-)
-def test_a_header_that_names_both_languages_chooses_the_columns(write, header, packed):
-    text = header + b"1\t17\ta\n2\t18\tb\r\n"
-    ending = "tsv.gz" if packed else "tsv"
-    name = f"{write({f'x.{ending}': gzip.compress(text) if packed else text})}.{ending}"
-    pairs, decisions = read_all(name)
+def test_a_header_that_names_both_languages_chooses_the_columns(write):
+    text = BOM + b" de \tid\ten\r\n1\t17\ta\n2\t18\tb\r\n"
+    pairs, decisions = read_all(write({"x.tsv.gz": gzip.compress(text)}) + ".tsv.gz")
     assert pairs == [(2, "a", "1"), (3, "b", "2")]
-    assert decisions["markup"] == {"count": 1, "first": [f"x.{ending}:1"]}
+    assert decisions["markup"] == {"count": 1, "first": ["x.tsv.gz:1"]}
 
 
-@pytest.mark.parametrize(
-    ("text", "second"),
-    [
-        (b"en\tid\tde\na\t17\t1\nb\tb\t18\t2\nc\t19\t3\n", (4, "c", "3")),
-        (b"en\tde\na\t1\nb\nc\t3\n", (4, "c", "3")),
-    ],
-    ids=["a tab inside a sentence", "one column"],
-)
-def test_another_number_of_columns_is_an_error_or_skipped_in_training_text(write, text, second):
+def test_another_number_of_columns_is_an_error_or_skipped_in_training_text(write):
+    """As of a tab inside a sentence."""
+    text = b"en\tid\tde\na\t17\t1\nb\tb\t18\t2\nc\t19\t3\n"
     name = write({"x.tsv": text}) + ".tsv"
     for policy, strict in (("error", False), ("replace", True), ("skip", True)):
         assert re.match(r"x\.tsv:3: .*bad_lines=skip", refusal(name, policy, strict))
     for policy in ("replace", "skip"):
         pairs, decisions = read_all(name, policy)
-        assert pairs == [(2, "a", "1"), second]
+        assert pairs == [(2, "a", "1"), (4, "c", "3")]
         assert decisions["columns"] == {"count": 1, "first": ["x.tsv:3"]}
 
 
@@ -252,11 +189,6 @@ def test_parquet_without_a_column_for_each_language_is_refused_with_its_columns(
     assert re.match(r"x\.parquet: .*\ben and de\b.*\ben, fr\b", refusal(path))
 
 
-def test_a_file_that_is_not_parquet_is_refused_by_name(pa, write):
-    name = write({"x.parquet": b"PAR1 and more"}) + ".parquet"
-    assert re.match(r"x\.parquet: .*Parquet", refusal(name))
-
-
 # Markup
 
 SGML = """<srcset setid="x"><doc docid="1">
@@ -269,20 +201,11 @@ SGML = """<srcset setid="x"><doc docid="1">
 """
 
 
-@pytest.mark.parametrize("suffix", ["sgm", "xml", "sgm.gz"])
+@pytest.mark.parametrize("suffix", ["sgm", "xml"])
 def test_segments_of_sgml_and_xml_are_the_lines(write, suffix):
-    content = SGML.encode()
-    content = gzip.compress(content) if suffix.endswith("gz") else content
-    prefix = write({f"x.en.{suffix}": content, "x.de": b"1\n2\n3\n4\n"})
+    prefix = write({f"x.en.{suffix}": SGML.encode(), "x.de": b"1\n2\n3\n4\n"})
     segments = ["R&D <b>", "two lines of „text“", "a", ""]
     assert [source for _, source, _ in read_all(prefix)[0]] == segments
-
-
-def test_a_segment_that_is_not_utf8_is_named_by_its_number(write):
-    content = b"<seg>a</seg>\n\n<seg>&amp; \xff</seg>"
-    prefix = write({"x.en.sgm": content, "x.de": b"1\n2\n"})
-    assert re.match(r"x\.en\.sgm:2: .*UTF-8.*0xff\b", refusal(prefix))
-    assert read_all(prefix, "replace")[0][1][1] == "& \ufffd"
 
 
 TALKS = {
@@ -360,10 +283,7 @@ def test_nothing_is_skipped_in_a_split_to_be_scored(corpus, capfd, split):
     assert facts_of(capfd, corpus, "--config.data.bad_lines=replace")["scored"][split] == 3
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
-@pytest.mark.parametrize(
-    "source", [b"", b"\xff\n", b"1\n2\n"], ids=["empty", "not UTF-8", "line counts"]
-)
+@pytest.mark.parametrize(("split", "source"), [("train", b""), ("validation", b"1\n2\n")])
 def test_a_bad_corpus_is_refused_before_a_run_begins(corpus, capfd, split, source):
     spoil(corpus, split, source, b"one\n" if source else b"")
     assert message_of(capfd, corpus, command="train").startswith(f"{split}.en")

@@ -85,11 +85,9 @@ def test_the_ids_are_those_of_the_text_with_its_end(data):
     ("change", "kinds"),
     [
         ({}, ["tokens", "vocabulary"]),
-        ({"vocabulary_size": 290}, ["tokens", "vocabulary"]),
         ({"tokenizer": "byte_bpe(normalization='nfkc')"}, ["tokens", "vocabulary"]),
         ({"bad_lines": "skip"}, ["tokens", "vocabulary"]),
         ({"long_pairs": "truncate"}, ["tokens"]),
-        ({"batching": "packed"}, []),
         ({"max_length": 30}, []),
         ({"augment": "bpe_dropout(p=0.1)"}, []),
     ],
@@ -131,14 +129,6 @@ def test_the_same_columns_read_for_other_languages_are_other_pairs(data, tmp_pat
     back, _ = prepared(swapped)
     assert vocabularies.source.decode(there.pairs.sources.flat) == "100"
     assert vocabularies.source.decode(back.pairs.sources.flat) == "word 100"
-
-
-def test_the_same_bytes_under_a_name_for_markup_are_other_pairs(data, tmp_path):
-    talks = dataclasses.replace(data, train=str(tmp_path / "train.tags.en-de"))
-    for prefix in (data.train, talks.train):
-        write(prefix, ["<url>x</url>", "1"], ["<url>x</url>", "2"])
-    assert prepared(data)[0].lines.tolist() == [1, 2]
-    assert prepared(talks)[0].lines.tolist() == [2]
 
 
 def test_pairs_with_an_empty_side_or_too_long_are_skipped_and_reported_by_line(data):
@@ -218,7 +208,7 @@ def test_ids_beyond_16_bits_are_stored_whole(data, tmp_path):
         assert side.flat.tolist() == [i for number in numbers for i in (number, 4, EOS)]
 
 
-@pytest.mark.parametrize("name", ["source.ids", "index.npz", "report.json"])
+@pytest.mark.parametrize("name", ["source.ids", "index.npz"])
 def test_a_file_that_is_cut_is_an_error_that_names_the_folder_to_delete(data, name):
     prepared(data)
     path = entry(data) / name
@@ -305,15 +295,10 @@ def test_a_run_killed_while_it_writes_leaves_no_half_entry(data, tmp_path):
     assert not list(Path(data.cache).glob("*.partial"))
 
 
-@pytest.mark.parametrize("in_memory", [0, 2**30])
-def test_another_text_of_the_hub_is_another_entry_also_in_memory(
-    data, tmp_path, monkeypatch, in_memory
-):
-    """`datasets` keeps a small corpus in memory if IN_MEMORY_MAX_SIZE says so."""
+def test_another_text_of_the_hub_is_another_entry(data, tmp_path, monkeypatch):
     package = pytest.importorskip("datasets", reason="needs the extra hub")
     parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(package.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(package.config, "IN_MEMORY_MAX_SIZE", in_memory)
     folder = tmp_path / "corpus"
     folder.mkdir()
     hub = dataclasses.replace(data, name="hub", directory=str(folder), train="")

@@ -2,13 +2,7 @@
 
 import functools
 import itertools
-import os
 import random
-import re
-import subprocess
-import sys
-import unicodedata
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,14 +51,6 @@ def test_any_unicode_text_survives_the_round_trip(kind, normalization, text):
     assert vocabulary.decode(vocabulary.encode([text])[0]) == expected
 
 
-@both_kinds
-@pytest.mark.parametrize("text", [*TRAPS, "x<<0x41>>", "", "Hund" * 999])
-def test_text_that_looks_special_survives_the_round_trip(kind, text):
-    ids = trained(kind).encode([text])[0]
-    assert trained(kind).decode(ids) == text
-    assert not set(ids) & {0, 1, 2}
-
-
 def test_decoding_stops_at_the_first_eos_and_needs_none():
     ids = trained().encode(["der Hund", "die Katze"])
     assert trained().decode([1, *ids[0], EOS, *ids[1], 0]) == "der Hund"
@@ -89,42 +75,6 @@ def test_each_digit_is_a_token_and_no_entry_is_beyond_the_requested_size(kind):
     assert vocabulary.size == len(vocabulary.entries()) <= 300
 
 
-def test_a_unigram_below_the_size_of_its_alphabet_names_the_smallest_size_that_works():
-    texts, tokenizer = [*TEXTS, "½ 😀."], "unigram(normalization='nfkc')"
-    smallest = 3 + 257 + len(set(unicodedata.normalize("NFKC", "".join(texts))))
-    message = rf"config\.data\.vocabulary_size={smallest - 1}: .*\b{smallest}\b"
-    with pytest.raises(UserError, match=message):
-        Vocabulary.train(iter(texts), smallest - 1, tokenizer)
-    vocabulary = Vocabulary.train(iter(texts), smallest, tokenizer)
-    assert vocabulary.size == smallest
-    assert vocabulary.decode(vocabulary.encode(["Ärger ☃"])[0]) == "Ärger ☃"
-
-
-@pytest.mark.process
-def test_two_processes_train_the_same_vocabularies():
-    """Hash seeds and thread counts differ; the words are of many lengths, so that sums differ."""
-    program = """
-import random
-from jformer.data.vocabulary import Vocabulary
-random.seed(1)
-syllables = [a + b for a in "bdfgklmnpr" for b in ("a", "e", "io", "ü")]
-texts = [
-    " ".join("".join(random.choices(syllables, k=random.randrange(1, 5))) for _ in range(9))
-    for _ in range(300)
-] + ["x q"]
-print([Vocabulary.train(texts, 800, kind).hash for kind in ("byte_bpe", "unigram")])
-"""
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True,
-            env={**os.environ, "PYTHONHASHSEED": number, "RAYON_NUM_THREADS": number},
-        ).stdout
-        for number in ("1", "3")
-    ]  # fmt: skip
-    assert outputs[0] == outputs[1]
-    assert len(set(re.findall("[0-9a-f]{64}", outputs[0]))) == 2
-
-
 @settings(max_examples=60, deadline=None)
 @given(word=st.text("aceghiHKnotu", min_size=1, max_size=12))
 def test_the_merges_by_rank_give_the_ids(word):
@@ -147,11 +97,6 @@ def learned_from_random_words():
     generator = random.Random(2)
     words = ["".join(generator.choices("aceghiHKnotu", k=5)) for _ in range(400)]
     return Vocabulary.train(words, 3 + 256 + 90)
-
-
-def test_one_string_is_not_taken_for_a_list_of_letters():
-    with pytest.raises(TypeError):
-        trained().encode("ab")
 
 
 def foreign():
@@ -190,12 +135,6 @@ def test_an_external_tokenizer_is_saved_whole(external, tmp_path):
     assert external.merges.tolist() == [[3, 4, 5]]
 
 
-def test_the_size_of_a_tokenizer_with_gaps_covers_its_last_id(tmp_path):
-    Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a")).save(str(tmp_path / "gaps.json"))
-    vocabulary = Vocabulary.load(tmp_path / "gaps.json")
-    assert vocabulary.encode(["b"])[0][0] == 10 < vocabulary.size == 11
-
-
 @pytest.mark.parametrize("content", [None, "", '{"model_type": "bert"}'])
 def test_a_file_that_is_not_a_tokenizer_is_named_with_what_is_needed(content, tmp_path):
     path = tmp_path / "tokenizer.json"
@@ -228,18 +167,6 @@ def test_two_vocabularies_learn_from_one_side_each(tmp_path):
     assert loaded.hash == both.hash == f"{both.source.hash} {both.target.hash}"
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_the_other_side_of_an_external_vocabulary_is_trained(side, tmp_path):
-    trained("unigram").save(tmp_path / "external.json")
-    file = f"{tmp_path}/external.json"
-    files = f"{file}," if side == "source" else f",{file}"
-    both = Vocabularies.train(pairs, settings_of(joint_vocabulary=False, vocabulary=files))
-    learned = Vocabularies.train(pairs, settings_of(joint_vocabulary=False))
-    for name in ("source", "target"):
-        expected = Vocabulary.load(Path(file)) if name == side else getattr(learned, name)
-        assert getattr(both, name).hash == expected.hash
-
-
 def test_the_target_has_its_own_tokenizer_if_the_config_names_one():
     data = settings_of(
         joint_vocabulary=False, tokenizer="byte_bpe(normalization='lower')",
@@ -248,16 +175,3 @@ def test_the_target_has_its_own_tokenizer_if_the_config_names_one():
     both = Vocabularies.train(pairs, data)
     assert both.source.decode(both.source.encode(["THE dog"])[0]) == "the dog"
     assert both.target.decode(both.target.encode(["der \ufb01 HUND"])[0]) == "der fi HUND"
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "named"),
-    [
-        ("byte_bpe(normalization='upper')", "upper.*none.*nfkc.*lower"),
-        ("byte_bpe(normalisation='lower')", "normalisation.*normalization"),
-        ("wordpiece", "wordpiece.*byte_bpe.*unigram"),
-    ],
-)
-def test_a_wrong_tokenizer_is_refused_with_the_known_values(tokenizer, named):
-    with pytest.raises(UserError, match=rf"config\.data\.tokenizer.*{named}"):
-        Vocabulary.train(["text"], 600, tokenizer)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import threading
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -125,17 +124,6 @@ def test_an_error_in_one_thread_ends_the_others_and_reaches_the_caller(requests,
     assert not any(thread.is_alive() for thread in threads)
 
 
-@pytest.mark.parametrize(
-    ("slots", "devices", "threads"), [(1, 1, 1), (31, 1, 1), (32, 1, 2), (64, 1, 3), (64, 2, 1)]
-)
-def test_each_core_has_a_thread_if_there_are_slots_for_it_and_one_device(
-    slots, devices, threads, monkeypatch
-):
-    monkeypatch.setattr(pool, "usable_cores", lambda: 3)
-    leaf = SimpleNamespace(devices=lambda: set(range(devices)))
-    assert dataclasses.replace(decoder_of(CONFIG, slots), params=(leaf,)).threads() == threads
-
-
 def test_an_error_for_lack_of_memory_names_the_key_to_lower(monkeypatch):
     def fail(*arguments):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
@@ -160,14 +148,6 @@ def test_an_ensemble_searches_by_the_mean_of_the_probabilities_of_forced_decodin
         expected = np.log(shares)[: len(one.tokens)].sum()  # without EOS if the limit came first
         assert one.log_prob == pytest.approx(expected, rel=1e-5, abs=CLOSE)
     assert len({tuple(one.tokens) for _, one in pairs}) > 12
-
-
-def test_what_is_drawn_for_a_request_depends_on_its_seed():
-    config = DecodeConfig(search="sampling", n_best=5, max_extra_length=12)
-    requests = [Request([5, 7, 11], [], seed) for seed in (1, 2, 3, 1)]
-    samples = [[one.tokens for one in every] for every in found_by(decoder_of(config, 4), requests)]
-    assert samples[0] == samples[3]
-    assert samples[0] != samples[1] != samples[2] != samples[0]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import functools
 import io
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.prefixes import begins_with, encode_prefixes, ranking
@@ -19,32 +18,18 @@ SIZES = {"byte_bpe": 340, "unigram": 340, "words": 60}
 def vocabulary_of(kind, folder):
     if kind in SIZES:
         return Vocabulary.train(TEXTS, SIZES[kind], kind)
-    path = folder / f"{kind}.model"
-    if kind == "sentencepiece":
-        pytest.importorskip("google.protobuf", reason="SentencePiece's models need it")
-        module, output = pytest.importorskip("sentencepiece"), io.BytesIO()
-        module.SentencePieceTrainer.Train(
-            sentence_iterator=iter(TEXTS),
-            model_writer=output,
-            minloglevel=2,
-            vocab_size=70,
-            hard_vocab_limit=False,
-        )
-        path.write_bytes(output.getvalue())
-    else:  # as of BERT, whose entries have no spaces
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=120, special_tokens=["[UNK]"], show_progress=False
-        )
-        tokenizer.train_from_iterator(TEXTS, trainer)
-        path = folder / "bert.json"
-        tokenizer.save(str(path))
+    pytest.importorskip("google.protobuf", reason="SentencePiece's models need it")
+    module, output = pytest.importorskip("sentencepiece"), io.BytesIO()
+    module.SentencePieceTrainer.Train(
+        sentence_iterator=iter(TEXTS), model_writer=output, minloglevel=2, vocab_size=70,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    path = folder / "sentencepiece.model"
+    path.write_bytes(output.getvalue())
     return Vocabulary.load(path)
 
 
-@pytest.fixture(scope="module", params=[*SIZES, "sentencepiece", "bert"])
+@pytest.fixture(scope="module", params=[*SIZES, "sentencepiece"])
 def vocabulary(request, tmp_path_factory):
     return vocabulary_of(request.param, tmp_path_factory.getbasetemp())
 

@@ -13,11 +13,9 @@ from jformer.config import BOS, EOS, PAD, DecodeConfig
 from jformer.decoding.sampling import Sampling, filter_logits
 from tests.decoding.machines import (
     B,
-    chain,
     log_prob_of,
     penalty,
     random_machine,
-    raw,
     search,
     state_after,
 )
@@ -110,11 +108,6 @@ def test_only_the_likeliest_tokens_stay_and_keep_their_logits(seed, top_k, top_p
         np.testing.assert_allclose(result_V[kept], logits_V[kept] / temperature, rtol=1e-6)
 
 
-def test_no_token_stays_behind_those_that_hold_top_p_to_the_bit():
-    result_1V = np.asarray(filter_logits(np.zeros((1, 4)), Sampling(top_p=0.5)))
-    assert np.isfinite(result_1V).tolist() == [[True, True, False, False]]
-
-
 def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
     machine = random_machine(37, 3)
     for way in ("sampling", "sampling(temperature=2.5, top_k=2)"):
@@ -123,18 +116,6 @@ def test_the_log_probability_is_that_of_the_model_whatever_the_temperature():
             assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
             expected = one.log_prob / penalty(len(one.tokens), config)
             assert one.score == pytest.approx(expected, abs=CLOSE)
-
-
-def test_samples_follow_the_prefix_and_min_length():
-    machine = random_machine(41, 3)
-    samples = samples_of(
-        machine, 7, config_of(13, "sampling(top_k=2)", min_length=4), prefixes=[[D, A]]
-    )
-    assert len({tuple(one.tokens) for one in samples}) > 1
-    for one in samples:
-        assert one.tokens[:2] == [D, A]
-        assert len(one.tokens) > 4
-        assert one.log_prob == pytest.approx(log_prob_of(machine, one.tokens), abs=CLOSE)
 
 
 def test_what_is_drawn_depends_on_both_seeds():
@@ -161,15 +142,3 @@ def test_a_sample_is_the_same_however_many_there_are():
     many = samples_of(machine, 7, config_of(13))
     assert samples_of(machine, 7, config_of(5)) == many[:5]
     assert len({tuple(one.tokens) for one in many}) > 5
-
-
-def test_a_sample_whose_logits_become_no_numbers_says_so():
-    """After C; samples that go by A are as they would be."""
-    machine = chain({BOS: {A: 0.5, C: 0.5}, A: {D: 1.0}, C: {A: 1.0}, D: {EOS: 1.0}})
-    machine.logits_SV[C] = np.nan
-    config = config_of(13)
-    scores_W = raw(config, search(config, [machine], [5])[0]).scores_W[0]
-    tokens_WT = raw(config, search(config, [machine], [5])[0]).tokens_WT[0]
-    assert {A, C} == {*tokens_WT[:, 0].tolist()}
-    assert np.isnan(scores_W).tolist() == (tokens_WT[:, 0] == C).tolist()
-    assert np.all(np.isfinite(scores_W[tokens_WT[:, 0] == A]))

@@ -140,12 +140,3 @@ def test_a_target_word_is_linked_to_the_source_word_that_its_tokens_attend_to_mo
     links = align(weights_TS, np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]))
     assert links == [(0, 1), (1, 0), (2, 2)]
     assert pharaoh(links) == "0-1 1-0 2-2"
-
-
-@pytest.mark.parametrize(
-    ("target", "source", "links"),
-    [([], [0], []), ([0], [], []), ([-1], [0], []), ([-1, 0], [-1, 0], [(0, 0)])],
-)
-def test_tokens_of_no_word_have_no_links(target, source, links):
-    weights_TS = np.full((len(target) + 1, len(source) + 1), 0.5)
-    assert align(weights_TS, np.array(target, int), np.array(source, int)) == links

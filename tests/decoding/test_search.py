@@ -4,32 +4,21 @@ import dataclasses
 import functools
 import math
 
-import jax
-import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from jformer.config import BOS, EOS, DecodeConfig
-from jformer.decoding import pool
 from tests.decoding.machines import (
-    B,
-    T,
-    advanced,
     beam_over_lists,
     chain,
     exhaustive,
-    found,
     log_prob_of,
     log_probs_after,
     options,
     penalty,
     random_machine,
-    raw,
     search,
-    sentences,
-    started,
-    strategy,
     words_of,
 )
 
@@ -80,12 +69,6 @@ def test_hypotheses_without_an_end_stop_at_the_limit_and_are_kept_whole(W):
     best = best_of(ENDLESS, 5, config_of(W, 0.6))[0]
     assert best.tokens == [A, C, A, C, A]
     assert best.score == pytest.approx(0, abs=CLOSE)
-
-
-@pytest.mark.parametrize("W", [1, 2])
-def test_each_sentence_has_its_own_limit(W):
-    outputs = search(config_of(W, 0.6), [ENDLESS] * 3, [2, 5, 0])[1]
-    assert [every[0].tokens for every in outputs] == [[A, C], [A, C, A, C, A], []]
 
 
 ALPHAS = st.floats(0, 2)
@@ -205,64 +188,3 @@ def test_diversity_takes_off_for_the_choice_and_leaves_the_scores():
     assert [one.log_prob for one in diverse] == [
         pytest.approx(math.log(p), abs=CLOSE) for p in (0.44, 0.2)
     ]
-
-
-CONFIG = config_of(3, 0.6)
-EARLY = chain({BOS: {EOS: 0.9, A: 0.1}, A: {C: 1.0}, C: {A: 1.0}})
-
-
-def rows_of(searches_B, rows):
-    """Without the cache, of which a search at rest keeps only what it has."""
-    plain = dataclasses.replace(searches_B, cache=None)
-    return jax.tree.map(lambda x: np.asarray(x)[list(rows)], plain)
-
-
-def assert_equal(a, b):
-    jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
-def test_a_search_at_rest_is_not_changed_while_another_goes_on():
-    machines, limits = [EARLY, random_machine(3, 3), ENDLESS], [7, 2, 7]
-    sentences_B = sentences(machines, limits)
-    two = advanced(CONFIG, strategy(CONFIG), sentences_B, started(sentences_B, 3, T), 2)
-    assert two.busy.tolist() == [False, False, True]
-    assert two.t.tolist() == [1, 2, 2]
-    three = advanced(CONFIG, strategy(CONFIG), sentences_B, two, 3)
-    assert three.t.tolist() == [1, 2, 7]
-    assert_equal(rows_of(two, [0, 1]), rows_of(three, [0, 1]))
-    assert_equal(rows_of(three, range(3)), rows_of(search(CONFIG, machines, limits)[0], range(3)))
-
-
-def test_a_search_that_was_full_goes_on_in_a_longer_shape_as_if_it_had_never_stopped():
-    W, config = 3, config_of(3, 0.6, n_best=3, min_length=4)
-    machines = [random_machine(n, 3) for n in (11, 12, 13)]
-    limits, prefixes = [7, 6, 0], [[A, C, D, A, C], [], []]
-    straight, expected = search(config, machines, limits, prefixes)
-    assert min(straight.t[:2]) > 3
-
-    sentences_B = sentences(machines, limits, prefixes)
-    full = advanced(config, strategy(config), sentences_B, started(sentences_B, W, 4), B)
-    assert full.busy.tolist() == [True, True, False]
-    assert full.t.tolist() == [3, 3, 0]
-    # A new sentence takes the third place: meanwhile the two must not be harmed.
-    sentences_B = sentences(machines, [7, 6, 3], prefixes)
-    new = started(sentences_B, W, 4)
-    searches_B = jax.tree.map(lambda old, new: old.at[2].set(new[2]), full, new)
-    searches_B = advanced(config, strategy(config), sentences_B, searches_B, B)
-    assert searches_B.t[2] > 0
-    assert_equal(rows_of(searches_B, [0, 1]), rows_of(full, [0, 1]))
-
-    longer = pool.resize(searches_B, started(sentences_B, W, T))
-    done = advanced(config, strategy(config), sentences_B, longer, B)
-    assert done.t.tolist()[:2] == straight.t.tolist()[:2]
-    assert found(config, done)[:2] == expected[:2]
-
-
-@pytest.mark.parametrize("W", [1, 3])
-def test_a_search_whose_logits_become_no_numbers_says_so(W):
-    """After A, while the rest would end well."""
-    machine = chain({BOS: {A: 0.6, D: 0.4}, A: {C: 1.0}, D: {EOS: 1.0}})
-    machine.logits_SV[A] = np.nan
-    for limit in (2, 7):
-        searches_B, _ = search(config_of(W), [machine], [limit])
-        assert np.isnan(raw(config_of(W), searches_B).scores_W[0]).any()

@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from jformer import components
 from jformer.config import EOS, Config, DataConfig, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.constraints import Constraint
 from jformer.decoding.pool import Decoder
 from jformer.decoding.sentences import split
 from jformer.decoding.translate import (
-    Hypothesis,
     hypotheses,
     warm_up,
 )
@@ -79,33 +77,6 @@ def test_output_does_not_depend_on_the_batch_size_or_the_order(translator):
     assert [not text for text in alone] == [not s.strip() for s in SENTENCES]
 
 
-def test_n_best_are_the_best_first_and_different(translator):
-    found = translator.find(SENTENCES)
-    assert [every[0].text for every in found] == translator(SENTENCES)
-    for text, every in zip(SENTENCES, found, strict=True):
-        if text.strip():
-            scores = [one.score for one in every]
-            assert scores == sorted(scores, reverse=True)
-            assert len({tuple(one.parts[0][1]) for one in every}) == len(every)
-            assert {tuple(one.parts[0][0]) for one in every} == {tuple(translator.ids(text))}
-        else:
-            assert every == [Hypothesis("", 0.0, 0.0, True)]
-
-
-def test_sources_past_the_limit_are_cut_with_one_warning_that_counts_them(translator, caplog):
-    outputs = translator(["one", *["two " * 40] * 5], max_length=16)
-    assert len(outputs) == 6
-    (warning,) = [record.message for record in caplog.records]
-    assert warning.startswith("5 ")
-    assert "line 2, line 3, line 4" in warning
-    assert "data.max_length" in warning
-    assert translator(["one"])[0] == outputs[0]
-    ((cut, *_),) = translator.find(["two " * 40], first_line=1000, max_length=16)
-    assert "line 1000" in caplog.text
-    assert cut.text == outputs[1]
-    assert cut.parts[0][0] == translator.ids("two " * 40)[:15]
-
-
 LONG = "One two three. Four five! six? seven eight nine ten one."
 
 
@@ -141,17 +112,6 @@ def test_parts_of_japanese_are_joined_without_a_space_and_their_words_counted_so
     assert {target for _, target in long.alignment} == {0}  # it is one word
 
 
-def test_a_sentence_that_is_too_long_by_itself_becomes_several(translator):
-    text = "two " * 9 + "x" * 70 + ". three"
-    ((one, *_),) = translator.find([text], max_length=16, long_texts="split")
-    sources = [part.source for part in one.parts]
-    assert max(map(len, sources)) == 15
-    assert sources[-1] == translator.ids("three")
-    words = translator.vocabularies.source.decode
-    assert "".join(map(words, sources)).replace(" ", "") == text.replace(" ", "")
-    assert one.parts[-1].first_word == 10
-
-
 def test_the_prefix_of_a_text_that_is_split_is_that_of_its_first_part(translator):
     sentences = [sentence.strip() for sentence in split(LONG)]
     texts, prefixes = [LONG, *sentences, "three"], ["four", "four", "", "", "", ""]
@@ -182,16 +142,6 @@ def test_a_prefix_may_end_within_a_word_or_with_a_space(translator, search, capl
         assert len(ones) > 1
         assert all(one.text.startswith(prefix) for one in ones)
     assert not caplog.records
-
-
-def test_a_prefix_that_the_vocabulary_cannot_express_is_a_warning_with_its_line(caplog):
-    translator = Translator(kind="words", size=20)
-    ((known, *_), (unknown, *_)) = translator.find(["one"] * 2, ["ten o", "ten eleven"])
-    assert known.text.startswith("ten one")
-    assert not unknown.text.startswith("ten eleven")
-    (warning,) = [record.message for record in caplog.records]
-    assert "prefix" in warning
-    assert "line 2" in warning
 
 
 STRANGE = [
@@ -284,25 +234,3 @@ def test_after_a_warm_up_no_request_of_its_sizes_compiles_anything(translator):
         for text in ("one", "four five six one two"):
             hypotheses(decoder, translator.vocabularies, [text] * number)
     assert compiled == []
-
-
-def test_a_constraint_gets_the_text_of_each_part_and_of_a_source_that_is_cut(translator):
-    seen = []
-
-    class Watching(Constraint):
-        def encode(self, source, ids):
-            seen.append((source, list(ids)))
-            return None, None
-
-    components.BUILT_IN["constraint"]["watching"] = "tests.decoding.test_translate:watching"
-    globals()["watching"] = lambda vocabulary: Watching()
-    try:
-        options = {"constraint": "watching", "max_length": 16}
-        translator.find([LONG, "two"], long_texts="split", **options)
-        translator.find([LONG], **options)
-    finally:
-        del components.BUILT_IN["constraint"]["watching"]
-    assert len(seen) > 3
-    for source, ids in seen:
-        assert source
-        assert source.strip() in translator.vocabularies.source.decode(ids)

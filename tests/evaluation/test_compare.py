@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from jformer.evaluation import scores
 from jformer.evaluation.compare import compare
 from tests.evaluation.noise import sacrebleu, sentences, worsened
 
@@ -35,11 +34,6 @@ def test_numbers_equal_those_of_sacrebleus_own_command(tmp_path):
     assert json.loads(json.dumps(found)) == found
 
 
-def test_one_system_twice_is_no_better_than_itself():
-    for verdict in compare(GOOD, GOOD, [REFERENCE]).values():
-        assert (verdict["p_value"], verdict["better"], verdict["significant"]) == (1.0, "", False)
-
-
 @pytest.mark.parametrize("names", [("good", "bad"), ("bad", "good")])
 def test_a_clearly_better_system_is_named_by_every_metric(names):
     outputs = {"good": GOOD, "bad": BAD}
@@ -48,28 +42,3 @@ def test_a_clearly_better_system_is_named_by_every_metric(names):
         assert verdict["better"] == "good"
         assert verdict["p_value"] < 0.05
         assert verdict["significant"]
-
-
-def test_an_error_rate_may_exceed_a_hundred():
-    long = [f"{line} {line} {line}" for line in BAD]
-    ours = compare(long, GOOD, [REFERENCE])["ter"]["systems"][0]
-    assert 100 < ours["interval"][0] < ours["score"] < ours["interval"][1]
-
-
-def test_all_references_count():
-    found = compare(GOOD, BAD, [REFERENCE, BAD])
-    assert found["bleu"]["systems"][1]["score"] == pytest.approx(100)
-    assert "nrefs:2" in found["bleu"]["signature"]
-
-
-def test_more_pairs_than_fit_in_memory_have_fewer_samples(monkeypatch):
-    whole = compare(GOOD, BAD, [REFERENCE])
-    monkeypatch.setattr(scores, "MAX_SAMPLED", 67 * 100)
-    found = compare(GOOD, BAD, [REFERENCE])
-    for metric, verdict in found.items():
-        assert "bs:100|" in verdict["signature"]
-        assert verdict["significant"]
-        for some, all_samples in zip(verdict["systems"], whole[metric]["systems"], strict=True):
-            assert some["score"] == all_samples["score"]
-            assert some["mean"] == pytest.approx(some["score"], rel=0.1)
-    assert "bs:100|" in scores.score(GOOD, [REFERENCE], "de")["signature"]

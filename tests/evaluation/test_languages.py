@@ -12,6 +12,7 @@ from jformer.errors import UserError
 from jformer.evaluation.scores import score
 from jformer.main import main
 from jformer.rundir import read_metrics
+from tests.conftest import SMALL
 
 NUMERALS = str.maketrans("0123456789 ", "零一二三四五六七八九 ")
 SOURCES = [" ".join(str(n)) for n in range(10000, 10320)]
@@ -34,19 +35,6 @@ def set_mecab(monkeypatch, language, installed):
         monkeypatch.setattr(module, name, type(name, (FakeMecab,), {"language": language}))
     else:
         monkeypatch.setattr(module, "MeCab", None)
-
-
-def train(workdir, language, **keys):
-    """Train a run of seconds from digits to Chinese numerals, whatever the language is called."""
-    small = {
-        "data.target_language": language, "data.vocabulary_size": 300, "data.max_length": 48,
-        "data.num_buckets": 1, "data.tokenizer": "unigram", "model.num_layers": 1,
-        "model.d_model": 16, "model.d_ff": 24, "model.num_heads": 2, "train.batch_tokens": 256,
-        "train.steps": 2, "train.checkpoint_every": 2, "train.evaluate_every": 100,
-        "train.average_checkpoints": 1, "decode.beam_size": 2, "decode.max_extra_length": 5,
-    }  # fmt: skip
-    config = jformer.get_config("tiny:given", **(small | keys))
-    return jformer.train(config, TRAINING, VALIDATION, workdir)
 
 
 def write_pairs(folder, language):
@@ -93,11 +81,14 @@ def test_good_text_without_spaces_has_no_score_that_says_it_is_bad(monkeypatch, 
 
 @pytest.fixture(scope="module")
 def chinese(tmp_path_factory):
-    keys = {
-        "train.steps": 60, "train.metrics_every": 10, "train.best_by": "bleu",
+    """A run of seconds from digits to Chinese numerals."""
+    keys = SMALL | {
+        "data.target_language": "zh", "data.tokenizer": "unigram", "train.steps": 60,
+        "train.metrics_every": 10, "train.best_by": "bleu", "train.evaluate_every": 30,
         "train.checkpoint_every": 30, "optimizer.warmup_steps": 20,
     }  # fmt: skip
-    return train(tmp_path_factory.mktemp("chinese") / "run", "zh", **keys)
+    config = jformer.get_config("tiny:given", **keys)
+    return jformer.train(config, TRAINING, VALIDATION, tmp_path_factory.mktemp("chinese") / "run")
 
 
 @pytest.mark.process
@@ -129,11 +120,3 @@ def test_evaluate_and_the_paired_test_score_chinese_by_characters(chinese, tmp_p
     assert "tok:zh" in scores["against"]["bleu"]["signature"]
     assert "asian:yes" in scores["signature_ter"]
     assert scores["against"]["ter"]["signature"].startswith(scores["signature_ter"][:7])
-
-
-@pytest.mark.process
-def test_training_without_mecab_is_one_line_before_any_work(tmp_path, monkeypatch):
-    set_mecab(monkeypatch, "ja", installed=False)
-    with pytest.raises(UserError, match=r"sacrebleu\[ja\]"):
-        train(tmp_path / "run", "ja")
-    assert not (tmp_path / "run").exists()

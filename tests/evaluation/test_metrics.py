@@ -1,7 +1,5 @@
 """Metrics of validation outputs."""
 
-import logging
-
 import pytest
 
 from jformer.config import Config
@@ -21,10 +19,3 @@ def validation(outputs, references, **options):
 def test_a_metric_of_validation_is_that_of_a_test_set(metric):
     found = metric(validation(OUTPUT, REFERENCE))
     assert found == score(OUTPUT, [REFERENCE], "de")[metric.__name__]
-
-
-def test_text_that_looks_tokenized_is_not_warned_of_while_training(caplog):
-    caplog.set_level(logging.WARNING)
-    tokenized = ["der Hund und das Haus ."] * 100
-    bleu(validation(tokenized, tokenized))
-    assert not caplog.records

@@ -15,25 +15,6 @@ def random(*shape, seed=0, dtype=np.float32):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
 
 
-def test_padding_mask_lets_every_query_see_only_tokens():
-    tokens_BM = jnp.array([[5, 6, 0], [7, 0, 0]])
-    expected = [[[[True, True, False]]], [[[True, False, False]]]]
-    np.testing.assert_array_equal(padding_mask(tokens_BM), expected)
-
-
-def test_causal_mask_is_a_lower_triangle():
-    expected = [[[[True, False, False], [True, True, False], [True, True, True]]]]
-    np.testing.assert_array_equal(causal_mask(3), expected)
-
-
-def test_logits_are_divided_by_the_root_of_d_k():
-    # Two keys whose logits differ by sqrt(d_k) have weights e : 1 after the scaling.
-    q, k = jnp.full((1, 1, 1, 9), 1.0), jnp.zeros((1, 1, 2, 9)).at[0, 0, 0].set(1 / 3)
-    v = jnp.array([1.0, 0.0]).reshape(1, 1, 2, 1)
-    result, _ = attend(q, k, v, jnp.ones((1, 1, 1, 2), bool))
-    assert float(result.squeeze()) == pytest.approx(np.e / (1 + np.e), rel=1e-6)
-
-
 def test_a_query_that_may_see_nothing_gets_a_finite_answer_and_gradient():
     def total(q):
         k, v = random(1, 2, 3, 5), random(1, 2, 3, 7)

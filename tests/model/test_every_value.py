@@ -1,35 +1,24 @@
-"""Every value of every model key can be trained, opened and decoded with."""
+"""Values of the model's keys that are not the default, through a whole run."""
 
 import pytest
 
 import jformer
-from jformer.main import main
-from tests.conftest import small_flags
+from tests.conftest import SMALL, number_words
+
+KEYS = {
+    "dtype": "bfloat16", "scan_layers": True, "remat": "dots", "positions": "relative",
+    "norm": "sample_layer_norm", "norm_position": "pre", "tying": "none", "output_bias": True,
+    "num_decoder_layers": 2, "activation": "gelu",
+}  # fmt: skip
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"dtype": "bfloat16", "scan_layers": True, "remat": "dots", "positions": "learned"},
-        {
-            "positions": "relative",
-            "norm": "sample_layer_norm",
-            "norm_position": "pre",
-            "tying": "none",
-            "output_bias": True,
-            "num_decoder_layers": 2,
-            "activation": "gelu",
-        },
-    ],
-    ids=["scanned", "pre-norm"],
-)
-def test_a_run_with_other_values_trains_scores_opens_and_translates(
-    keys, corpus_directory, tmp_path, capsys
-):
-    flags = [f"--config.model.{name}={value}" for name, value in keys.items()]
-    small = [*small_flags(corpus_directory, tmp_path / "run"), "--config.train.steps=3"]
-    assert main(["jformer", *small, *flags, "--config.train.scored=validation"]) == 0
-    run = jformer.load(tmp_path / "run")
-    assert {name: getattr(run.config.model, name) for name in keys} == keys
+def test_a_run_with_other_values_trains_opens_translates_and_scores(tmp_path):
+    split = number_words(100, 200)
+    pairs = list(zip(split.sources, split.targets, strict=True))
+    keys = SMALL | {f"model.{name}": value for name, value in KEYS.items()} | {"train.steps": 3}
+    jformer.train(jformer.get_config("tiny:given", **keys), pairs, pairs[:9], tmp_path)
+    run = jformer.load(tmp_path)
+    assert {name: getattr(run.config.model, name) for name in KEYS} == KEYS
     assert len(run.translate(["1 2 3", "4 5 6"])) == 2
+    assert run.score(["1 2 3"], ["one two three"])[0].log_prob < 0

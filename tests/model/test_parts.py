@@ -3,18 +3,12 @@
 import dataclasses
 from pathlib import Path
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jformer import components
 from jformer.config import ModelConfig
-from jformer.extras.halves import sinusoids_in_halves
-from jformer.model.attention import attend, causal_mask, padding_mask
-from jformer.model.layers import EncoderLayer
-from jformer.model.positions import sinusoids
 from jformer.model.transformer import Transformer
 from tests.conftest import random_params
 
@@ -24,31 +18,8 @@ FILES = Path(__file__).parents[2] / "experiments" / "components"
 ADDITIVE = f"{FILES / 'additive_attention.py'}:AdditiveAttention"
 
 
-def random(*shape, seed=0):
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
 def tokens(*shape, seed=0):
     return np.random.default_rng(seed).integers(3, V, shape).astype(np.int32)
-
-
-def test_attention_weights_of_each_query_sum_to_one_and_are_zero_where_masked():
-    tokens_BM = jnp.array([[5, 6, 7, 8, 9, 0, 0], [5, 6, 7, 8, 9, 5, 6]])
-    mask_B1QM = padding_mask(tokens_BM) & causal_mask(L)  # both at once
-    q, k, v = (random(B, 3, L, 4, seed=seed) for seed in range(3))
-    weights_BHQM = np.asarray(attend(q, k, v, mask_B1QM)[1])
-    np.testing.assert_allclose(weights_BHQM.sum(axis=-1), 1, rtol=1e-6)
-    assert np.all(weights_BHQM[~np.broadcast_to(mask_B1QM, weights_BHQM.shape)] == 0)
-    assert np.all(weights_BHQM[np.broadcast_to(mask_B1QM, weights_BHQM.shape)] > 0)
-
-
-def test_sinusoids_in_halves_are_those_of_tensor2tensor():
-    table = np.asarray(sinusoids_in_halves(jnp.arange(50), 16))
-    for position in (0, 1, 49):
-        for i in range(8):
-            angle = position * np.exp(-i * np.log(10000) / 7)
-            assert table[position, i] == pytest.approx(np.sin(angle), abs=1e-5)
-            assert table[position, 8 + i] == pytest.approx(np.cos(angle), abs=1e-5)
 
 
 def test_additive_attention_trains_in_place_of_the_product():
@@ -65,29 +36,3 @@ def test_additive_attention_trains_in_place_of_the_product():
         "decoder_0/cross_attention", "decoder_0/self_attention", "encoder_0/self_attention",
     ]  # fmt: skip
     assert all(np.all(np.abs(g) > 0) for path, g in leaves if path[-1].key == "v")
-
-
-class DecoderOnly(nn.Module):
-    """A language model: encoder layers under a causal mask."""
-
-    config: ModelConfig
-    vocabulary_size: int
-
-    @nn.compact
-    def __call__(self, tokens_BL):
-        length = tokens_BL.shape[1]
-        x_BLD = nn.Embed(self.vocabulary_size, self.config.d_model)(tokens_BL)
-        x_BLD += sinusoids(jnp.arange(length), self.config.d_model)[None]
-        for _ in range(self.config.num_layers):
-            x_BLD = EncoderLayer(self.config)(x_BLD, causal_mask(length))
-        return nn.Dense(self.vocabulary_size)(x_BLD)
-
-
-def test_a_decoder_alone_does_not_see_what_follows():
-    toy, text = DecoderOnly(SMALL, V), tokens(B, L)
-    variables = toy.init(jax.random.key(0), text)
-    other = text.copy()
-    other[:, 4:] = 3
-    before, after = (toy.apply(variables, t) for t in (text, other))
-    np.testing.assert_array_equal(before[:, :4], after[:, :4])
-    assert not np.allclose(before[:, 4:], after[:, 4:])

@@ -11,7 +11,6 @@ from flax import linen as nn
 
 from jformer import components
 from jformer.config import ModelConfig
-from jformer.errors import UserError
 from jformer.model import decoding
 from jformer.model.decoding import precompute_cross_kv
 from jformer.model.numerics import Dropout
@@ -131,19 +130,15 @@ def test_no_logit_depends_on_a_later_target_token_or_on_padding(changes):
     np.testing.assert_allclose(before, wide, atol=1e-5)  # sums of other lengths, in float32
 
 
-def test_learned_positions_end_where_their_table_does():
-    model, variables = make({"positions": SHORT["learned"]})
-    with pytest.raises(UserError, match=r"config\.model\.positions\b.*max_positions=9\b.*10"):
-        model.apply(variables, np.ones((1, 10), np.int32), TARGET_BT[:1])
-
-
 @pytest.mark.parametrize("initializer", ["scaled_xavier", "xavier", "normal"])
 def test_kernels_begin_with_the_deviation_of_their_initializer(initializer):
     """Xavier's is sqrt(2 / (fan_in + fan_out)); the last of a branch has 1 / sqrt(2 N) of it."""
     config = ModelConfig(num_layers=2, d_model=128, d_ff=512, num_heads=4, initializer=initializer)
     init = jax.jit(Transformer(config, V).init)
     key = jax.random.key(0, impl="rbg")  # compiles in half the time
-    layer = init(key, SOURCE_BS, TARGET_BT)["params"]["decoder_1"]
+    params = init(key, SOURCE_BS, TARGET_BT)["params"]
+    layer, other = params["decoder_1"], params["decoder_0"]
+    assert not np.allclose(*(each["feed_forward"]["ffn_in"]["kernel"] for each in (layer, other)))
     square, wide = (0.02, 0.02) if initializer == "normal" else ((2 / 256) ** 0.5, (2 / 640) ** 0.5)
     last = 0.5 if initializer == "scaled_xavier" else 1
     expected = {
@@ -154,6 +149,8 @@ def test_kernels_begin_with_the_deviation_of_their_initializer(initializer):
     for (block, name), deviation in expected.items():
         # 16,384 draws or more: the deviation's own error is below 1 %
         assert np.std(layer[block][name]["kernel"]) == pytest.approx(deviation, rel=0.03), name
+    if initializer != "normal":  # words, which are multiplied by sqrt(d_model), have variance 1
+        assert np.std(params["embedding"] * 128**0.5) == pytest.approx(1, rel=0.1)
 
 
 @pytest.mark.parametrize("norm_position", ["post", "pre"])

@@ -40,13 +40,13 @@ def with_(config=PLAIN, of_model=None, of_train=None, **axes):
 
 
 DEEP = with_(of_model={"num_layers": 2})
-DROPOUT = with_(of_model={"dropout": 0.3})
-TWICE = with_(DROPOUT, of_train={"r_drop_alpha": 5.0})
-MUON = dataclasses.replace(PLAIN, optimizer=OptimizerConfig(name="muon", **RATE))
+TWICE = with_(of_model={"dropout": 0.3}, of_train={"r_drop_alpha": 5.0})
+MUON = dataclasses.replace(
+    with_(of_model={"dropout": 0.3}), optimizer=OptimizerConfig(name="muon", **RATE)
+)
 # The number of devices, and the config. Compiling one takes seconds.
 WAYS = {
     "plain: one": (1, PLAIN),
-    "plain: data=8": (8, PLAIN),
     "plain: fsdp=8": (8, with_(fsdp=8)),
     "plain: data=2, fsdp=2, model=2, accumulate=2": (
         8, with_(of_train={"accumulate": 2}, fsdp=2, model=2)
@@ -56,12 +56,10 @@ WAYS = {
     "deep: fsdp=8, scan_layers, remat": (
         8, with_(DEEP, {"remat": "layer", "scan_layers": True}, fsdp=8)
     ),
-    "dropout: one": (1, DROPOUT),
-    "dropout: fsdp=4, model=2": (8, with_(DROPOUT, fsdp=4, model=2)),
-    "r_drop: one": (1, TWICE),
-    "r_drop: data=8": (8, TWICE),
-    "muon: one": (1, MUON),
-    "muon: fsdp=4, model=2": (8, with_(MUON, fsdp=4, model=2)),
+    "dropout, r_drop: one": (1, TWICE),
+    "dropout, r_drop: data=8": (8, TWICE),
+    "dropout, muon: one": (1, MUON),
+    "dropout, muon: fsdp=4, model=2": (8, with_(MUON, fsdp=4, model=2)),
 }  # fmt: skip
 
 

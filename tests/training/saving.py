@@ -1,7 +1,4 @@
-"""Small states to save, damage to their files, and functions that run in other processes.
-
-python -m tests.training.saving FUNCTION WORKDIR ...
-"""
+"""Small states to save, damage to their files, and a run that dies while it saves."""
 
 import contextlib
 import os
@@ -9,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -36,9 +32,9 @@ def state_at(step, rows=8):
     return jax.device_put(state, jax.local_devices()[0])
 
 
-def save(checkpoints, *steps, place=lambda state: state, **kinds):
+def save(checkpoints, *steps):
     for step in steps:
-        checkpoints.save(place(state_at(step, **kinds)), {"config": {}}, {"step": step})
+        checkpoints.save(state_at(step), {"config": {}}, {"step": step})
 
 
 def restore_newest(workdir, like, train=EVERY_STEP):
@@ -54,27 +50,13 @@ def assert_same(tree, expected):
 
 @contextlib.contextmanager
 def full_disk():
-    """Let no file grow beyond 100 kB: a write fails in the middle of a file, as on a full disk."""
+    """Let no file grow beyond 20 kB: a write fails in the middle of a file, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def start(function, *arguments, **environment):
-    """Run a function of this file in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.training.saving", function, *map(str, arguments)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-
-
-def finish(process, status=0):
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == status, output
 
 
 def flip(path):
@@ -83,32 +65,26 @@ def flip(path):
     path.write_bytes(content)
 
 
-def truncate(path):
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path):
-    os.truncate(path, 0)
-
-
 def weights(step):
     """Return the largest file of the parameters."""
     return max((step / "params/ocdbt.process_0/d").iterdir(), key=lambda path: path.stat().st_size)
 
 
 def train_and_die(workdir, step, *flags):
-    """Run the command line, and end without warning while it writes the checkpoint of a step."""
+    """Run the command line in another process, which dies as it writes a step's checkpoint."""
+    command = [sys.executable, "-m", "tests.training.saving", str(step), *flags]
+    killed = subprocess.run([*command, f"--workdir={workdir}"], stderr=subprocess.PIPE)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+
+if __name__ == "__main__":
+    dying_step, *arguments = sys.argv[1:]
     own = module.write_sums
 
     def write_sums(partial, pattern):
         own(partial, pattern)
-        if partial.name.startswith(f"{step}."):
+        if partial.name.startswith(f"{dying_step}."):
             os.kill(os.getpid(), signal.SIGKILL)
 
     module.write_sums = write_sums
-    main(["jformer", *flags, f"--workdir={workdir}"])
-
-
-if __name__ == "__main__":
-    what, workdir, *rest = sys.argv[1:]
-    globals()[what](Path(workdir), *rest)
+    main(["jformer", *arguments])

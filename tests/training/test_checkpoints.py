@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import time
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 import jformer
 from jformer.checksums import SUMS
 from jformer.config import TrainConfig
-from jformer.errors import UserError
+from jformer.errors import RunError, UserError
 from jformer.main import main
 from jformer.rundir import BEST
 from jformer.training.checkpoints import Checkpoints, averaged
@@ -23,7 +22,6 @@ from tests.training import saving
 from tests.training.saving import EVERY_STEP, assert_same, flip, restore_newest, save, state_at
 
 UNTRAINED = state_at(0)
-BIG = 300_000  # rows of a state that does not fit on a full disk
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +143,7 @@ def test_a_kill_while_saving_leaves_the_step_before_and_the_next_start_removes_t
     trained_workdir, corpus_directory, tmp_path
 ):
     flags = small_flags(corpus_directory, workdir := tmp_path / "run")
-    saving.finish(saving.start("train_and_die", workdir, 9, *flags), -signal.SIGKILL)
+    saving.train_and_die(workdir, 9, *flags)
     (partial,) = (workdir / "checkpoints").glob("9*")
     shutil.copytree(partial, partial.with_name(partial.name.replace("9", "10")))  # of a signal
     assert jformer.load(workdir).step == 6
@@ -154,40 +152,41 @@ def test_a_kill_while_saving_leaves_the_step_before_and_the_next_start_removes_t
     assert scores_of(workdir) == scores_of(trained_workdir)
 
 
-@pytest.mark.process
-def test_on_a_full_disk_a_run_ends_with_one_line_and_the_same_command_resumes(
-    corpus_directory, tmp_path, during_step, monkeypatch, capfd
-):
-    workdir, limits = tmp_path / "run", contextlib.ExitStack()
-    flags = [*small_flags(corpus_directory, workdir), "--config.model.d_model=128"]
-
-    def fill():
-        while not (workdir / "checkpoints" / "9").exists():
-            time.sleep(0.01)  # this one is still whole
-        limits.enter_context(saving.full_disk())
+def test_a_failed_save_names_the_systems_error(tmp_path, monkeypatch):
+    """TensorStore's code for a full disk is XLA's for a lack of memory."""
 
     def fail(partial, pattern):
-        """Raise as TensorStore, with the code that XLA has for a lack of memory."""
         path, end = f"{partial}/ocdbt.process_0/d/{'0' * 99}", "[os_error_code='28']"
         raise ValueError(f"RESOURCE_EXHAUSTED: {path}: {path}: No space left on device {end}")
 
-    def error_of_run():
-        assert main(["jformer", *flags]) == 1
-        gc.collect()  # would report exceptions that nobody awaited
-        out, err = capfd.readouterr()
-        assert out == ""
-        assert "Traceback" not in err
-        assert not (workdir / "results.json").exists()
-        return err.splitlines()[-1]
+    monkeypatch.setattr("jformer.training.checkpoints.write_sums", fail)
+    with (
+        pytest.raises(RunError, match=rf"^{tmp_path}/checkpoints: .*No space left on device"),
+        Checkpoints(tmp_path, EVERY_STEP) as checkpoints,
+    ):
+        save(checkpoints, 1)
 
-    with monkeypatch.context() as patched:
-        patched.setattr("jformer.training.checkpoints.write_sums", fail)
-        error = error_of_run()
-    assert re.search(rf"^jformer: {workdir}/\w+: .*No space left on device", error)
-    during_step({11: fill})
-    with limits:
-        error = error_of_run()
-    assert re.search(rf"^jformer: {workdir}/\w+: .*File too large", error)
-    assert main(["jformer", *flags]) == 0
-    assert re.search(r"resum.* step 9\b", capfd.readouterr().err)
-    assert jformer.load(workdir).step == 12
+
+@pytest.mark.process
+def test_on_a_full_disk_a_run_ends_with_one_line_and_the_same_command_resumes(
+    unserved, corpus_directory, during_step, capfd
+):
+    command = ["jformer", *small_flags(corpus_directory, unserved), "--config.train.steps=21"]
+    with contextlib.ExitStack() as limits:
+
+        def fill():
+            while not (unserved / "checkpoints" / "18").exists():
+                time.sleep(0.01)  # this one is still whole
+            limits.enter_context(saving.full_disk())
+
+        during_step({20: fill})
+        assert main(command) == 1
+    gc.collect()  # would report exceptions that nobody awaited
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    assert re.search(rf"^jformer: {unserved}/\w+: .*File too large", err.splitlines()[-1])
+    assert not (unserved / "results.json").exists()
+    assert main(command) == 0
+    assert re.search(r"resum.* step 18\b", capfd.readouterr().err)
+    assert jformer.load(unserved).step == 21

@@ -42,9 +42,9 @@ def directory(tmp_path_factory):
 
 
 def run(directory, name, *more):
-    flags = [f for f in small_flags(directory, directory / name) if "data.test" not in f]
-    warm_up = "--config.optimizer.warmup_steps=20"
-    return main(["jformer", *flags, "--config.train.checkpoint_every=1000", warm_up, *more])
+    changed = ["data.test=", "train.checkpoint_every=1000", "optimizer.warmup_steps=20"]
+    flags = [*small_flags(directory, directory / name), *(f"--config.{key}" for key in changed)]
+    return main(["jformer", *flags, *more])
 
 
 def validated(workdir):

@@ -1,7 +1,5 @@
 """metrics.jsonl, TensorBoard's event files and JAX's profile."""
 
-import contextlib
-import io
 import shutil
 import struct
 from types import SimpleNamespace
@@ -95,22 +93,17 @@ def test_a_resumed_run_counts_on_after_a_log_that_is_ahead_of_it_and_torn(
         assert counted == sorted({*counted})
 
 
-@pytest.fixture(scope="module")
-def profiled(corpus_directory, tmp_path_factory):
-    """The directory of a run with a profile of steps 2 and 3, and what it said."""
-    workdir, errors = tmp_path_factory.mktemp("profiled") / "run", io.StringIO()
-    flags = [*small_flags(corpus_directory, workdir), "--config.train.scored=validation"]
-    with contextlib.redirect_stderr(errors):
-        assert main(["jformer", *flags, "--profile=2:2", "--config.model.dtype=bfloat16"]) == 0
-    return workdir, errors.getvalue().splitlines()
-
-
 @pytest.mark.process
-def test_a_profile_is_a_trace_in_the_run_directory(profiled):
-    workdir, lines = profiled
+def test_a_profile_is_a_trace_in_the_run_directory(
+    trained_workdir, corpus_directory, tmp_path, capsys
+):
+    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
+    flags = [*small_flags(corpus_directory, workdir), "--config.train.steps=15"]
+    assert main(["jformer", *flags, "--profile=14:1"]) == 0
+    lines = capsys.readouterr().err.splitlines()
     (line,) = (line for line in lines if line.startswith("profile "))
     assert str(workdir / "profile") in line
-    assert line.endswith("step 2")
+    assert line.endswith("step 14")
     assert any(path.stat().st_size for path in (workdir / "profile").rglob("*.xplane.pb"))
 
 

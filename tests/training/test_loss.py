@@ -89,15 +89,6 @@ def test_disagreement_is_the_mean_of_the_two_divergences():
         assert float(apart_BT[b, t]) == pytest.approx(expected, rel=1e-4)
 
 
-def test_sums_leave_out_the_padding():
-    sums = loss_sums(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1)
-    loss_BT, nll_BT = loss.cross_entropy(jnp.asarray(LOGITS), jnp.asarray(LABELS), 0.1)
-    real = LABELS != 0
-    assert float(sums["tokens"]) == 6
-    assert float(sums["loss"]) == pytest.approx(float(np.sum(loss_BT, where=real)), rel=1e-6)
-    assert float(sums["nll"]) == pytest.approx(float(np.sum(nll_BT, where=real)), rel=1e-6)
-
-
 def test_perplexity_is_that_of_the_unsmoothed_likelihood():
     uniform = loss_sums(jnp.zeros((B, T, V)), jnp.asarray(LABELS), 0.1)
     assert perplexity(float(uniform["nll"]), float(uniform["tokens"])) == pytest.approx(V, rel=1e-6)

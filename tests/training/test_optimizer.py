@@ -104,16 +104,3 @@ def test_a_long_gradient_is_scaled_by_the_norm_of_the_whole_tree():
         expected = -sum(adam_direction([tree[name] for tree in scaled[:n]]) for n in (1, 2))
         params = clipped_updates(steps, 1.5)[-1][name]
         np.testing.assert_allclose(params, expected, rtol=1e-4, atol=1e-5)  # float32
-
-
-def test_the_rate_follows_the_step_and_not_the_number_of_calls():
-    optimizer = make_optimizer(OptimizerConfig(name=f"adam({ADAM})"), lambda step: 0.5**step)
-    tree = random_tree(np.random.default_rng(2))
-    params = gradients = float32(tree)
-    state = optimizer.init(params)
-    for step in (3, 3, 1, 7):
-        updates, state = optimizer.update(gradients, state, params, step=step)
-        for name, leaf in tree.items():
-            # Of gradients that are all the same, Adam's direction is the same after each of them.
-            expected = -(0.5**step) * adam_direction([leaf])
-            np.testing.assert_allclose(updates[name], expected, rtol=1e-4)  # float32

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jformer
+from jformer.main import main
 from jformer.rundir import read_metrics
 from tests.conftest import small_flags
 
@@ -34,20 +35,21 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start(corpus_directory, workdir, *more, **environment):
-    without = ("checkpoint_every", "data.test")  # nothing is scored: that is for other tests
-    flags = [f for f in small_flags(corpus_directory, workdir) if not any(w in f for w in without)]
-    program = [sys.executable, "-c", MAIN, *flags]
-    program += ["--config.train.checkpoint_every=1000", *more]
-    environment = {**ENVIRONMENT, **environment}
-    return subprocess.Popen(program, env=environment, stderr=subprocess.PIPE, text=True)
+def flags_of(corpus_directory, workdir, *more):
+    """Of a run that does not score the test set."""
+    changed = ["--config.data.test=", "--config.train.checkpoint_every=1000"]
+    return [*small_flags(corpus_directory, workdir), *changed, *more]
 
 
 def start_two(corpus_directory, workdir, *more, of_second=()):
     """Both begin at once, each with two devices of four."""
-    place = f"--config.parallel.coordinator=localhost:{free_port()}"
-    flags = [f"{place}/0/2"], [f"{place}/1/2", *of_second]
-    return [start(corpus_directory, workdir, *more, *own) for own in flags]
+    address = f"--config.parallel.coordinator=localhost:{free_port()}"
+    processes = []
+    for own in ([f"{address}/0/2"], [f"{address}/1/2", *of_second]):
+        program = [sys.executable, "-c", MAIN, *flags_of(corpus_directory, workdir, *more, *own)]
+        pipes = {"stderr": subprocess.PIPE, "text": True}
+        processes.append(subprocess.Popen(program, env=ENVIRONMENT, **pipes))
+    return processes
 
 
 def ends(*processes):
@@ -82,8 +84,7 @@ def test_two_processes_of_which_one_is_stopped_end_as_one_process_that_was_not(
     assert codes == [0, 0], errors
     assert re.search(rf"\bstep {saved}\b", errors[0])  # resumes
     assert "step" not in errors[1]  # the first alone tells the progress
-    codes, errors = ends(start(corpus_directory, alone, last, JAX_NUM_CPU_DEVICES="4"))
-    assert codes == [0], errors
+    assert main(["jformer", *flags_of(corpus_directory, alone, last)]) == 0
     assert {path.name for path in together.iterdir()} == {path.name for path in alone.iterdir()}
     # Sums over devices go another way through two processes: the last bits differ.
     for line, other in zip(read_metrics(together), read_metrics(alone), strict=True):
@@ -95,20 +96,32 @@ def test_two_processes_of_which_one_is_stopped_end_as_one_process_that_was_not(
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), *params)
 
 
-def test_processes_of_different_configs_all_end(corpus_directory, tmp_path):
-    other = ["--config.model.dropout=0.4"]
-    codes, errors = ends(*start_two(corpus_directory, tmp_path / "run", of_second=other))
-    assert codes == [2, 2], errors
-    assert all("process 1" in error.splitlines()[-1] for error in errors)
-    assert not (tmp_path / "run").exists()
+CHECK = """
+import sys
+from pathlib import Path
+from jformer.config import ParallelConfig
+from jformer.errors import UserError
+from jformer.training import sharding
+coordinator, workdir, facts = sys.argv[1:]
+sharding.join(ParallelConfig(coordinator=coordinator))
+for check, argument in ((sharding.check_shared, Path(workdir)), (sharding.check_same, facts)):
+    try:
+        check(argument)
+    except UserError as error:
+        print(error)
+"""
 
 
-def test_processes_without_a_shared_workdir_all_end_before_any_work(corpus_directory, tmp_path):
-    folders = [tmp_path / "of first", tmp_path / "of second"]
-    processes = start_two(corpus_directory, folders[0], of_second=[f"--workdir={folders[1]}"])
-    codes, errors = ends(*processes)
-    assert codes == [2, 2], errors
-    for folder, error in zip(folders, errors, strict=True):
-        assert f"workdir={folder}" in error.splitlines()[-1]
-        assert "tokenizing" not in error
-        assert not any(folder.glob("*"))
+def test_processes_without_a_shared_workdir_or_of_different_configs_all_end(tmp_path):
+    port, processes = free_port(), []
+    for number, name in enumerate(("first", "second")):
+        (tmp_path / name).mkdir()
+        arguments = f"localhost:{port}/{number}/2", str(tmp_path / name), f"facts of {name}"
+        program, pipes = [sys.executable, "-c", CHECK, *arguments], {"stdout": subprocess.PIPE}
+        processes.append(subprocess.Popen(program, env=ENVIRONMENT, text=True, **pipes))
+    for process, name in zip(processes, ("first", "second"), strict=True):
+        lines = process.communicate(timeout=120)[0].splitlines()
+        not_shared, different = (line for line in lines if "process 1" in line)
+        assert f"workdir={tmp_path / name}: process 1" in not_shared
+        assert different.startswith("process 1 ")
+        assert not any((tmp_path / name).iterdir())

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -64,14 +63,11 @@ def test_warm_up_is_a_line_from_the_start_to_the_peak(schedule):
     ("schedule", "step_num", "expected"),
     [
         ("inverse_sqrt", 160, PEAK / 2),
-        ("inverse_sqrt", 400_000, PEAK / 100),
         ("linear", 41, PEAK - (PEAK - END) / 200),
-        ("linear", 140, (PEAK + END) / 2),
         ("linear", 239, END + (PEAK - END) / 200),
         ("linear", 241, END),
         ("cosine", 41, END + (PEAK - END) * (1 + np.cos(np.pi / 200)) / 2),
         ("cosine", 90, END + (PEAK - END) * (1 + np.cos(np.pi / 4)) / 2),
-        ("cosine", 239, END + (PEAK - END) * (1 + np.cos(np.pi * 199 / 200)) / 2),
         ("cosine", 241, END),
         ("constant", 100_000, PEAK),
     ],
@@ -87,14 +83,6 @@ def test_a_decay_without_a_length_ends_with_the_last_step(schedule):
     rates = rates_at(config, 99, 100, 101)
     assert rates[0] > END * 1.0001
     assert rates[1:] == pytest.approx([END, END], **CLOSE)
-
-
-def test_the_factor_multiplies_every_rate_of_equation_3():
-    plain, tripled = (
-        learning_rate(config_of("equation_3", factor=factor))(jnp.arange(300))
-        for factor in (1.0, 3.0)
-    )
-    np.testing.assert_allclose(tripled, 3 * plain, rtol=1e-5)  # float32
 
 
 def test_a_decay_that_ends_before_the_warm_up_is_refused():

@@ -1,7 +1,6 @@
 """The parameters that a run serves: the average or the last checkpoint, by validation NLL."""
 
 import json
-import re
 import shutil
 
 import jax
@@ -25,9 +24,7 @@ def served_of(workdir):
     return json.loads((workdir / "results.json").read_text())["served"]
 
 
-# In the warm-up every step is an improvement. A rate that is far too high moves the parameters
-# around, and their mean is better than any of them.
-WARM_UP = []
+# A rate that is far too high moves the parameters around: their mean is better than any of them.
 TOO_FAST = [
     "--config.optimizer.schedule=constant",
     "--config.optimizer.learning_rate=0.021",
@@ -37,13 +34,14 @@ TOO_FAST = [
 ]
 
 
-@pytest.mark.parametrize(("flags", "better"), [(WARM_UP, "last"), (TOO_FAST, "average")])
+@pytest.mark.parametrize("better", ["last", "average"])
 def test_the_average_or_the_last_checkpoint_is_served_whichever_validates_better(
-    corpus_directory, tmp_path, capsys, flags, better
+    trained_workdir, corpus_directory, tmp_path, better
 ):
-    workdir = tmp_path / "run"
-    assert main(["jformer", *small_flags(corpus_directory, workdir), *flags]) == 0
-    log = capsys.readouterr().err
+    """In the warm-up, of which the trained run is, every step is an improvement."""
+    workdir = trained_workdir if better == "last" else tmp_path / "run"
+    if better == "average":
+        assert main(["jformer", *small_flags(corpus_directory, workdir), *TOO_FAST]) == 0
     runs = {name: jformer.load(workdir, name) for name in ("average", "last")}
     expected = {name: nll_of(run, corpus_directory) for name, run in runs.items()}
     served = served_of(workdir)
@@ -52,11 +50,9 @@ def test_the_average_or_the_last_checkpoint_is_served_whichever_validates_better
     run = jformer.load(workdir)
     jax.tree.map(np.testing.assert_array_equal, run.params, runs[better].params)
     assert run.checkpoint == better
-    # What was scored is what is loaded, and the log names its steps.
+    # What was scored is what is loaded.
     scores = json.loads((workdir / "results.json").read_text())["test"]
     assert (scores["checkpoint"], scores["steps"]) == (better, [*runs[better].steps])
-    (line,) = (line for line in log.splitlines() if line.startswith("scoring test"))
-    assert {*map(int, re.findall(r"\d+", line))} >= {runs[better].steps[0], runs[better].step}
 
 
 def test_a_run_that_has_not_ended_serves_its_last_checkpoint(

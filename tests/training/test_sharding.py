@@ -60,7 +60,7 @@ def test_under_pmap_each_device_drops_other_units(results):
 @pytest.mark.optimized
 def test_fsdp_and_model_split_parameters_and_the_optimizers_state(results):
     """Of the kernel (16, 24), D is split by fsdp and F by model; data splits nothing."""
-    for way in ("plain: one", "plain: data=8", "plain: pmap, accumulate=2"):
+    for way in ("plain: one", "dropout, r_drop: data=8", "plain: pmap, accumulate=2"):
         assert results[way]["split"] == 0
         assert results[way]["ffn_in"] == (16, 24)
     assert results["plain: fsdp=8"]["split"] > 40  # leaves, with their moments and averages
