@@ -20,6 +20,7 @@ RECORDS = [
     Path("experiments/README.md"),
     Path("experiments/notes.md"),
     *sorted(Path("experiments/records").glob("*/README.md")),
+    *sorted(Path("experiments/models").glob("*/README.md")),
 ]
 MODULES = [*sorted(Path("configs").glob("*.py")), *sorted(Path("experiments").rglob("*.py"))]
 FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]*)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)

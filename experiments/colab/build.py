@@ -3,7 +3,8 @@
     python -m experiments.colab.build
 
 Each NAME.py, in jupytext's percent format, becomes NAME.ipynb. The notebooks run in the same
-temporary folder, because the others open the run that `train` leaves there.
+temporary folder, because `read_the_paper` opens the run that `train` leaves there. `restore` opens
+the model of this repository.
 """
 
 import tempfile
@@ -39,6 +40,7 @@ def run(notebook: nbformat.NotebookNode, folder: Path, timeout: int = 3600) -> N
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "repository").symlink_to(HERE.parents[1])
         for name in NAMES:
             notebook = read(name)
             run(notebook, Path(folder))

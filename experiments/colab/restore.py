@@ -3,32 +3,35 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](https://colab.research.google.com/github/jformer/jformer/blob/main/experiments/colab/restore.ipynb)
 #
-# This notebook needs only a run directory of jformer. It translates and shows n-best lists, attention
-# and learning curves. A run that trained on many devices can be restored on a single device of any
-# kind.
+# This notebook opens the English-German model of the repository, or your own run directory. It
+# translates and shows n-best lists, attention and learning curves. A run that trained on many devices
+# can be restored on a single device of any kind.
 
 # %%
 import importlib.util
 import subprocess
 import sys
 
-JFORMER = "git+https://github.com/jformer/jformer"
+REPOSITORY = "https://github.com/jformer/jformer"
 if importlib.util.find_spec("jformer") is None:  # a bare runtime
-    package = f"jformer[plot] @ {JFORMER}"
+    package = f"jformer[plot] @ git+{REPOSITORY}"
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)
 
 # %% [markdown]
-# Set `RUN` to a folder or to a `.zip` file of a folder. It can be on Google Drive, for example
+# `RUN` is a folder or a `.zip` file of a folder. The default is a small English-German model, which
+# comes with a clone of the repository. Your own run can be on Google Drive, for example
 # `/content/drive/MyDrive/runs/tiny-phrases-en-de`. If the `.zip` file does not exist, Colab opens an
 # upload dialog.
 
 # %%
-RUN = "runs/tiny-phrases-en-de"
+RUN = "repository/experiments/models/tatoeba-en-de"
 
 # %%
 import shutil
 from pathlib import Path
 
+if RUN.startswith("repository/") and not Path("repository").exists():
+    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "repository"], check=True)
 if RUN.startswith("/content/drive"):
     from google.colab import drive
 
@@ -56,7 +59,7 @@ print(f"{run.config.name}: {size:,} parameters, step {run.step:,}, on {jax.devic
 # ## Translate
 
 # %%
-sentences = ["Friday, May 3, 2041", "3.5 kilometers and Sweden"]
+sentences = ["Where is the station?", "She has been living in Berlin for two years."]
 for source, output in zip(sentences, run.translate(sentences), strict=True):
     print(f"{source}\n    {output}")
 

@@ -12,9 +12,9 @@ import importlib.util
 import subprocess
 import sys
 
-JFORMER = "git+https://github.com/jformer/jformer"
+REPOSITORY = "https://github.com/jformer/jformer"
 if importlib.util.find_spec("jformer") is None:  # a bare runtime
-    package = f"jformer[plot] @ {JFORMER}"
+    package = f"jformer[plot] @ git+{REPOSITORY}"
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", package], check=True)
 
 # %% [markdown]

@@ -10,7 +10,6 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from jformer.config import EOS, Config, DataConfig, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.constraints import Constraint
 from jformer.decoding.pool import Decoder
 from jformer.decoding.sentences import split
 from jformer.decoding.translate import (

@@ -4,6 +4,7 @@ Such a directory translates, scores and initialises other runs. It cannot resume
 """
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from jformer.extras.interop.weights import Source
 from jformer.files import new_folder
 from jformer.model.transformer import Transformer
 from jformer.run import Run
-from jformer.rundir import CONFIG, locked
+from jformer.rundir import CONFIG, METRICS, locked
 from jformer.schema import walk, with_values
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.loop import NEW
@@ -127,10 +128,12 @@ def report(source: Source, arrays: dict[str, np.ndarray]) -> None:
 
 
 def export(run: Run, folder: Path, dtype: str) -> None:
-    """Write the parameters that a run serves, rounded to `dtype`, as a run directory."""
+    """Write the served parameters, rounded to `dtype`, and the log of a run as a run directory."""
     params = jax.tree.map(lambda x: np.asarray(x, jnp.dtype(dtype)), run.params)
     config = without_paths(run.config)
     write_run(folder, config, run.vocabularies, params, run.step)
+    if (run.workdir / METRICS).exists():
+        shutil.copy(run.workdir / METRICS, folder)
 
 
 def without_paths(config: Config) -> Config:
