@@ -12,7 +12,7 @@ from jformer.cli import config_from
 from jformer.config import Config, check_components, component_files
 from jformer.console import say
 from jformer.data.datasets import open_data
-from jformer.errors import Stopped, UserError, check_type
+from jformer.errors import Stopped, UserError
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
 from jformer.schema import local_paths, replaced
@@ -63,14 +63,12 @@ def train(
 
     `on_metrics(step, split, numbers, run)` is called for each line of metrics.jsonl, with its
     numbers and the current `Run`. Steps never decrease, and a checkpoint that is due at this step
-    is complete. If it returns a dict of numbers, they are logged under the split `callback`. If it
-    returns any other true value, or raises, the run is saved and training ends after this step.
+    is complete. If it returns a true value, the run is saved and training ends after this step.
 
     Raises `UserError` for a user error, and `RunError` if training cannot continue. Ctrl-C raises
     `KeyboardInterrupt`, and any other signal raises `Stopped`, both after a save. Call this from
     the main thread, because signal handlers require it.
     """
-    check_type("config", config, Config, "one of jformer.get_config")
     if threading.current_thread() is not threading.main_thread():
         raise UserError("jformer.train must be called from the main thread (for Ctrl-C)")
     if (pairs is None) != (validation is None):

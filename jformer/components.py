@@ -343,22 +343,15 @@ def without_folders(text: str) -> str:
 
 @contextlib.contextmanager
 def naming_failures_in(path: str) -> Iterator[None]:
-    """Turn an exception raised in a user's Python file into a `UserError` with its line number.
-
-    Calling the file's functions with wrong arguments raises a `TypeError` that has no such line.
-    """
+    """Turn an exception raised in a user's Python file into a `UserError` with its line number."""
     try:
         yield
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        lines = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
-        if isinstance(error, SyntaxError):
-            lines.append((error.filename or "", error.lineno))
-        own = absolute(path)
-        numbers = [number for name, number in lines if os.path.abspath(name) == own]
-        if not path or not (numbers or isinstance(error, TypeError)):
+        if not path:
             raise
-        place = f"{path}:{numbers[-1]}" if numbers else path
+        frames, own = traceback.extract_tb(error.__traceback__), absolute(path)
+        lines = [f":{at.lineno}" for at in frames if os.path.abspath(at.filename) == own]
         message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise UserError(f"{place}: {message}") from error
+        raise UserError(f"{path}{''.join(lines[-1:])}: {message}") from error

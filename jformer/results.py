@@ -3,13 +3,12 @@
 import dataclasses
 import logging
 import time
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find, parse, without_folders
-from jformer.config import Config, DecodeConfig
+from jformer.components import find, without_folders
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
 from jformer.data.datasets import open_corpora, read_split
@@ -19,7 +18,7 @@ from jformer.evaluation.scorer import TestSet
 from jformer.files import is_special, sha256_of
 from jformer.run import Run
 from jformer.training.loss import perplexity
-from jformer.training.provenance import component_hashes, versions
+from jformer.training.provenance import versions
 
 log = logging.getLogger(__name__)
 
@@ -106,22 +105,15 @@ def score_test_set(
     return {**scores, **made, **identity(run, test)}, outputs
 
 
-def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
-    """Return the perplexity of the first references, without pairs beyond a position table."""
-    fits = run.can_score(test.sources, test.references[0])
-    sources, targets = ([*compress(s, fits)] for s in (test.sources, test.references[0]))
-    scores: dict[str, Any] = {}
-    if left_out := fits.count(False):
-        scores["pairs_without_perplexity"] = left_out
-        log.warning(
-            f"{left_out:,} of {len(fits):,} pairs exceed max_positions of "
-            f"config.model.positions; excluded from the perplexity"
-        )
-    if sources:
-        scored = run.score(sources, targets)
-        tokens = sum(len(pair.token_log_probs) for pair in scored)
-        scores["perplexity"] = perplexity(-sum(pair.log_prob for pair in scored), tokens)
-    return scores
+def perplexity_of(run: Run, test: TestSet) -> dict[str, float]:
+    """Return the perplexity of the first references; {} if a pair exceeds a position table."""
+    try:
+        scored = run.score(test.sources, test.references[0])
+    except UserError as error:
+        log.warning("no perplexity: %s", error)
+        return {}
+    tokens = sum(len(pair.token_log_probs) for pair in scored)
+    return {"perplexity": perplexity(-sum(pair.log_prob for pair in scored), tokens)}
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
@@ -154,9 +146,7 @@ def made_by(run: Run) -> dict[str, Any]:
     del decode["read_ahead"]
     if all(member.model.config.compute_dtype == "float32" for member in members):
         del decode["batch_size"]  # only bfloat16 rounding depends on shapes
-    hashes = component_hashes(run.config) | option_hashes(run.config.decode)
     return {
-        **({"components": hashes} if hashes else {}),
         "step": run.step,
         "steps": [*run.steps],
         "checkpoint": run.checkpoint,
@@ -164,13 +154,6 @@ def made_by(run: Run) -> dict[str, Any]:
         "params_sha256": [member.params_sha256 for member in members],
         "decode": decode,
     }
-
-
-def option_hashes(decode: DecodeConfig) -> dict[str, str]:
-    """Return the hashes of the files that options of the search name, such as a glossary."""
-    options = (parse(text).options for text in (decode.search, decode.constraint, decode.choose))
-    values = [value for each in options for value in each.values() if isinstance(value, str)]
-    return {value: sha256_of(Path(value)) for value in values if Path(value).is_file()}
 
 
 def job_of(run: Run, format: str, files: dict[str, str]) -> dict[str, Any]:

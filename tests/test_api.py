@@ -90,9 +90,6 @@ def trained(tmp_path_factory):
         due = step % config.train.checkpoint_every == 0
         saved = jformer.load(folder / "run", "last") if due else None
         seen.append(({"step": step, "split": split, **numbers}, run, saved))
-        return (
-            {"words": len(run.translate(["1 2 3"])[0].split())} if split == "validation" else None
-        )
 
     pairs, validation = iter(pairs_of(TRAIN)), iter(pairs_of(VALIDATION))
     run = jformer.train(config, pairs, validation, folder / "run", on_metrics=log)
@@ -108,16 +105,10 @@ def test_a_run_on_pairs_is_that_on_the_same_text_in_files(trained):
 
 
 @pytest.mark.process
-def test_the_callback_is_given_each_line_of_the_log_and_what_it_returns_is_logged(trained):
+def test_the_callback_is_given_each_line_of_the_log(trained):
     _, folder, _, _, seen = trained
-    lines = read_metrics(folder / "run")
-    own = [line for line in lines if line["split"] == "callback"]
-    assert [line for line, _, _ in seen] == [line for line in lines if line not in own]
+    assert [line for line, _, _ in seen] == read_metrics(folder / "run")
     assert {line["split"] for line, _, _ in seen} == {"train", "validation"}
-    at = [(line["step"], run) for line, run, _ in seen if line["split"] == "validation"]
-    words = [(step, len(run.translate(["1 2 3"])[0].split())) for step, run in at]
-    assert [(line["step"], line["words"]) for line in own] == words
-    assert len(own) == 2
 
 
 @pytest.mark.process
@@ -131,26 +122,20 @@ def test_the_run_of_the_callback_has_the_parameters_of_its_step_and_keeps_them(t
 
 
 @pytest.mark.process
-def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on(trained, tmp_path):
+def test_a_run_that_a_callback_fails_resumes_from_its_last_checkpoint(trained, tmp_path):
     undisturbed, _, _, config, _ = trained
     data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
-    seen = []
 
     def fail(step, *_):
-        seen.append(step)
         if step == 8:
-            raise KeyboardInterrupt("mine")
+            raise RuntimeError("mine")
 
-    with pytest.raises(KeyboardInterrupt, match="mine") as caught:
+    with pytest.raises(RuntimeError, match="mine"):
         jformer.train(config, *data, on_metrics=fail)
-    (note,) = caught.value.__notes__
-    assert "step 8" in note
-    assert seen[-2:] == [6, 8]
-    assert jformer.load(tmp_path / "run", "last").step == 8  # beside those at multiples of 3
+    assert jformer.load(tmp_path / "run", "last").step == 6
     assert equal(jformer.train(config, *data, on_metrics=lambda *_: None), undisturbed)
     steps = [line["step"] for line in read_metrics(tmp_path / "run")]
-    lines = read_metrics(undisturbed.workdir)
-    assert steps == [line["step"] for line in lines if line["split"] != "callback"]
+    assert steps == [line["step"] for line in read_metrics(undisturbed.workdir)]
 
 
 @pytest.mark.process
@@ -165,7 +150,7 @@ def test_a_complete_run_is_returned_with_a_line_but_not_for_other_pairs(trained,
 
 
 @pytest.mark.process
-def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, monkeypatch):
+def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, monkeypatch, capsys):
     _, _, _, config, _ = trained
     text = Path("docs/logging.md").read_text()
     with_board, with_outputs, with_end = re.findall("```python\n(.*?)```", text, re.DOTALL)[:3]
@@ -181,8 +166,8 @@ def test_the_callbacks_of_the_documentation_do_what_it_says(trained, tmp_path, m
     assert any("validation/nll" in numbers for _, numbers in logged)
     names["sentences"] = ["1 2 3", "4 5"]
     exec(with_outputs, names)
-    shares = names["full_stops"](6, "validation", {}, names["run"])
-    assert 0 <= shares["full_stops"] <= 1
+    names["full_stops"](6, "validation", {}, names["run"])
+    assert 0 <= float(capsys.readouterr().out.split()[-1]) <= 1
     names["config"] = replaced(config, {"train": {"steps": 40, "metrics_every": 2}})
     exec(with_end.replace("2000", "6"), names)
     assert names["run"].step < 40

@@ -68,7 +68,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(arguments, named, tmp_path, cap
     ("body", "named"),
     [
         ("    return 1 / 0", ":2: ZeroDivisionError"),
-        ("    return (", ":2: SyntaxError"),
+        ("    return (", "line 2"),
         ("    import nothing", ":2: ModuleNotFoundError"),
         ("    return", "get_config()"),
         ("    pass\n\ndef get_config(dataset): pass", "TypeError"),

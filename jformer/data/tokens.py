@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import shutil
-import time
 import zipfile
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from filelock import AcquireReturnProxy, FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import ArrayLike
 
 from jformer import components
@@ -38,9 +37,7 @@ from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
-VERSION = 6  # of the entry format and the reading of files; raise it to rebuild all entries
-MAX_CACHE_BYTES = 50 * 2**30  # about ten corpora as large as WMT14 English-French
-UNUSED_SECONDS = 7 * 24 * 3600  # until an entry may be removed: no run uses it by then
+VERSION = 7  # of the entry format and the reading of files; raise it to rebuild all entries
 CHUNK = 10_000  # pairs tokenized together
 VOCABULARY_SAMPLE = 2_000_000  # maximum number of pairs to learn a vocabulary from
 SIDES = ("source", "target")
@@ -174,7 +171,7 @@ def tokenize_corpora(
         write_tokens(folder, corpora, vocabularies, data, limit)
 
     folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash, limit], build)
-    index, pairs, report = open_entry(folder, corpora, vocabularies)
+    index, pairs, report = open_entry(folder, vocabularies)
     names = [corpus.names[0] for corpus in corpora]
     weights = np.repeat(data.corpus_weights(len(corpora)), np.diff(index["ends"], prepend=0))
     too_long = pairs.longer_than(data.max_length)
@@ -188,7 +185,7 @@ def tokenize_corpora(
 
 
 def nothing_to_train_on(corpora: list[Corpus], report: Report) -> UserError:
-    names = ", ".join(dict.fromkeys(names_of(corpora)))
+    names = ", ".join(dict.fromkeys(name for corpus in corpora for name in corpus.names))
     return UserError(f"{names}: no pair to train on; {'; '.join(report.lines())}")
 
 
@@ -205,10 +202,6 @@ def model_sources(
     """Return the sources as the model reads them, converted by the scorer."""
     scorer = components.find("config.data.scorer", "scorer", data.scorer)
     return [scorer.source(sentence, vocabularies) for sentence in sentences]
-
-
-def names_of(corpora: list[Corpus]) -> list[str]:
-    return [name for corpus in corpora for name in corpus.names]
 
 
 def write_tokens(
@@ -244,9 +237,12 @@ def write_tokens(
             ends.append(len(lines))
     if not lines:
         raise nothing_to_train_on(corpora, report)
-    np.savez(folder / "index.npz", lines=lines, ends=ends, source=lengths[0], target=lengths[1])
-    contents = {"decisions": report.decisions, "names": names_of(corpora)}
-    (folder / "report.json").write_text(json.dumps(contents), encoding="utf-8")
+    index: dict[str, Any] = {
+        "lines": lines,
+        "ends": ends,
+        "decisions": json.dumps(report.decisions),
+    }
+    np.savez(folder / "index.npz", **index, source=lengths[0], target=lengths[1])
 
 
 def id_type(vocabulary: Vocabulary) -> type[np.integer]:
@@ -263,7 +259,7 @@ def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tup
 
 
 def open_entry(
-    folder: Path, corpora: list[Corpus], vocabularies: Vocabularies
+    folder: Path, vocabularies: Vocabularies
 ) -> tuple[dict[str, np.ndarray], TokenPairs, Report]:
     """Return what `write_tokens` wrote; `UserError` if a file is missing or cut."""
     try:
@@ -274,17 +270,12 @@ def open_entry(
             shape, dtype = (int(index[side].sum()),), id_type(vocabulary)
             ids = np.memmap(folder / f"{side}.ids", dtype, "r", shape=shape)
             sides.append(Ragged.from_lengths(ids, index[side]))
-        stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise UserError(
             f"{folder}: corrupt cache entry ({error}); delete this folder and rerun"
         ) from error
-    # The entry may have been built from files in another folder.
-    moved = dict(zip(stored["names"], names_of(corpora), strict=True))
-    for decision in stored["decisions"].values():
-        parts = (name.rpartition(":") for name in decision["first"])
-        decision["first"] = [f"{moved[path]}:{line}" for path, _, line in parts]
-    return index, TokenPairs(*sides), Report(stored["decisions"])
+    report = Report(json.loads(str(index["decisions"])))
+    return index, TokenPairs(*sides), report
 
 
 def text_key(corpora: list[Corpus], data: DataConfig) -> list:
@@ -318,41 +309,15 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
     try:
         if not folder.exists():
             root.mkdir(parents=True, exist_ok=True)
-            with acquire(root / f"{kind}-{key}.lock"):
+            with FileLock(root / f"{kind}-{key}.lock"):
                 if not folder.exists():  # otherwise another run has just built it
                     shutil.rmtree(partial, ignore_errors=True)  # from a killed run
                     partial.mkdir()
                     build(partial)
                     partial.rename(folder)
-            with contextlib.suppress(FileNotFoundError):  # another process removed it
-                remove_old_entries(root)
     except OSError as error:
         raise UserError(
             f"config.data.cache={root}: cannot be written ({error.strerror or error}); "
             f"set config.data.cache=FOLDER"
         ) from error
-    with contextlib.suppress(OSError):  # the entry may be another user's
-        os.utime(folder)  # the time of its last use
     return folder
-
-
-def acquire(path: Path) -> AcquireReturnProxy:
-    """Return a context that holds a lock; log a line if this process must wait."""
-    lock = FileLock(path)
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        log.info("waiting for another run to prepare the same data (%s)", path)
-        return lock.acquire()
-
-
-def remove_old_entries(root: Path) -> None:
-    """Remove the least recently used tokens beyond `MAX_CACHE_BYTES`."""
-    folders = root.glob(f"tokens-{'[0-9a-f]' * 24}")
-    used = {folder: folder.stat().st_mtime for folder in folders}
-    total = 0
-    for folder in sorted(used, key=used.__getitem__, reverse=True):
-        total += sum(path.stat().st_size for path in folder.iterdir())
-        if total > MAX_CACHE_BYTES and used[folder] < time.time() - UNUSED_SECONDS:
-            log.info("removing %s, unused for a week, from the cache", folder)
-            shutil.rmtree(folder, ignore_errors=True)

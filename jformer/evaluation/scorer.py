@@ -14,7 +14,7 @@ from jformer.config import Config
 from jformer.data.corpora import Corpus, open_corpus
 from jformer.data.vocabulary import Vocabularies
 from jformer.evaluation.compare import compare
-from jformer.evaluation.scores import LABELS, by_length, score
+from jformer.evaluation.scores import LABELS, score
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,10 +63,7 @@ class Translations:
         config: Config,
     ) -> dict[str, Any]:
         """Return scores by name."""
-        language = config.data.target_language
-        scores = score(outputs, test.references, language)
-        scores["by_length"] = by_length(test.sources, outputs, test.references, language)
-        return scores
+        return score(outputs, test.references, config.data.target_language)
 
     def compare(
         self,

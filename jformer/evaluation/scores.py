@@ -9,7 +9,6 @@ References are streams: one list per translator, each as long as the hypotheses.
 
 import importlib.metadata
 import json
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -30,8 +29,6 @@ LABELS = {  # labels of the scores, in the order of a table
 }
 SAMPLES = 1000  # of the bootstrap
 MAX_SAMPLED = 20_000_000  # pairs in all samples, which sacreBLEU keeps in memory: 50 to 90 B each
-# The groups of `by_length`, by the maximum number of words in a source.
-GROUPS = {"1-10": 10, "11-20": 20, "21-30": 30, "31-40": 40, "41-60": 60, "61+": math.inf}
 COMPOUND = re.compile(r"(\S)-(\S)")
 # Languages of sacreBLEU's tokenizers, by the first part of their codes, which are not always ISO's:
 # cn, jp. Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha use `char`; all other languages use 13a.
@@ -157,33 +154,6 @@ def signature_key(name: str) -> str:
 def interval(mean: float, half: float, highest: float = 100.0) -> list[float]:
     """Return [low, high], clipped to possible scores: sacreBLEU's is symmetric about the mean."""
     return [max(mean - half, 0.0), min(mean + half, highest)]
-
-
-def by_length(
-    sources: Sequence[str],
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    target_language: str = "en",
-) -> list[dict[str, Any]]:
-    """Return `words`, `pairs`, `bleu`, `chrf` and `length_ratio` of each group that has pairs.
-
-    They show whether a model fails on long sentences. `words` is a range such as "11-20" or "61+".
-    A source language written without spaces falls into one group. The ratio is BLEU's own: words of
-    the hypotheses over words of the references closest in length. Below 1 the brevity penalty
-    applies.
-    """
-    lengths = [len(source.split()) for source in sources]
-    group_of = [next(g for g, most in GROUPS.items() if length <= most) for length in lengths]
-    groups, tokenizer = [], tokenizer_for(target_language)
-    for group in GROUPS:
-        lines = [i for i, name in enumerate(group_of) if name == group]
-        if not lines:
-            continue
-        outputs, *others = ([stream[i] for i in lines] for stream in (hypotheses, *references))
-        bleu = BLEU(force=True, tokenize=tokenizer).corpus_score(outputs, others)
-        scores = {"bleu": bleu.score, "chrf": CHRF().corpus_score(outputs, others).score}
-        groups.append({"words": group, "pairs": len(lines), **scores, "length_ratio": bleu.ratio})
-    return groups
 
 
 def moses_words(text: Sequence[Sequence[str]], language: str) -> list[list[str]]:

@@ -111,8 +111,9 @@ class Checkpoints:
             yield self._manager
         except Exception as error:
             raise RunError(
-                f"{self._folder}: a checkpoint could not be saved ({cause_of(error)}). Free disk space or "
-                f"fix permissions, then rerun the same command: earlier checkpoints are intact"
+                f"{self._folder}: a checkpoint could not be saved ({cause_of(error)}). Free disk "
+                f"space or fix permissions, then rerun the same command: earlier checkpoints are "
+                f"intact"
             ) from error
 
     def steps(self) -> list[int]:

@@ -18,8 +18,6 @@ import jax
 
 from jformer import components
 from jformer.config import Config
-from jformer.data.corpora import Corpus
-from jformer.data.tokens import make_vocabularies
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.rundir import VOCABULARY, config_of, served_checkpoint
@@ -70,21 +68,12 @@ def component_hashes(config: Config) -> dict[str, str]:
 
 @functools.cache
 def source_hash(package: Path = Path(__file__).parents[1]) -> str:
-    """Return a hash of the package's code, without comments and docstrings."""
+    """Return a hash of the package's code, without comments and formatting."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package).as_posix()
-        if name.startswith("configs/"):
-            continue  # only a wheel has configs here, and each run stores its own
-        tree = ast.parse(path.read_bytes())
-        for node in ast.walk(tree):
-            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
-        digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
+        code = ast.dump(ast.parse(path.read_bytes()))
+        digest.update(f"{path.relative_to(package)}\n{code}\n".encode())
     return digest.hexdigest()[:12]
-
-
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def changed_versions(before: dict[str, str], config: Config) -> str:
@@ -143,16 +132,6 @@ def load_vocabularies(config: Config, checkpoints: Checkpoints, workdir: Path) -
             f"with; restore the file, or choose another workdir"
         )
     return vocabularies
-
-
-def check_same_vocabulary(
-    config: Config, corpora: list[Corpus], own: Vocabularies, workdir: Path
-) -> None:
-    """Raise `UserError` if the config names vocabulary files with other content."""
-    changed = config.data.vocabulary != config_of(workdir).data.vocabulary
-    if changed and make_vocabularies(corpora, config.data).hash != own.hash:
-        reason = f"must be the vocabulary that the run in {workdir} was trained with"
-        raise config.data.wrong("vocabulary", reason)
 
 
 def is_complete(config: Config, workdir: Path) -> bool:

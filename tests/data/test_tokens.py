@@ -108,7 +108,7 @@ def test_everything_that_decides_the_ids_makes_an_entry_of_its_own(data, change,
     assert sorted(name.partition("-")[0] for name in new) == kinds
 
 
-def test_text_that_moves_keeps_its_entry_and_is_reported_by_its_present_path(data, tmp_path):
+def test_text_that_moves_keeps_its_entry(data, tmp_path):
     write(data.train, ["1", "", "3"], ["one", "two", "three"])
     prepared(data)
     before = entries(data)
@@ -118,7 +118,6 @@ def test_text_that_moves_keeps_its_entry_and_is_reported_by_its_present_path(dat
     moved = dataclasses.replace(data, train=str(tmp_path / "moved" / "train"))
     tokenized, _ = prepared(moved)
     assert entries(data) == before
-    assert tokenized.report.decisions["empty"] == {"count": 1, "first": [f"{moved.train}.en:2"]}
     assert tokenized.name(1) == f"{moved.train}.en:3"
 
 
@@ -218,36 +217,13 @@ def test_ids_beyond_16_bits_are_stored_whole(data, tmp_path):
         assert side.flat.tolist() == [i for number in numbers for i in (number, 4, EOS)]
 
 
-@pytest.mark.parametrize("name", ["source.ids", "index.npz", "report.json"])
+@pytest.mark.parametrize("name", ["source.ids", "index.npz"])
 def test_a_file_that_is_cut_is_an_error_that_names_the_folder_to_delete(data, name):
     prepared(data)
     path = entry(data) / name
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(UserError, match=rf"^{entry(data)}: .*\bdelete\b"):
         prepared(data)
-
-
-def test_a_cache_beyond_its_size_loses_the_tokens_not_used_for_the_longest_time(data, monkeypatch):
-    other = Path(data.cache) / "tokens-of-my-own"
-    other.mkdir(parents=True)
-    cuts = [dataclasses.replace(data, long_pairs="truncate", max_length=n) for n in (6, 7, 8, 9)]
-    folders = []
-    for days, cut in zip((30, 20, 10, 6), cuts, strict=True):
-        before = entries(data)
-        prepared(cut)
-        (name,) = (x for x in entries(data) if x not in before and x.startswith("tokens"))
-        folders.append(Path(data.cache) / name)
-        used = time.time() - days * 24 * 3600
-        os.utime(folders[-1], (used, used))
-    prepared(cuts[0])  # uses its entry
-    newest_two = sum(path.stat().st_size for folder in folders[:2] for path in folder.iterdir())
-    monkeypatch.setattr(module, "MAX_CACHE_BYTES", newest_two)
-    prepared(data)
-    assert [folder.exists() for folder in folders] == [True, False, False, True]
-    monkeypatch.setattr(module, "MAX_CACHE_BYTES", 0)
-    prepared(dataclasses.replace(data, vocabulary_size=290))
-    assert folders[3].exists()  # used within a week
-    assert other.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_named(data, tmp_path):

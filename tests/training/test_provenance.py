@@ -87,7 +87,7 @@ def test_a_run_resumes_with_a_vocabulary_that_has_moved_and_with_no_other(corpus
     assert train("a.json", 3) == 0
     assert train("moved.json", 6) == 0
     assert train("other.json", 9) == 2
-    assert f"config.data.vocabulary={tmp_path / 'other.json'}" in capsys.readouterr().err
+    assert f"{tmp_path / 'other.json'}: " in last_line(capsys.readouterr().err)
     assert Checkpoints(tmp_path / "run").steps()[-1] == 6
 
 
@@ -125,7 +125,7 @@ def test_a_resume_with_another_version_names_it(run, corpus_directory, capsys, m
     assert "jax " not in line  # which has not changed
 
 
-def test_a_comment_or_a_docstring_is_the_same_source_and_any_code_is_another(tmp_path):
+def test_a_comment_is_the_same_source_and_any_code_is_another(tmp_path):
     package = tmp_path / "package"
     (package / "part").mkdir(parents=True)
     (package / "part" / "__init__.py").touch()
@@ -135,10 +135,7 @@ def test_a_comment_or_a_docstring_is_the_same_source_and_any_code_is_another(tmp
         return source_hash.__wrapped__(package)
 
     hashes = {
-        hashed(f"{doc}def f(x):{inner}\n    return x + 1{comment}\n")
-        for doc in ("", '"""A module."""\n\n')
-        for inner in ("", '\n    """Add one."""')
-        for comment in ("", "  # the next one")
+        hashed(f"def f(x):\n    return x + 1{comment}\n") for comment in ("", "  # the next one")
     }
     assert len(hashes) == 1
     assert hashed("def f(x):\n    return x + 2\n") not in hashes
