@@ -6,7 +6,6 @@ The same command resumes after the last whole line. FILE is complete when FILE.p
 
 import contextlib
 import dataclasses
-import fcntl
 import io
 import json
 import os
@@ -71,11 +70,7 @@ def open_output(name: str, job: dict[str, Any]) -> Iterator[Output]:
 
 
 def resume(file: io.FileIO, path: Path, job: dict[str, Any]) -> int:
-    """Lock the file and keep its whole lines; return how many input lines are done."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"{path}: another command is writing it; choose another --output") from None
+    """Keep the whole lines of the file; return how many input lines are done."""
     head = json.dumps(job).encode() + b"\n"
     done = size = 0
     with path.open("rb") as lines:

@@ -89,7 +89,7 @@ def train(
     )
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     with lock, explaining_out_of_memory(advice):
-        make_optimizer(config.optimizer, learning_rate(config))  # raises for a wrong option
+        learning_rate(config)  # raises if its steps do not fit
         check_decoding(config)
         training = Training(config, corpora, splits["validation"], workdir, mesh)
         with (
