@@ -25,6 +25,15 @@ def get_config(size="small"):
         raise UserError(f"configs/parsing.py: unknown size {size!r}{nearest(size, SIZES)}")
     config = default_config("parsing")
     config.name = "parsing"
+    config.data.source_language = "words"
+    config.data.target_language = "tree"
+    config.data.joint_vocabulary = False
+    config.data.target_tokenizer = "words"
+    config.data.vocabulary_size = 16_000
+    config.data.scorer = "trees"
+    config.train.metrics = "f1"
+    config.model.tying = "output"
+    config.decode.constraint = "trees"
     config.data.max_length = 300
     config.decode.length_penalty = 0.3
     config.decode.max_extra_length = 300

@@ -89,10 +89,9 @@ def train(
     try:
         train_in(config, workdir, data=data, on_metrics=callback)
     except Stopped as stopped:
-        state = "progress saved; repeat the call to resume"
         if stopped.number == signal.SIGINT:
-            raise KeyboardInterrupt(state) from stopped
-        raise Stopped(stopped.number, state) from stopped
+            raise KeyboardInterrupt(str(stopped)) from stopped
+        raise
     run = load(workdir, plugins=component_files(config))
     if complete:
         say(describe_complete(config, run.step))

@@ -19,10 +19,9 @@ class RunError(Exception):
 class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
     """A signal stopped the work without loss. Exit status 128 + the signal's number."""
 
-    def __init__(
-        self, number: int, state: str = "progress saved; rerun the same command to resume"
-    ):
-        super().__init__(f"stopped by {signal.Signals(number).name}; {state}")
+    def __init__(self, number: int):
+        name = signal.Signals(number).name
+        super().__init__(f"stopped by {name}; progress saved; rerun the same command to resume")
         self.number = number
 
 

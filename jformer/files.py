@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,17 @@ def check_writable(flag: str, name: str) -> None:
         path.open("ab").close()
         if is_new:
             path.resolve().unlink()  # a link to a missing file stays
+
+
+def check_output(name: str, inputs: Iterable[str]) -> None:
+    """Raise `UserError` if --output=NAME cannot be written, or is one of the inputs."""
+    if not name:
+        return
+    if os.path.realpath(name) in map(os.path.realpath, filter(None, inputs)):
+        raise UserError(f"--output={name}: is an input of this command; choose another file")
+    check_writable("output", name)
+    if not is_special(name):
+        check_writable("output", f"{name}.partial")
 
 
 def write_file(flag: str, name: str, content: bytes) -> None:

@@ -3,11 +3,18 @@
 Lines are processed in windows of `config.decode.read_ahead`: read, decoded sorted by length, and
 written. A kill loses the work on one window. Long outputs, which finish last in a search, cost less
 in a large window.
+
+Outputs go to FILE.partial, whose first line identifies the job: everything that the lines depend
+on. The same command resumes after the last whole line. FILE is complete when FILE.partial is gone.
 """
 
+import contextlib
 import dataclasses
+import io
 import itertools
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +23,67 @@ from jformer.console import Progress
 from jformer.data.corpora import Corpus, Report, decode_line, read, read_lines
 from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import Hypothesis, warn_of_lines
-from jformer.errors import UserError
-from jformer.files import is_special
-from jformer.output import Output
+from jformer.errors import RunError, UserError
+from jformer.files import is_special, writing
 from jformer.run import Run, Scored
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """An open file, pipe or terminal that already has the outputs of `done` input lines."""
+
+    file: io.FileIO
+    target: str  # names the file in errors
+    done: int = 0
+
+    def write(self, text: str) -> None:
+        """Write whole lines, without a buffer."""
+        data = text.encode()
+        with writing(self.target, RunError):
+            while data:
+                data = data[self.file.write(data) :]
+
+
+@contextlib.contextmanager
+def open_output(name: str, job: dict[str, Any]) -> Iterator[Output]:
+    """Open a file to write or to resume, or standard output without a name.
+
+    A device or a pipe is written directly, as is the output of an empty `job`, one of whose inputs
+    can be read only once. Raises `UserError` if another job began the file.
+    """
+    target = f"--output={name}" if name else "standard output"
+    if not name or not job or is_special(name):
+        path = name or sys.stdout.fileno()
+        with open(path, "wb", buffering=0, closefd=bool(name)) as file:
+            yield Output(file, target)
+        return
+    partial = Path(f"{name}.partial")
+    with partial.open("ab", buffering=0) as file:
+        yield Output(file, target, resume(file, partial, job))
+        with partial.open("rb") as lines, writing(target, RunError):
+            lines.readline()
+            with open(name, "wb") as complete:
+                shutil.copyfileobj(lines, complete)
+        partial.unlink()
+
+
+def resume(file: io.FileIO, path: Path, job: dict[str, Any]) -> int:
+    """Keep the whole lines of the file; return how many input lines are done."""
+    head = json.dumps(job).encode() + b"\n"
+    done = size = 0
+    with path.open("rb") as lines:
+        if not head.startswith(lines.readline()):  # a kill can cut it
+            raise UserError(
+                f"{path}: another command began it (see its first line); delete it to start "
+                f"over, or choose another --output"
+            )
+        for line in lines:
+            if line.endswith(b"\n"):
+                done, size = done + 1, size + len(line)
+    file.truncate(len(head) + size if done else 0)
+    if not done:
+        file.write(head)
+    return done
 
 
 def check_lines(names: Sequence[str], bad_lines: str) -> int | None:

@@ -15,7 +15,7 @@ import pytest
 from jformer.data.corpora import Split
 from jformer.errors import RunError
 from jformer.main import main
-from jformer.output import open_output
+from jformer.stream import open_output
 from tests.conftest import write_split
 from tests.test_stream import KNOWN, ONE_BY_ONE, WORKDIR, as_file, in_lines, run
 

@@ -29,18 +29,6 @@ VOCABULARY_SIZES = {
     "tatoeba": 8000,
     "iwslt14": 10_000,
     "iwslt17": 16_000,
-    "parsing": 16_000,  # Section 6.3, for only the Wall Street Journal
-}
-# A parser translates words into linearised trees.
-PARSING = {
-    "data.source_language": "words",
-    "data.target_language": "tree",
-    "data.joint_vocabulary": False,
-    "data.target_tokenizer": "words",
-    "data.scorer": "trees",
-    "train.metrics": "f1",
-    "model.tying": "output",
-    "decode.constraint": "trees",
 }
 
 
@@ -89,10 +77,7 @@ class Config(Section):
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
     """Return the paper's base model on a data set, locked against unknown keys."""
     size = VOCABULARY_SIZES.get(components.name_of(dataset), DataConfig.vocabulary_size)
-    config = thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
-    if components.name_of(dataset) == "parsing":
-        config.update_from_flattened_dict(PARSING)
-    return config
+    return thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
 
 
 def freeze(config: config_dict.ConfigDict | dict, stored: Config | None = None) -> Config:

@@ -11,7 +11,6 @@ The text is streamed: memory does not grow with the corpus, except for a few num
 import bisect
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
@@ -39,7 +38,6 @@ log = logging.getLogger(__name__)
 
 VERSION = 7  # of the entry format and the reading of files; raise it to rebuild all entries
 CHUNK = 10_000  # pairs tokenized together
-VOCABULARY_SAMPLE = 2_000_000  # maximum number of pairs to learn a vocabulary from
 SIDES = ("source", "target")
 
 
@@ -128,37 +126,22 @@ class Tokenized:
 
 
 def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
-    """Learn vocabularies from evenly spaced training pairs, or load the files that `data` names."""
+    """Learn vocabularies from all training pairs, or load the files that `data` names."""
     external = [Vocabulary.load(Path(x)).hash if x else "" for x in data.vocabulary_files]
     tokenizers = component_key(data.tokenizer, data.target_tokenizer)
     settings = [data.vocabulary_size, data.joint_vocabulary, tokenizers, external]
 
-    every = functools.cache(functools.partial(sampling_distance, corpora))  # for both sides
+    def texts() -> Iterator[tuple[str, str]]:
+        for corpus in corpora:
+            yield from ((row[1], row[2]) for row in read(corpus, data.bad_lines, Report()))
 
     def build(folder: Path) -> None:
+        log.info("vocabulary  into %s ...", folder.parent)
         # A loaded vocabulary is saved as well, because saving rounds the scores of a unigram.
-        Vocabularies.train(lambda: sample(corpora, data.bad_lines, every), data).save(folder)
+        Vocabularies.train(texts, data).save(folder)
 
     folder = cached(data, "vocabulary", [text_key(corpora, data), settings], build)
     return Vocabularies.load(folder, data.joint_vocabulary)
-
-
-def sampling_distance(corpora: list[Corpus]) -> int:
-    """Return the distance of evenly spaced pairs of which at most `VOCABULARY_SAMPLE` are taken."""
-    total = sum(1 for corpus in corpora for _ in corpus.rows())
-    every = max(1, -(-total // VOCABULARY_SAMPLE))
-    which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
-    log.info("vocabulary  learning from %s pairs ...", which)
-    return every
-
-
-def sample(
-    corpora: list[Corpus], policy: str, every: Callable[[], int]
-) -> Iterator[tuple[str, str]]:
-    """Yield evenly spaced pairs; `every` is called only if there is a vocabulary to learn."""
-    pairs = (pair for corpus in corpora for pair in read(corpus, policy, Report()))
-    for _, source, target in itertools.islice(pairs, 0, None, every()):
-        yield source, target
 
 
 def tokenize_corpora(

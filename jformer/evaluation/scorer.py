@@ -13,8 +13,7 @@ from typing import Any
 from jformer.config import Config
 from jformer.data.corpora import Corpus, open_corpus
 from jformer.data.vocabulary import Vocabularies
-from jformer.evaluation.compare import compare
-from jformer.evaluation.scores import LABELS, score
+from jformer.evaluation.scores import LABELS, compare, score
 
 
 @dataclasses.dataclass(frozen=True)

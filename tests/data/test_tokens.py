@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -179,16 +178,6 @@ def test_mixed_corpora_count_by_their_weights(data, tmp_path):
     assert [tokenized.name(pair) for pair in (59, 60, 61)] == [
         f"{data.train}.en:60", f"{tmp_path / 'more'}.en:1", f"{tmp_path / 'more'}.en:2"
     ]  # fmt: skip
-
-
-def test_a_large_corpus_gives_every_second_pair_to_the_vocabulary(data, monkeypatch, caplog):
-    write(data.train, ["four", "nine"] * 50, ["vier", "neun"] * 50)
-    monkeypatch.setattr(module, "VOCABULARY_SAMPLE", 60)
-    with caplog.at_level("INFO"):
-        _, vocabularies = prepared(data)
-    lengths = [len(ids) for ids in vocabularies.target.encode(["four", "vier", "nine", "neun"])]
-    assert lengths == [1, 1, 4, 4]
-    assert re.search(r"\b2.*\b100 pairs", caplog.text)
 
 
 def test_an_external_vocabulary_is_used_as_it_is_and_read_again_if_it_changes(data, tmp_path):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from jformer.errors import UserError
-from jformer.evaluation.compare import verdict
+from jformer.evaluation.scores import verdict
 from jformer.extras.parsing.trees import TOP, Tree
 
 PUNCTUATION = frozenset({",", ":", "``", "''", "."})
