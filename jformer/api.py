@@ -1,15 +1,12 @@
 """The functions of `import jformer`: a config, training from Python, and opening a run."""
 
 import signal
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flax.traverse_util import unflatten_dict
-
 from jformer.cli import config_from
-from jformer.config import Config, check_components, component_files
+from jformer.config import Config, component_files, overridden
 from jformer.console import say
 from jformer.data.datasets import open_data
 from jformer.errors import Stopped, UserError
@@ -36,11 +33,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     `print(config)` shows all keys, and `python -m jformer.main train --help` explains each. Raises
     `UserError` for unknown names and invalid values.
     """
-    config = replaced(Config(), config_from(str(name)).to_dict())
-    config = replaced(config, unflatten_dict(keys, sep="."))
-    config.check()
-    check_components(config)
-    return config
+    return overridden(replaced(Config(), config_from(str(name))), keys)
 
 
 def train(
@@ -69,8 +62,6 @@ def train(
     `KeyboardInterrupt`, and any other signal raises `Stopped`, both after a save. Call this from
     the main thread, because signal handlers require it.
     """
-    if threading.current_thread() is not threading.main_thread():
-        raise UserError("jformer.train must be called from the main thread (for Ctrl-C)")
     if (pairs is None) != (validation is None):
         raise UserError("jformer.train requires both pairs and validation, or neither")
     data = None

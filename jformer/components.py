@@ -206,18 +206,10 @@ def attribute(kind: str, component: Component) -> Any:
     if not component.file:
         module, _, name = BUILT_IN[kind][component.name].partition(":")
         return getattr(importlib.import_module(module), name)
-    own = load(component.file)
-    # Only the functions and classes of the file, and flax modules that it imports: a stored run
-    # that names another function of a library would call it with options of its own.
-    usable = {
-        name: part
-        for name, part in vars(own).items()
-        if callable(part) and str(part.__module__).partition(".")[0] in (own.__name__, "flax")
-    }
-    if component.name not in usable:
-        hint = nearest(component.name, usable) if usable else ""
-        raise UserError(f"{component.file}: has no function or class {component.name}{hint}")
-    return usable[component.name]
+    own = vars(load(component.file))
+    if component.name not in own:
+        raise UserError(f"{component.file}: has no {component.name}{nearest(component.name, own)}")
+    return own[component.name]
 
 
 def options_of(part: Any) -> dict[str, inspect.Parameter]:

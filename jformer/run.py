@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jformer.components import find
-from jformer.config import check_components
+from jformer.config import overridden
 from jformer.data.corpora import Report
 from jformer.data.tokens import model_sources
 from jformer.data.vocabulary import Vocabularies, Vocabulary
@@ -27,7 +27,7 @@ from jformer.decoding.sentences import join_texts
 from jformer.decoding.translate import Hypothesis, hypotheses, warm_up
 from jformer.errors import UserError, check_strings
 from jformer.evaluation.scorer import Translations
-from jformer.schema import local_paths, replaced
+from jformer.schema import local_paths
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
 
@@ -172,11 +172,8 @@ class Run(Restored):
         """Return the same run with other, checked values in `config.decode`."""
         if not changes:
             return self
-        decode = replaced(self.config.decode, changes, "decode.")
-        config = dataclasses.replace(self.config, decode=decode)
-        config.check()
-        check_components(config, self.config)
-        return dataclasses.replace(self, config=config)
+        values = {f"decode.{name}": value for name, value in changes.items()}
+        return dataclasses.replace(self, config=overridden(self.config, values, self.config))
 
     def _as_shown(self, hypothesis: Hypothesis, sentence: str) -> Hypothesis:
         """Return a hypothesis with the user's form of its text."""
