@@ -14,7 +14,6 @@ from jformer.data.corpora import Split, decode_lines, read_lines, require_file
 from jformer.data.datasets import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.evaluation.named_sets import open_test_set
-from jformer.evaluation.scorer import TestSet
 from jformer.files import is_special, sha256_of
 from jformer.run import Run
 from jformer.training.loss import perplexity
@@ -26,30 +25,27 @@ EXAMPLES_SHOWN = 5
 SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 
 
-def own_test_sets(config: Config) -> dict[str, TestSet]:
+def own_test_sets(config: Config) -> dict[str, Split]:
     """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config, with_train=False)
-    return {name: as_test_set(read_split(files, config.data)) for name, files in corpora.items()}
+    return {name: read_split(files, config.data) for name, files in corpora.items()}
 
 
-def as_test_set(split: Split) -> TestSet:
-    return TestSet(split.sources, [split.targets], split.gold)
-
-
-def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
+def named_test_set(name: str, more_references: str, config: Config) -> Split:
     """Open `sacrebleu:NAME`, or pairs of text as for training.
 
     `more_references` names files of further references, separated by commas.
     """
     if name.startswith(SACREBLEU):
         languages = config.data.source_language, config.data.target_language
-        test = TestSet(*open_test_set(name.removeprefix(SACREBLEU), *languages))
+        sources, first, *others = open_test_set(name.removeprefix(SACREBLEU), *languages)
+        test = Split(sources, first, more_references=others)
     else:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
-        test = as_test_set(read_split([scorer.open_pairs(name, config)], config.data))
+        test = read_split([scorer.open_pairs(name, config)], config.data)
     if more_references and test.gold:
         raise UserError(f"--references={more_references}: requires a test set of translations")
-    references = [*test.references]
+    references = [*test.more_references]
     for path in filter(None, more_references.split(",")):
         lines = decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)
         if len(lines) != len(test.sources):
@@ -58,11 +54,11 @@ def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
                 f"must be a reference for the same line"
             )
         references.append(lines)
-    return dataclasses.replace(test, references=references)
+    return dataclasses.replace(test, more_references=references)
 
 
 def score_all(
-    run: Run, tests: dict[str, TestSet], against: Run | None = None
+    run: Run, tests: dict[str, Split], against: Run | None = None
 ) -> dict[str, dict[str, Any]]:
     """Translate and score each test set, print some translations, and store the scores.
 
@@ -88,7 +84,7 @@ def score_all(
 
 
 def score_test_set(
-    run: Run, test: TestSet, against: Run | None = None
+    run: Run, test: Split, against: Run | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the scores of the run's outputs for a test set, and the outputs."""
     start = time.monotonic()
@@ -105,7 +101,7 @@ def score_test_set(
     return {**scores, **made, **identity(run, test)}, outputs
 
 
-def perplexity_of(run: Run, test: TestSet) -> dict[str, float]:
+def perplexity_of(run: Run, test: Split) -> dict[str, float]:
     """Return the perplexity of the first references; {} if a pair exceeds a position table."""
     try:
         scored = run.score(test.sources, test.references[0])
@@ -123,7 +119,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
     return results
 
 
-def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any]]:
+def known_scores(run: Run, tests: dict[str, Split]) -> dict[str, dict[str, Any]]:
     """Return the stored scores for the same parameters, the same search and the same text."""
     results = read_results(run.workdir)
     return {
@@ -133,7 +129,7 @@ def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any
     }
 
 
-def identity(run: Run, test: TestSet) -> dict[str, Any]:
+def identity(run: Run, test: Split) -> dict[str, Any]:
     """Return everything that a stored score depends on: model, search, text and tokenizer."""
     return {**made_by(run), "text_sha256": test.sha256}
 

@@ -12,7 +12,7 @@ import jax
 import pytest
 
 from jformer.commands.evaluate import table
-from jformer.evaluation.scorer import TestSet as Pairs
+from jformer.data.corpora import Split
 from jformer.evaluation.scores import LABELS
 from jformer.main import main
 from jformer.results import identity, known_scores, own_test_sets, read_results
@@ -217,7 +217,7 @@ def test_in_bfloat16_a_score_is_of_its_batch_size_too(trained_workdir, tmp_path)
     config = json.loads((workdir / "config.json").read_text())
     config["model"]["dtype"] = "bfloat16"
     (workdir / "config.json").write_text(json.dumps(config))
-    test = {"test": Pairs(["4 2 0"], [["four two zero"]])}
+    test = {"test": Split(["4 2 0"], ["four two zero"])}
     run = load(workdir)
     (workdir / "results.json").write_text(json.dumps({"test": identity(run, test["test"])}))
     assert known_scores(run, test)

@@ -59,9 +59,21 @@ class Split:
     targets: Sequence[str]
     names: Sequence[str] = ()  # FILE:LINE of each pair; empty if not read from a corpus
     gold: Sequence[Any] = ()  # for each pair, if a scorer needs more than the target's text
+    more_references: Sequence[Sequence[str]] = ()  # one list per further translator
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    @property
+    def references(self) -> list[Sequence[str]]:
+        return [self.targets, *self.more_references]
+
+    @property
+    def sha256(self) -> str:
+        """Hash all lines; stored scores are valid for the same text only."""
+        lines = [[*side] for side in (self.sources, *self.references)]
+        lines += [[*map(str, self.gold)]] if self.gold else []
+        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

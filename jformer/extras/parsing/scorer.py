@@ -5,10 +5,10 @@ from typing import Any
 
 from jformer.components import arguments, name_of
 from jformer.config import Config
-from jformer.data.corpora import Corpus
+from jformer.data.corpora import Corpus, Split
 from jformer.data.vocabulary import Vocabularies
 from jformer.evaluation.metrics import Validation
-from jformer.evaluation.scorer import TestSet, Translations
+from jformer.evaluation.scorer import Translations
 from jformer.extras.parsing.bracketing import bracketing, compare_trees
 from jformer.extras.parsing.treebank import matching
 from jformer.extras.parsing.trees import Tree, as_target, escaped, open_trees, tree_of, trees_in
@@ -53,7 +53,7 @@ class Trees(Translations):
         self,
         outputs: Sequence[str],
         well_formed: Sequence[bool | None],
-        test: TestSet,
+        test: Split,
         config: Config,
     ) -> dict[str, Any]:
         with_tags = tags_of(config) == "keep"
@@ -66,7 +66,7 @@ class Trees(Translations):
         self,
         ours: Sequence[str],
         theirs: Sequence[str],
-        test: TestSet,
+        test: Split,
         names: tuple[str, str],
         config: Config,
     ) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from jformer.data.corpora import Split
 from jformer.extras.parsing.bracketing import bracketing
 from jformer.extras.parsing.trees import Tree, read_trees, trees_in
 from jformer.main import main
-from jformer.results import as_test_set
 
 pytestmark = pytest.mark.process
 
@@ -152,7 +151,7 @@ def test_words_beyond_the_limit_of_a_source_are_attached_and_reported(run):
 
 def test_scores_are_of_the_tags_that_tell_punctuation():
     rows = [[Tree("S", (Tree("NN", word="a"), Tree(tag, word="b")))] for tag in ("NN", ",")]
-    one, other = (as_test_set(Split(["a b"], ["(S 1 2 )S"], gold=trees)) for trees in rows)
+    one, other = (Split(["a b"], ["(S 1 2 )S"], gold=trees) for trees in rows)
     assert one.sha256 != other.sha256
 
 
