@@ -29,12 +29,12 @@ def get_config(size="small"):
     config.data.target_language = "tree"
     config.data.joint_vocabulary = False
     config.data.target_tokenizer = "words"
-    config.data.vocabulary_size = 16_000
     config.data.scorer = "trees"
+    config.data.vocabulary_size = 16_000
+    config.data.max_length = 300
     config.train.metrics = "f1"
     config.model.tying = "output"
     config.decode.constraint = "trees"
-    config.data.max_length = 300
     config.decode.length_penalty = 0.3
     config.decode.max_extra_length = 300
     if size == "paper":
