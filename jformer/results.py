@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find, without_folders
+from jformer.components import find
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
@@ -47,7 +47,7 @@ def named_test_set(name: str, more_references: str, config: Config) -> Split:
         raise UserError(f"--references={more_references}: requires a test set of translations")
     references = [*test.more_references]
     for path in filter(None, more_references.split(",")):
-        lines = decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)
+        lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
         if len(lines) != len(test.sources):
             raise UserError(
                 f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}: each line "
@@ -137,11 +137,7 @@ def identity(run: Run, test: Split) -> dict[str, Any]:
 def made_by(run: Run) -> dict[str, Any]:
     """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
-    for name in ("search", "constraint", "choose"):
-        decode[name] = without_folders(decode[name])
-    del decode["read_ahead"]
-    if all(member.model.config.compute_dtype == "float32" for member in members):
-        del decode["batch_size"]  # only bfloat16 rounding depends on shapes
+    del decode["read_ahead"], decode["batch_size"]
     return {
         "step": run.step,
         "steps": [*run.steps],

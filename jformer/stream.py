@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.console import Progress
-from jformer.data.corpora import Corpus, Report, decode_line, read, read_lines
+from jformer.data.corpora import Corpus, Report, decode_lines, read, read_lines
 from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import Hypothesis, warn_of_lines
 from jformer.errors import RunError, UserError
@@ -126,16 +126,12 @@ def translate_stream(
 
 def parallel(sides: Sequence[tuple[str, Iterable[bytes]]], bad_lines: str) -> Iterator[list[str]]:
     """Yield the texts of line i of all sides; `UserError` names a bad or a missing line."""
-    policy, report = bad_lines.replace("skip", "error"), Report()  # every line must have an output
-    rows = itertools.zip_longest(*(lines for _, lines in sides))
-    for number, row in enumerate(rows, start=1):
-        texts = []
-        for (name, _), line in zip(sides, row, strict=True):
-            if line is None:
-                raise UserError(f"{name}:{number}: missing line; the files must be parallel")
-            text = decode_line(line, f"{name}:{number}", number == 1, policy, report)
-            texts.append(text or "")
-        yield texts
+    texts = [decode_lines(lines, name, bad_lines) for name, lines in sides]
+    for number, row in enumerate(itertools.zip_longest(*texts), start=1):
+        if None in row:
+            name, _ = sides[row.index(None)]
+            raise UserError(f"{name}:{number}: missing line; the files must be parallel")
+        yield [*row]
 
 
 def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:

@@ -212,18 +212,6 @@ def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
     assert known_scores(run, tests) == {}
 
 
-def test_in_bfloat16_a_score_is_of_its_batch_size_too(trained_workdir, tmp_path):
-    workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    config = json.loads((workdir / "config.json").read_text())
-    config["model"]["dtype"] = "bfloat16"
-    (workdir / "config.json").write_text(json.dumps(config))
-    test = {"test": Split(["4 2 0"], ["four two zero"])}
-    run = load(workdir)
-    (workdir / "results.json").write_text(json.dumps({"test": identity(run, test["test"])}))
-    assert known_scores(run, test)
-    assert not known_scores(run.with_decode(batch_size=7), test)
-
-
 @pytest.fixture
 def printed(capfd):
     """The scores of the test split that a command prints, and whether they were made anew."""

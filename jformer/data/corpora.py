@@ -334,9 +334,8 @@ def decode_line(
     return (text.removeprefix("\ufeff") if is_first else text).removesuffix("\r")
 
 
-def decode_lines(lines: Iterable[bytes], name: str, policy: str) -> list[str]:
-    """Return one text per line, in one language; invalid UTF-8 is replaced or an error."""
+def decode_lines(lines: Iterable[bytes], name: str, policy: str) -> Iterator[str]:
+    """Yield one text per line, in one language; invalid UTF-8 is replaced or an error."""
     policy = policy.replace("skip", "error")  # an output belongs to each line
-    report = Report()
-    numbered = enumerate(lines, start=1)
-    return [decode_line(line, f"{name}:{n}", n == 1, policy, report) or "" for n, line in numbered]
+    for n, line in enumerate(lines, start=1):
+        yield decode_line(line, f"{name}:{n}", n == 1, policy, Report()) or ""

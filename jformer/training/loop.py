@@ -333,8 +333,7 @@ class Training:
     def choose_served(self) -> None:
         """Record in results.json whether the average or the last checkpoint is served.
 
-        The lower NLL on the validation split decides. Early in training, parameters differ too much
-        between checkpoints, and the average of Section 6.1 is far worse than any of them.
+        The lower validation NLL decides: early in training, the average of Section 6.1 is worse.
         """
         state, moving = self.state, self.state.ema is not None
         step = int(state.step)

@@ -1,8 +1,4 @@
-"""Adam (Section 5.3) or a variant, times the learning rate of schedules.py, as an optax chain.
-
-The caller passes the number of previous train steps as `step` to `optimizer.update`, so a skipped
-update does not shift the schedule.
-"""
+"""Adam (Section 5.3) or a variant, times the learning rate of schedules.py, as an optax chain."""
 
 from typing import Any
 
@@ -19,8 +15,7 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Return the optimizer of the config, with `update(grads, state, params, step=...)`.
 
-    The component returns a transformation in place of `optax.scale_by_adam`. Clipping precedes it,
-    and the learning rate follows it.
+    The component returns a transformation in place of `optax.scale_by_adam`.
     """
     parts = [find("config.optimizer.name", "optimizer", config.name)()]
     if config.clip_norm:

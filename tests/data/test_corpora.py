@@ -59,7 +59,7 @@ def test_only_a_line_feed_ends_a_line(write, odd):
 @settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_have_as_many_lines_as_line_feeds_and_a_rest(content):
-    lines = decode_lines(without_ends(io.BytesIO(content)), "standard input", "replace")
+    lines = [*decode_lines(without_ends(io.BytesIO(content)), "standard input", "replace")]
     assert len(lines) == content.count(b"\n") + (content[-1:] not in (b"", b"\n"))
     assert not any("\n" in line for line in lines)
 
@@ -167,10 +167,11 @@ def test_a_report_has_all_counts_the_first_names_and_skipped_pairs_apart():
 
 
 def test_in_text_of_one_language_a_bad_line_is_replaced_but_never_skipped():
-    assert decode_lines([BOM + b"a\r", b"b\xff", b""], "input", "replace") == ["a", "b\ufffd", ""]
+    lines = decode_lines([BOM + b"a\r", b"b\xff", b""], "input", "replace")
+    assert [*lines] == ["a", "b\ufffd", ""]
     for policy in ("skip", "error"):
         with pytest.raises(UserError, match=r"^input:2: .*UTF-8.*0xff\b.*position 0\b"):
-            decode_lines([b"a", b"\xff"], "input", policy)
+            list(decode_lines([b"a", b"\xff"], "input", policy))
 
 
 # Tab-separated
