@@ -187,7 +187,7 @@ def find(key: str, kind: str, text: str) -> Any:
     if reason := error_in(kind, text):
         raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
-    part = attribute(kind, component)
+    part = attribute(kind, component, f"{key}={text}")
     if reason := error_in_options(component.options, part):
         raise UserError(f"{key}={text}: {reason}")
     if isinstance(part, type):
@@ -201,12 +201,12 @@ def find(key: str, kind: str, text: str) -> Any:
     return functools.partial(part, **component.options) if component.options else part
 
 
-def attribute(kind: str, component: Component) -> Any:
+def attribute(kind: str, component: Component, named_by: str) -> Any:
     """Return the function or the class that a component names."""
     if not component.file:
         module, _, name = BUILT_IN[kind][component.name].partition(":")
         return getattr(importlib.import_module(module), name)
-    own = vars(load(component.file))
+    own = vars(load(component.file, named_by))
     if component.name not in own:
         raise UserError(f"{component.file}: has no {component.name}{nearest(component.name, own)}")
     return own[component.name]
@@ -252,7 +252,7 @@ def fits(value: Any, kind: Any) -> bool:
 def arguments(kind: str, text: str) -> dict[str, Any]:
     """Return all options of a built-in component, including defaults."""
     component = parse(text)
-    options = options_of(attribute(kind, component))
+    options = options_of(attribute(kind, component, text))
     defaults = {name: parameter.default for name, parameter in options.items()}
     return {**defaults, **component.options}
 
@@ -269,12 +269,12 @@ def absolute(file: str) -> str:
     return os.path.abspath(os.path.expanduser(file))
 
 
-def load(file: str) -> ModuleType:
+def load(file: str, named_by: str) -> ModuleType:
     """Return the module of a user's file, run once per process; it must be allowed."""
     if absolute(file) not in _allowed:
         raise UserError(
-            f"{file}: is Python code that the config names. If you trust it, name it with "
-            f"--plugins={file}, or in Python plugins=[{file!r}]"
+            f"{named_by}: is Python code. If you trust it, name it with --plugins={file}, or in "
+            f"Python plugins=[{file!r}]; a run has a copy in components/"
         )
     return run_file(absolute(file)).module
 

@@ -12,10 +12,9 @@ import jax
 import pytest
 
 from jformer.commands.evaluate import table
-from jformer.data.corpora import Split
 from jformer.evaluation.scores import LABELS
 from jformer.main import main
-from jformer.results import identity, known_scores, own_test_sets, read_results
+from jformer.results import known_scores, own_test_sets, read_results
 from jformer.run import load
 from tests.conftest import number_words, small_flags, write_split
 from tests.test_stream import WORKDIR, as_file
