@@ -195,6 +195,7 @@ class Training:
     def run(self, profiled: range, on_metrics: OnMetrics | None) -> None:
         """Train to the last step and save it. Raises `Stopped` if a signal ends the run early."""
         config, train, params = self.config, self.config.train, self.state.params
+        folder = self.workdir / rundir.PROFILE
         say(describe(config, self.vocabularies, self.report, self.batches, self.mesh, params))
         say("compiling   the first step ...")
         done, processes = int(self.state.step), jax.process_count()
@@ -206,11 +207,12 @@ class Training:
         ):
             for step in range(done + 1, train.steps + 1):
                 if step in profiled[:1]:
-                    jax.profiler.start_trace(self.workdir / rundir.PROFILE)
+                    jax.profiler.start_trace(folder)
                 self.train_step(step, batches)
                 if step in profiled[-1:]:
                     jax.block_until_ready(self.state)
                     jax.profiler.stop_trace()
+                    say(f"profile     written to {folder}, from step {profiled.start}")
                 if self.due(step, train.log_every):
                     rate, seconds = float(self.rate(step - 1)), self.log.seconds
                     means = self.window.means()
