@@ -85,7 +85,8 @@ def train(
         return scored
     advice = (
         f"with {config.train.assignment('batch_tokens')}: decrease it, or increase "
-        f"{config.train.assignment('accumulate')}, which splits a step without changing it"
+        f"{config.train.assignment('accumulate')}, which splits a step without changing it; "
+        f"`summary` prints a step's memory"
     )
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     with lock, explaining_out_of_memory(advice):
