@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find
+from jformer.components import find, without_folders
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
@@ -138,6 +138,8 @@ def made_by(run: Run) -> dict[str, Any]:
     """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
     del decode["read_ahead"], decode["batch_size"]
+    for name in ("search", "constraint", "choose"):
+        decode[name] = without_folders(decode[name])
     return {
         "step": run.step,
         "steps": [*run.steps],
