@@ -1,18 +1,15 @@
 """The functions of `import jformer`: a config, training from Python, and opening a run."""
 
 import signal
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flax.traverse_util import unflatten_dict
-
 from jformer.cli import config_from
-from jformer.config import Config, check_components, component_files
+from jformer.config import Config, component_files, overridden
 from jformer.console import say
 from jformer.data.datasets import open_data
-from jformer.errors import Stopped, UserError, check_type
+from jformer.errors import Stopped, UserError
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
 from jformer.schema import local_paths, replaced
@@ -36,11 +33,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     `print(config)` shows all keys, and `python -m jformer.main train --help` explains each. Raises
     `UserError` for unknown names and invalid values.
     """
-    config = replaced(Config(), config_from(str(name)).to_dict())
-    config = replaced(config, unflatten_dict(keys, sep="."))
-    config.check()
-    check_components(config)
-    return config
+    return overridden(replaced(Config(), config_from(str(name))), keys)
 
 
 def train(
@@ -63,16 +56,12 @@ def train(
 
     `on_metrics(step, split, numbers, run)` is called for each line of metrics.jsonl, with its
     numbers and the current `Run`. Steps never decrease, and a checkpoint that is due at this step
-    is complete. If it returns a dict of numbers, they are logged under the split `callback`. If it
-    returns any other true value, or raises, the run is saved and training ends after this step.
+    is complete. If it returns a true value, the run is saved and training ends after this step.
 
     Raises `UserError` for a user error, and `RunError` if training cannot continue. Ctrl-C raises
     `KeyboardInterrupt`, and any other signal raises `Stopped`, both after a save. Call this from
     the main thread, because signal handlers require it.
     """
-    check_type("config", config, Config, "one of jformer.get_config")
-    if threading.current_thread() is not threading.main_thread():
-        raise UserError("jformer.train must be called from the main thread (for Ctrl-C)")
     if (pairs is None) != (validation is None):
         raise UserError("jformer.train requires both pairs and validation, or neither")
     data = None
@@ -91,10 +80,9 @@ def train(
     try:
         train_in(config, workdir, data=data, on_metrics=callback)
     except Stopped as stopped:
-        state = "progress saved; repeat the call to resume"
         if stopped.number == signal.SIGINT:
-            raise KeyboardInterrupt(state) from stopped
-        raise Stopped(stopped.number, state) from stopped
+            raise KeyboardInterrupt(str(stopped)) from stopped
+        raise
     run = load(workdir, plugins=component_files(config))
     if complete:
         say(describe_complete(config, run.step))

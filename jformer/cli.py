@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 from ml_collections import config_dict
 
 from jformer.components import naming_failures_in
-from jformer.config import Config, freeze
+from jformer.config import Config, overridden
 from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
-from jformer.schema import flatten, local_paths, thaw, walk
+from jformer.schema import flatten, local_paths, replaced, walk
 
 OF_RUN = ("decode.", "data.bad_lines")  # prefixes of the keys that may change after training
 FORMATS = ("text", "jsonl")
@@ -204,7 +204,7 @@ def own_configs() -> dict[str, str]:
     return {path.stem: str(path) for folder in folders for path in sorted(folder.glob("*.py"))}
 
 
-def config_from(text: str) -> config_dict.ConfigDict:
+def config_from(text: str) -> Any:
     """Call `get_config(DATASET)` in the file of `--config=CONFIG[:DATASET]`."""
     name, *dataset = text.split(":", 1)
     path = own_configs().get(name, os.path.expanduser(name))
@@ -213,25 +213,17 @@ def config_from(text: str) -> config_dict.ConfigDict:
     with naming_failures_in(path):
         get_config = runpy.run_path(path).get("get_config")
         config = get_config(*dataset) if get_config else None
-    if not isinstance(config, dict | config_dict.ConfigDict):
+    if not isinstance(config, Mapping | config_dict.ConfigDict):
         raise UserError(f"{path}: must define get_config(), which returns a config")
-    return config_dict.ConfigDict(config)
+    return config
 
 
 def config_of(args: argparse.Namespace) -> Config:
     """Return the checked config of `--config`, or of the run in `--workdir`, with overrides."""
     if "config" in args:
-        return overridden(config_from(args.config), args.overrides)
+        return overridden(replaced(Config(), config_from(args.config)), args.overrides)
     stored = config_to_open(Path(args.workdir), args.plugins)
-    return overridden(thaw(stored), args.overrides, stored)
-
-
-def overridden(
-    config: config_dict.ConfigDict, overrides: Mapping[str, Any], stored: Config | None = None
-) -> Config:
-    """Return the checked config with overrides; it may come from a `stored` run."""
-    config.update_from_flattened_dict(overrides)
-    return freeze(config, stored)
+    return overridden(stored, args.overrides, stored)
 
 
 def config_of_flags(arguments: list[str]) -> Config:

@@ -187,7 +187,7 @@ def find(key: str, kind: str, text: str) -> Any:
     if reason := error_in(kind, text):
         raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
-    part = attribute(kind, component)
+    part = attribute(kind, component, f"{key}={text}")
     if reason := error_in_options(component.options, part):
         raise UserError(f"{key}={text}: {reason}")
     if isinstance(part, type):
@@ -201,23 +201,15 @@ def find(key: str, kind: str, text: str) -> Any:
     return functools.partial(part, **component.options) if component.options else part
 
 
-def attribute(kind: str, component: Component) -> Any:
+def attribute(kind: str, component: Component, named_by: str) -> Any:
     """Return the function or the class that a component names."""
     if not component.file:
         module, _, name = BUILT_IN[kind][component.name].partition(":")
         return getattr(importlib.import_module(module), name)
-    own = load(component.file)
-    # Only the functions and classes of the file, and flax modules that it imports: a stored run
-    # that names another function of a library would call it with options of its own.
-    usable = {
-        name: part
-        for name, part in vars(own).items()
-        if callable(part) and str(part.__module__).partition(".")[0] in (own.__name__, "flax")
-    }
-    if component.name not in usable:
-        hint = nearest(component.name, usable) if usable else ""
-        raise UserError(f"{component.file}: has no function or class {component.name}{hint}")
-    return usable[component.name]
+    own = vars(load(component.file, named_by))
+    if component.name not in own:
+        raise UserError(f"{component.file}: has no {component.name}{nearest(component.name, own)}")
+    return own[component.name]
 
 
 def options_of(part: Any) -> dict[str, inspect.Parameter]:
@@ -260,7 +252,7 @@ def fits(value: Any, kind: Any) -> bool:
 def arguments(kind: str, text: str) -> dict[str, Any]:
     """Return all options of a built-in component, including defaults."""
     component = parse(text)
-    options = options_of(attribute(kind, component))
+    options = options_of(attribute(kind, component, text))
     defaults = {name: parameter.default for name, parameter in options.items()}
     return {**defaults, **component.options}
 
@@ -277,12 +269,12 @@ def absolute(file: str) -> str:
     return os.path.abspath(os.path.expanduser(file))
 
 
-def load(file: str) -> ModuleType:
+def load(file: str, named_by: str) -> ModuleType:
     """Return the module of a user's file, run once per process; it must be allowed."""
     if absolute(file) not in _allowed:
         raise UserError(
-            f"{file}: is Python code that the config names. If you trust it, name it with "
-            f"--plugins={file}, or in Python plugins=[{file!r}]"
+            f"{named_by}: is Python code. If you trust it, name it with --plugins={file}, or in "
+            f"Python plugins=[{file!r}]; a run has a copy in components/"
         )
     return run_file(absolute(file)).module
 
@@ -343,22 +335,15 @@ def without_folders(text: str) -> str:
 
 @contextlib.contextmanager
 def naming_failures_in(path: str) -> Iterator[None]:
-    """Turn an exception raised in a user's Python file into a `UserError` with its line number.
-
-    Calling the file's functions with wrong arguments raises a `TypeError` that has no such line.
-    """
+    """Turn an exception raised in a user's Python file into a `UserError` with its line number."""
     try:
         yield
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        lines = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
-        if isinstance(error, SyntaxError):
-            lines.append((error.filename or "", error.lineno))
-        own = absolute(path)
-        numbers = [number for name, number in lines if os.path.abspath(name) == own]
-        if not path or not (numbers or isinstance(error, TypeError)):
+        if not path:
             raise
-        place = f"{path}:{numbers[-1]}" if numbers else path
+        frames, own = traceback.extract_tb(error.__traceback__), absolute(path)
+        lines = [f":{at.lineno}" for at in frames if os.path.abspath(at.filename) == own]
         message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise UserError(f"{place}: {message}") from error
+        raise UserError(f"{path}{''.join(lines[-1:])}: {message}") from error

@@ -1,15 +1,12 @@
 """The terminal: lines on standard error, progress, and tables."""
 
-import collections
-import statistics
 import sys
 import time
 from collections.abc import Sequence
 
 from tqdm import tqdm
 
-SECONDS_SILENT = 10.0  # between two lines of progress in a log
-PACE_OF = 200  # number of recent advances whose median is the pace
+SECONDS_SILENT = 30.0  # between two lines of progress in a log
 _quiet = False
 
 
@@ -32,52 +29,36 @@ def as_duration(seconds: float) -> str:
 
 
 class Progress:
-    """A bar on a terminal, otherwise a line every ten seconds or the lines that a caller reports.
+    """A bar on a terminal; otherwise a line after each `SECONDS_SILENT` without a report.
 
-    The remaining time is the median pace of recent advances times the remaining work.
+    The remaining time follows from the mean pace of this process.
     """
 
-    def __init__(self, unit: str, total: int | None, done: int = 0, lines: bool = True):
-        self._unit, self._total, self._done, self._lines = unit, total, done, lines
-        self._paces: collections.deque[float] = collections.deque(maxlen=PACE_OF)
-        self._last = self._reported = time.monotonic()
+    def __init__(self, unit: str, total: int | None, done: int = 0):
+        self._unit, self._total, self._first, self._done = unit, total, done, done
+        self._began = self._reported = time.monotonic()
         hidden = _quiet or not sys.stderr.isatty()
-        # The bar's own estimate would differ.
-        layout = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]" if total else None
+        # Without smoothing, the bar estimates from the mean pace as well.
         self._bar = tqdm(
-            initial=done, total=total, unit=unit, disable=hidden, bar_format=layout, leave=False
+            initial=done, total=total, unit=unit, disable=hidden, leave=False, smoothing=0
         )
 
-    def advance(self, number: int = 1, compiled: bool = False) -> float:
-        """Advance by `number`; return the seconds since the previous advance.
-
-        An advance that `compiled` is excluded from the pace.
-        """
-        now = time.monotonic()
-        seconds, self._last = now - self._last, now
-        if number and not compiled:
-            self._paces.append(seconds / number)
+    def advance(self, number: int = 1) -> None:
         self._done += number
-        if not self._bar.disable:
-            self._bar.set_postfix_str(self.eta(), refresh=False)
-            self._bar.update(number)
-        elif self._lines and now - self._reported >= SECONDS_SILENT:
+        self._bar.update(number)
+        if self._bar.disable and time.monotonic() - self._reported >= SECONDS_SILENT:
             self.report("")
-        return seconds
 
-    def eta(self) -> str:
-        """Return the remaining time as `ETA 01:23`; empty if it is unknown."""
-        if self._total is None or not self._paces:
-            return ""
-        seconds = statistics.median(self._paces) * (self._total - self._done)
-        return f"ETA {as_duration(seconds)}"
-
-    def report(self, text: str, done: int | None = None) -> None:
+    def report(self, text: str) -> None:
         """Print a line with the progress, the remaining time and `text`."""
         self._reported = time.monotonic()
-        done = self._done if done is None else done
-        of_total = "" if self._total is None else f"/{self._total}"
-        say("  ".join(filter(None, (f"{self._unit} {done}{of_total}", self.eta(), text))))
+        words = [f"{self._unit} {self._done}", text]
+        if self._total is not None:
+            words[0] += f"/{self._total}"
+            if self._done > self._first:
+                pace = (self._reported - self._began) / (self._done - self._first)
+                words.insert(1, f"ETA {as_duration(pace * (self._total - self._done))}")
+        say("  ".join(filter(None, words)))
 
     def close(self) -> None:
         self._bar.close()

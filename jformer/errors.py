@@ -19,25 +19,17 @@ class RunError(Exception):
 class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
     """A signal stopped the work without loss. Exit status 128 + the signal's number."""
 
-    def __init__(
-        self, number: int, state: str = "progress saved; rerun the same command to resume"
-    ):
-        super().__init__(f"stopped by {signal.Signals(number).name}; {state}")
+    def __init__(self, number: int):
+        name = signal.Signals(number).name
+        super().__init__(f"stopped by {name}; progress saved; rerun the same command to resume")
         self.number = number
-
-
-def check_type(name: str, value: Any, kind: Any, wanted: str) -> None:
-    """Raise `TypeError` that names the argument, unless it has this type."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be {wanted}, not {type(value).__name__}")
 
 
 def check_strings(name: str, values: Any) -> None:
     """Raise `TypeError` unless an argument is a list of strings; one string is an error."""
-    if isinstance(values, str | bytes) or not isinstance(values, Collection):
-        raise TypeError(f"{name} must be a list of strings, not {type(values).__name__}")
-    for number, text in enumerate(values):
-        check_type(f"{name}[{number}]", text, str, "a string")
+    is_list = isinstance(values, Collection) and not isinstance(values, str)
+    if not (is_list and all(isinstance(text, str) for text in values)):
+        raise TypeError(f"{name} must be a list of strings, not {values!r:.99}")
 
 
 def import_extra(module: str, user: str, packages: str, way_out: str = "") -> Any:

@@ -9,11 +9,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from jformer.errors import RunError, UserError
+
+SUMS = "SHA256SUMS"  # checksums of the files in a folder, which `sha256sum -c` verifies
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -37,6 +39,32 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, read in small parts: a mapped file would stay in memory."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_sums(folder: Path, pattern: str = "*") -> None:
+    """Write the checksums of all files that match a pattern of `Path.glob`."""
+    files = [path for path in sorted(folder.glob(pattern)) if path.is_file()]
+    lines = [f"{sha256_of(path)}  {path.relative_to(folder)}\n" for path in files]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def first_damage(folder: Path, is_checked: Callable[[str], bool] = lambda name: True) -> str:
+    """Describe the first listed file that is missing or has changed; empty if all are intact.
+
+    A folder without checksums passes, as do files that are not listed, such as .DS_Store.
+    """
+    path = folder / SUMS
+    if not path.exists():
+        return ""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for line in lines:
+        digest, _, name = line.partition("  ")
+        try:
+            if is_checked(name) and sha256_of(folder / name) != digest:
+                return f"{name} has changed"
+        except (OSError, ValueError) as error:
+            return f"{name} cannot be read ({error})"
+    return "" if lines else f"{SUMS} is empty"
 
 
 def read_object(path: Path, fix: str) -> dict[str, Any]:
@@ -69,6 +97,17 @@ def check_writable(flag: str, name: str) -> None:
         path.open("ab").close()
         if is_new:
             path.resolve().unlink()  # a link to a missing file stays
+
+
+def check_output(name: str, inputs: Iterable[str]) -> None:
+    """Raise `UserError` if --output=NAME cannot be written, or is one of the inputs."""
+    if not name:
+        return
+    if os.path.realpath(name) in map(os.path.realpath, filter(None, inputs)):
+        raise UserError(f"--output={name}: is an input of this command; choose another file")
+    check_writable("output", name)
+    if not is_special(name):
+        check_writable("output", f"{name}.partial")
 
 
 def write_file(flag: str, name: str, content: bytes) -> None:

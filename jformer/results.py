@@ -3,23 +3,21 @@
 import dataclasses
 import logging
 import time
-from itertools import compress
 from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find, parse, without_folders
-from jformer.config import Config, DecodeConfig
+from jformer.components import find, without_folders
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
 from jformer.data.datasets import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.evaluation.named_sets import open_test_set
-from jformer.evaluation.scorer import TestSet
 from jformer.files import is_special, sha256_of
 from jformer.run import Run
 from jformer.training.loss import perplexity
-from jformer.training.provenance import component_hashes, versions
+from jformer.training.provenance import versions
 
 log = logging.getLogger(__name__)
 
@@ -27,43 +25,40 @@ EXAMPLES_SHOWN = 5
 SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 
 
-def own_test_sets(config: Config) -> dict[str, TestSet]:
+def own_test_sets(config: Config) -> dict[str, Split]:
     """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config, with_train=False)
-    return {name: as_test_set(read_split(files, config.data)) for name, files in corpora.items()}
+    return {name: read_split(files, config.data) for name, files in corpora.items()}
 
 
-def as_test_set(split: Split) -> TestSet:
-    return TestSet(split.sources, [split.targets], split.gold)
-
-
-def named_test_set(name: str, more_references: str, config: Config) -> TestSet:
+def named_test_set(name: str, more_references: str, config: Config) -> Split:
     """Open `sacrebleu:NAME`, or pairs of text as for training.
 
     `more_references` names files of further references, separated by commas.
     """
     if name.startswith(SACREBLEU):
         languages = config.data.source_language, config.data.target_language
-        test = TestSet(*open_test_set(name.removeprefix(SACREBLEU), *languages))
+        sources, first, *others = open_test_set(name.removeprefix(SACREBLEU), *languages)
+        test = Split(sources, first, more_references=others)
     else:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
-        test = as_test_set(read_split([scorer.open_pairs(name, config)], config.data))
+        test = read_split([scorer.open_pairs(name, config)], config.data)
     if more_references and test.gold:
         raise UserError(f"--references={more_references}: requires a test set of translations")
-    references = [*test.references]
+    references = [*test.more_references]
     for path in filter(None, more_references.split(",")):
-        lines = decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)
+        lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
         if len(lines) != len(test.sources):
             raise UserError(
                 f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}: each line "
                 f"must be a reference for the same line"
             )
         references.append(lines)
-    return dataclasses.replace(test, references=references)
+    return dataclasses.replace(test, more_references=references)
 
 
 def score_all(
-    run: Run, tests: dict[str, TestSet], against: Run | None = None
+    run: Run, tests: dict[str, Split], against: Run | None = None
 ) -> dict[str, dict[str, Any]]:
     """Translate and score each test set, print some translations, and store the scores.
 
@@ -89,7 +84,7 @@ def score_all(
 
 
 def score_test_set(
-    run: Run, test: TestSet, against: Run | None = None
+    run: Run, test: Split, against: Run | None = None
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the scores of the run's outputs for a test set, and the outputs."""
     start = time.monotonic()
@@ -106,22 +101,15 @@ def score_test_set(
     return {**scores, **made, **identity(run, test)}, outputs
 
 
-def perplexity_of(run: Run, test: TestSet) -> dict[str, Any]:
-    """Return the perplexity of the first references, without pairs beyond a position table."""
-    fits = run.can_score(test.sources, test.references[0])
-    sources, targets = ([*compress(s, fits)] for s in (test.sources, test.references[0]))
-    scores: dict[str, Any] = {}
-    if left_out := fits.count(False):
-        scores["pairs_without_perplexity"] = left_out
-        log.warning(
-            f"{left_out:,} of {len(fits):,} pairs exceed max_positions of "
-            f"config.model.positions; excluded from the perplexity"
-        )
-    if sources:
-        scored = run.score(sources, targets)
-        tokens = sum(len(pair.token_log_probs) for pair in scored)
-        scores["perplexity"] = perplexity(-sum(pair.log_prob for pair in scored), tokens)
-    return scores
+def perplexity_of(run: Run, test: Split) -> dict[str, float]:
+    """Return the perplexity of the first references; {} if a pair exceeds a position table."""
+    try:
+        scored = run.score(test.sources, test.references[0])
+    except UserError as error:
+        log.warning("no perplexity: %s", error)
+        return {}
+    tokens = sum(len(pair.token_log_probs) for pair in scored)
+    return {"perplexity": perplexity(-sum(pair.log_prob for pair in scored), tokens)}
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
@@ -131,7 +119,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
     return results
 
 
-def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any]]:
+def known_scores(run: Run, tests: dict[str, Split]) -> dict[str, dict[str, Any]]:
     """Return the stored scores for the same parameters, the same search and the same text."""
     results = read_results(run.workdir)
     return {
@@ -141,7 +129,7 @@ def known_scores(run: Run, tests: dict[str, TestSet]) -> dict[str, dict[str, Any
     }
 
 
-def identity(run: Run, test: TestSet) -> dict[str, Any]:
+def identity(run: Run, test: Split) -> dict[str, Any]:
     """Return everything that a stored score depends on: model, search, text and tokenizer."""
     return {**made_by(run), "text_sha256": test.sha256}
 
@@ -149,14 +137,10 @@ def identity(run: Run, test: TestSet) -> dict[str, Any]:
 def made_by(run: Run) -> dict[str, Any]:
     """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
+    del decode["read_ahead"], decode["batch_size"]
     for name in ("search", "constraint", "choose"):
         decode[name] = without_folders(decode[name])
-    del decode["read_ahead"]
-    if all(member.model.config.compute_dtype == "float32" for member in members):
-        del decode["batch_size"]  # only bfloat16 rounding depends on shapes
-    hashes = component_hashes(run.config) | option_hashes(run.config.decode)
     return {
-        **({"components": hashes} if hashes else {}),
         "step": run.step,
         "steps": [*run.steps],
         "checkpoint": run.checkpoint,
@@ -164,13 +148,6 @@ def made_by(run: Run) -> dict[str, Any]:
         "params_sha256": [member.params_sha256 for member in members],
         "decode": decode,
     }
-
-
-def option_hashes(decode: DecodeConfig) -> dict[str, str]:
-    """Return the hashes of the files that options of the search name, such as a glossary."""
-    options = (parse(text).options for text in (decode.search, decode.constraint, decode.choose))
-    values = [value for each in options for value in each.values() if isinstance(value, str)]
-    return {value: sha256_of(Path(value)) for value in values if Path(value).is_file()}
 
 
 def job_of(run: Run, format: str, files: dict[str, str]) -> dict[str, Any]:

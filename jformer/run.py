@@ -16,18 +16,18 @@ import jax
 import numpy as np
 
 from jformer.components import find
-from jformer.config import check_components
+from jformer.config import overridden
 from jformer.data.corpora import Report
 from jformer.data.tokens import model_sources
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.attention import Attention, attention_of
 from jformer.decoding.pool import Decoder
-from jformer.decoding.scoring import Forced, Pair, align, max_positions, score_pairs, words_of
+from jformer.decoding.scoring import Forced, Pair, align, score_pairs, words_of
 from jformer.decoding.sentences import join_texts
 from jformer.decoding.translate import Hypothesis, hypotheses, warm_up
 from jformer.errors import UserError, check_strings
 from jformer.evaluation.scorer import Translations
-from jformer.schema import local_paths, replaced
+from jformer.schema import local_paths
 from jformer.training.loss import perplexity
 from jformer.training.restore import Restored, restore, run_and_checkpoint
 
@@ -124,8 +124,8 @@ class Run(Restored):
     ) -> list[Scored]:
         """Return the log-probability of each target as the translation of its source.
 
-        Raises `UserError` for a pair too long for a table of learned positions (see `can_score`).
-        The message numbers pairs from `first_pair`.
+        Raises `UserError` for a pair too long for a table of learned positions. The message numbers
+        pairs from `first_pair`.
         """
         pairs = self._encoded(sources, targets)
         return [
@@ -136,14 +136,6 @@ class Run(Restored):
                 forced.log_probs_T.tolist(),
             )
             for (_, ids), forced in zip(pairs, self._forced(pairs, 0, first_pair), strict=True)
-        ]
-
-    def can_score(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
-        """Return whether each pair fits into the tables of learned positions, if any."""
-        limit = max_positions(self.decoder.models)
-        return [
-            max(len(source), len(target)) < limit  # EOS takes one more
-            for source, target in self._encoded(sources, targets)
         ]
 
     def attention(self, source: str, target: str) -> Attention:
@@ -180,11 +172,8 @@ class Run(Restored):
         """Return the same run with other, checked values in `config.decode`."""
         if not changes:
             return self
-        decode = replaced(self.config.decode, changes, "decode.")
-        config = dataclasses.replace(self.config, decode=decode)
-        config.check()
-        check_components(config, self.config)
-        return dataclasses.replace(self, config=config)
+        values = {f"decode.{name}": value for name, value in changes.items()}
+        return dataclasses.replace(self, config=overridden(self.config, values, self.config))
 
     def _as_shown(self, hypothesis: Hypothesis, sentence: str) -> Hypothesis:
         """Return a hypothesis with the user's form of its text."""

@@ -14,7 +14,7 @@ from jformer import components
 from jformer.config import Config, read_config
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import walk, walk_components, with_values
+from jformer.schema import walk, with_values
 
 CONFIG = "config.json"
 VOCABULARY = "vocabulary.json"
@@ -36,28 +36,17 @@ def config_of(workdir: Path) -> Config:
 
 
 def config_to_open(workdir: Path, plugins: str) -> Config:
-    """Return the config of a run to open, with the caller's files in place of its own.
+    """Return the config of a run to open, with the files `plugins` in place of its own.
 
-    A run directory may come from anybody, so the files that it names are never run. Raises
-    `UserError` if the model or the search requires a file that is not in `plugins`.
+    A run directory may come from anybody, so a file that only its config names is never run.
     """
-    config = read_config(workdir / CONFIG)
     files: dict[str, str] = {}
     for file in filter(None, plugins.split(",")):
         if not Path(file).is_file():
             raise UserError(f"plugins={file}: not found")
         files[Path(file).name] = file
         components.allow(file)
-    for key, _, text in walk_components(config):
-        file = Path(components.parse(text).file).name
-        if file and file not in files and key.startswith(("config.model.", "config.decode.")):
-            copy = workdir / COMPONENTS / file
-            name = str(copy) if copy.exists() else file
-            raise UserError(
-                f"{workdir}: {key}={text} is Python code. If you trust it, name it: "
-                f"--plugins={name}, or in Python plugins=[{name!r}]"
-            )
-    return with_component_files(config, files)
+    return with_component_files(config_of(workdir), files)
 
 
 def with_component_files(config: Config, files: dict[str, str]) -> Config:

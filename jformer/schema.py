@@ -7,7 +7,7 @@ import dataclasses
 import operator
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from ml_collections import config_dict
@@ -165,18 +165,11 @@ def flatten(config: Any) -> dict[str, Any]:
 
 
 def thaw(config: Any) -> config_dict.ConfigDict:
-    """Return the values as a locked `ConfigDict`, which a config file or flags can edit."""
-    edited = config_dict.ConfigDict(dataclasses.asdict(config))
-    for path, field, value in walk(config):
-        if field.default is None:
-            # A plain None would accept any type, but not a value from the command line.
-            section, _, name = path.rpartition(".")
-            edited[section][name] = config_dict.placeholder(int)
-            edited[section][name] = value
-    return edited.lock()
+    """Return the values as a locked `ConfigDict`, which a config file can edit."""
+    return config_dict.ConfigDict(dataclasses.asdict(config)).lock()
 
 
-def with_values(config: Any, values: dict[str, Any]) -> Any:
+def with_values(config: Any, values: Mapping[str, Any]) -> Any:
     """Return a config with other values of some keys, such as `{"model.dropout": 0.3}`."""
     nested: dict[str, Any] = {}
     for key, value in values.items():

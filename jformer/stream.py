@@ -3,23 +3,87 @@
 Lines are processed in windows of `config.decode.read_ahead`: read, decoded sorted by length, and
 written. A kill loses the work on one window. Long outputs, which finish last in a search, cost less
 in a large window.
+
+Outputs go to FILE.partial, whose first line identifies the job: everything that the lines depend
+on. The same command resumes after the last whole line. FILE is complete when FILE.partial is gone.
 """
 
+import contextlib
 import dataclasses
+import io
 import itertools
 import json
+import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jformer.console import Progress
-from jformer.data.corpora import Corpus, Report, decode_line, read, read_lines
+from jformer.data.corpora import Corpus, Report, decode_lines, read, read_lines
 from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import Hypothesis, warn_of_lines
-from jformer.errors import UserError
-from jformer.files import is_special
-from jformer.output import Output
+from jformer.errors import RunError, UserError
+from jformer.files import is_special, writing
 from jformer.run import Run, Scored
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """An open file, pipe or terminal that already has the outputs of `done` input lines."""
+
+    file: io.FileIO
+    target: str  # names the file in errors
+    done: int = 0
+
+    def write(self, text: str) -> None:
+        """Write whole lines, without a buffer."""
+        data = text.encode()
+        with writing(self.target, RunError):
+            while data:
+                data = data[self.file.write(data) :]
+
+
+@contextlib.contextmanager
+def open_output(name: str, job: dict[str, Any]) -> Iterator[Output]:
+    """Open a file to write or to resume, or standard output without a name.
+
+    A device or a pipe is written directly, as is the output of an empty `job`, one of whose inputs
+    can be read only once. Raises `UserError` if another job began the file.
+    """
+    target = f"--output={name}" if name else "standard output"
+    if not name or not job or is_special(name):
+        path = name or sys.stdout.fileno()
+        with open(path, "wb", buffering=0, closefd=bool(name)) as file:
+            yield Output(file, target)
+        return
+    partial = Path(f"{name}.partial")
+    with partial.open("ab", buffering=0) as file:
+        yield Output(file, target, resume(file, partial, job))
+        with partial.open("rb") as lines, writing(target, RunError):
+            lines.readline()
+            with open(name, "wb") as complete:
+                shutil.copyfileobj(lines, complete)
+        partial.unlink()
+
+
+def resume(file: io.FileIO, path: Path, job: dict[str, Any]) -> int:
+    """Keep the whole lines of the file; return how many input lines are done."""
+    head = json.dumps(job).encode() + b"\n"
+    done = size = 0
+    with path.open("rb") as lines:
+        if not head.startswith(lines.readline()):  # a kill can cut it
+            raise UserError(
+                f"{path}: another command began it (see its first line); delete it to start "
+                f"over, or choose another --output"
+            )
+        for line in lines:
+            if line.endswith(b"\n"):
+                done, size = done + 1, size + len(line)
+    file.truncate(len(head) + size if done else 0)
+    if not done:
+        file.write(head)
+    return done
 
 
 def check_lines(names: Sequence[str], bad_lines: str) -> int | None:
@@ -62,16 +126,12 @@ def translate_stream(
 
 def parallel(sides: Sequence[tuple[str, Iterable[bytes]]], bad_lines: str) -> Iterator[list[str]]:
     """Yield the texts of line i of all sides; `UserError` names a bad or a missing line."""
-    policy, report = bad_lines.replace("skip", "error"), Report()  # every line must have an output
-    rows = itertools.zip_longest(*(lines for _, lines in sides))
-    for number, row in enumerate(rows, start=1):
-        texts = []
-        for (name, _), line in zip(sides, row, strict=True):
-            if line is None:
-                raise UserError(f"{name}:{number}: missing line; the files must be parallel")
-            text = decode_line(line, f"{name}:{number}", number == 1, policy, report)
-            texts.append(text or "")
-        yield texts
+    texts = [decode_lines(lines, name, bad_lines) for name, lines in sides]
+    for number, row in enumerate(itertools.zip_longest(*texts), start=1):
+        if None in row:
+            name, _ = sides[row.index(None)]
+            raise UserError(f"{name}:{number}: missing line; the files must be parallel")
+        yield [*row]
 
 
 def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:

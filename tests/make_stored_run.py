@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import jformer
-from jformer.checksums import write_sums
+from jformer.files import write_sums
 from jformer.main import main
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

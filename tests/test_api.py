@@ -62,9 +62,6 @@ def trained(tmp_path_factory):
         due = step % config.train.checkpoint_every == 0
         saved = jformer.load(folder / "run", "last") if due else None
         seen.append(({"step": step, "split": split, **numbers}, run, saved))
-        return (
-            {"words": len(run.translate(["1 2 3"])[0].split())} if split == "validation" else None
-        )
 
     pairs, validation = iter(pairs_of(TRAIN)), iter(pairs_of(VALIDATION))
     run = jformer.train(config, pairs, validation, folder / "run", on_metrics=log)
@@ -80,16 +77,10 @@ def test_a_run_on_pairs_is_that_on_the_same_text_in_files(trained):
 
 
 @pytest.mark.process
-def test_the_callback_is_given_each_line_of_the_log_and_what_it_returns_is_logged(trained):
+def test_the_callback_is_given_each_line_of_the_log(trained):
     _, folder, _, _, seen = trained
-    lines = read_metrics(folder / "run")
-    own = [line for line in lines if line["split"] == "callback"]
-    assert [line for line, _, _ in seen] == [line for line in lines if line not in own]
+    assert [line for line, _, _ in seen] == read_metrics(folder / "run")
     assert {line["split"] for line, _, _ in seen} == {"train", "validation"}
-    at = [(line["step"], run) for line, run, _ in seen if line["split"] == "validation"]
-    words = [(step, len(run.translate(["1 2 3"])[0].split())) for step, run in at]
-    assert [(line["step"], line["words"]) for line in own] == words
-    assert len(own) == 2
 
 
 @pytest.mark.process
@@ -103,26 +94,20 @@ def test_the_run_of_the_callback_has_the_parameters_of_its_step_and_keeps_them(t
 
 
 @pytest.mark.process
-def test_what_the_callback_raises_comes_after_the_save_and_the_same_call_goes_on(trained, tmp_path):
+def test_a_run_that_a_callback_fails_resumes_from_its_last_checkpoint(trained, tmp_path):
     undisturbed, _, _, config, _ = trained
     data = pairs_of(TRAIN), pairs_of(VALIDATION), tmp_path / "run"
-    seen = []
 
     def fail(step, *_):
-        seen.append(step)
         if step == 8:
-            raise KeyboardInterrupt("mine")
+            raise RuntimeError("mine")
 
-    with pytest.raises(KeyboardInterrupt, match="mine") as caught:
+    with pytest.raises(RuntimeError, match="mine"):
         jformer.train(config, *data, on_metrics=fail)
-    (note,) = caught.value.__notes__
-    assert "step 8" in note
-    assert seen[-2:] == [6, 8]
-    assert jformer.load(tmp_path / "run", "last").step == 8  # beside those at multiples of 3
+    assert jformer.load(tmp_path / "run", "last").step == 6
     assert equal(jformer.train(config, *data, on_metrics=lambda *_: None), undisturbed)
     steps = [line["step"] for line in read_metrics(tmp_path / "run")]
-    lines = read_metrics(undisturbed.workdir)
-    assert steps == [line["step"] for line in lines if line["split"] != "callback"]
+    assert steps == [line["step"] for line in read_metrics(undisturbed.workdir)]
 
 
 @pytest.mark.process

@@ -243,12 +243,6 @@ def test_a_run_whose_optimizer_and_data_alone_are_own_opens_without_them(folder,
 MISTAKES = {
     "no such file": ({"model.norm": "none.py:Same"}, "", ["none.py"]),
     "misspelled": ({}, "def Sane(): pass", ["Same", "Sane?"]),
-    "wrong arguments": ({}, "def Same(): pass", ["config.model.norm=own.py:Same", "Same()"]),
-    "not finite": (
-        {"model.norm": "layer_norm", "train.loss": "own.py:nan"},
-        "def nan(logits, labels, smoothing, mean):\n    return logits.sum(-1) / 0, logits[..., 0]",
-        ["config.train.loss=own.py:nan", "finite"],
-    ),
     "positions of its own": (
         {"model.norm": "layer_norm", "model.attention": "own.py:recent"},
         "import jax.numpy as jnp\nfrom jformer.model.attention import attend\n"

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
-from jformer.errors import RunError, UserError
+from jformer.errors import RunError
 from jformer.main import main
-from jformer.output import open_output
+from jformer.stream import open_output
 from tests.test_stream import KNOWN, ONE_BY_ONE, WORKDIR, as_file, in_lines, run
 
 pytestmark = pytest.mark.process
@@ -200,19 +200,6 @@ def test_a_file_that_no_job_began_is_not_written_to(job, tmp_path, capfd):
     assert job() == 2
     assert str(partial) in error_line(capfd)
     assert partial.read_bytes() == b"{}\n"
-
-
-def test_two_commands_do_not_write_one_file(tmp_path):
-    out = str(tmp_path / "out")
-    with open_output(out, {"a": 1}) as first:
-        with (
-            pytest.raises(UserError, match=re.escape(f"{out}.partial")),
-            open_output(out, {"a": 1}),
-        ):
-            pass
-        first.write("one\n")
-    assert (tmp_path / "out").read_bytes() == b"one\n"
-    assert os.listdir(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from jformer.training.restore import Restored
 
 ROOT = Path(__file__).parents[2]
 FUNCTIONS = ("get_config", "load", "train")
-METHODS = ("translate", "hypotheses", "score", "can_score", "attention", "with_decode")
+METHODS = ("translate", "hypotheses", "score", "attention", "with_decode")
 ERRORS = (jformer.UserError, jformer.RunError, jformer.Stopped)
 
 

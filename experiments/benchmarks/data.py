@@ -28,7 +28,7 @@ from typing import Any
 from experiments.benchmarks import turns
 
 BATCH_TOKENS = 25_000  # as in the paper
-VOCABULARY_SIZE, VOCABULARY_SAMPLE = 8000, 30_000
+VOCABULARY_SIZE = 8000
 MAX_LENGTH = 128
 
 
@@ -96,7 +96,6 @@ def ours(prefix: str, languages: list[str], batching: str, cached: bool) -> Call
     began, cache = time.perf_counter(), f"{prefix}.cache"
     if not cached:
         shutil.rmtree(cache, ignore_errors=True)
-    tokens.VOCABULARY_SAMPLE = VOCABULARY_SAMPLE  # the same number of pairs as for the peers
     keys = {
         "data.source_language": languages[0],
         "data.target_language": languages[1],
@@ -139,9 +138,7 @@ def with_torch(prefix: str, languages: list[str], workers: int) -> Callable[[], 
 
     began = time.perf_counter()
     sides = [turns.read_lines(f"{prefix}.{language}") for language in languages]
-    every = -(-len(sides[0]) // VOCABULARY_SAMPLE)
-    texts = [text for side in sides for text in side[::every]]
-    vocabulary = Vocabulary.train(texts, VOCABULARY_SIZE)
+    vocabulary = Vocabulary.train(itertools.chain(*sides), VOCABULARY_SIZE)
     tokenizing = time.perf_counter()
     ids = [pytorch_data.encode(vocabulary, side) for side in sides]
     tokenizing = time.perf_counter() - tokenizing

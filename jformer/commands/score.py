@@ -10,7 +10,7 @@ from jformer import cli
 from jformer.components import find
 from jformer.console import say
 from jformer.data.corpora import Report, read
-from jformer.output import check_output, open_output
+from jformer.files import check_output
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -24,7 +24,7 @@ def main(args: Any) -> int:
     config = cli.config_of(args)
 
     from jformer.results import job_of
-    from jformer.stream import score_stream
+    from jformer.stream import open_output, score_stream
     from jformer.training.loss import perplexity
 
     scorer = find("config.data.scorer", "scorer", config.data.scorer)

@@ -28,10 +28,10 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
 
-    from jformer.results import as_test_set, known_scores, read_results, score_all
+    from jformer.results import known_scores, read_results, score_all
     from jformer.run import load
     from jformer.training.loop import train
-    from jformer.training.provenance import changed_versions, describe_complete
+    from jformer.training.provenance import describe_complete
     from jformer.training.sharding import is_first, join
 
     workdir = Path(args.workdir or default_workdir(config))
@@ -42,15 +42,11 @@ def main(args: Any) -> int:
         return 0
     run = load(workdir, plugins=component_files(config))
     run = run.with_decode(**dataclasses.asdict(config.decode))
-    tests = {name: as_test_set(split) for name, split in splits.items()}
-    known = known_scores(run, tests)
-    if tests.keys() <= known.keys():
+    known = known_scores(run, splits)
+    if splits.keys() <= known.keys():
         say(describe_complete(config, run.step))
-        for name, stored in known.items():
-            if changed := changed_versions(stored.get("versions", {}), config):
-                say(f"{name}: was scored with other software: {changed}")
         scores = known
     else:
-        scores = score_all(run, tests)
+        scores = score_all(run, splits)
     print_scores(args.format, scores, workdir, aligned(score_rows(scores, run.scorer.labels)))
     return 0

@@ -13,7 +13,7 @@ from jformer import cli
 from jformer.console import say
 from jformer.data.corpora import read_lines, without_ends
 from jformer.errors import UserError
-from jformer.output import check_output, open_output
+from jformer.files import check_output
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -34,7 +34,7 @@ def main(args: Any) -> int:
     check_output(args.output, files.values())
 
     from jformer.results import job_of
-    from jformer.stream import check_lines, translate_stream
+    from jformer.stream import check_lines, open_output, translate_stream
 
     total = check_lines([args.input, args.prefix], config.data.bad_lines)
     run = cli.open_run(args, config)

@@ -7,7 +7,9 @@ is a module with its keys and their checks.
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ml_collections import config_dict
 
@@ -18,7 +20,7 @@ from jformer.config.model import ON_OFF, ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import Section, choice, key, replaced, thaw, walk_components
+from jformer.schema import Section, choice, key, replaced, thaw, walk_components, with_values
 
 # The token ids shared by the data, the model and the search.
 PAD, BOS, EOS = 0, 1, 2
@@ -80,15 +82,20 @@ def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
     return thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
 
 
-def freeze(config: config_dict.ConfigDict | dict, stored: Config | None = None) -> Config:
-    """Return the same values as a checked, hashable `Config`; `UserError` names an invalid key.
+def freeze(config: config_dict.ConfigDict | dict) -> Config:
+    """Return the values of a config file as a checked, hashable `Config`."""
+    return overridden(replaced(Config(), config), {})
+
+
+def overridden(config: Config, values: Mapping[str, Any], stored: Config | None = None) -> Config:
+    """Return the config with other values of some keys; `UserError` names an invalid key.
 
     Component files are run, unless the config `stored` of a run already names them.
     """
-    frozen = replaced(Config(), config if isinstance(config, dict) else config.to_dict())
-    frozen.check()
-    check_components(frozen, stored)
-    return frozen
+    config = with_values(config, values)
+    config.check()
+    check_components(config, stored)
+    return config
 
 
 def check_components(config: Config, stored: Config | None = None) -> None:

@@ -59,9 +59,21 @@ class Split:
     targets: Sequence[str]
     names: Sequence[str] = ()  # FILE:LINE of each pair; empty if not read from a corpus
     gold: Sequence[Any] = ()  # for each pair, if a scorer needs more than the target's text
+    more_references: Sequence[Sequence[str]] = ()  # one list per further translator
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    @property
+    def references(self) -> list[Sequence[str]]:
+        return [self.targets, *self.more_references]
+
+    @property
+    def sha256(self) -> str:
+        """Hash all lines; stored scores are valid for the same text only."""
+        lines = [[*side] for side in (self.sources, *self.references)]
+        lines += [[*map(str, self.gold)]] if self.gold else []
+        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -322,9 +334,8 @@ def decode_line(
     return (text.removeprefix("\ufeff") if is_first else text).removesuffix("\r")
 
 
-def decode_lines(lines: Iterable[bytes], name: str, policy: str) -> list[str]:
-    """Return one text per line, in one language; invalid UTF-8 is replaced or an error."""
+def decode_lines(lines: Iterable[bytes], name: str, policy: str) -> Iterator[str]:
+    """Yield one text per line, in one language; invalid UTF-8 is replaced or an error."""
     policy = policy.replace("skip", "error")  # an output belongs to each line
-    report = Report()
-    numbered = enumerate(lines, start=1)
-    return [decode_line(line, f"{name}:{n}", n == 1, policy, report) or "" for n, line in numbered]
+    for n, line in enumerate(lines, start=1):
+        yield decode_line(line, f"{name}:{n}", n == 1, policy, Report()) or ""

@@ -11,7 +11,6 @@ The text is streamed: memory does not grow with the corpus, except for a few num
 import bisect
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import itertools
 import json
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from filelock import AcquireReturnProxy, FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import ArrayLike
 
 from jformer import components
@@ -38,11 +37,10 @@ from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
-VERSION = 6  # of the entry format and the reading of files; raise it to rebuild all entries
+VERSION = 7  # of the entry format and the reading of files; raise it to rebuild all entries
 MAX_CACHE_BYTES = 50 * 2**30  # about ten corpora as large as WMT14 English-French
 UNUSED_SECONDS = 7 * 24 * 3600  # until an entry may be removed: no run uses it by then
 CHUNK = 10_000  # pairs tokenized together
-VOCABULARY_SAMPLE = 2_000_000  # maximum number of pairs to learn a vocabulary from
 SIDES = ("source", "target")
 
 
@@ -131,37 +129,22 @@ class Tokenized:
 
 
 def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
-    """Learn vocabularies from evenly spaced training pairs, or load the files that `data` names."""
+    """Learn vocabularies from all training pairs, or load the files that `data` names."""
     external = [Vocabulary.load(Path(x)).hash if x else "" for x in data.vocabulary_files]
     tokenizers = component_key(data.tokenizer, data.target_tokenizer)
     settings = [data.vocabulary_size, data.joint_vocabulary, tokenizers, external]
 
-    every = functools.cache(functools.partial(sampling_distance, corpora))  # for both sides
+    def texts() -> Iterator[tuple[str, str]]:
+        for corpus in corpora:
+            yield from ((row[1], row[2]) for row in read(corpus, data.bad_lines, Report()))
 
     def build(folder: Path) -> None:
+        log.info("vocabulary  into %s ...", folder.parent)
         # A loaded vocabulary is saved as well, because saving rounds the scores of a unigram.
-        Vocabularies.train(lambda: sample(corpora, data.bad_lines, every), data).save(folder)
+        Vocabularies.train(texts, data).save(folder)
 
     folder = cached(data, "vocabulary", [text_key(corpora, data), settings], build)
     return Vocabularies.load(folder, data.joint_vocabulary)
-
-
-def sampling_distance(corpora: list[Corpus]) -> int:
-    """Return the distance of evenly spaced pairs of which at most `VOCABULARY_SAMPLE` are taken."""
-    total = sum(1 for corpus in corpora for _ in corpus.rows())
-    every = max(1, -(-total // VOCABULARY_SAMPLE))
-    which = f"every {every}th of {total:,}" if every > 1 else f"{total:,}"
-    log.info("vocabulary  learning from %s pairs ...", which)
-    return every
-
-
-def sample(
-    corpora: list[Corpus], policy: str, every: Callable[[], int]
-) -> Iterator[tuple[str, str]]:
-    """Yield evenly spaced pairs; `every` is called only if there is a vocabulary to learn."""
-    pairs = (pair for corpus in corpora for pair in read(corpus, policy, Report()))
-    for _, source, target in itertools.islice(pairs, 0, None, every()):
-        yield source, target
 
 
 def tokenize_corpora(
@@ -174,7 +157,7 @@ def tokenize_corpora(
         write_tokens(folder, corpora, vocabularies, data, limit)
 
     folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash, limit], build)
-    index, pairs, report = open_entry(folder, corpora, vocabularies)
+    index, pairs, report = open_entry(folder, vocabularies)
     names = [corpus.names[0] for corpus in corpora]
     weights = np.repeat(data.corpus_weights(len(corpora)), np.diff(index["ends"], prepend=0))
     too_long = pairs.longer_than(data.max_length)
@@ -188,7 +171,7 @@ def tokenize_corpora(
 
 
 def nothing_to_train_on(corpora: list[Corpus], report: Report) -> UserError:
-    names = ", ".join(dict.fromkeys(names_of(corpora)))
+    names = ", ".join(dict.fromkeys(name for corpus in corpora for name in corpus.names))
     return UserError(f"{names}: no pair to train on; {'; '.join(report.lines())}")
 
 
@@ -205,10 +188,6 @@ def model_sources(
     """Return the sources as the model reads them, converted by the scorer."""
     scorer = components.find("config.data.scorer", "scorer", data.scorer)
     return [scorer.source(sentence, vocabularies) for sentence in sentences]
-
-
-def names_of(corpora: list[Corpus]) -> list[str]:
-    return [name for corpus in corpora for name in corpus.names]
 
 
 def write_tokens(
@@ -244,9 +223,12 @@ def write_tokens(
             ends.append(len(lines))
     if not lines:
         raise nothing_to_train_on(corpora, report)
-    np.savez(folder / "index.npz", lines=lines, ends=ends, source=lengths[0], target=lengths[1])
-    contents = {"decisions": report.decisions, "names": names_of(corpora)}
-    (folder / "report.json").write_text(json.dumps(contents), encoding="utf-8")
+    index: dict[str, Any] = {
+        "lines": lines,
+        "ends": ends,
+        "decisions": json.dumps(report.decisions),
+    }
+    np.savez(folder / "index.npz", **index, source=lengths[0], target=lengths[1])
 
 
 def id_type(vocabulary: Vocabulary) -> type[np.integer]:
@@ -263,7 +245,7 @@ def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tup
 
 
 def open_entry(
-    folder: Path, corpora: list[Corpus], vocabularies: Vocabularies
+    folder: Path, vocabularies: Vocabularies
 ) -> tuple[dict[str, np.ndarray], TokenPairs, Report]:
     """Return what `write_tokens` wrote; `UserError` if a file is missing or cut."""
     try:
@@ -274,17 +256,12 @@ def open_entry(
             shape, dtype = (int(index[side].sum()),), id_type(vocabulary)
             ids = np.memmap(folder / f"{side}.ids", dtype, "r", shape=shape)
             sides.append(Ragged.from_lengths(ids, index[side]))
-        stored = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise UserError(
             f"{folder}: corrupt cache entry ({error}); delete this folder and rerun"
         ) from error
-    # The entry may have been built from files in another folder.
-    moved = dict(zip(stored["names"], names_of(corpora), strict=True))
-    for decision in stored["decisions"].values():
-        parts = (name.rpartition(":") for name in decision["first"])
-        decision["first"] = [f"{moved[path]}:{line}" for path, _, line in parts]
-    return index, TokenPairs(*sides), Report(stored["decisions"])
+    report = Report(json.loads(str(index["decisions"])))
+    return index, TokenPairs(*sides), report
 
 
 def text_key(corpora: list[Corpus], data: DataConfig) -> list:
@@ -318,14 +295,13 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
     try:
         if not folder.exists():
             root.mkdir(parents=True, exist_ok=True)
-            with acquire(root / f"{kind}-{key}.lock"):
+            with FileLock(root / f"{kind}-{key}.lock"):
                 if not folder.exists():  # otherwise another run has just built it
                     shutil.rmtree(partial, ignore_errors=True)  # from a killed run
                     partial.mkdir()
                     build(partial)
                     partial.rename(folder)
-            with contextlib.suppress(FileNotFoundError):  # another process removed it
-                remove_old_entries(root)
+            remove_old_entries(root)
     except OSError as error:
         raise UserError(
             f"config.data.cache={root}: cannot be written ({error.strerror or error}); "
@@ -334,16 +310,6 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
     with contextlib.suppress(OSError):  # the entry may be another user's
         os.utime(folder)  # the time of its last use
     return folder
-
-
-def acquire(path: Path) -> AcquireReturnProxy:
-    """Return a context that holds a lock; log a line if this process must wait."""
-    lock = FileLock(path)
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
-        log.info("waiting for another run to prepare the same data (%s)", path)
-        return lock.acquire()
 
 
 def remove_old_entries(root: Path) -> None:

@@ -13,10 +13,8 @@ from jformer.data.corpora import decode_lines, read_lines, unescape
 from jformer.errors import UserError
 
 
-def open_test_set(
-    name: str, source_language: str, target_language: str
-) -> tuple[list[str], list[list[str]]]:
-    """Return the sources, and the references as streams: one list per translator."""
+def open_test_set(name: str, source_language: str, target_language: str) -> list[list[str]]:
+    """Return the sources, and the references of each translator."""
     pair = f"{source_language}-{target_language}"
     if pair not in sacrebleu.get_langpairs_for_testset(name):
         raise UserError(f"{name}: unknown test set for {pair}; `sacrebleu --list` prints all")
@@ -28,12 +26,11 @@ def open_test_set(
             f"{name}: cannot be downloaded ({error}); without a network, copy the folder "
             f"{sacrebleu.SACREBLEU_DIR}/{name} from a machine that has it"
         ) from error
-    sources, *references = (read(name, file) for file in files)
-    return sources, references
+    return [read(name, file) for file in files]
 
 
 def read(name: str, file: str) -> list[str]:
     """Return the lines of a file; sacreBLEU leaves escapes such as &amp; in text from SGML."""
     is_escaped = isinstance(sacrebleu.DATASETS[name], FakeSGMLDataset)
     lines = read_lines(Path(file))
-    return decode_lines(map(unescape, lines) if is_escaped else lines, file, "error")
+    return [*decode_lines(map(unescape, lines) if is_escaped else lines, file, "error")]

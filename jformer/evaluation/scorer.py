@@ -4,33 +4,13 @@ A scorer also converts between the user's texts and the texts that the model rea
 translations, both are the same.
 """
 
-import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jformer.config import Config
-from jformer.data.corpora import Corpus, open_corpus
+from jformer.data.corpora import Corpus, Split, open_corpus
 from jformer.data.vocabulary import Vocabularies
-from jformer.evaluation.compare import compare
-from jformer.evaluation.scores import LABELS, by_length, score
-
-
-@dataclasses.dataclass(frozen=True)
-class TestSet:
-    """Sources, and one list of references per translator."""
-
-    sources: Sequence[str]
-    references: Sequence[Sequence[str]]
-    gold: Sequence[Any] = ()  # see Split
-
-    @property
-    def sha256(self) -> str:
-        """Hash all lines; stored scores are valid for the same text only."""
-        lines = [[*self.sources], *([*stream] for stream in self.references)]
-        lines += [[*map(str, self.gold)]] if self.gold else []
-        return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
+from jformer.evaluation.scores import LABELS, compare, score
 
 
 class Translations:
@@ -59,20 +39,17 @@ class Translations:
         self,
         outputs: Sequence[str],
         well_formed: Sequence[bool | None],
-        test: TestSet,
+        test: Split,
         config: Config,
     ) -> dict[str, Any]:
         """Return scores by name."""
-        language = config.data.target_language
-        scores = score(outputs, test.references, language)
-        scores["by_length"] = by_length(test.sources, outputs, test.references, language)
-        return scores
+        return score(outputs, test.references, config.data.target_language)
 
     def compare(
         self,
         ours: Sequence[str],
         theirs: Sequence[str],
-        test: TestSet,
+        test: Split,
         names: tuple[str, str],
         config: Config,
     ) -> dict[str, Any]:

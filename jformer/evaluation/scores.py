@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
 
 from jformer.errors import UserError
 
@@ -28,10 +29,9 @@ LABELS = {  # labels of the scores, in the order of a table
     "chrf": "chrF",
     "ter": "TER",
 }
+SIGNIFICANT = 0.05
 SAMPLES = 1000  # of the bootstrap
 MAX_SAMPLED = 20_000_000  # pairs in all samples, which sacreBLEU keeps in memory: 50 to 90 B each
-# The groups of `by_length`, by the maximum number of words in a source.
-GROUPS = {"1-10": 10, "11-20": 20, "21-30": 30, "31-40": 40, "41-60": 60, "61+": math.inf}
 COMPOUND = re.compile(r"(\S)-(\S)")
 # Languages of sacreBLEU's tokenizers, by the first part of their codes, which are not always ISO's:
 # cn, jp. Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha use `char`; all other languages use 13a.
@@ -159,33 +159,6 @@ def interval(mean: float, half: float, highest: float = 100.0) -> list[float]:
     return [max(mean - half, 0.0), min(mean + half, highest)]
 
 
-def by_length(
-    sources: Sequence[str],
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    target_language: str = "en",
-) -> list[dict[str, Any]]:
-    """Return `words`, `pairs`, `bleu`, `chrf` and `length_ratio` of each group that has pairs.
-
-    They show whether a model fails on long sentences. `words` is a range such as "11-20" or "61+".
-    A source language written without spaces falls into one group. The ratio is BLEU's own: words of
-    the hypotheses over words of the references closest in length. Below 1 the brevity penalty
-    applies.
-    """
-    lengths = [len(source.split()) for source in sources]
-    group_of = [next(g for g, most in GROUPS.items() if length <= most) for length in lengths]
-    groups, tokenizer = [], tokenizer_for(target_language)
-    for group in GROUPS:
-        lines = [i for i, name in enumerate(group_of) if name == group]
-        if not lines:
-            continue
-        outputs, *others = ([stream[i] for i in lines] for stream in (hypotheses, *references))
-        bleu = BLEU(force=True, tokenize=tokenizer).corpus_score(outputs, others)
-        scores = {"bleu": bleu.score, "chrf": CHRF().corpus_score(outputs, others).score}
-        groups.append({"words": group, "pairs": len(lines), **scores, "length_ratio": bleu.ratio})
-    return groups
-
-
 def moses_words(text: Sequence[Sequence[str]], language: str) -> list[list[str]]:
     """Return the lines as Moses' words separated by spaces, like Tensor2Tensor's get_ende_bleu.sh.
 
@@ -212,3 +185,65 @@ def split_compounds(words: str) -> str:
     In `a-b-c` only the first hyphen is split: matches do not overlap, as in the script.
     """
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", words)
+
+
+def compare(
+    ours: Sequence[str],
+    theirs: Sequence[str],
+    references: Sequence[Sequence[str]],
+    names: tuple[str, str] = ("ours", "theirs"),
+    target_language: str = "en",
+) -> dict[str, dict[str, Any]]:
+    """Return a `verdict` and a `signature` for each of `bleu`, `chrf` and `ter`.
+
+    sacreBLEU's paired bootstrap (Koehn, 2004) scores both systems on the same samples of the
+    sentences, drawn with replacement. The seed is $SACREBLEU_SEED, or 12345. The p-value is the
+    probability of a difference at least as large if both systems were equally good. Each system has
+    the `mean` and the `interval` (95 %) of its scores on the samples.
+    """
+    metrics: dict[str, Any] = {
+        "bleu": BLEU(force=True, tokenize=tokenizer_for(target_language)),
+        "chrf": CHRF(),
+        **ter_for(target_language),
+    }
+    systems = list(zip(names, (ours, theirs), strict=True))
+    samples = bootstrap_samples(len(ours))
+    signatures, columns = PairedTest(systems, metrics, references, "bs", samples)()
+    # The first column has the names; the others, in the order of `metrics`, have keys like chrF2.
+    _, *results = columns.values()
+    return {
+        name: {**tested(name, names, pair), "signature": str(signature)}
+        for name, pair, signature in zip(metrics, results, signatures.values(), strict=True)
+    }
+
+
+def tested(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[str, Any]:
+    """Return the verdict on sacreBLEU's results for two systems."""
+    # TER is a rate of edits: lower is better, and it can exceed 100.
+    is_rate = metric == "ter"
+    highest = math.inf if is_rate else 100.0
+    systems = []
+    for result in results:
+        score, mean, half = (float(x) for x in (result.score, result.mean, result.ci))
+        systems.append({"score": score, "mean": mean, "interval": interval(mean, half, highest)})
+    # For equal scores sacreBLEU counts the samples that differ by more than 0. A system compared
+    # with itself has no such samples, and p would be 1/1001.
+    p_value = 1.0 if results[0].score == results[1].score else float(results[1].p_value)
+    return verdict(names, systems, p_value, lower_is_better=is_rate)
+
+
+def verdict(
+    names: tuple[str, str],
+    systems: Sequence[dict[str, Any]],
+    p_value: float,
+    lower_is_better: bool = False,
+) -> dict[str, Any]:
+    """Return `systems` with their names, the `p_value`, and the `better` system, if any."""
+    ours, theirs = (system["score"] for system in systems)
+    first_is_better = ours < theirs if lower_is_better else ours > theirs
+    return {
+        "systems": [{"name": n, **system} for n, system in zip(names, systems, strict=True)],
+        "p_value": p_value,
+        "better": "" if ours == theirs else names[0 if first_is_better else 1],
+        "significant": p_value < SIGNIFICANT,
+    }

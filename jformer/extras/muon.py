@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from jformer.training.optimizer import check_constants, decay_mask
+from jformer.training.optimizer import decay_mask
 
 D_FIRST = ("query", "key", "value", "ffn_in")  # kernels (D, H, K) and (D, F); others have D last
 KERNELS = (*D_FIRST, "out", "ffn_out")
@@ -38,7 +38,6 @@ def muon(
 
     `adam_factor` multiplies Adam's updates. All matrices decay.
     """
-    check_constants(beta1, beta2, epsilon, weight_decay)
     kernels = optax.chain(optax.trace(momentum, nesterov=True), orthogonalize())
     adam = scaled(optax.scale_by_adam(beta1, beta2, epsilon), adam_factor)
     both = optax.partition({"muon": kernels, "adam": adam}, which)

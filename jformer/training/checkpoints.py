@@ -34,9 +34,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jformer.checksums import SUMS, first_damage, write_sums
 from jformer.config import TrainConfig
 from jformer.errors import RunError, UserError, is_out_of_memory
+from jformer.files import SUMS, first_damage, write_sums
 from jformer.rundir import BEST, CHECKPOINTS
 from jformer.training.step import TrainState
 

@@ -13,14 +13,12 @@ from jax.sharding import Mesh
 
 from jformer.components import parse, split_list
 from jformer.config import Config
-from jformer.console import say
 from jformer.data.batches import Batches, Buckets
 from jformer.data.corpora import Split
 from jformer.data.tokens import model_sources, tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.pool import Decoder
 from jformer.decoding.translate import hypotheses
-from jformer.errors import UserError
 from jformer.evaluation.metrics import Validation, score_by
 from jformer.model.transformer import Transformer
 from jformer.training import sharding
@@ -54,26 +52,17 @@ def likelihood(
 ) -> Callable[[Any], dict[str, float]]:
     """Return a function from parameters to the split's NLL per token, in nats, and perplexity.
 
-    Pairs longer than a table of learned positions are excluded; `UserError` if all pairs are.
+    Raises `UserError` if a pair exceeds a table of learned positions.
     """
-    pairs = tokenize(split, vocabularies, config.data)
-    max_positions = config.model.max_positions
-    longest = np.maximum(pairs.sources.lengths, pairs.targets.lengths)
-    rows = np.flatnonzero(longest <= max_positions)
-    if not len(rows):
-        raise UserError(
-            f"config.model.positions={config.model.positions}: all validation pairs have more "
-            f"tokens; increase max_positions, or shorten the lines"
-        )
-    if left_out := len(split) - len(rows):
-        say(f"validation  {left_out:,} of {len(split):,} pairs exceed max_positions; excluded")
-    lengths, data = pairs.lengths(rows), config.data
+    data, rows = config.data, np.arange(len(split))
+    pairs = tokenize(split, vocabularies, data)
+    lengths = pairs.lengths(rows)
     layout = Buckets(*lengths, config.train.batch_tokens, data.num_buckets, data.length_multiple)
     layout.trim(*lengths)  # avoids padding a full batch for one long pair
-    # A rounded length may exceed a table of learned positions.
-    layout.shapes = [
-        (B, int(min(S, max_positions)), int(min(T, max_positions))) for B, S, T in layout.shapes
-    ]
+    longest = max(max(S, T) for _, S, T in layout.shapes)
+    if longest > config.model.max_positions:
+        reason = f"max_positions must be >= {longest}, for the longest validation pair"
+        raise config.model.wrong("positions", reason)
     batches = Batches(pairs, rows, layout, config.seed)
     part, parts = jax.process_index(), jax.process_count()
 

@@ -17,7 +17,7 @@ from jformer.model.shapes import checked
 from jformer.training.loss import SUMS
 
 
-@checked
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def cross_entropy(
     logits_BTV: Array,
     labels_BT: Array,
@@ -29,28 +29,19 @@ def cross_entropy(
     Logits can have any dtype, and their gradient has the same dtype. All sums are in float32.
     Passing the means of the logits saves a pass over them.
     """
-    if mean_logits_BT is None:
-        mean_logits_BT = jnp.mean(logits_BTV, axis=-1, dtype=jnp.float32)
-    return losses_of_logits(logits_BTV, mean_logits_BT, labels_BT, label_smoothing)
+    return losses_and_residuals(logits_BTV, labels_BT, label_smoothing, mean_logits_BT)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def losses_of_logits(
-    logits_BTV: Array,
-    mean_logits_BT: Array,
-    labels_BT: Array,
-    label_smoothing: float,
-) -> tuple[Array, Array]:
-    return losses_and_residuals(logits_BTV, mean_logits_BT, labels_BT, label_smoothing)[0]
-
-
+@checked
 def losses_and_residuals(
     logits_BTV: Array,
-    mean_logits_BT: Array,
     labels_BT: Array,
     label_smoothing: float,
+    mean_logits_BT: Array | None,
 ) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
     """Return the losses, and the residuals of the gradient."""
+    if mean_logits_BT is None:
+        mean_logits_BT = jnp.mean(logits_BTV, axis=-1, dtype=jnp.float32)
     max_BT, sum_BT, label_logit_BT = statistics(logits_BTV, labels_BT)
     log_normalizer_BT = max_BT + jnp.log(sum_BT)
     nll_BT = log_normalizer_BT - label_logit_BT
@@ -119,10 +110,9 @@ def gradient_of_loss(
     return d_logits_BTV.astype(logits_BTV.dtype), None, None
 
 
-losses_of_logits.defvjp(losses_and_residuals, gradient_of_loss)
+cross_entropy.defvjp(losses_and_residuals, gradient_of_loss)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def loss_by_chunks(
     sums_of: Callable[..., dict[str, Array]],
     chunks: int,
@@ -138,9 +128,14 @@ def loss_by_chunks(
     The forward pass computes it together with the sums: a separate backward pass would have to keep
     all logits, or to compute them twice.
     """
-    return loss_and_gradients(
-        sums_of, chunks, logits_dtype, states_BTD, output_VD, labels_BT, all_tokens
-    )[0]
+    compute = functools.partial(loss_and_gradients, sums_of, chunks, logits_dtype)
+    return with_gradients(compute, states_BTD, output_VD, labels_BT, all_tokens)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def with_gradients(compute: Callable, *arrays: Array) -> tuple[Array, dict[str, Array]]:
+    """Return the first result of `compute(*arrays)`; the second has the gradients."""
+    return compute(*arrays)[0]
 
 
 def loss_and_gradients(
@@ -185,15 +180,11 @@ def loss_and_gradients(
 
 
 def scale_gradients(
-    _sums_of: Callable,
-    _chunks: int,
-    _logits_dtype: str,
-    gradients: tuple[Array, Array],
-    cotangents: tuple[Array, Any],
+    _compute: Callable, gradients: tuple[Array, Array], cotangents: tuple[Array, Any]
 ) -> tuple[Array, Array, None, None]:
     d_states_BTD, d_output_VD = gradients
     scale, _ = cotangents  # the constant 1 in a train step, which lets XLA drop the products
     return (d_states_BTD * scale).astype(d_states_BTD.dtype), d_output_VD * scale, None, None
 
 
-loss_by_chunks.defvjp(loss_and_gradients, scale_gradients)
+with_gradients.defvjp(lambda compute, *arrays: compute(*arrays), scale_gradients)

@@ -1,4 +1,4 @@
-"""The log of a run: metrics.jsonl, progress, TensorBoard and JAX's profile.
+"""The log of a run: metrics.jsonl, progress and TensorBoard.
 
 In a run of several processes, only the first writes and prints. Steps never decrease in the log of
 a run, however often it is stopped and resumed.
@@ -23,7 +23,7 @@ from jformer.data.corpora import Report, Split
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, UserError
 from jformer.files import replace_file, writing
-from jformer.rundir import METRICS, PROFILE, TENSORBOARD, read_metrics
+from jformer.rundir import METRICS, TENSORBOARD, read_metrics
 from jformer.schema import flatten
 from jformer.training.flops import sheet_flops, step_flops
 from jformer.training.loss import perplexity
@@ -31,7 +31,6 @@ from jformer.training.sharding import is_first
 
 SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
 NOT_SHOWN = ("flops", "seconds")  # in metrics.jsonl, not on the terminal
-FIRST_ESTIMATE = 20  # steps before the first line with the remaining time
 TRANSLATIONS_SHOWN = 20  # in TensorBoard
 MANY_EPOCHS = 50
 
@@ -109,8 +108,8 @@ class Log:
     def __init__(self, config: Config, workdir: Path, step: int, seconds: float):
         self.lines: list[tuple[int, str, dict[str, float]]] = []  # not yet passed to `on_metrics`
         self._began = time.perf_counter() - seconds
-        self._steps_here, self._writes = 0, is_first()
-        self._progress = Progress("step", config.train.steps, done=step, lines=False)
+        self._writes = is_first()
+        self.progress = Progress("step", config.train.steps, done=step)
         if not self._writes:
             return
         self._path = workdir / METRICS
@@ -134,9 +133,8 @@ class Log:
             self._board.add_scalar(f"{split}/{name}", number, step)
         self._board.flush()
         shown = [f"{name} {n:.4g}" for name, n in numbers.items() if name not in NOT_SHOWN]
-        self._progress.report(f"{split}  {'  '.join(shown)}", done=step)
-        if split != "callback":
-            self.lines.append((step, split, numbers))
+        self.progress.report(f"{split}  {'  '.join(shown)}")
+        self.lines.append((step, split, numbers))
 
     def translations(self, step: int, split: Split, outputs: list[str]) -> None:
         """Write some translations for TensorBoard."""
@@ -157,15 +155,8 @@ class Log:
         """The training time of the run, without time lost in kills."""
         return time.perf_counter() - self._began
 
-    def advance(self, compiled: bool) -> None:
-        """Show the progress after a step."""
-        self._progress.advance(compiled=compiled)
-        self._steps_here += 1
-        if self._steps_here == FIRST_ESTIMATE:
-            self._progress.report("")
-
     def close(self) -> None:
-        self._progress.close()
+        self.progress.close()
         if self._writes:
             self._board.close()
         say(f"trained     {as_duration(self.seconds)} in total")
@@ -188,33 +179,13 @@ def summary_writer() -> Any:
     return SummaryWriter
 
 
-class Profile:
-    """Writes JAX's trace of COUNT steps, starting at STEP, for `--profile=STEP:COUNT`."""
-
-    def __init__(self, text: str, workdir: Path):
-        match = re.fullmatch(r"([1-9]\d{0,9}):([1-9]\d{0,9})", text, re.ASCII)
-        if text and not match:
-            raise UserError(f"--profile={text}: must be STEP:COUNT, for example 100:5")
-        first, count = map(int, match.groups()) if match else (0, 0)
-        self._steps, self._folder = range(first, first + count), workdir / PROFILE
-        self._is_tracing = False
-
-    def step_begins(self, step: int) -> None:
-        if self._steps and step == self._steps[0]:
-            jax.profiler.start_trace(self._folder)
-            self._is_tracing = True
-
-    def step_ended(self, step: int, state: Any) -> None:
-        if self._is_tracing and step == self._steps[-1]:
-            jax.block_until_ready(state)
-            self.close()
-
-    def close(self) -> None:
-        """Write the trace, which is shorter if the run ended earlier."""
-        if self._is_tracing:
-            jax.profiler.stop_trace()
-            say(f"profile     written to {self._folder}, from step {self._steps[0]}")
-        self._is_tracing = False
+def profiled_steps(text: str) -> range:
+    """Return the COUNT steps from STEP for `--profile=STEP:COUNT`; no steps if it is empty."""
+    match = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", text, re.ASCII)
+    if text and not match:
+        raise UserError(f"--profile={text}: must be STEP:COUNT, for example 100:5")
+    first, count = map(int, match.groups()) if match else (0, 0)
+    return range(first, first + count)
 
 
 def describe(

@@ -1,8 +1,8 @@
 """A training run: prepare, resume, train, log, validate, save.
 
-Read it from top to bottom. Every random draw is a function of the seed and the step, and a
-checkpoint contains the position in the data and the sums of the log. A stopped and resumed run
-therefore ends with the same bits as an uninterrupted run.
+Every random draw is a function of the seed and the step, and a checkpoint contains the position in
+the data and the sums of the log. A stopped and resumed run therefore ends with the same bits as an
+uninterrupted run.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,22 @@ from jformer.components import files_of
 from jformer.config import Config, write_config
 from jformer.console import say
 from jformer.data.batches import Batch, Position, iterate, make_batches
-from jformer.data.corpora import Corpus, Split, in_memory
+from jformer.data.corpora import Corpus, Split, in_memory, require_file
 from jformer.data.datasets import open_data
 from jformer.data.tokens import make_vocabularies, tokenize_corpora
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import tokenizer_for
-from jformer.files import replace_file
+from jformer.files import replace_file, sha256_of
 from jformer.model.transformer import Transformer
 from jformer.schema import flatten, walk_components
 from jformer.training import provenance, sharding
 from jformer.training.checkpoints import Checkpoints, averaged
-from jformer.training.checks import check_own_components
+from jformer.training.checks import check_decoding
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.evaluate import Best, likelihood, on_one_device, scores_of_outputs
-from jformer.training.logging import Log, Profile, Window, describe
+from jformer.training.logging import Log, Window, describe, profiled_steps
 from jformer.training.optimizer import make_optimizer
-from jformer.training.restore import (
-    Restored,
-    describe_parameters,
-    initial_params,
-)
+from jformer.training.restore import Restored, describe_parameters, initial_params
 from jformer.training.schedules import learning_rate
 from jformer.training.signals import SAVE, Signals
 from jformer.training.step import create_state, make_train_step
@@ -65,17 +61,16 @@ def train(
     """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
     Returns the splits of `config.train.scored`. `profile` is STEP:COUNT, and `data` replaces the
-    corpora that the config names. Raises `Stopped` if a signal ended the run, `RunError` if it
-    cannot continue or save, and any exception of `on_metrics`. All but `RunError` follow a save.
+    corpora that the config names. Raises `Stopped` after a save if a signal ended the run, and
+    `RunError` if it cannot continue or save.
     """
     provenance.check_same_config(config, workdir)
-    say(f"workdir     {workdir}")
-    data_set = f"{config.data.name}, {config.data.languages}"
-    say(f"config      {config.name}, {config.train.steps:,} steps on {data_set}")
+    name, data_set = config.name, f"{config.data.name}, {config.data.languages}"
+    say(f"workdir     {workdir}\nconfig      {name}, {config.train.steps:,} steps on {data_set}")
     if on_metrics and jax.process_count() > 1:
         raise UserError("on_metrics requires a run of one process")
     use_compilation_cache(config)
-    mesh, tracing = sharding.make_mesh(config), Profile(profile, workdir)
+    mesh, profiled = sharding.make_mesh(config), profiled_steps(profile)
     corpora, splits = data or open_data(config)
     wanted = config.train.scored
     scored = {
@@ -89,14 +84,14 @@ def train(
             provenance.check_same_text(text, workdir)
         return scored
     advice = (
-        f"with config.train.batch_tokens={config.train.batch_tokens:,} and "
-        f"config.train.accumulate={config.train.accumulate}. Increase accumulate, which splits "
-        f"a step without changing it, or decrease batch_tokens; `summary` prints a step's memory"
+        f"with {config.train.assignment('batch_tokens')}: decrease it, or increase "
+        f"{config.train.assignment('accumulate')}, which splits a step without changing it; "
+        f"`summary` prints a step's memory"
     )
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     with lock, explaining_out_of_memory(advice):
-        sharding.check_shared(workdir)
-        check_own_components(config)
+        learning_rate(config)  # raises if its steps do not fit
+        check_decoding(config)
         training = Training(config, corpora, splits["validation"], workdir, mesh)
         with (
             Checkpoints(workdir, config.train) as checkpoints,
@@ -105,13 +100,13 @@ def train(
             training.resume(checkpoints, best)
             training.write_files()  # after everything that can be a user error
             if not provenance.is_trained(config, workdir):  # else killed after its last checkpoint
-                training.run(tracing, on_metrics)
+                training.run(profiled, on_metrics)
             training.choose_served()
     return scored
 
 
 class Training:
-    """A training run: made from config and text, then `resume`d, then `run`."""
+    """A training run: made from a config and text, then `resume`d, then `run`."""
 
     def __init__(
         self,
@@ -133,7 +128,7 @@ class Training:
 
         backend = config.parallel.backend
         self.rate, create, step = from_config(config, self.model, sharding.sum_devices(backend))
-        # The two keys of a run. The step folds its number into the dropout key, see step.py.
+        # The step folds its number into the dropout key, see step.py.
         self.params_key, self.dropout_key = jax.jit(
             lambda: jax.random.split(jax.random.key(config.seed)),
             out_shardings=sharding.replicated(mesh),
@@ -154,7 +149,6 @@ class Training:
         provenance.check_same_text(self.text, workdir)
         if checkpoints.steps():
             self.vocabularies = provenance.load_vocabularies(config, checkpoints, workdir)
-            provenance.check_same_vocabulary(config, corpora, self.vocabularies, workdir)
         else:
             self.vocabularies = make_vocabularies(corpora, config.data)
         tokenizer_for(config.data.target_language)  # raises if BLEU needs a missing package
@@ -162,7 +156,7 @@ class Training:
         del own["parallel.coordinator"]  # it has the index of the process
         hashes = [digest for _, digest in self.text], provenance.component_hashes(config)
         facts = [jax.__version__, own, *hashes, self.vocabularies.hash]
-        sharding.check_same(json.dumps(facts))
+        sharding.check_same(json.dumps(facts), workdir)
 
     def resume(self, checkpoints: Checkpoints, best_checkpoint: Checkpoints) -> None:
         """Restore the state of the newest checkpoint, or start with new parameters."""
@@ -199,22 +193,27 @@ class Training:
             replace_file(self.workdir / rundir.COMPONENTS / name, file.content)
         self.vocabularies.save(self.workdir)
 
-    def run(self, profile: Profile, on_metrics: OnMetrics | None) -> None:
+    def run(self, profiled: range, on_metrics: OnMetrics | None) -> None:
         """Train to the last step and save it. Raises `Stopped` if a signal ends the run early."""
         config, train, params = self.config, self.config.train, self.state.params
+        folder = self.workdir / rundir.PROFILE
         say(describe(config, self.vocabularies, self.report, self.batches, self.mesh, params))
         say("compiling   the first step ...")
         done, processes = int(self.state.step), jax.process_count()
+        profiled = range(max(profiled.start, done + 1), min(profiled.stop, train.steps + 1))
         batches = iterate(self.batches, train.steps, self.after, jax.process_index(), processes)
         with (
             contextlib.closing(Log(config, self.workdir, done, self.seconds)) as self.log,
-            contextlib.closing(profile),
             Signals(train.checkpoint_minutes) as self.signals,
         ):
             for step in range(done + 1, train.steps + 1):
-                profile.step_begins(step)
+                if step in profiled[:1]:
+                    jax.profiler.start_trace(folder)
                 self.train_step(step, batches)
-                profile.step_ended(step, self.state)
+                if step in profiled[-1:]:
+                    jax.block_until_ready(self.state)
+                    jax.profiler.stop_trace()
+                    say(f"profile     written to {folder}, from step {profiled.start}")
                 if self.due(step, train.log_every):
                     rate, seconds = float(self.rate(step - 1)), self.log.seconds
                     means = self.window.means()
@@ -226,7 +225,7 @@ class Training:
                 saved = ended or self.due(step, train.checkpoint_every)
                 if saved:
                     self.save(ended)
-                ends = self.call_back(on_metrics, step, saved)
+                ends = self.call_back(on_metrics)
                 agrees = processes == 1 or step % AGREE_EVERY == 0
                 request = sharding.agree(self.signals.request) if agrees else 0
                 if (request or ends) and not saved:
@@ -250,7 +249,7 @@ class Training:
         placed = sharding.shard_batch(batch, self.mesh, train.accumulate, config.parallel.backend)
         self.state, metrics = self.compiled_step(self.state, placed, self.dropout_key)
         compiled = self.window.add(batch, self.after, metrics)
-        self.log.advance(compiled)
+        self.log.progress.advance()
         every = (train.log_every, train.evaluate_every, train.metrics_every, train.checkpoint_every)
         due = any(self.due(step, interval) for interval in every)
         self.fetch(behind=0 if due else 2)  # late, so that the devices never wait for the host
@@ -321,37 +320,23 @@ class Training:
         self.checkpoints.save(self.state, self.metadata, position)
         self.signals.reset_timer()
 
-    def call_back(self, on_metrics: OnMetrics | None, step: int, saved: bool) -> bool:
+    def call_back(self, on_metrics: OnMetrics | None) -> bool:
         """Pass the new lines of the log to `on_metrics`; return whether it ends the run.
 
-        Numbers that it returns are logged under the split `callback`. A checkpoint of this step is
-        complete before the call. If the callback raises, the state is saved first.
+        A checkpoint of this step is complete before the call.
         """
         lines, self.log.lines = self.log.lines, []
         if not (lines and on_metrics):
             return False
         self.checkpoints.steps()  # waits for the save
-        run, ends = self.as_restored(), False
-        try:
-            for logged_at, split, numbers in lines:
-                result = on_metrics(logged_at, split, dict(numbers), run)
-                if isinstance(result, Mapping):
-                    returned = {name: float(number) for name, number in result.items()}
-                    self.log(lines[-1][0], "callback", **returned)
-                else:
-                    ends |= bool(result)
-        except BaseException as error:
-            if not saved:
-                self.save(ended=False)
-            error.add_note(f"progress saved at step {step}; repeat the call to resume")
-            raise
-        return ends
+        run = self.as_restored()
+        ends = [on_metrics(*line, run) for line in lines]
+        return any(ends)
 
     def choose_served(self) -> None:
         """Record in results.json whether the average or the last checkpoint is served.
 
-        The lower NLL on the validation split decides. Early in training, parameters differ too much
-        between checkpoints, and the average of Section 6.1 is far worse than any of them.
+        The lower validation NLL decides: early in training, the average of Section 6.1 is worse.
         """
         state, moving = self.state, self.state.ema is not None
         step = int(state.step)
@@ -376,10 +361,11 @@ class Training:
 
 
 def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
-    """Return the names and hashes of the training text, followed by the validation text."""
+    """Return the names and hashes of training text, validation text and given vocabulary files."""
     name = f"the validation split {config.data.validation}".rstrip()
-    texts = [*corpora, in_memory(name, validation)]
-    return [each for corpus in texts for each in corpus.hashes]
+    hashes = [each for corpus in (*corpora, in_memory(name, validation)) for each in corpus.hashes]
+    files = filter(None, config.data.vocabulary_files)
+    return hashes + [(file, sha256_of(require_file(Path(file)))) for file in files]
 
 
 def from_config(

@@ -26,9 +26,8 @@ def cross_entropy(
 ) -> tuple[Array, Array]:
     """Return the smoothed loss and the negative log-likelihood of each label, in nats: (B, T) each.
 
-    Smoothing takes epsilon from the label and distributes it evenly over all V entries of the
-    vocabulary, so the label has 1 - epsilon + epsilon / V. Perplexity is exp of the mean NLL, never
-    of the smoothed loss. Passing the means of the logits saves a pass.
+    Smoothing distributes epsilon evenly over all V entries of the vocabulary, so the label has
+    1 - epsilon + epsilon / V. Passing the means of the logits saves a pass.
     """
     logits_BTV = logits_BTV.astype(jnp.float32)
     if mean_logits_BT is None:
@@ -47,10 +46,7 @@ def loss_sums(
     mean_logits_BT: Array | None = None,
     token_losses: Callable[..., tuple[Array, Array]] = cross_entropy,
 ) -> dict[str, Array]:
-    """Return sums over the tokens without padding: `{"loss": .., "nll": .., "tokens": ..}`.
-
-    `token_losses` is the loss component, with the signature of `cross_entropy`.
-    """
+    """Return sums over the tokens without padding; `token_losses` is the loss component."""
     loss_BT, nll_BT = token_losses(logits_BTV, labels_BT, label_smoothing, mean_logits_BT)
     weights_BT = (labels_BT != PAD).astype(jnp.float32)
     return {

@@ -18,8 +18,6 @@ import jax
 
 from jformer import components
 from jformer.config import Config
-from jformer.data.corpora import Corpus
-from jformer.data.tokens import make_vocabularies
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.rundir import VOCABULARY, config_of, served_checkpoint
@@ -143,16 +141,6 @@ def load_vocabularies(config: Config, checkpoints: Checkpoints, workdir: Path) -
             f"with; restore the file, or choose another workdir"
         )
     return vocabularies
-
-
-def check_same_vocabulary(
-    config: Config, corpora: list[Corpus], own: Vocabularies, workdir: Path
-) -> None:
-    """Raise `UserError` if the config names vocabulary files with other content."""
-    changed = config.data.vocabulary != config_of(workdir).data.vocabulary
-    if changed and make_vocabularies(corpora, config.data).hash != own.hash:
-        reason = f"must be the vocabulary that the run in {workdir} was trained with"
-        raise config.data.wrong("vocabulary", reason)
 
 
 def is_complete(config: Config, workdir: Path) -> bool:

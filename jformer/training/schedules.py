@@ -43,7 +43,6 @@ def linear(
     config: Config, *, start: float = 0.0, end: float = 0.0, decay_steps: int | None = None
 ) -> optax.Schedule:
     """Decay linearly to the rate `end` at step `decay_steps` (default: the last step)."""
-    check_rates(config, end=end)
     steps = steps_of_decay(config, decay_steps)
     peak = config.optimizer.learning_rate
     return warm_up(config, start, optax.schedules.linear_schedule(peak, end, steps))
@@ -53,7 +52,6 @@ def cosine(
     config: Config, *, start: float = 0.0, end: float = 0.0, decay_steps: int | None = None
 ) -> optax.Schedule:
     """Decay by half a cosine to the rate `end` at step `decay_steps` (default: the last step)."""
-    check_rates(config, end=end)
     steps = steps_of_decay(config, decay_steps)
     peak = config.optimizer.learning_rate
     decay = optax.schedules.cosine_decay_schedule(peak, steps, alpha=end / peak)
@@ -66,18 +64,9 @@ def constant(config: Config, *, start: float = 0.0) -> optax.Schedule:
     return warm_up(config, start, optax.schedules.constant_schedule(peak))
 
 
-def check_rates(config: Config, **rates: float) -> None:
-    """Raise `UserError` unless the rates are between 0 and the peak."""
-    for name, rate in rates.items():
-        if not 0 <= rate <= config.optimizer.learning_rate:
-            peak = config.optimizer.assignment("learning_rate")
-            raise config.optimizer.wrong("schedule", f"{name}={rate} must be from 0 to {peak}")
-
-
 def warm_up(config: Config, start: float, decay: optax.Schedule) -> optax.Schedule:
     """Return a linear warm-up from `start` to the peak, then `decay` of the steps after it."""
     optimizer = config.optimizer
-    check_rates(config, start=start)
     rise = optax.schedules.linear_schedule(start, optimizer.learning_rate, optimizer.warmup_steps)
     return optax.schedules.join_schedules([rise, decay], [optimizer.warmup_steps])
 

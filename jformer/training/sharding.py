@@ -17,7 +17,6 @@ import hashlib
 import logging
 import math
 import os
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from jformer.config import PAD, Config, ParallelConfig
 from jformer.console import be_quiet
 from jformer.data.batches import Batch
 from jformer.errors import UserError
+from jformer.rundir import LOCK
 
 log = logging.getLogger(__name__)
 
@@ -266,28 +266,11 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def check_shared(workdir: Path) -> None:
-    """Raise `UserError` in every process if one of them does not see the first one's `workdir`."""
-    if jax.process_count() == 1:
-        return
-    # A new name, because network file systems cache whether a known name exists.
-    number = multihost_utils.broadcast_one_to_all(np.int32(secrets.randbits(31)))
-    mark = workdir / f".shared-{number}"
-    if is_first():
-        mark.touch()
-    multihost_utils.sync_global_devices("the mark in workdir")
-    seen = multihost_utils.process_allgather(np.bool_(mark.exists()))
-    if is_first():
-        mark.unlink()
-    if not seen.all():
-        raise UserError(
-            f"workdir={workdir}: process {np.flatnonzero(~seen)[0]} does not see the folder of "
-            f"process 0; choose a folder on a file system that all processes share"
-        )
+def check_same(facts: str, workdir: Path) -> None:
+    """Raise `UserError` in every process unless all have the same facts about the run and its lock.
 
-
-def check_same(facts: str) -> None:
-    """Raise `UserError` in every process unless all of them have the same facts about the run."""
+    Call this after the first process has locked `workdir`.
+    """
     if jax.process_count() == 1:
         return
     digest = hashlib.sha256(facts.encode()).digest()
@@ -297,6 +280,12 @@ def check_same(facts: str) -> None:
         raise UserError(
             f"process {different[0]} differs from process 0 in config, text, vocabulary, component "
             f"files or version of JAX"
+        )
+    seen = multihost_utils.process_allgather(np.bool_((workdir / LOCK).exists()))
+    if not seen.all():
+        raise UserError(
+            f"workdir={workdir}: process {np.flatnonzero(~seen)[0]} does not see the folder of "
+            f"process 0; choose a folder on a file system that all processes share"
         )
 
 

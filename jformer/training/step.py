@@ -51,8 +51,8 @@ def run_model(model: Transformer, params, batch, **options):
 def make_gradients(model: Transformer, config: TrainConfig, sum_devices: Callable[[Any], Any]):
     """Return `gradients(params, batch, key)`: of the mean loss per token, and sums of metrics.
 
-    Each part's sum is divided by the number of all tokens, so that the result does not depend on
-    how rows are distributed over accumulated parts and devices.
+    Each part divides by the number of all tokens, however rows are distributed over parts and
+    devices.
     """
     token_losses = find("config.train.loss", "loss", config.loss)
 

@@ -4,8 +4,7 @@ import math
 import re
 
 from jformer.commands.evaluate import table
-from jformer.evaluation.compare import compare
-from jformer.evaluation.scores import LABELS, score
+from jformer.evaluation.scores import LABELS, compare, score
 from tests.evaluation.noise import sentences, worsened
 
 REFERENCE = sentences(31)

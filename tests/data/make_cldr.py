@@ -15,7 +15,7 @@ import babel.dates
 import babel.numbers
 import babel.units
 
-import jformer.data.locales as locales
+import jformer.data.phrases as locales
 from jformer.data.phrases import UNITS_OF_TIME
 
 FILE = Path(locales.__file__).with_name("cldr.json")

@@ -59,7 +59,7 @@ def test_only_a_line_feed_ends_a_line(write, odd):
 @settings(deadline=None)
 @given(st.binary())
 def test_any_bytes_have_as_many_lines_as_line_feeds_and_a_rest(content):
-    lines = decode_lines(without_ends(io.BytesIO(content)), "standard input", "replace")
+    lines = [*decode_lines(without_ends(io.BytesIO(content)), "standard input", "replace")]
     assert len(lines) == content.count(b"\n") + (content[-1:] not in (b"", b"\n"))
     assert not any("\n" in line for line in lines)
 

@@ -7,8 +7,14 @@ import re
 
 import pytest
 
-from jformer.data.locales import open_locales
-from jformer.data.phrases import HELD_OUT_SHARE, make_splits, names_of, shared_names, split_names
+from jformer.data.phrases import (
+    HELD_OUT_SHARE,
+    make_splits,
+    names_of,
+    open_locales,
+    shared_names,
+    split_names,
+)
 from jformer.errors import UserError
 
 NUMBER = 3000

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -106,7 +105,7 @@ def test_everything_that_decides_the_ids_makes_an_entry_of_its_own(data, change,
     assert sorted(name.partition("-")[0] for name in new) == kinds
 
 
-def test_text_that_moves_keeps_its_entry_and_is_reported_by_its_present_path(data, tmp_path):
+def test_text_that_moves_keeps_its_entry(data, tmp_path):
     write(data.train, ["1", "", "3"], ["one", "two", "three"])
     prepared(data)
     before = entries(data)
@@ -116,7 +115,6 @@ def test_text_that_moves_keeps_its_entry_and_is_reported_by_its_present_path(dat
     moved = dataclasses.replace(data, train=str(tmp_path / "moved" / "train"))
     tokenized, _ = prepared(moved)
     assert entries(data) == before
-    assert tokenized.report.decisions["empty"] == {"count": 1, "first": [f"{moved.train}.en:2"]}
     assert tokenized.name(1) == f"{moved.train}.en:3"
 
 
@@ -170,16 +168,6 @@ def test_mixed_corpora_count_by_their_weights(data, tmp_path):
     assert [tokenized.name(pair) for pair in (59, 60, 61)] == [
         f"{data.train}.en:60", f"{tmp_path / 'more'}.en:1", f"{tmp_path / 'more'}.en:2"
     ]  # fmt: skip
-
-
-def test_a_large_corpus_gives_every_second_pair_to_the_vocabulary(data, monkeypatch, caplog):
-    write(data.train, ["four", "nine"] * 50, ["vier", "neun"] * 50)
-    monkeypatch.setattr(module, "VOCABULARY_SAMPLE", 60)
-    with caplog.at_level("INFO"):
-        _, vocabularies = prepared(data)
-    lengths = [len(ids) for ids in vocabularies.target.encode(["four", "vier", "nine", "neun"])]
-    assert lengths == [1, 1, 4, 4]
-    assert re.search(r"\b2.*\b100 pairs", caplog.text)
 
 
 def test_an_external_vocabulary_is_used_as_it_is_and_read_again_if_it_changes(data, tmp_path):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from jformer.evaluation.compare import compare
+from jformer.evaluation.scores import compare
 from tests.evaluation.noise import sacrebleu, sentences, worsened
 
 REFERENCE = sentences(67)

@@ -48,7 +48,7 @@ def wmt14(sources: list[str], targets: list[str]) -> dict[str, str]:
 
 def test_a_set_is_fetched_once_and_its_escapes_are_text(monkeypatch, tmp_path):
     offer(monkeypatch, tmp_path, "wmt14/full", wmt14(SOURCES, TARGETS))
-    expected = [TEXT, *SOURCES[1:]], [[TEXT, *TARGETS[1:]]]
+    expected = [[TEXT, *SOURCES[1:]], [TEXT, *TARGETS[1:]]]
     assert open_test_set("wmt14/full", "en", "de") == expected
     (tmp_path / "archive.tgz").unlink()
     assert open_test_set("wmt14/full", "en", "de") == expected
@@ -58,7 +58,7 @@ def test_a_set_has_as_many_streams_as_translators(monkeypatch, tmp_path):
     sides = {"2020-ende-src.en": SOURCES, "2020-ende-ref.de": TARGETS, "B2020-ende-ref.de": OTHERS}
     files = {f"sgm/newstest{side}.sgm": sgml(lines) for side, lines in sides.items()}
     offer(monkeypatch, tmp_path, "wmt20/tworefs", files)
-    _, references = open_test_set("wmt20/tworefs", "en", "de")
+    _, *references = open_test_set("wmt20/tworefs", "en", "de")
     assert references == [[TEXT, *TARGETS[1:]], OTHERS]
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from jformer.evaluation import scores
-from jformer.evaluation.scores import by_length, moses_words, score, split_compounds
+from jformer.evaluation.scores import moses_words, score, split_compounds
 from tests.evaluation.noise import sacrebleu, sentences, worsened
 
 REFERENCE = sentences(61)
@@ -104,35 +104,3 @@ def test_empty_and_single_sentences_have_scores(hypotheses, targets):
     numbers = [found[name] for name in scores.LABELS if name in found]
     assert all(math.isfinite(number) for number in numbers if not isinstance(number, list))
     assert all(0 <= end <= 100 for end in found["bleu_interval"])
-
-
-# ---- by the length of the source
-
-LONG = sentences(83, longest=70)
-LONG_OUTPUT = worsened(LONG, 0.3)
-
-
-def test_a_group_scores_as_its_sentences_alone():
-    lines = [i for i, source in enumerate(LONG) if 21 <= len(source.split()) <= 30]
-    groups = by_length(LONG, LONG_OUTPUT, [LONG])
-    assert [group["words"] for group in groups] == [*scores.GROUPS]
-    assert sum(group["pairs"] for group in groups) == len(LONG)
-    group = groups[2]
-    output, reference = ([side[i] for i in lines] for side in (LONG_OUTPUT, LONG))
-    alone = score(output, [reference], "de")
-    assert 0 < group["pairs"] == len(lines) < len(LONG)
-    assert (group["bleu"], group["chrf"]) == (alone["bleu"], alone["chrf"])
-
-
-@pytest.mark.parametrize(
-    ("words", "group"), [(0, "1-10"), (10, "1-10"), (11, "11-20"), (60, "41-60"), (61, "61+")]
-)
-def test_a_source_belongs_to_the_group_of_its_words(words, group):
-    (found,) = by_length(["ein " * words], ["der Hund"], [["der Hund"]])
-    assert found["words"] == group
-
-
-def test_the_length_ratio_is_of_words_put_out_to_words_of_the_reference():
-    sources = ["ein " * words for words in (3, 4, 15)]
-    groups = by_length(sources, ["a", "b c", "d e f"], [["a b c", "d e f", "g h"]])
-    assert [group["length_ratio"] for group in groups] == [3 / 6, 3 / 2]

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from configs.small import get_config as small_base
-from jformer.checksums import write_sums
 from jformer.config import freeze, write_config
 from jformer.data.vocabulary import Vocabulary
 from jformer.extras.report import find_runs, markdown, read_rows, table
+from jformer.files import write_sums
 from jformer.main import main
 from jformer.schema import with_values
 

@@ -11,9 +11,9 @@ import time
 import pytest
 
 import jformer
-from jformer.checksums import SUMS
 from jformer.config import TrainConfig
 from jformer.errors import RunError, UserError
+from jformer.files import SUMS
 from jformer.main import main
 from jformer.rundir import BEST
 from jformer.training.checkpoints import Checkpoints, averaged

@@ -13,12 +13,12 @@ import numpy as np
 
 from jformer.components import arguments, name_of
 from jformer.config import Config
-from jformer.data.corpora import Corpus
+from jformer.data.corpora import Corpus, Split
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.evaluation.compare import verdict
 from jformer.evaluation.metrics import Validation
-from jformer.evaluation.scorer import TestSet, Translations
+from jformer.evaluation.scorer import Translations
+from jformer.evaluation.scores import verdict
 from jformer.extras.parsing.trees import TOP, Tree, linearise, open_trees, tree_of, trees_in
 from jformer.extras.parsing.words import with_classes
 
@@ -66,7 +66,7 @@ class Trees(Translations):
         self,
         outputs: Sequence[str],
         well_formed: Sequence[bool | None],
-        test: TestSet,
+        test: Split,
         config: Config,
     ) -> dict[str, Any]:
         counts_N3 = count_all(trees_in(outputs, "outputs"), test.gold)
@@ -84,7 +84,7 @@ class Trees(Translations):
         self,
         ours: Sequence[str],
         theirs: Sequence[str],
-        test: TestSet,
+        test: Split,
         names: tuple[str, str],
         config: Config,
     ) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 import pytest
 
 from jformer.config import Config, DataConfig
+from jformer.data.corpora import Split
 from jformer.errors import UserError
-from jformer.evaluation import scorer
 from jformer.extras.parsing.scorer import Trees, count
 from jformer.extras.parsing.trees import trees_in
 
@@ -21,7 +21,7 @@ FLAT = tree("(S (NP (DT a) (NN b)) (VB c) (NN d) (IN e) (NN f) (. .))")
 
 
 def gold(n):
-    return scorer.TestSet([" ".join(GOLD.words())] * n, [], [GOLD] * n)
+    return Split([" ".join(GOLD.words())] * n, [""] * n, gold=[GOLD] * n)
 
 
 def scores(*trees):
