@@ -26,7 +26,8 @@ from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
 from jformer.schema import flatten, local_paths, replaced, walk
 
-OF_RUN = ("decode.", "data.bad_lines")  # prefixes of the keys that may change after training
+# Prefixes of the keys that may change after training.
+OF_RUN = ("decode.", "data.bad_lines", "data.directory")
 FORMATS = ("text", "jsonl")
 OUTPUT = "file to write (default: standard output)"
 PAIRS = (
@@ -109,7 +110,7 @@ class Parser(argparse.ArgumentParser):
         known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
         _, prefix, key = name.rpartition("config.")
         if prefix and key in flatten(Config()) and "workdir" in known:
-            return "cannot be changed after training; only decode.* and data.bad_lines can"
+            return f"cannot be changed after training; only {', '.join(OF_RUN)} can"
         return f"unknown {'key' if prefix else 'flag'}{nearest(name, known)}"
 
 
