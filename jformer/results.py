@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find, without_folders
-from jformer.config import Config
+from jformer.components import find, parse, without_folders
+from jformer.config import Config, DecodeConfig
 from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
 from jformer.data.datasets import open_corpora, read_split
@@ -17,7 +17,7 @@ from jformer.evaluation.named_sets import open_test_set
 from jformer.files import is_special, sha256_of
 from jformer.run import Run
 from jformer.training.loss import perplexity
-from jformer.training.provenance import versions
+from jformer.training.provenance import component_hashes, versions
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +140,9 @@ def made_by(run: Run) -> dict[str, Any]:
     del decode["read_ahead"], decode["batch_size"]
     for name in ("search", "constraint", "choose"):
         decode[name] = without_folders(decode[name])
+    hashes = component_hashes(run.config) | option_hashes(run.config.decode)
     return {
+        **({"components": hashes} if hashes else {}),
         "step": run.step,
         "steps": [*run.steps],
         "checkpoint": run.checkpoint,
@@ -148,6 +150,13 @@ def made_by(run: Run) -> dict[str, Any]:
         "params_sha256": [member.params_sha256 for member in members],
         "decode": decode,
     }
+
+
+def option_hashes(decode: DecodeConfig) -> dict[str, str]:
+    """Return the hashes of the files that options of the search name, such as a glossary."""
+    options = (parse(text).options for text in (decode.search, decode.constraint, decode.choose))
+    values = [value for each in options for value in each.values() if isinstance(value, str)]
+    return {value: sha256_of(Path(value)) for value in values if Path(value).is_file()}
 
 
 def job_of(run: Run, format: str, files: dict[str, str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ PAGES = [Path("README.md"), Path("CONTRIBUTING.md"), *sorted(Path("docs").glob("
 RECORDS = [
     Path("experiments/README.md"),
     Path("experiments/notes.md"),
-    *sorted(Path("experiments/records").glob("*/README.md")),
+    *sorted(Path("experiments/records").glob("*/*.md")),
     *sorted(Path("experiments/models").glob("*/README.md")),
 ]
 MODULES = [*sorted(Path("configs").glob("*.py")), *sorted(Path("experiments").rglob("*.py"))]
