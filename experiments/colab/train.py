@@ -91,17 +91,17 @@ jformer.load(Path("restored") / Path(RUN).name).translate(sentences)
 # You need two UTF-8 text files with one sentence per line. Each line of one file must be the
 # translation of the same line of the other. Set their names and languages below. If the files are not
 # in this folder, Colab opens an upload dialog. As an example, the notebook writes two small files in
-# English and Spanish.
+# German and English.
 
 # %%
-SOURCE, TARGET = "example.en", "example.es"
-LANGUAGES = {"data.source_language": "en", "data.target_language": "es"}
+SOURCE, TARGET = "example.de", "example.en"
+LANGUAGES = {"data.source_language": "de", "data.target_language": "en"}
 
 # %%
 from jformer.data.phrases import make_splits
 
-english, spanish = make_splits("en", "es", 8000, 0)["train"]
-for name, lines in {"example.en": english, "example.es": spanish}.items():
+german, english = make_splits("de", "en", 8000, 0)["train"]
+for name, lines in {"example.de": german, "example.en": english}.items():
     Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 # %%
