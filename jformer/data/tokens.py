@@ -301,7 +301,8 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
                     partial.mkdir()
                     build(partial)
                     partial.rename(folder)
-            remove_old_entries(root)
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                remove_old_entries(root)
     except OSError as error:
         raise UserError(
             f"config.data.cache={root}: cannot be written ({error.strerror or error}); "
