@@ -1,4 +1,4 @@
-"""Which tokens may come next: the step function's logits, and the rules that forbid some of them.
+"""The logits of the next tokens, and the rules that forbid some of these tokens.
 
 The rules are a prefix, `min_length`, and a constraint. A constraint is a component, see
 docs/constrained_decoding.md.
@@ -38,13 +38,13 @@ class Constraint(struct.PyTreeNode):
         return True
 
     def candidates(
-        self, sentence: Sentence, search: "Search", logits_WV: Array, count: int
+        self, sentence: Sentence, search: Search, logits_WV: Array, count: int
     ) -> tuple[Array, Array]:
         """Return logits and tokens (W, C) of the continuations that a beam may choose from."""
         return top_tokens(logits_WV, count)
 
     def select(
-        self, sentence: Sentence, search: "Search", scores_M: Array, tokens_M: Array, count: int
+        self, sentence: Sentence, search: Search, scores_M: Array, tokens_M: Array, count: int
     ) -> tuple[Array, Any]:
         """Return the indices of `count` of the M candidates, and the progress after each of M."""
         return jax.lax.top_k(scores_M, count)[1], None

@@ -85,7 +85,7 @@ class Weights:
 
 
 class Source(NamedTuple):
-    """What `import` reads from another program."""
+    """A model of another program: its weights, config values and vocabularies."""
 
     name: str  # of the run
     layout: str
