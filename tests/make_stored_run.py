@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import jformer
-from jformer.files import write_sums
+from jformer.extras.interop.run_directory import forget_folder
 from jformer.main import main
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
@@ -62,9 +62,7 @@ def make(folder: Path) -> None:
     for name in ("cache", "run/best", "run/tensorboard"):
         shutil.rmtree(name)
     Path("run/lock").unlink(missing_ok=True)
-    for path in Path("run").rglob("commit_success.txt"):  # orbax writes its own path into it
-        path.write_text("Checkpoint commit was successful", encoding="utf-8")
-    write_sums(Path(f"run/checkpoints/{STEPS}"), "*/**/*")
+    forget_folder(Path(f"run/checkpoints/{STEPS}"))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ from jformer.training.step import TrainState
 log = logging.getLogger(__name__)
 
 ARRAYS = ("params", "optimizer_state", "ema")
+# The files with checksums: orbax still changes the files outside the items.
+CHECKED = "*/**/*"
 
 
 class DamagedCheckpointError(UserError):
@@ -213,7 +215,7 @@ def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
     def write_checksums() -> None:
         """Called in the background, by one process, after all writes and before the rename."""
         (partial,) = folder.glob("*.orbax-checkpoint-tmp*")
-        write_sums(partial, "*/**/*")  # orbax still changes the files outside the items
+        write_sums(partial, CHECKED)
 
     options = ocp.CheckpointManagerOptions(
         preservation_policy=policy,

@@ -19,12 +19,12 @@ from jformer.data.vocabulary import FIRST, Vocabularies
 from jformer.errors import UserError
 from jformer.extras.interop import layouts
 from jformer.extras.interop.weights import Source
-from jformer.files import new_folder
+from jformer.files import new_folder, write_sums
 from jformer.model.transformer import Transformer
 from jformer.run import Run
-from jformer.rundir import CONFIG, METRICS, locked
+from jformer.rundir import CHECKPOINTS, CONFIG, METRICS, locked
 from jformer.schema import walk, with_values
-from jformer.training.checkpoints import Checkpoints
+from jformer.training.checkpoints import CHECKED, Checkpoints
 from jformer.training.loop import NEW
 from jformer.training.provenance import metadata
 from jformer.training.restore import parameter_shapes, restore
@@ -132,8 +132,16 @@ def export(run: Run, folder: Path, dtype: str) -> None:
     params = jax.tree.map(lambda x: np.asarray(x, jnp.dtype(dtype)), run.params)
     config = without_paths(run.config)
     write_run(folder, config, run.vocabularies, params, run.step)
+    forget_folder(folder / CHECKPOINTS / str(run.step))
     if (run.workdir / METRICS).exists():
         shutil.copy(run.workdir / METRICS, folder)
+
+
+def forget_folder(checkpoint: Path) -> None:
+    """Remove the path of the checkpoint from its files; orbax writes it, and does not read it."""
+    for path in checkpoint.rglob("commit_success.txt"):
+        path.write_text("Checkpoint commit was successful", encoding="utf-8")
+    write_sums(checkpoint, CHECKED)
 
 
 def without_paths(config: Config) -> Config:

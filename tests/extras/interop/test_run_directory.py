@@ -24,3 +24,4 @@ def test_it_serves_the_parameters_of_the_run_in_its_dtype(tmp_path, dtype):
     assert "/" not in data.train + data.validation + data.test + data.directory + data.cache
     files = [path for path in (tmp_path / "small").rglob("*") if path.is_file()]
     assert not any("optimizer_state" in str(path) for path in files)
+    assert not any(str(tmp_path).encode() in path.read_bytes() for path in files)
