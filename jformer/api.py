@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer.cli import config_from
-from jformer.config import Config, component_files, overridden
+from jformer.config import Config, component_files, freeze
 from jformer.console import say
 from jformer.data.datasets import open_data
 from jformer.errors import Stopped, UserError
@@ -33,7 +33,7 @@ def get_config(name: str | Path = "base", /, **keys: Any) -> Config:
     `print(config)` shows all keys, and `python -m jformer.main train --help` explains each. Raises
     `UserError` for unknown names and invalid values.
     """
-    return overridden(replaced(Config(), config_from(str(name))), keys)
+    return freeze(config_from(str(name)), keys)
 
 
 def train(

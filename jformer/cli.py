@@ -21,10 +21,10 @@ from typing import Any, NoReturn
 from ml_collections import config_dict
 
 from jformer.components import naming_failures_in
-from jformer.config import Config, overridden
+from jformer.config import Config, freeze, overridden
 from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
-from jformer.schema import flatten, local_paths, replaced, walk
+from jformer.schema import flatten, local_paths, walk
 
 # Prefixes of the keys that may change after training.
 OF_RUN = ("decode.", "data.bad_lines", "data.directory")
@@ -222,7 +222,7 @@ def config_from(text: str) -> Any:
 def config_of(args: argparse.Namespace) -> Config:
     """Return the checked config of `--config`, or of the run in `--workdir`, with overrides."""
     if "config" in args:
-        return overridden(replaced(Config(), config_from(args.config)), args.overrides)
+        return freeze(config_from(args.config), args.overrides)
     stored = config_to_open(Path(args.workdir), args.plugins)
     return overridden(stored, args.overrides, stored)
 

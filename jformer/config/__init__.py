@@ -82,9 +82,9 @@ def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
     return thaw(Config(data=DataConfig(name=dataset, vocabulary_size=size)))
 
 
-def freeze(config: config_dict.ConfigDict | dict) -> Config:
-    """Return the values of a config file as a checked, hashable `Config`."""
-    return overridden(replaced(Config(), config), {})
+def freeze(config: config_dict.ConfigDict | Mapping, values: Mapping[str, Any] = {}) -> Config:
+    """Return a config file's config, with other values of some keys, as a checked `Config`."""
+    return overridden(replaced(Config(), config), values)
 
 
 def overridden(config: Config, values: Mapping[str, Any], stored: Config | None = None) -> Config:

@@ -178,7 +178,7 @@ def m2m100_vocabularies(
     """Return the vocabularies of source and target, which differ in the language's token."""
     document, ids, tokens = read_tokenizer(folder)
     names = {number: name for name, number in ids.items()}
-    # Rows without a token count in the softmax, too.
+    # Rows without a token also count in the softmax.
     names |= {n: f" {n}" for n in range(config["vocab_size"]) if n not in names}
     vocabularies = []
     for language in languages:

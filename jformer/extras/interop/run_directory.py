@@ -111,9 +111,7 @@ def imported_config(
         "model.tying": tying if "source_embedding" in matrices else "all",
         "model.output_bias": "output_bias" in matrices,
     }
-    config = default_config("given")
-    config.update_from_flattened_dict({**values, **overrides})
-    return freeze(config)
+    return freeze(default_config("given"), {**values, **overrides})
 
 
 def report(source: Source, arrays: dict[str, np.ndarray]) -> None:

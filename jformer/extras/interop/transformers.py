@@ -183,7 +183,7 @@ def model_config(run: Run) -> dict[str, Any]:
 
 
 def generation_config(run: Run) -> dict[str, Any]:
-    """Return the settings of `generate`: those of the run that it has, too."""
+    """Return the settings of the run's search that `generate` also has."""
     decode = run.config.decode
     search = find("config.decode.search", "search", decode.search)
     return {
