@@ -27,7 +27,7 @@ def installed(tmp_path_factory):
 
 def test_it_has_the_configs_of_the_clone_and_its_types(installed):
     assert (installed / "jformer" / "py.typed").exists()
-    assert (installed / "jformer" / "data" / "cldr.json").exists()
+    assert (installed / "jformer" / "data" / "phrases.tsv.gz").exists()
     ours = {path.name: path.read_bytes() for path in Path("configs").glob("*.py")}
     theirs = (installed / "jformer" / "configs").iterdir()
     assert ours == {path.name: path.read_bytes() for path in theirs}

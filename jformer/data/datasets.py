@@ -13,7 +13,6 @@ from typing import Any
 
 from jformer.components import find, name_of, naming_failures_in, parse
 from jformer.config import Config, DataConfig
-from jformer.data import phrases
 from jformer.data.corpora import (
     Corpus,
     Report,
@@ -25,6 +24,7 @@ from jformer.data.corpora import (
     open_table,
     read,
 )
+from jformer.data.phrases import read_phrases
 from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -219,9 +219,8 @@ def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora
 
 
 def open_phrases(config: Config, with_train: bool, *, pairs: int = 40_000) -> Corpora:
-    """Open the built-in corpus of `pairs` phrases, see phrases.py."""
-    languages = config.data.source_language, config.data.target_language
-    splits = phrases.make_splits(*languages, pairs, config.seed)
+    """Open the first `pairs` pairs of the built-in corpus, see phrases.py."""
+    splits = read_phrases(config.data.source_language, config.data.target_language, pairs)
     return {name: [in_memory(name, Split(*texts))] for name, texts in splits.items()}
 
 

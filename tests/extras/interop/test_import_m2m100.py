@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import jformer
 from jformer.config import BOS
-from jformer.data.phrases import make_splits
+from jformer.data.phrases import read_phrases
 from jformer.data.vocabulary import LANGUAGE
 from jformer.errors import UserError
 from jformer.extras.interop.hugging_face import with_language
@@ -34,7 +34,7 @@ SENTENCES = ["3.5 kilometers and Sweden", "Friday, May 3, 2041", " a  word of ZÃ
 
 def save_m2m100(folder, kind):
     """A tokenizer and a random model as `save_pretrained` writes them; both are returned."""
-    sources, targets = make_splits("en", "de", 1000, 0)["train"]
+    sources, targets = read_phrases("en", "de", 1000)["train"]
     folder.mkdir()
     sentencepiece.SentencePieceTrainer.Train(
         sentence_iterator=iter([*sources, *targets]), model_prefix=str(folder / "pieces"),
@@ -185,7 +185,7 @@ def test_an_imported_model_is_fine_tuned(imported, tmp_path):
         "train": {**train, "init_from": str(run.workdir)}, "data": data,
         "optimizer": {"schedule": "constant", "learning_rate": 1e-3, "warmup_steps": 1},
     })  # fmt: skip
-    pairs = [*zip(*make_splits("en", "de", 100, 0)["train"], strict=True)][:20]
+    pairs = [*zip(*read_phrases("en", "de", 100)["train"], strict=True)][:20]
     losses = []
 
     def on_metrics(step, split, numbers, _):
