@@ -8,7 +8,6 @@ leaves no partial entry, and of two concurrent runs the second waits.
 The text is streamed: memory does not grow with the corpus, except for a few numbers per pair.
 """
 
-import bisect
 import contextlib
 import dataclasses
 import hashlib
@@ -19,7 +18,6 @@ import os
 import shutil
 import time
 import zipfile
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -37,9 +35,10 @@ from jformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
-VERSION = 7  # of the entry format and the reading of files; raise it to rebuild all entries
-MAX_CACHE_BYTES = 50 * 2**30  # about ten corpora as large as WMT14 English-French
+VERSION = 8  # of the entry format and the reading of files; raise it to rebuild all entries
+MAX_CACHE_BYTES = 50 * 2**30  # about five corpora as large as WMT14 English-French
 UNUSED_SECONDS = 7 * 24 * 3600  # until an entry may be removed: no run uses it by then
+KEY_LENGTH = 24  # hexadecimal digits in the name of an entry
 CHUNK = 10_000  # pairs tokenized together
 SIDES = ("source", "target")
 
@@ -79,14 +78,6 @@ class Ragged:
         taken = self.flat.take(np.repeat(shifts, lengths) + np.arange(lengths.sum()))
         return Ragged.from_lengths(taken, lengths)
 
-    def truncated(self, limit: int) -> "Ragged":
-        """Return at most `limit` ids of each row; a cut row still ends in EOS."""
-        lengths = np.minimum(self.lengths, limit)
-        positions = np.arange(len(self.flat)) - np.repeat(self.offsets[:-1], self.lengths)
-        cut = Ragged.from_lengths(self.flat[positions < limit], lengths)
-        cut.flat[cut.offsets[1:] - 1] = EOS
-        return cut
-
 
 class TokenPairs(NamedTuple):
     """Pairs of token ids. Both sides end in EOS, as labels do; a batch adds the target's BOS."""
@@ -97,10 +88,6 @@ class TokenPairs(NamedTuple):
     def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the source and target positions, S and T, that each pair takes."""
         return self.sources.lengths[rows], self.targets.lengths[rows]
-
-    def longer_than(self, limit: int) -> np.ndarray:
-        """Return whether a side of each pair has more than `limit` ids."""
-        return (self.sources.lengths > limit) | (self.targets.lengths > limit)
 
 
 def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
@@ -118,14 +105,14 @@ class Tokenized:
 
     pairs: TokenPairs
     rows: np.ndarray  # the pairs of an epoch, without long pairs and repeated by `data.weights`
-    lines: np.ndarray  # line number of each pair in its corpus
-    ends: list[int]  # cumulative number of pairs at the end of each corpus
+    places: np.ndarray  # (pairs, 2): the number of each pair's corpus, and its line number
     names: list[str]  # of the corpora, in messages
     report: Report
 
     def name(self, pair: int) -> str:
         """Return the file and the line of a pair."""
-        return f"{self.names[bisect.bisect_right(self.ends, pair)]}:{self.lines[pair]}"
+        corpus, line = self.places[pair]
+        return f"{self.names[corpus]}:{line}"
 
 
 def make_vocabularies(corpora: list[Corpus], data: DataConfig) -> Vocabularies:
@@ -157,14 +144,14 @@ def tokenize_corpora(
         write_tokens(folder, corpora, vocabularies, data, limit)
 
     folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash, limit], build)
-    index, pairs, report = open_entry(folder, vocabularies)
+    pairs, places, report = open_entry(folder)
     names = [corpus.names[0] for corpus in corpora]
-    weights = np.repeat(data.corpus_weights(len(corpora)), np.diff(index["ends"], prepend=0))
-    too_long = pairs.longer_than(data.max_length)
-    rows = np.repeat(np.arange(len(too_long), dtype=np.int32), weights * ~too_long)
-    tokenized = Tokenized(pairs, rows, index["lines"], index["ends"].tolist(), names, report)
+    weights = np.array(data.corpus_weights(len(corpora)))[places[:, 0]]
+    too_long = np.any([side.lengths > data.max_length for side in pairs], axis=0)
+    rows = np.repeat(np.arange(len(places), dtype=np.int32), weights * ~too_long)
+    tokenized = Tokenized(pairs, rows, places, names, report)
     for pair in np.flatnonzero(too_long):
-        report.add("too_long", tokenized.name(int(pair)))
+        report.add("too_long", tokenized.name(pair))
     if too_long.all():
         raise nothing_to_train_on(corpora, report)
     return tokenized
@@ -177,9 +164,14 @@ def nothing_to_train_on(corpora: list[Corpus], report: Report) -> UserError:
 
 def tokenize(split: Split, vocabularies: Vocabularies, data: DataConfig) -> TokenPairs:
     """Return the token ids of all texts, without cutting any."""
+    return TokenPairs(*map(Ragged.from_rows, encode(split, vocabularies, data)))
+
+
+def encode(split: Split, vocabularies: Vocabularies, data: DataConfig) -> list[list[list[int]]]:
+    """Return the ids of all sources and of all targets, each text with its EOS."""
     texts = model_sources(split.sources, vocabularies, data), split.targets
     ids = [vocabulary.encode(side) for vocabulary, side in zip(vocabularies, texts, strict=True)]
-    return TokenPairs(*(Ragged.from_rows([[*text, EOS] for text in side]) for side in ids))
+    return [[[*text, EOS] for text in side] for side in ids]
 
 
 def model_sources(
@@ -199,40 +191,46 @@ def write_tokens(
 ) -> None:
     """Write all files of a cache entry, with at most `limit` ids of each text."""
     log.info("tokenizing  into %s ...", folder.parent)
-    report, ends, lines = Report(), [], array("I")
-    lengths = array("I"), array("I")
-    with contextlib.ExitStack() as stack:
-        progress = stack.enter_context(contextlib.closing(Progress("pair", None)))
-        files = [stack.enter_context((folder / f"{side}.ids").open("wb")) for side in SIDES]
-        for corpus in corpora:
+    report = Report()
+    places: list[np.ndarray] = []
+    lengths: tuple[list[np.ndarray], ...] = [], []
+    with (
+        contextlib.closing(Progress("pair", None)) as progress,
+        (folder / "source.ids").open("wb") as source_file,
+        (folder / "target.ids").open("wb") as target_file,
+    ):
+        for number, corpus in enumerate(corpora):
             kept = pairs_with_text(corpus, data.bad_lines, report)
             while part := list(itertools.islice(kept, CHUNK)):
-                numbers, sources, targets = zip(*part, strict=True)
-                pairs = tokenize(Split(sources, targets), vocabularies, data)
-                if limit:
-                    for pair in np.flatnonzero(pairs.longer_than(limit)):
-                        report.add("truncated", f"{corpus.names[0]}:{numbers[pair]}")
-                    pairs = TokenPairs(*(side.truncated(limit) for side in pairs))
-                for side, file, vocabulary, counts in zip(
-                    pairs, files, vocabularies, lengths, strict=True
+                lines, sources, targets = zip(*part, strict=True)
+                ids = encode(Split(sources, targets), vocabularies, data)
+                for line, *pair in zip(lines, *ids, strict=True):
+                    if limit and truncate(pair, limit):
+                        report.add("truncated", f"{corpus.names[0]}:{line}")
+                for texts, file, parts in zip(
+                    map(Ragged.from_rows, ids), (source_file, target_file), lengths, strict=True
                 ):
-                    file.write(side.flat.astype(id_type(vocabulary)).data)
-                    counts.extend(side.lengths.tolist())
-                lines.extend(numbers)
+                    file.write(texts.flat.data)
+                    parts.append(texts.lengths)
+                places.append(np.array([(number, line) for line in lines], np.int32))
                 progress.advance(len(part))
-            ends.append(len(lines))
-    if not lines:
+    if not places:
         raise nothing_to_train_on(corpora, report)
-    index: dict[str, Any] = {
-        "lines": lines,
-        "ends": ends,
-        "decisions": json.dumps(report.decisions),
-    }
-    np.savez(folder / "index.npz", **index, source=lengths[0], target=lengths[1])
+    np.savez(
+        folder / "index.npz",
+        places=np.concatenate(places),
+        source=np.concatenate(lengths[0]),
+        target=np.concatenate(lengths[1]),
+        decisions=json.dumps(report.decisions),
+    )
 
 
-def id_type(vocabulary: Vocabulary) -> type[np.integer]:
-    return np.uint16 if vocabulary.size <= 2**16 else np.int32
+def truncate(pair: list[list[int]], limit: int) -> bool:
+    """Cut both texts to `limit` ids, EOS included; return whether one was longer."""
+    is_longer = any(len(ids) > limit for ids in pair)
+    for ids in pair:
+        del ids[limit - 1 : -1]
+    return is_longer
 
 
 def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tuple[int, str, str]]:
@@ -244,24 +242,21 @@ def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tup
             report.add("empty", f"{corpus.names[0]}:{number}")
 
 
-def open_entry(
-    folder: Path, vocabularies: Vocabularies
-) -> tuple[dict[str, np.ndarray], TokenPairs, Report]:
-    """Return what `write_tokens` wrote; `UserError` if a file is missing or cut."""
+def open_entry(folder: Path) -> tuple[TokenPairs, np.ndarray, Report]:
+    """Return pairs, places and report of an entry; `UserError` if a file is missing or cut."""
+    sides = []
     try:
         with (folder / "index.npz").open("rb") as file:
             index = dict(np.load(file))
-        sides = []
-        for side, vocabulary in zip(SIDES, vocabularies, strict=True):
-            shape, dtype = (int(index[side].sum()),), id_type(vocabulary)
-            ids = np.memmap(folder / f"{side}.ids", dtype, "r", shape=shape)
+        for side in SIDES:
+            shape = (int(index[side].sum()),)
+            ids = np.memmap(folder / f"{side}.ids", np.int32, "r", shape=shape)
             sides.append(Ragged.from_lengths(ids, index[side]))
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise UserError(
             f"{folder}: corrupt cache entry ({error}); delete this folder and rerun"
         ) from error
-    report = Report(json.loads(str(index["decisions"])))
-    return index, TokenPairs(*sides), report
+    return TokenPairs(*sides), index["places"], Report(json.loads(str(index["decisions"])))
 
 
 def text_key(corpora: list[Corpus], data: DataConfig) -> list:
@@ -289,7 +284,7 @@ def cache_folder(data: DataConfig) -> Path:
 
 def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], None]) -> Path:
     """Return the folder of a cache entry, which `build` fills if it does not exist yet."""
-    key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
+    key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:KEY_LENGTH]
     root = cache_folder(data)
     folder, partial = root / f"{kind}-{key}", root / f"{kind}-{key}.partial"
     try:
@@ -315,8 +310,7 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
 
 def remove_old_entries(root: Path) -> None:
     """Remove the least recently used tokens beyond `MAX_CACHE_BYTES`."""
-    folders = root.glob(f"tokens-{'[0-9a-f]' * 24}")
-    used = {folder: folder.stat().st_mtime for folder in folders}
+    used = {folder: folder.stat().st_mtime for folder in root.glob("tokens-" + "?" * KEY_LENGTH)}
     total = 0
     for folder in sorted(used, key=used.__getitem__, reverse=True):
         total += sum(path.stat().st_size for path in folder.iterdir())

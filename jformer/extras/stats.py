@@ -45,7 +45,7 @@ def corpus_statistics(
     tokenized = tokenize_corpora(corpora, vocabularies, config.data)
     rows = tokenized.rows
     languages = (config.data.source_language, config.data.target_language)
-    numbers = np.diff(tokenized.ends, prepend=0).tolist()
+    numbers = np.bincount(tokenized.places[:, 0], minlength=len(corpora)).tolist()
     batchings: dict[str, dict[str, Any]] = {}
     for batching in ("buckets", "packed"):
         data = dataclasses.replace(config.data, batching=batching)
@@ -71,7 +71,7 @@ def corpus_statistics(
             for language, side in zip(languages, tokenized.pairs, strict=True)
         },
         "vocabulary": entries_used(vocabularies, tokenized),
-        "odd_characters": odd_characters(corpora, config.data.bad_lines, tokenized.ends[-1]),
+        "odd_characters": odd_characters(corpora, config.data.bad_lines, len(tokenized.places)),
         "batchings": batchings,
         "examples": [
             [pieces(*side, row) for side in zip(vocabularies, tokenized.pairs, strict=True)]
