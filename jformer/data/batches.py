@@ -223,11 +223,11 @@ class Batches:
         shape, first, last = plan.batches[number]
         height, S, T = self.layout.shapes[shape]
         height = -(-height // parts)
-        offsets = plan.row_offsets[first : last + 1]
+        begin = min(first + part * height, last)
+        end = min(begin + height, last)
+        offsets = plan.row_offsets[begin : end + 1]
         members = plan.members[offsets[0] : offsets[-1]]
-        row = np.repeat(np.arange(last - first), np.diff(offsets)) - part * height
-        own = (row >= 0) & (row < height)
-        members, row = members[own], row[own]
+        row = np.repeat(np.arange(end - begin), np.diff(offsets))
         segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
         batch = {}
         for side, axes, width in (("source", "BS", S), ("target", "BT", T)):

@@ -35,10 +35,10 @@ TAG = re.compile(
 SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
 SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of the file of one side
 
-# The message of each reason; "skipped" marks the reasons that drop a pair.
+# The message of each reason.
 REASONS = {
     "empty": "pairs skipped: a side is empty",
-    "not_utf8": "pairs skipped: not UTF-8",
+    "not_utf8": "lines that are not UTF-8, their pairs skipped",
     "columns": "lines skipped: fewer than two columns, or not as many as the first line",
     "markup": "lines skipped: markup, or column names",
     "too_long": "pairs skipped: more tokens than config.data.max_length",  # long_pairs=skip
@@ -57,7 +57,6 @@ class Split:
 
     sources: Sequence[str]
     targets: Sequence[str]
-    names: Sequence[str] = ()  # FILE:LINE of each pair; empty if not read from a corpus
     gold: Sequence[Any] = ()  # for each pair, if a scorer needs more than the target's text
     more_references: Sequence[Sequence[str]] = ()  # one list per further translator
 
@@ -111,10 +110,6 @@ class Report:
         if len(entry["first"]) < NAMES_KEPT:
             entry["first"].append(name)
 
-    def skipped(self) -> dict[str, int]:
-        """Return `{reason: number of skipped pairs or lines}`."""
-        return {r: entry["count"] for r, entry in self.decisions.items() if "skip" in REASONS[r]}
-
     def lines(self) -> list[str]:
         """Return one line per reason, or a single line if nothing was skipped or changed."""
         lines = [
@@ -142,20 +137,18 @@ def open_corpus(name: str, source_language: str, target_language: str) -> Corpus
 
 def open_files(source: Path, target: Path) -> Corpus:
     """Open one file per side."""
-    paths = (source, target)
     tagged = ".tags." in source.name
 
     def rows() -> Iterator[Row]:
-        for one, other in itertools.zip_longest(*map(read_lines, paths)):
+        for one, other in itertools.zip_longest(read_lines(source), read_lines(target)):
             if one is None or other is None:
-                numbers = [sum(1 for _ in read_lines(path)) for path in paths]
+                short, long = (source, target) if one is None else (target, source)
                 raise UserError(
-                    f"{source} has {numbers[0]} lines and {target} has {numbers[1]}: "
-                    f"line i of both must be the same sentence"
+                    f"{short} has fewer lines than {long}: line i of both must be the same sentence"
                 )
             yield "markup" if tagged and TAG.match(one) and TAG.match(other) else (one, other)
 
-    return Corpus((str(source), str(target)), paths, rows)
+    return Corpus((str(source), str(target)), (source, target), rows)
 
 
 def open_tsv(path: Path, languages: Languages) -> Corpus:
@@ -165,55 +158,44 @@ def open_tsv(path: Path, languages: Languages) -> Corpus:
     """
 
     def rows() -> Iterator[Row]:
-        for number, line in enumerate(read_lines(path), start=1):
-            fields = line.split(b"\t")
-            if number == 1:
-                width, columns = len(fields), named_columns(path, fields, languages)
-                if columns:
-                    yield "markup"
-                    continue
-                columns = [0, 1]
-            if len(fields) == width > 1:
-                source, target = (fields[column] for column in columns)
-                yield source, target
+        lines = (line.split(b"\t") for line in read_lines(path))
+        first = next(lines, [])
+        names = [field.removeprefix(BOM_UTF8).strip().decode("utf-8", "replace") for field in first]
+        named = [language for language in languages if language in names]
+        if len(named) == 1:
+            raise UserError(f"{path}: line 1 names only {named[0]}; name both languages or neither")
+        source, target = map(names.index, named) if named else (0, 1)
+        for fields in itertools.chain([first], lines):
+            if named and fields is first:
+                yield "markup"
+            elif len(fields) == len(first) > 1:
+                yield fields[source], fields[target]
             else:
                 yield "columns"
 
     return Corpus((str(path), str(path)), (path,), rows)
 
 
-def named_columns(path: Path, fields: list[bytes], languages: Languages) -> list[int]:
-    """Return the columns with the names of the languages; empty if the line is not a header."""
-    header = [field.removeprefix(BOM_UTF8).strip() for field in fields]
-    columns = [header.index(x) for language in languages if (x := language.encode()) in header]
-    if len(columns) == 1:
-        raise UserError(
-            f"{path}: its first line names only one of {' and '.join(languages)}; "
-            f"name both, or neither"
-        )
-    return columns
-
-
 def open_parquet(path: Path, languages: Languages) -> Corpus:
     """Open a Parquet file, see `open_table`."""
-    tables = load_tables(str(path), "parquet", data_files=str(path))
+    tables = load_tables(str(path), languages, "parquet", data_files=str(path))
     return open_table(tables["train"], str(path), (path,), languages)
 
 
 def load_tables(
-    name: str, path: str, configurations: Sequence[str] = ("",), advice: str = "", **options: Any
+    name: str, languages: Languages, path: str, advice: str = "", **options: Any
 ) -> Any:
     """Return the tables by split that the package `datasets` loads from `path` and caches.
 
-    It loads the first of the `configurations` that exists. Messages contain `name` and `advice`.
+    The configuration is SOURCE-TARGET or TARGET-SOURCE, if there is one, or else the default.
+    Messages contain `name` and `advice`.
     """
     datasets = import_extra("datasets", f"{name}: reading it", "datasets", advice)
-    *others, last = configurations
     try:
-        for configuration in others:
+        for pair in (languages, languages[::-1]):
             with contextlib.suppress(ValueError):  # this configuration does not exist
-                return datasets.load_dataset(path, configuration, **options)
-        return datasets.load_dataset(path, last or None, **options)
+                return datasets.load_dataset(path, "-".join(pair), **options)
+        return datasets.load_dataset(path, None, **options)
     # Errors of the network, of files and of formats have no common class.
     except Exception as error:
         reason = " ".join(str(error.__cause__ or error).split())
@@ -268,10 +250,8 @@ def read_lines(path: Path) -> Iterator[bytes]:
                 yield from (unescape(segment[1]) for segment in SEGMENT.finditer(file.read()))
             else:
                 yield from without_ends(file)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path}: corrupt gzip file ({error}); fetch or pack it again") from error
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except (OSError, EOFError, zlib.error) as error:  # the last two: a cut or corrupt gzip file
+        raise UserError(f"{path}: cannot be read ({error})") from error
 
 
 def without_ends(file: Iterable[bytes]) -> Iterator[bytes]:
@@ -303,11 +283,11 @@ def read(
                 )
             report.add(row, names[0])
             continue
-        source = decode_line(row[0], names[0], number == 1, policy, report)
-        if source is None:
-            continue  # the pair is counted once, whatever its target
-        target = decode_line(row[1], names[1], number == 1, policy, report)
-        if target is not None:
+        source, target = (
+            decode_line(line, name, number == 1, policy, report)
+            for line, name in zip(row, names, strict=True)
+        )
+        if source is not None and target is not None:
             yield number, source, target
 
 

@@ -38,21 +38,18 @@ class Dataset:
     `files` has the prefixes of the files of each split, separated by spaces. The files are in the
     folder or in its direct subfolders. Test sets after the first are optional.
 
-    In prefixes, configurations and subfolders, {source} and {target} are the languages, and {other}
-    is the other language than English. {side} is "src" for the source and "ref" for the target, and
-    {archive} is the pair of languages in either order.
+    In prefixes and subfolders, {source} and {target} are the languages, and {other} is the other
+    language than English. {side} is "src" for the source and "ref" for the target, and {archive} is
+    the pair of languages in either order.
     """
 
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     french: str = ""  # more training files if French is one of the languages
-    repository: str = ""
-    revision: str = ""  # a commit, so that the content cannot change
-    configurations: tuple[str, ...] = ("",)  # loads the first that exists; "" has no name
+    repository: str = ""  # OWNER/NAME@COMMIT, so that the content cannot change
     subfolder: str = ""  # of the repository, with the files of a language pair
     test: str = "test"  # our name for the repository's split `test`
 
 
-PAIRS = ("{source}-{target}", "{target}-{source}")
 EUROPARL_CRAWL = "europarl-v7.{other}-en commoncrawl.{other}-en"
 
 
@@ -73,20 +70,17 @@ DATASETS = {
             "test_2017_mscoco": "test_2017_mscoco",
             "test_2018_flickr": "test_2018_flickr",
         },
-        repository="bentrevett/multi30k",
-        revision="37e118600232bb5298ca011a8a7e7a44e863c36a",
+        repository="bentrevett/multi30k@37e118600232bb5298ca011a8a7e7a44e863c36a",
         test="test_2016_flickr",
     ),
     "iwslt14": Dataset(
         files=iwslt(14, (2012, 2011, 2010)),
-        repository="bbaaaa/iwslt14-de-en",
-        revision="5d811de19f17af7e20474f9017d946d34c8d9112",
+        repository="bbaaaa/iwslt14-de-en@5d811de19f17af7e20474f9017d946d34c8d9112",
         subfolder="{other}-en",
     ),
     "iwslt17": Dataset(
         files=iwslt(17, range(2015, 2009, -1)),
-        repository="IWSLT/iwslt2017",
-        revision="ada3f7e1378fe8ea9b0f4d70c5f8b973fd79ccf7",
+        repository="IWSLT/iwslt2017@ada3f7e1378fe8ea9b0f4d70c5f8b973fd79ccf7",
         subfolder="iwslt2017-{source}-{target}",
     ),
     "wmt14": Dataset(
@@ -96,9 +90,7 @@ DATASETS = {
             "newstest2014": "newstest2014-{other}en-{side}",
         },
         french="undoc.2000.fr-en giga-fren.release2.fixed",
-        repository="wmt/wmt14",
-        revision="b199e406369ec1b7634206d3ded5ba45de2fe696",
-        configurations=("{other}-en",),
+        repository="wmt/wmt14@b199e406369ec1b7634206d3ded5ba45de2fe696",
         test="newstest2014",
     ),
     "wmt16": Dataset(
@@ -107,18 +99,15 @@ DATASETS = {
             "validation": "newstest2015-{source}{target}-{side}",
             "newstest2016": "newstest2016-{source}{target}-{side}",
         },
-        repository="wmt/wmt16",
-        revision="41d8a4013aa1489f28fea60ec0932af246086482",
-        configurations=("{other}-en",),
+        repository="wmt/wmt16@41d8a4013aa1489f28fea60ec0932af246086482",
         test="newstest2016",
     ),
     "tatoeba": Dataset(
         files={"train": "train", "validation": "val", "test": "test"},
-        repository="sentence-transformers/parallel-sentences-tatoeba",
-        revision="9a586f5cf4b772046b0e77583ee361ff68681b9b",
-        configurations=("en-{other}",),
+        repository="sentence-transformers/parallel-sentences-tatoeba"
+        "@9a586f5cf4b772046b0e77583ee361ff68681b9b",
     ),
-    "hub": Dataset(configurations=(*PAIRS, "")),
+    "hub": Dataset(),
 }
 
 
@@ -130,18 +119,16 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
     """
     data = config.data
     dataset = DATASETS[name_of(data.name)]
-    if repository:
-        repository, _, revision = repository.partition("@")
-        dataset = dataclasses.replace(dataset, repository=repository, revision=revision)
+    repository = repository or dataset.repository
     if data.directory:
         folder = Path(data.directory)
         if not folder.is_dir():
             raise data.wrong("directory", "must be a folder")
         if dataset.files and not any(folder.rglob("*.parquet")):
             return open_folder(folder, dataset, data, with_train)
-    elif not dataset.repository:
+    elif not repository:
         raise data.wrong("name", "set hub(repository='OWNER/NAME') or config.data.directory=FOLDER")
-    return open_tables(dataset, data, with_train)
+    return open_tables(dataset, repository, data, with_train)
 
 
 def open_folder(folder: Path, dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
@@ -150,7 +137,7 @@ def open_folder(folder: Path, dataset: Dataset, data: DataConfig, with_train: bo
     found: dict[str, Path] = {}
     for path in [*sorted(folder.glob("*")), *sorted(folder.glob("*/*"))]:
         found.setdefault(re.sub(r"(\.sgm|\.xml)?(\.gz)?$", "", path.name), path)
-    archives = [fill(pair, data) for pair in PAIRS]
+    archives = [f"{source}-{target}", f"{target}-{source}"]
     archive = next((each for each in archives if any(each in name for name in found)), archives[0])
     corpora: Corpora = {}
     missing: list[str] = []
@@ -184,25 +171,25 @@ def fill(pattern: str, data: DataConfig, side: str = "", archive: str = "") -> s
     return pattern.format(source=source, target=target, other=other, side=side, archive=archive)
 
 
-def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora:
+def open_tables(dataset: Dataset, repository: str, data: DataConfig, with_train: bool) -> Corpora:
     """Open Parquet files in `data.directory`, or else a repository of the hub.
 
     The split `test` is optional, and `dev` is another name for `validation`.
     """
-    configurations = [fill(pattern, data) for pattern in dataset.configurations]
+    languages = (data.source_language, data.target_language)
     if data.directory:
         name = data.directory
         folder = str(Path(name).absolute())  # a relative "json" would be read as a file format
-        tables = load_tables(f"config.data.directory={name}", folder, [*configurations, ""])
+        tables = load_tables(f"config.data.directory={name}", languages, folder)
     else:
-        name = dataset.repository
+        name, _, revision = repository.partition("@")
         tables = load_tables(
             name,
+            languages,
             name,
-            configurations,
             "; or set config.data.directory=FOLDER (see docs/data.md)",
             data_dir=fill(dataset.subfolder, data) or None,
-            revision=dataset.revision or None,
+            revision=revision or None,
         )
     validation = "dev" if "dev" in tables else "validation"
     splits = {"train": "train", "validation": validation, dataset.test: "test"}
@@ -213,7 +200,6 @@ def open_tables(dataset: Dataset, data: DataConfig, with_train: bool) -> Corpora
         if published not in tables:
             raise UserError(f"{name}: must have the split {published}; it has {', '.join(tables)}")
         files = tuple(Path(file["filename"]) for file in tables[published].cache_files)
-        languages = (data.source_language, data.target_language)
         corpora[split] = [open_table(tables[published], f"{name}/{published}", files, languages)]
     return corpora
 
@@ -260,43 +246,41 @@ def open_corpora(
     }
     if not with_train:
         return splits
-    training = splits.pop("train", [])
     scorer = find("config.data.scorer", "scorer", data.scorer)
-    training += [scorer.open_pairs(name, config) for name in data.train.split(",") if name]
+    more = [scorer.open_pairs(name, config) for name in data.train.split(",") if name]
+    training = splits.pop("train", []) + more
     if not training:
         raise data.wrong("name", "has no pairs to train on; set config.data.train=PATH")
     return {"train": training, **splits}
 
 
 def as_corpora(name: str, pairs: Any, data: DataConfig) -> list[Corpus]:
-    """Return the corpora of a split, which is a list of corpora or of pairs of text."""
-    if isinstance(pairs, list) and pairs and isinstance(pairs[0], Corpus):
-        return pairs
+    """Return the corpora of a split, which has corpora or pairs of text."""
     with naming_failures_in(parse(data.name).file):
-        split = [] if pairs is None else [*pairs]  # which may be a generator
-    for number, pair in enumerate(split):
+        pairs = [*pairs]  # it may be a generator
+    if pairs and isinstance(pairs[0], Corpus):
+        return pairs
+    for number, pair in enumerate(pairs):
         if not (isinstance(pair, tuple | list) and [*map(type, pair)] == [str, str]):
             raise data.wrong("name", f"{name}[{number}] must be (source, target), not {pair!r:.99}")
-    if not split:
-        raise data.wrong("name", f"{name} must have at least one pair")
-    return [in_memory(name, Split(*map(list, zip(*split, strict=True))))]
+    return [in_memory(name, Split([pair[0] for pair in pairs], [pair[1] for pair in pairs]))]
 
 
 def read_split(corpora: list[Corpus], data: DataConfig) -> Split:
     """Return all pairs of a split to score: bad bytes may be replaced, but no pair is skipped."""
     report = Report()
     pairs = [
-        (f"{corpus.names[0]}:{number}", source, target)
+        (source, target)
         for corpus in corpora
-        for number, source, target in read(corpus, data.bad_lines, report, strict=True)
+        for _, source, target in read(corpus, data.bad_lines, report, strict=True)
     ]
     if not pairs:
-        raise UserError(f"{' and '.join(corpora[0].names)}: must have at least one pair")
+        raise UserError(f"{corpora[0].names[0]}: must have at least one pair")
     if report.decisions:
         log.info("%s", "; ".join(report.lines()))
-    names, sources, targets = map(list, zip(*pairs, strict=True))
+    sources, targets = map(list, zip(*pairs, strict=True))
     gold = [each for corpus in corpora if corpus.gold for each in corpus.gold()]
-    return Split(sources, targets, names, gold)
+    return Split(sources, targets, gold)
 
 
 def open_data(

@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 VERSION = 8  # of the entry format and the reading of files; raise it to rebuild all entries
 MAX_CACHE_BYTES = 50 * 2**30  # about five corpora as large as WMT14 English-French
 UNUSED_SECONDS = 7 * 24 * 3600  # until an entry may be removed: no run uses it by then
-KEY_LENGTH = 24  # hexadecimal digits in the name of an entry
 CHUNK = 10_000  # pairs tokenized together
 SIDES = ("source", "target")
 
@@ -284,7 +283,7 @@ def cache_folder(data: DataConfig) -> Path:
 
 def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path], None]) -> Path:
     """Return the folder of a cache entry, which `build` fills if it does not exist yet."""
-    key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:KEY_LENGTH]
+    key = hashlib.sha256(json.dumps([VERSION, kind, depends_on]).encode()).hexdigest()[:24]
     root = cache_folder(data)
     folder, partial = root / f"{kind}-{key}", root / f"{kind}-{key}.partial"
     try:
@@ -310,10 +309,11 @@ def cached(data: DataConfig, kind: str, depends_on: Any, build: Callable[[Path],
 
 def remove_old_entries(root: Path) -> None:
     """Remove the least recently used tokens beyond `MAX_CACHE_BYTES`."""
-    used = {folder: folder.stat().st_mtime for folder in root.glob("tokens-" + "?" * KEY_LENGTH)}
+    folders = [path.parent for path in root.glob("tokens-*/index.npz")]
     total = 0
-    for folder in sorted(used, key=used.__getitem__, reverse=True):
+    for folder in sorted(folders, key=os.path.getmtime, reverse=True):
         total += sum(path.stat().st_size for path in folder.iterdir())
-        if total > MAX_CACHE_BYTES and used[folder] < time.time() - UNUSED_SECONDS:
+        unused = time.time() - os.path.getmtime(folder)
+        if total > MAX_CACHE_BYTES and unused > UNUSED_SECONDS:
             log.info("removing %s, unused for a week, from the cache", folder)
             shutil.rmtree(folder, ignore_errors=True)

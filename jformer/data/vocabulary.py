@@ -22,13 +22,12 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from jformer.components import find
-from jformer.config import BOS, EOS, PAD, DataConfig
+from jformer.config import EOS, DataConfig
 from jformer.errors import UserError
 from jformer.files import replace_file
 from jformer.rundir import SOURCE_VOCABULARY, VOCABULARY
 
 FIRST = 3  # the id of a tokenizer's entry 0
-assert sorted([PAD, BOS, EOS]) == list(range(FIRST))
 
 Normalization = Literal["none", "nfc", "nfkc", "lower"]
 NORMALIZERS: dict[str, normalizers.Normalizer | None] = {
@@ -124,8 +123,6 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""
-        if isinstance(texts, str):
-            raise TypeError("encode requires a list of texts, not a string")
         encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [[entry + FIRST for entry in encoding.ids] for encoding in encodings]
 
@@ -213,19 +210,18 @@ def unigram(texts: Iterable[str], size: int, *, normalization: Normalization = "
     )
     alphabet: set[str] = set()
 
-    def fitting() -> Iterator[str]:
-        """Yield texts until their alphabet is too large, when the trainer would not terminate."""
+    def checked() -> Iterator[str]:
+        """Yield the texts; raise if their alphabet does not fit: training would not terminate."""
         for text in texts:
             alphabet.update(normalize(normalizer, text))
-            if smallest + len(alphabet) <= size:
-                yield text
+            if smallest + len(alphabet) > size:
+                raise UserError(
+                    f"config.data.vocabulary_size={size + FIRST}: too small for the characters of "
+                    f"this text; raise it, or set config.data.tokenizer=byte_bpe"
+                )
+            yield text
 
-    tokenizer.train_from_iterator(fitting(), trainer)
-    if size < smallest + len(alphabet):
-        raise UserError(
-            f"config.data.vocabulary_size={size + FIRST}: must be >= "
-            f"{smallest + len(alphabet) + FIRST}, for the alphabet of this text with unigram"
-        )
+    tokenizer.train_from_iterator(checked(), trainer)
     # An unk_id is required; entry 0 is never matched in text.
     return with_plain_entries(tokenizer, byte_fallback=True, unk_id=0)
 

@@ -12,7 +12,6 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from jformer.components import find
 from jformer.config import Config
-from jformer.errors import UserError
 from jformer.evaluation.scores import tokenizer_for
 
 
@@ -30,12 +29,7 @@ class Validation:
 
 def score_by(text: str, validation: Validation) -> float:
     """Return the score of the metric that a component string names."""
-    value = find("config.train.metrics", "metric", text)(validation)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        reason = f"must return a number, not {value!r:.100}"
-        raise UserError(f"config.train.metrics={text}: {reason}") from None
+    return float(find("config.train.metrics", "metric", text)(validation))
 
 
 def bleu(validation: Validation) -> float:

@@ -9,7 +9,6 @@ References are streams: one list per translator, each as long as the hypotheses.
 
 import importlib.metadata
 import json
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -31,17 +30,15 @@ LABELS = {  # labels of the scores, in the order of a table
 }
 SIGNIFICANT = 0.05
 SAMPLES = 1000  # of the bootstrap
-MAX_SAMPLED = 20_000_000  # pairs in all samples, which sacreBLEU keeps in memory: 50 to 90 B each
 COMPOUND = re.compile(r"(\S)-(\S)")
-# Languages of sacreBLEU's tokenizers, by the first part of their codes, which are not always ISO's:
-# cn, jp. Thai, Lao, Khmer, Burmese, Tibetan and Dzongkha use `char`; all other languages use 13a.
-LANGUAGES = {
-    "zh": "zh zho chi cmn cn yue wuu nan hak gan lzh",
-    "ja-mecab": "ja jpn jp",
-    "ko-mecab": "ko kor",
-    "char": "th tha lo lao km khm my mya bur bo bod tib dz dzo",
+# sacreBLEU's tokenizers by the first part of a language code. All other languages use 13a.
+TOKENIZERS = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "cn", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn", "jp"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    # Thai, Lao, Khmer, Burmese and Tibetan have no spaces between words.
+    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod"), "char"),
 }
-TOKENIZER_OF = {code: name for name, codes in LANGUAGES.items() for code in codes.split()}
 
 
 def language_of(code: str) -> str:
@@ -54,7 +51,7 @@ def tokenizer_for(target_language: str) -> str:
 
     Raises `UserError` if its packages are not installed.
     """
-    tokenizer = TOKENIZER_OF.get(language_of(target_language), "13a")
+    tokenizer = TOKENIZERS.get(language_of(target_language), "13a")
     try:
         BLEU(tokenize=tokenizer)
     except (RuntimeError, AssertionError) as error:  # MeCab or its dictionary is missing
@@ -65,14 +62,9 @@ def tokenizer_for(target_language: str) -> str:
     return tokenizer
 
 
-def bootstrap_samples(number: int) -> int:
-    """Return the number of samples for a number of pairs: fewer if memory requires it."""
-    return min(SAMPLES, MAX_SAMPLED // number)
-
-
 def ter_for(target_language: str) -> dict[str, TER]:
     """Return TER, by characters for Chinese and Japanese; {} if a language has no word spaces."""
-    tokenizer = TOKENIZER_OF.get(language_of(target_language))
+    tokenizer = TOKENIZERS.get(language_of(target_language))
     if tokenizer == "char":
         return {}
     asian = tokenizer in ("zh", "ja-mecab")
@@ -91,8 +83,7 @@ def score(
     """
     text = [hypotheses, *references]
     tokenizer = tokenizer_for(target_language)
-    samples = bootstrap_samples(len(hypotheses))
-    scores = measure("bleu", BLEU(tokenize=tokenizer), text, samples=samples)
+    scores = measure("bleu", BLEU(tokenize=tokenizer), text, samples=SAMPLES)
     metrics: dict[str, Any] = {
         # `force` silences a second warning about text that looks tokenised.
         "bleu_lowercase": BLEU(lowercase=True, force=True, tokenize=tokenizer),
@@ -102,7 +93,7 @@ def score(
     for name, metric in metrics.items():
         scores |= measure(name, metric, text)
     language = language_of(target_language)
-    if TOKENIZER_OF.get(language) in (None, "ko-mecab"):  # words are separated by spaces
+    if TOKENIZERS.get(language) in (None, "ko-mecab"):  # words are separated by spaces
         scores |= moses_scores(text, language)
     return scores
 
@@ -154,9 +145,8 @@ def signature_key(name: str) -> str:
     return "signature" if name == "bleu" else f"signature_{name.removeprefix('bleu_')}"
 
 
-def interval(mean: float, half: float, highest: float = 100.0) -> list[float]:
-    """Return [low, high], clipped to possible scores: sacreBLEU's is symmetric about the mean."""
-    return [max(mean - half, 0.0), min(mean + half, highest)]
+def interval(mean: float, half: float) -> list[float]:
+    return [max(mean - half, 0.0), mean + half]  # no score is negative
 
 
 def moses_words(text: Sequence[Sequence[str]], language: str) -> list[list[str]]:
@@ -207,29 +197,22 @@ def compare(
         **ter_for(target_language),
     }
     systems = list(zip(names, (ours, theirs), strict=True))
-    samples = bootstrap_samples(len(ours))
-    signatures, columns = PairedTest(systems, metrics, references, "bs", samples)()
+    signatures, columns = PairedTest(systems, metrics, references, "bs", SAMPLES)()
     # The first column has the names; the others, in the order of `metrics`, have keys like chrF2.
     _, *results = columns.values()
-    return {
-        name: {**tested(name, names, pair), "signature": str(signature)}
-        for name, pair, signature in zip(metrics, results, signatures.values(), strict=True)
-    }
-
-
-def tested(metric: str, names: tuple[str, str], results: Sequence[Any]) -> dict[str, Any]:
-    """Return the verdict on sacreBLEU's results for two systems."""
-    # TER is a rate of edits: lower is better, and it can exceed 100.
-    is_rate = metric == "ter"
-    highest = math.inf if is_rate else 100.0
-    systems = []
-    for result in results:
-        score, mean, half = (float(x) for x in (result.score, result.mean, result.ci))
-        systems.append({"score": score, "mean": mean, "interval": interval(mean, half, highest)})
-    # For equal scores sacreBLEU counts the samples that differ by more than 0. A system compared
-    # with itself has no such samples, and p would be 1/1001.
-    p_value = 1.0 if results[0].score == results[1].score else float(results[1].p_value)
-    return verdict(names, systems, p_value, lower_is_better=is_rate)
+    verdicts = {}
+    for metric, results_of, signature in zip(metrics, results, signatures.values(), strict=True):
+        scored = []
+        for result in results_of:
+            score, mean, half = (float(x) for x in (result.score, result.mean, result.ci))
+            scored.append({"score": score, "mean": mean, "interval": interval(mean, half)})
+        # For equal scores sacreBLEU counts the samples that differ by more than 0. A system
+        # compared with itself has no such samples, and p would be 1/1001.
+        first, second = results_of
+        p_value = 1.0 if first.score == second.score else float(second.p_value)
+        found = verdict(names, scored, p_value, lower_is_better=metric == "ter")
+        verdicts[metric] = {**found, "signature": str(signature)}
+    return verdicts
 
 
 def verdict(

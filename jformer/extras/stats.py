@@ -60,7 +60,6 @@ def corpus_statistics(
     return {
         "corpora": dict(zip(tokenized.names, numbers, strict=True)),
         "pairs": len(rows),
-        "skipped": tokenized.report.skipped(),
         "decisions": tokenized.report.decisions,
         "scored": {name: len(split) for name, split in scored.items()},
         **suspicious_pairs(corpora, config.data.bad_lines, tokenized, scored),
@@ -106,7 +105,7 @@ def suspicious_pairs(
     in_training = {}
     for name, split in scored.items():
         hashes = np.array([hash(text.strip()) for text in split.sources], np.int64)
-        names = split.names or [f"{name}:{n}" for n in range(1, len(split) + 1)]
+        names = [f"{name}:{n}" for n in range(1, len(split) + 1)]
         in_training[name] = counted(np.isin(hashes, np.asarray(sources)), names.__getitem__)
     found = {name: counted(mask, tokenized.name) for name, mask in masks.items()}
     return {"suspicious": found, "in_training": in_training}

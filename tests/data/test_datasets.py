@@ -126,7 +126,7 @@ def test_published_files_are_found_in_either_direction(
 def test_every_named_data_set_is_a_component_and_pinned_to_a_commit():
     assert {*DATASETS} == {*NAMED_DATASETS, "hub"}
     for name in NAMED_DATASETS:
-        assert re.fullmatch(r"[0-9a-f]{40}", DATASETS[name].revision), name
+        assert re.fullmatch(r"\w.+/.+@[0-9a-f]{40}", DATASETS[name].repository), name
 
 
 def test_the_config_s_direction_is_preferred_and_test_sets_beyond_the_first_are_optional(tmp_path):
@@ -241,26 +241,26 @@ def test_without_the_package_one_line_names_it_and_the_repository(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "pair", "expected"),
     [
-        ("multi30k", "de-en", ("bentrevett/multi30k", None, None)),
-        ("iwslt14", "de-en", ("bbaaaa/iwslt14-de-en", None, "de-en")),
-        ("wmt14", "en-fr", ("wmt/wmt14", "fr-en", None)),
-        ("wmt14(repository='a/mirror@refs/pr/1')", "en-de", ("a/mirror", "de-en", None)),
+        ("iwslt14", "de-en", ("bbaaaa/iwslt14-de-en", "de-en")),
+        ("wmt14", "en-fr", ("wmt/wmt14", None)),
+        ("wmt14(repository='a/mirror@refs/pr/1')", "en-de", ("a/mirror", None)),
     ],
 )
-def test_each_data_set_is_loaded_by_its_own_name_of_a_pair(
+def test_a_repository_is_loaded_by_the_name_of_its_pair_or_by_default(
     datasets, monkeypatch, name, pair, expected
 ):
-    asked = []
+    asked, (path, subfolder) = [], expected
+    pinned = DATASETS[components.name_of(name)].repository.partition("@")[2]
 
     def load_dataset(path, configuration, data_dir, revision):
         asked.append((path, configuration, data_dir))
-        pinned = DATASETS[components.name_of(name)].revision
         assert revision == ("refs/pr/1" if "mirror" in name else pinned)
-        raise ConnectionError("enough")
+        raise ValueError("unknown configuration")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     message(config(name, pair=pair))
-    assert asked == [expected]
+    reverse = "-".join(pair.split("-")[::-1])
+    assert asked == [(path, each, subfolder) for each in (pair, reverse, None)]
 
 
 # Data sets of one's own

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jformer.config import EOS, Config, DataConfig
 from jformer.data import tokens as module
@@ -63,9 +62,8 @@ def test_the_parts_in_which_text_is_read_do_not_change_the_ids(data, monkeypatch
     for one, other in zip(whole.pairs, parts.pairs, strict=True):
         assert one.flat.tolist() == other.flat.tolist()
         assert one.offsets.tolist() == other.offsets.tolist()
-    assert whole.lines.tolist() == parts.lines.tolist()
+    assert whole.places.tolist() == parts.places.tolist()
     assert whole.report.lines() == parts.report.lines()
-    assert whole.ends == parts.ends == [60, 113]
 
 
 def test_the_ids_are_those_of_the_text_with_its_end(data):
@@ -132,12 +130,12 @@ def test_the_same_columns_read_for_other_languages_are_other_pairs(data, tmp_pat
 def test_pairs_with_an_empty_side_or_too_long_are_skipped_and_reported_by_line(data):
     write(data.train, ["1", "", "b", " ", "2" * 60, "3"], ["x", "y", "\t", "y", "x", "4" * 60])
     tokenized, _ = prepared(dataclasses.replace(data, max_length=20))
-    assert tokenized.lines.tolist() == [1, 5, 6]
+    assert tokenized.places.tolist() == [[0, 1], [0, 5], [0, 6]]
     assert tokenized.rows.tolist() == [0]
-    assert tokenized.report.skipped() == {"empty": 3, "too_long": 2}
-    decisions = tokenized.report.decisions
-    for reason, lines in (("empty", (2, 3, 4)), ("too_long", (5, 6))):
-        assert decisions[reason]["first"] == [f"{data.train}.en:{line}" for line in lines]
+    assert tokenized.report.decisions == {
+        reason: {"count": len(lines), "first": [f"{data.train}.en:{line}" for line in lines]}
+        for reason, lines in (("empty", (2, 3, 4)), ("too_long", (5, 6)))
+    }
 
 
 def test_long_pairs_are_cut_if_the_config_says_so(data):
@@ -163,7 +161,7 @@ def test_mixed_corpora_count_by_their_weights(data, tmp_path):
     write(tmp_path / "more", ["7", "8"], ["seven", "eight"])
     mixed = dataclasses.replace(data, train=f"{data.train},{tmp_path / 'more'}", weights="1,3")
     tokenized, _ = prepared(mixed)
-    assert tokenized.ends == [60, 62]
+    assert np.bincount(tokenized.places[:, 0]).tolist() == [60, 2]
     assert np.bincount(tokenized.rows).tolist() == [1] * 60 + [3] * 2
     assert [tokenized.name(pair) for pair in (59, 60, 61)] == [
         f"{data.train}.en:60", f"{tmp_path / 'more'}.en:1", f"{tmp_path / 'more'}.en:2"
@@ -181,19 +179,6 @@ def test_an_external_vocabulary_is_used_as_it_is_and_read_again_if_it_changes(da
     path.unlink()
     with pytest.raises(UserError, match=r"tokenizer\.json: "):
         prepared(external)
-
-
-def test_ids_beyond_16_bits_are_stored_whole(data, tmp_path):
-    words = {f"w{n}": n for n in range(2**16 + 7)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(tmp_path / "words.json"))
-    text = [f"w{n} w1" for n in (2, 2**16 - 4, 2**16 - 3, 2**16 + 6)]
-    write(data.train, text, text[::-1])
-    tokenized, _ = prepared(dataclasses.replace(data, vocabulary=str(tmp_path / "words.json")))
-    ids = (5, 2**16 - 1, 2**16, 2**16 + 9)
-    for side, numbers in ((tokenized.pairs.sources, ids), (tokenized.pairs.targets, ids[::-1])):
-        assert side.flat.tolist() == [i for number in numbers for i in (number, 4, EOS)]
 
 
 @pytest.mark.parametrize("name", ["source.ids", "index.npz"])

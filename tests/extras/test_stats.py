@@ -35,8 +35,8 @@ def facts(tmp_path_factory):
 
 def test_it_counts_what_is_trained_on_and_what_is_skipped_by_reason(facts):
     assert facts["pairs"] == 203
-    assert facts["skipped"] == {"empty": 1, "too_long": 1}
     assert facts["scored"] == {"validation": 2}
+    assert facts["decisions"]["empty"]["count"] == 1
     assert [Path(place).name for place in facts["decisions"]["too_long"]["first"]] == ["a.en:205"]
 
 
@@ -118,8 +118,8 @@ def test_suspicious_pairs_and_test_sentences_in_the_training_text_are_counted(tm
         "length_ratio": {"count": 1, "first": ["train.en:14"]},
     }
     assert facts["in_training"] == {
-        "validation": {"count": 2, "first": ["validation.en:1", "validation.en:2"]},
-        "test": {"count": 1, "first": ["test.en:2"]},
+        "validation": {"count": 2, "first": ["validation:1", "validation:2"]},
+        "test": {"count": 1, "first": ["test:2"]},
     }
     assert main(arguments) == 0
     lines = capsys.readouterr().out.replace(f"{tmp_path}/", "").splitlines()
