@@ -18,7 +18,7 @@ import numpy as np
 
 from jformer.components import find, split_list
 from jformer.config import BOS, PAD, Config, DataConfig
-from jformer.data.tokens import TokenPairs, choose
+from jformer.data.tokens import Ragged, TokenPairs, choose
 from jformer.data.vocabulary import Vocabularies
 
 Batch = dict[str, np.ndarray]
@@ -228,21 +228,26 @@ class Batches:
         offsets = plan.row_offsets[begin : end + 1]
         members = plan.members[offsets[0] : offsets[-1]]
         row = np.repeat(np.arange(end - begin), np.diff(offsets))
-        segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
-        batch = {}
-        for side, axes, width in (("source", "BS", S), ("target", "BT", T)):
-            texts = getattr(plan.pairs, f"{side}s").take(members)
-            # The texts of a row are concatenated, starting at its first position.
+        sources, targets = (side.take(members) for side in plan.pairs)
+
+        def padded(width: int, texts: Ragged, values: np.ndarray) -> np.ndarray:
+            """Concatenate the texts of each row, starting at its first position."""
             filled = np.arange(width) < np.bincount(row, texts.lengths, height)[:, None]
-            arrays = {f"{side}_{axes}": texts.flat}
-            if side == "target":
-                shifted = shift_right(texts.flat, texts.lengths)
-                arrays = {"labels_BT": texts.flat, "target_BT": shifted}
-            if self.layout.packed:
-                arrays[f"{side}_segments_{axes}"] = np.repeat(segment, texts.lengths)
-            for name, values in arrays.items():
-                batch[name] = np.full(filled.shape, PAD, np.int32)
-                batch[name][filled] = values
+            array = np.full(filled.shape, PAD, np.int32)
+            array[filled] = values
+            return array
+
+        batch = {
+            "source_BS": padded(S, sources, sources.flat),
+            "target_BT": padded(T, targets, shift_right(targets)),
+            "labels_BT": padded(T, targets, targets.flat),
+        }
+        if self.layout.packed:
+            segment = 1 + np.arange(len(row)) - np.searchsorted(row, row)
+            source_segment = np.repeat(segment, sources.lengths)
+            target_segment = np.repeat(segment, targets.lengths)
+            batch["source_segments_BS"] = padded(S, sources, source_segment)
+            batch["target_segments_BT"] = padded(T, targets, target_segment)
         return batch
 
     def token_utilization(self) -> float:
@@ -253,11 +258,11 @@ class Batches:
         return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
 
 
-def shift_right(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def shift_right(texts: Ragged) -> np.ndarray:
     """Return the concatenated texts, each with BOS before it and without its EOS."""
-    before = np.roll(tokens, 1)
-    before[np.cumsum(lengths) - lengths] = BOS
-    return before
+    shifted = np.roll(texts.flat, 1)
+    shifted[texts.offsets[:-1]] = BOS
+    return shifted
 
 
 def iterate(
@@ -297,10 +302,10 @@ def make_batches(
     S, T = pairs.lengths(rows)
     if augment:
         # The layout fits one random version of each pair, as a sample of all epochs' versions.
-        drawn = augment(pairs, np.random.default_rng(config.seed)).lengths(rows)
-        S, T = (
-            np.maximum(a, b.clip(max=data.max_length)) for a, b in zip((S, T), drawn, strict=True)
-        )
+        drawn = augment(pairs, np.random.default_rng(config.seed))
+        drawn_S, drawn_T = drawn.lengths(rows)
+        S = np.maximum(S, drawn_S.clip(max=data.max_length))
+        T = np.maximum(T, drawn_T.clip(max=data.max_length))
     layout: Buckets | Packing
     if data.batching == "packed":
         layout = Packing(S, T, tokens, data.max_length, data.length_multiple)

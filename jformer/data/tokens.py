@@ -191,37 +191,43 @@ def write_tokens(
     """Write all files of a cache entry, with at most `limit` ids of each text."""
     log.info("tokenizing  into %s ...", folder.parent)
     report = Report()
-    places: list[np.ndarray] = []
-    lengths: tuple[list[np.ndarray], ...] = [], []
+    index: dict[str, list[np.ndarray]] = {"places": [], "source": [], "target": []}
     with (
         contextlib.closing(Progress("pair", None)) as progress,
         (folder / "source.ids").open("wb") as source_file,
         (folder / "target.ids").open("wb") as target_file,
     ):
-        for number, corpus in enumerate(corpora):
-            kept = pairs_with_text(corpus, data.bad_lines, report)
-            while part := list(itertools.islice(kept, CHUNK)):
-                lines, sources, targets = zip(*part, strict=True)
-                ids = encode(Split(sources, targets), vocabularies, data)
-                for line, *pair in zip(lines, *ids, strict=True):
-                    if limit and truncate(pair, limit):
-                        report.add("truncated", f"{corpus.names[0]}:{line}")
-                for texts, file, parts in zip(
-                    map(Ragged.from_rows, ids), (source_file, target_file), lengths, strict=True
-                ):
-                    file.write(texts.flat.data)
-                    parts.append(texts.lengths)
-                places.append(np.array([(number, line) for line in lines], np.int32))
-                progress.advance(len(part))
-    if not places:
+        for places, pairs in tokenized_chunks(corpora, vocabularies, data, limit, report):
+            source_file.write(pairs.sources.flat.data)
+            target_file.write(pairs.targets.flat.data)
+            index["places"].append(places)
+            index["source"].append(pairs.sources.lengths)
+            index["target"].append(pairs.targets.lengths)
+            progress.advance(len(places))
+    if not index["places"]:
         raise nothing_to_train_on(corpora, report)
-    np.savez(
-        folder / "index.npz",
-        places=np.concatenate(places),
-        source=np.concatenate(lengths[0]),
-        target=np.concatenate(lengths[1]),
-        decisions=json.dumps(report.decisions),
-    )
+    arrays = {name: np.concatenate(parts) for name, parts in index.items()}
+    np.savez(folder / "index.npz", decisions=json.dumps(report.decisions), **arrays)
+
+
+def tokenized_chunks(
+    corpora: list[Corpus],
+    vocabularies: Vocabularies,
+    data: DataConfig,
+    limit: int | None,
+    report: Report,
+) -> Iterator[tuple[np.ndarray, TokenPairs]]:
+    """Yield the places and the token ids of up to `CHUNK` pairs at a time."""
+    for number, corpus in enumerate(corpora):
+        pairs = pairs_with_text(corpus, data.bad_lines, report)
+        while chunk := list(itertools.islice(pairs, CHUNK)):
+            lines, sources, targets = zip(*chunk, strict=True)
+            ids = encode(Split(sources, targets), vocabularies, data)
+            for line, *pair in zip(lines, *ids, strict=True):
+                if limit and truncate(pair, limit):
+                    report.add("truncated", f"{corpus.names[0]}:{line}")
+            places = np.array([(number, line) for line in lines], np.int32)
+            yield places, TokenPairs(*map(Ragged.from_rows, ids))
 
 
 def truncate(pair: list[list[int]], limit: int) -> bool:
