@@ -1,13 +1,13 @@
 """Opens the text that a config names: a named data set, files, or pairs in memory.
 
-To add a data set, add an entry to `DATASETS` here, and its name to `NAMED_DATASETS` in
-components.py.
+To add a named data set, add it to datasets.toml, and its name to `NAMED_DATASETS` in components.py.
 """
 
 import dataclasses
 import logging
 import re
-from collections.abc import Iterable, Mapping
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,80 +35,20 @@ Corpora = dict[str, list[Corpus]]  # of each split
 class Dataset:
     """A named data set, as files in a folder and as a repository of the Hugging Face hub.
 
-    `files` has the prefixes of the files of each split, separated by spaces. The files are in the
-    folder or in its direct subfolders. Test sets after the first are optional.
-
-    In prefixes and subfolders, {source} and {target} are the languages, and {other} is the other
-    language than English. {side} is "src" for the source and "ref" for the target, and {archive} is
-    the pair of languages in either order.
+    datasets.toml has the data sets, and explains the fields. The files are in the folder or in its
+    direct subfolders. Test sets after the first are optional.
     """
 
+    repository: str = ""
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    french: str = ""  # more training files if French is one of the languages
-    repository: str = ""  # OWNER/NAME@COMMIT, so that the content cannot change
-    subfolder: str = ""  # of the repository, with the files of a language pair
-    test: str = "test"  # our name for the repository's split `test`
+    french: str = ""
+    subfolder: str = ""
+    test: str = "test"
 
 
-EUROPARL_CRAWL = "europarl-v7.{other}-en commoncrawl.{other}-en"
-
-
-def iwslt(number: int, years: Iterable[int]) -> dict[str, str]:
-    """Return the files of an IWSLT's TED talks, which have one archive per direction."""
-    talks = f"IWSLT{number}.TED.{{}}.{{archive}}"
-    tests = {f"tst{year}": talks.replace("{}", f"tst{year}") for year in years}
-    return {"train": "train.tags.{archive}", "validation": talks.replace("{}", "dev2010"), **tests}
-
-
-DATASETS = {
-    "multi30k": Dataset(
-        files={
-            "train": "train",
-            "validation": "val",
-            "test_2016_flickr": "test_2016_flickr",
-            "test_2017_flickr": "test_2017_flickr",
-            "test_2017_mscoco": "test_2017_mscoco",
-            "test_2018_flickr": "test_2018_flickr",
-        },
-        repository="bentrevett/multi30k@37e118600232bb5298ca011a8a7e7a44e863c36a",
-        test="test_2016_flickr",
-    ),
-    "iwslt14": Dataset(
-        files=iwslt(14, (2012, 2011, 2010)),
-        repository="bbaaaa/iwslt14-de-en@5d811de19f17af7e20474f9017d946d34c8d9112",
-        subfolder="{other}-en",
-    ),
-    "iwslt17": Dataset(
-        files=iwslt(17, range(2015, 2009, -1)),
-        repository="IWSLT/iwslt2017@ada3f7e1378fe8ea9b0f4d70c5f8b973fd79ccf7",
-        subfolder="iwslt2017-{source}-{target}",
-    ),
-    "wmt14": Dataset(
-        files={
-            "train": f"{EUROPARL_CRAWL} news-commentary-v9.{{other}}-en",
-            "validation": "newstest2013",
-            "newstest2014": "newstest2014-{other}en-{side}",
-        },
-        french="undoc.2000.fr-en giga-fren.release2.fixed",
-        repository="wmt/wmt14@b199e406369ec1b7634206d3ded5ba45de2fe696",
-        test="newstest2014",
-    ),
-    "wmt16": Dataset(
-        files={
-            "train": f"{EUROPARL_CRAWL} news-commentary-v11.{{other}}-en",
-            "validation": "newstest2015-{source}{target}-{side}",
-            "newstest2016": "newstest2016-{source}{target}-{side}",
-        },
-        repository="wmt/wmt16@41d8a4013aa1489f28fea60ec0932af246086482",
-        test="newstest2016",
-    ),
-    "tatoeba": Dataset(
-        files={"train": "train", "validation": "val", "test": "test"},
-        repository="sentence-transformers/parallel-sentences-tatoeba"
-        "@9a586f5cf4b772046b0e77583ee361ff68681b9b",
-    ),
-    "hub": Dataset(),
-}
+def read_datasets() -> dict[str, Dataset]:
+    with Path(__file__).with_name("datasets.toml").open("rb") as file:
+        return {name: Dataset(**fields) for name, fields in tomllib.load(file).items()}
 
 
 def open_named(config: Config, with_train: bool, *, repository: str = "") -> Corpora:
@@ -118,12 +58,10 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
     OWNER/NAME@REVISION, and replaces the data set's own repository.
     """
     data = config.data
-    dataset = DATASETS[name_of(data.name)]
+    dataset = read_datasets()[name_of(data.name)]
     repository = repository or dataset.repository
     if data.directory:
         folder = Path(data.directory)
-        if not folder.is_dir():
-            raise data.wrong("directory", "must be a folder")
         if dataset.files and not any(folder.rglob("*.parquet")):
             return open_folder(folder, dataset, data, with_train)
     elif not repository:
@@ -157,9 +95,8 @@ def open_folder(folder: Path, dataset: Dataset, data: DataConfig, with_train: bo
     if missing:
         raise data.wrong(
             "directory",
-            f"lacks {', '.join(missing)} (each may end in .gz, .sgm or .xml). To download the data "
-            f"set, `pip install datasets` and leave config.data.directory empty. For files with "
-            f"other names, set config.data.name=files",
+            f"lacks {', '.join(missing)} (each may end in .gz, .sgm or .xml); to download the data "
+            f"set instead, `pip install datasets` and leave config.data.directory empty",
         )
     return corpora
 
@@ -195,12 +132,10 @@ def open_tables(dataset: Dataset, repository: str, data: DataConfig, with_train:
     splits = {"train": "train", "validation": validation, dataset.test: "test"}
     corpora: Corpora = {}
     for split, published in splits.items():
-        if (split == "train" and not with_train) or (published == "test" and "test" not in tables):
-            continue
-        if published not in tables:
-            raise UserError(f"{name}: must have the split {published}; it has {', '.join(tables)}")
-        files = tuple(Path(file["filename"]) for file in tables[published].cache_files)
-        corpora[split] = [open_table(tables[published], f"{name}/{published}", files, languages)]
+        if published in tables and (with_train or split != "train"):
+            files = tuple(Path(file["filename"]) for file in tables[published].cache_files)
+            table = open_table(tables[published], f"{name}/{published}", files, languages)
+            corpora[split] = [table]
     return corpora
 
 
@@ -237,8 +172,8 @@ def open_corpora(
     dataset = find("config.data.name", "dataset", data.name)
     found = given or dataset(config, with_train)
     if not isinstance(found, Mapping) or "validation" not in found:
-        reason = "must return a dict of splits, with pairs for at least train and validation"
-        raise data.wrong("name", f"{reason}; it returned {found!r:.100}")
+        reason = f"must be a dict of pairs for train, validation and others, not {found!r:.100}"
+        raise data.wrong("name", reason)
     splits = {
         name: as_corpora(name, pairs, data)
         for name, pairs in found.items()

@@ -140,7 +140,7 @@ def tokenize_corpora(
     limit = data.max_length if data.long_pairs == "truncate" else None
 
     def build(folder: Path) -> None:
-        write_tokens(folder, corpora, vocabularies, data, limit)
+        write_tokens(folder, corpora, vocabularies, data)
 
     folder = cached(data, "tokens", [text_key(corpora, data), vocabularies.hash, limit], build)
     pairs, places, report = open_entry(folder)
@@ -150,7 +150,7 @@ def tokenize_corpora(
     rows = np.repeat(np.arange(len(places), dtype=np.int32), weights * ~too_long)
     tokenized = Tokenized(pairs, rows, places, names, report)
     for pair in np.flatnonzero(too_long):
-        report.add("too_long", tokenized.name(pair))
+        report.add("too_long", tokenized.name(int(pair)))
     if too_long.all():
         raise nothing_to_train_on(corpora, report)
     return tokenized
@@ -182,13 +182,9 @@ def model_sources(
 
 
 def write_tokens(
-    folder: Path,
-    corpora: list[Corpus],
-    vocabularies: Vocabularies,
-    data: DataConfig,
-    limit: int | None,
+    folder: Path, corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig
 ) -> None:
-    """Write all files of a cache entry, with at most `limit` ids of each text."""
+    """Write all files of a cache entry; see `open_entry`."""
     log.info("tokenizing  into %s ...", folder.parent)
     report = Report()
     index: dict[str, list[np.ndarray]] = {"places": [], "source": [], "target": []}
@@ -197,7 +193,7 @@ def write_tokens(
         (folder / "source.ids").open("wb") as source_file,
         (folder / "target.ids").open("wb") as target_file,
     ):
-        for places, pairs in tokenized_chunks(corpora, vocabularies, data, limit, report):
+        for places, pairs in tokenized_chunks(corpora, vocabularies, data, report):
             source_file.write(pairs.sources.flat.data)
             target_file.write(pairs.targets.flat.data)
             index["places"].append(places)
@@ -206,16 +202,12 @@ def write_tokens(
             progress.advance(len(places))
     if not index["places"]:
         raise nothing_to_train_on(corpora, report)
-    arrays = {name: np.concatenate(parts) for name, parts in index.items()}
-    np.savez(folder / "index.npz", decisions=json.dumps(report.decisions), **arrays)
+    arrays: dict[str, Any] = {name: np.concatenate(parts) for name, parts in index.items()}
+    np.savez(folder / "index.npz", **arrays, decisions=json.dumps(report.decisions))
 
 
 def tokenized_chunks(
-    corpora: list[Corpus],
-    vocabularies: Vocabularies,
-    data: DataConfig,
-    limit: int | None,
-    report: Report,
+    corpora: list[Corpus], vocabularies: Vocabularies, data: DataConfig, report: Report
 ) -> Iterator[tuple[np.ndarray, TokenPairs]]:
     """Yield the places and the token ids of up to `CHUNK` pairs at a time."""
     for number, corpus in enumerate(corpora):
@@ -224,7 +216,7 @@ def tokenized_chunks(
             lines, sources, targets = zip(*chunk, strict=True)
             ids = encode(Split(sources, targets), vocabularies, data)
             for line, *pair in zip(lines, *ids, strict=True):
-                if limit and truncate(pair, limit):
+                if data.long_pairs == "truncate" and truncate(pair, data.max_length):
                     report.add("truncated", f"{corpus.names[0]}:{line}")
             places = np.array([(number, line) for line in lines], np.int32)
             yield places, TokenPairs(*map(Ragged.from_rows, ids))

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -60,12 +60,12 @@ class Vocabulary:
             tokenizer.model.dropout = None  # some published files set it, which makes ids random
 
     @classmethod
-    def train(cls, texts: Iterable[str], size: int, tokenizer: str = "byte_bpe") -> "Vocabulary":
+    def train(cls, texts: Iterable[str], size: int, tokenizer: str = "byte_bpe") -> Self:
         """Learn at most `size` entries, PAD, BOS and EOS included; a small corpus yields fewer."""
         return cls(find("config.data.tokenizer", "tokenizer", tokenizer)(texts, size - FIRST))
 
     @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
+    def load(cls, path: Path) -> Self:
         """Load a `tokenizer.json`, or a SentencePiece `.model` of type Unigram or BPE."""
         try:
             if path.suffix == ".model":
@@ -149,9 +149,7 @@ class Vocabularies(NamedTuple):
     target: Vocabulary
 
     @classmethod
-    def train(
-        cls, pairs: Callable[[], Iterable[tuple[str, str]]], data: DataConfig
-    ) -> "Vocabularies":
+    def train(cls, pairs: Callable[[], Iterable[tuple[str, str]]], data: DataConfig) -> Self:
         """Learn from the pairs, read again for each side, or load the files that `data` names."""
 
         def make(texts: Iterable[str], path: str, tokenizer: str) -> Vocabulary:
@@ -168,7 +166,7 @@ class Vocabularies(NamedTuple):
         return cls(source, make((target for _, target in pairs()), target_file, of_target))
 
     @classmethod
-    def load(cls, workdir: Path, joint: bool) -> "Vocabularies":
+    def load(cls, workdir: Path, joint: bool) -> Self:
         target = Vocabulary.load(workdir / VOCABULARY)
         return cls(target if joint else Vocabulary.load(workdir / SOURCE_VOCABULARY), target)
 

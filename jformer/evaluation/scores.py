@@ -72,9 +72,7 @@ def ter_for(target_language: str) -> dict[str, TER]:
 
 
 def score(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    target_language: str,
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], target_language: str
 ) -> dict[str, Any]:
     """Return the scores in `LABELS` and their signatures.
 
@@ -199,7 +197,7 @@ def compare(
     systems = list(zip(names, (ours, theirs), strict=True))
     signatures, columns = PairedTest(systems, metrics, references, "bs", SAMPLES)()
     # The first column has the names; the others, in the order of `metrics`, have keys like chrF2.
-    _, *results = columns.values()
+    results: list[Any] = [*columns.values()][1:]
     verdicts = {}
     for metric, results_of, signature in zip(metrics, results, signatures.values(), strict=True):
         scored = []
@@ -216,10 +214,7 @@ def compare(
 
 
 def verdict(
-    names: tuple[str, str],
-    systems: Sequence[dict[str, Any]],
-    p_value: float,
-    lower_is_better: bool = False,
+    names: tuple[str, str], systems: list[dict], p_value: float, lower_is_better: bool = False
 ) -> dict[str, Any]:
     """Return `systems` with their names, the `p_value`, and the `better` system, if any."""
     ours, theirs = (system["score"] for system in systems)

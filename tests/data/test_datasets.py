@@ -14,7 +14,7 @@ from jformer import components
 from jformer.components import NAMED_DATASETS
 from jformer.config import Config, DataConfig
 from jformer.data.corpora import Report, read
-from jformer.data.datasets import DATASETS, open_corpora, open_data
+from jformer.data.datasets import open_corpora, open_data, read_datasets
 from jformer.errors import UserError
 
 # As unpacked from the archives: a folder of each kind of file. PAIR is the archive's, DIRECTION and
@@ -124,9 +124,10 @@ def test_published_files_are_found_in_either_direction(
 
 
 def test_every_named_data_set_is_a_component_and_pinned_to_a_commit():
-    assert {*DATASETS} == {*NAMED_DATASETS, "hub"}
+    datasets = read_datasets()
+    assert {*datasets} == {*NAMED_DATASETS, "hub"}
     for name in NAMED_DATASETS:
-        assert re.fullmatch(r"\w.+/.+@[0-9a-f]{40}", DATASETS[name].repository), name
+        assert re.fullmatch(r"\w.+/.+@[0-9a-f]{40}", datasets[name].repository), name
 
 
 def test_the_config_s_direction_is_preferred_and_test_sets_beyond_the_first_are_optional(tmp_path):
@@ -250,7 +251,7 @@ def test_a_repository_is_loaded_by_the_name_of_its_pair_or_by_default(
     datasets, monkeypatch, name, pair, expected
 ):
     asked, (path, subfolder) = [], expected
-    pinned = DATASETS[components.name_of(name)].repository.partition("@")[2]
+    pinned = read_datasets()[components.name_of(name)].repository.partition("@")[2]
 
     def load_dataset(path, configuration, data_dir, revision):
         asked.append((path, configuration, data_dir))
