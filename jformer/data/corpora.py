@@ -38,7 +38,7 @@ SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of the file of o
 # The message of each reason.
 REASONS = {
     "empty": "pairs skipped: a side is empty",
-    "not_utf8": "lines that are not UTF-8, their pairs skipped",
+    "not_utf8": "lines skipped, with the other side: not UTF-8",
     "columns": "lines skipped: fewer than two columns, or not as many as the first line",
     "markup": "lines skipped: markup, or column names",
     "too_long": "pairs skipped: more tokens than config.data.max_length",  # long_pairs=skip

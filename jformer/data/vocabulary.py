@@ -46,7 +46,6 @@ RARE_CHARACTER = "\U0010fffd"
 # The entry of a language token: a noncharacter of Unicode, which no text contains. A tokenizer with
 # this entry puts it before every text and leaves it out of decoded text.
 LANGUAGE = "\ufdd0"
-NEEDED = "must be a tokenizer.json or a SentencePiece .model, Unigram or BPE"
 
 
 class Vocabulary:
@@ -78,7 +77,8 @@ class Vocabulary:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"{path}: {NEEDED}; loading failed ({error})") from error
+            needed = "must be a tokenizer.json or a SentencePiece .model, Unigram or BPE"
+            raise UserError(f"{path}: {needed} ({error})") from error
 
     def save(self, path: Path) -> None:
         replace_file(path, self.tokenizer.to_str().encode())

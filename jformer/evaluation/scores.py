@@ -62,13 +62,14 @@ def tokenizer_for(target_language: str) -> str:
     return tokenizer
 
 
-def ter_for(target_language: str) -> dict[str, TER]:
-    """Return TER, by characters for Chinese and Japanese; {} if a language has no word spaces."""
-    tokenizer = TOKENIZERS.get(language_of(target_language))
-    if tokenizer == "char":
-        return {}
-    asian = tokenizer in ("zh", "ja-mecab")
-    return {"ter": TER(normalized=asian, asian_support=asian)}
+def metrics_for(target_language: str) -> dict[str, BLEU | CHRF | TER]:
+    """Return BLEU, chrF and, unless a language has neither spaces nor CJK characters, TER."""
+    tokenizer = tokenizer_for(target_language)
+    metrics: dict[str, Any] = {"bleu": BLEU(tokenize=tokenizer), "chrf": CHRF()}
+    if tokenizer != "char":
+        asian = tokenizer in ("zh", "ja-mecab")
+        metrics["ter"] = TER(normalized=asian, asian_support=asian)
+    return metrics
 
 
 def score(
@@ -81,17 +82,14 @@ def score(
     """
     text = [hypotheses, *references]
     tokenizer = tokenizer_for(target_language)
-    scores = measure("bleu", BLEU(tokenize=tokenizer), text, samples=SAMPLES)
-    metrics: dict[str, Any] = {
-        # `force` silences a second warning about text that looks tokenised.
-        "bleu_lowercase": BLEU(lowercase=True, force=True, tokenize=tokenizer),
-        "chrf": CHRF(),
-        **ter_for(target_language),
-    }
-    for name, metric in metrics.items():
-        scores |= measure(name, metric, text)
+    scores: dict[str, Any] = {}
+    for name, metric in metrics_for(target_language).items():
+        scores |= measure(name, metric, text, samples=SAMPLES if name == "bleu" else 1)
+    # `force` silences a second warning about text that looks tokenised.
+    lowercase = BLEU(lowercase=True, force=True, tokenize=tokenizer)
+    scores |= measure("bleu_lowercase", lowercase, text)
     language = language_of(target_language)
-    if TOKENIZERS.get(language) in (None, "ko-mecab"):  # words are separated by spaces
+    if tokenizer in ("13a", "ko-mecab"):  # words are separated by spaces
         scores |= moses_scores(text, language)
     return scores
 
@@ -189,11 +187,7 @@ def compare(
     probability of a difference at least as large if both systems were equally good. Each system has
     the `mean` and the `interval` (95 %) of its scores on the samples.
     """
-    metrics: dict[str, Any] = {
-        "bleu": BLEU(force=True, tokenize=tokenizer_for(target_language)),
-        "chrf": CHRF(),
-        **ter_for(target_language),
-    }
+    metrics = metrics_for(target_language)
     systems = list(zip(names, (ours, theirs), strict=True))
     signatures, columns = PairedTest(systems, metrics, references, "bs", SAMPLES)()
     # The first column has the names; the others, in the order of `metrics`, have keys like chrF2.
