@@ -182,14 +182,12 @@ def open_parquet(path: Path, languages: Languages) -> Corpus:
     return open_table(tables["train"], str(path), (path,), languages)
 
 
-def load_tables(
-    name: str, languages: Languages, path: str, advice: str = "", **options: Any
-) -> Any:
+def load_tables(name: str, languages: Languages, path: str, **options: Any) -> Any:
     """Return the tables by split that the package `datasets` loads from `path` and caches.
 
     The configuration is SOURCE-TARGET or TARGET-SOURCE, if there is one, or else the default.
-    Messages contain `name` and `advice`.
     """
+    advice = "; see docs/data.md, also for config.data.directory=FOLDER without a network"
     datasets = import_extra("datasets", f"{name}: reading it", "datasets", advice)
     try:
         for pair in (languages, languages[::-1]):

@@ -117,17 +117,11 @@ def open_tables(dataset: Dataset, repository: str, data: DataConfig, with_train:
     if data.directory:
         name = data.directory
         folder = str(Path(name).absolute())  # a relative "json" would be read as a file format
-        tables = load_tables(f"config.data.directory={name}", languages, folder)
+        tables = load_tables(name, languages, folder)
     else:
         name, _, revision = repository.partition("@")
-        tables = load_tables(
-            name,
-            languages,
-            name,
-            "; or set config.data.directory=FOLDER (see docs/data.md)",
-            data_dir=fill(dataset.subfolder, data) or None,
-            revision=revision or None,
-        )
+        subfolder = fill(dataset.subfolder, data) or None
+        tables = load_tables(name, languages, name, data_dir=subfolder, revision=revision or None)
     validation = "dev" if "dev" in tables else "validation"
     splits = {"train": "train", "validation": validation, dataset.test: "test"}
     corpora: Corpora = {}

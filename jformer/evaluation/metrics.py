@@ -34,8 +34,7 @@ def score_by(text: str, validation: Validation) -> float:
 
 def bleu(validation: Validation) -> float:
     """Return sacreBLEU's BLEU."""
-    tokenizer = tokenizer_for(validation.config.data.target_language)
-    metric = BLEU(force=True, tokenize=tokenizer)
+    metric = BLEU(force=True, tokenize=tokenizer_for(validation.config.data.target_language))
     return metric.corpus_score(validation.outputs, [validation.references]).score
 
 

@@ -75,6 +75,13 @@ def test_each_digit_is_a_token_and_no_entry_is_beyond_the_requested_size(kind):
     assert vocabulary.size == len(vocabulary.entries()) <= 300
 
 
+def test_a_unigram_has_room_for_each_character_of_its_text():
+    texts = ["".join(map(chr, range(0x4E00, 0x4E00 + 40)))] * 3
+    with pytest.raises(UserError, match=r"config\.data\.vocabulary_size=290: "):
+        Vocabulary.train(texts, 290, "unigram")
+    assert Vocabulary.train(texts, 301, "unigram").size > 256 + 40
+
+
 @settings(max_examples=60, deadline=None)
 @given(word=st.text("aceghiHKnotu", min_size=1, max_size=12))
 def test_the_merges_by_rank_give_the_ids(word):
