@@ -132,7 +132,7 @@ def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
 
 def marian_of(run: "Run", longest: int) -> Any:
     """Return Marian with the weights of a run, for texts of up to `longest` tokens."""
-    from jformer.extras.interop.transformers import check, state_dict
+    from jformer.extras.interop.hugging_face import check, state_dict
 
     check(run.config.model, "the peer marian")
     model = marian_model(run.config, run.vocabulary.size, longest)

@@ -59,13 +59,9 @@ def save_model(run: Run, folder: Path, quantization: str = "float32") -> None:
 def token_names(vocabulary: Vocabulary) -> list[str]:
     """Return CTranslate2's string of each id, all different: the entries of the tokenizer."""
     entries = vocabulary.entries()
-    taken = {entry for entry in entries if entry is not None}
-    names = []
-    for token, entry in enumerate(entries):
-        name = SPECIAL.get(token, f"<gap {token}>") if entry is None else entry
-        while entry is None and name in taken:
-            name = f"<{name}>"
-        names.append(name)
+    names = [f"<gap {n}>" if entry is None else entry for n, entry in enumerate(entries)]
+    for token, name in SPECIAL.items():
+        names[token] = f"<{name}>" if name in entries else name
     return names
 
 

@@ -75,15 +75,22 @@ def take_layers(
     """Take the tensors for our parameters of these names and shapes."""
     arrays = {}
     for name, shape in shapes.items():
-        tensor, module = tensor_name(name, layout, prefix), name.split("/")[-2]
+        module = name.split("/")[-2]
+        modules = JOINED if layout == "pytorch" and module in JOINED else (module,)
         rows, *columns = matrix_of(name, np.empty(shape)).shape
-        if layout == "pytorch" and module in JOINED:
-            joined = theirs.take(tensor, len(JOINED) * rows, *columns)
-            matrix = np.split(joined, len(JOINED))[JOINED.index(module)]
-        else:
-            matrix = theirs.take(tensor, rows, *columns)
+        joined = theirs.take(tensor_name(name, layout, prefix), len(modules) * rows, *columns)
+        matrix = np.split(joined, len(modules))[modules.index(module)]
         arrays[name] = array_of(name, matrix, shape)
     return arrays
+
+
+def named_layers(arrays: Mapping[str, np.ndarray], layout: str) -> dict[str, np.ndarray]:
+    """Return our parameters of layers and final norms as tensors; the inverse of `take_layers`."""
+    return {
+        tensor_name(name, layout): matrix_of(name, array)
+        for name, array in arrays.items()
+        if "/" in name
+    }
 
 
 def matrix_of(name: str, array: np.ndarray) -> np.ndarray:

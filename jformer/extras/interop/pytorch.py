@@ -9,7 +9,7 @@ from typing import Any
 
 from jformer.errors import UserError
 from jformer.extras.interop.layouts import tensor_name
-from jformer.extras.interop.vocabularies import read_vocabulary
+from jformer.extras.interop.vocabularies import SpecialIds, read_vocabulary
 from jformer.extras.interop.weights import Source, Weights, read_weights, take_matrices
 
 # Our embeddings and output, and parts of the names that others give them.
@@ -26,11 +26,16 @@ DEFAULTS = {
 
 
 def read(
-    path: Path, layout: str, vocabulary_files: tuple[str, str], specials: str, names: str
+    path: Path,
+    layout: str,
+    vocabulary_files: tuple[str, str],
+    specials: SpecialIds | None,
+    names: dict[str, str],
 ) -> Source:
     """Read a state dict of the layout pytorch or annotated.
 
-    `vocabulary_files` are those of the source, or "" for the same, and of the target.
+    `vocabulary_files` are those of the source, or "" for the same, and of the target. `names` has
+    their name of our `embedding`, `source_embedding` and `output`; if empty, these are found.
     """
     theirs = read_weights(path)
     first = tensor_name("encoder_0/self_attention/query/kernel", layout)
@@ -40,9 +45,16 @@ def read(
     target = read_vocabulary(Path(target_file), specials)
     source = read_vocabulary(Path(source_file), specials) if source_file else target
     D = values["model.d_model"]
-    known = given_names(names) if names else matrix_names(theirs, D, prefix)
-    matrices = take_matrices(theirs, known, D, (source, target))
-    bias = known.get("output", "").removesuffix("weight") + "bias"
+    candidates = matrices_in(theirs, D, prefix)
+    names = names or names_by_parts(candidates, prefix)
+    if "embedding" not in names:
+        found = ", ".join(f"{name} {list(theirs.shape(name))}" for name in candidates)
+        raise UserError(
+            f"{path}: cannot find the embeddings and the output among its matrices ({found}); set "
+            f"--names=source_embedding=NAME,embedding=NAME,output=NAME"
+        )
+    matrices = take_matrices(theirs, names, D, (source, target))
+    bias = names.get("output", "").removesuffix("weight") + "bias"
     if bias in theirs.tensors:
         matrices["output_bias"] = theirs.take(bias, target.size)
     theirs.ignore_sinusoids(D)
@@ -55,10 +67,10 @@ def values_of(theirs: Weights, layout: str, prefix: str) -> dict[str, Any]:
     def name_of(ours: str) -> str:
         return tensor_name(ours, layout, prefix)
 
-    shape = theirs.shape(name_of("encoder_0/feed_forward/ffn_out/kernel"))
+    d_model, d_ff = theirs.shape(name_of("encoder_0/feed_forward/ffn_out/kernel"))
     return {
-        "model.d_model": shape[0],
-        "model.d_ff": shape[-1],
+        "model.d_model": d_model,
+        "model.d_ff": d_ff,
         "model.num_layers": theirs.layers(f"{prefix}encoder.layers."),
         "model.num_decoder_layers": theirs.layers(f"{prefix}decoder.layers."),
         "model.final_norm": "on" if name_of("encoder_norm/scale") in theirs.tensors else "off",
@@ -67,17 +79,24 @@ def values_of(theirs: Weights, layout: str, prefix: str) -> dict[str, Any]:
     }
 
 
-def matrix_names(theirs: Weights, D: int, prefix: str) -> dict[str, str]:
-    """Return the names of embeddings and output by ours; a single matrix is `embedding`."""
-    stacks = (f"{prefix}encoder.layers.", f"{prefix}decoder.layers.")
-    found = [
+def matrices_in(theirs: Weights, D: int, prefix: str) -> list[str]:
+    """Return the names of matrices with D columns outside the layers."""
+    layers = (f"{prefix}encoder.layers.", f"{prefix}decoder.layers.")
+    return [
         name
-        for name in theirs.tensors
-        if len(theirs.shape(name)) == 2
-        and theirs.shape(name)[1] == D
-        and not name.startswith(stacks)
+        for name, tensor in theirs.tensors.items()
+        if tensor.ndim == 2
+        and tensor.shape[1] == D
+        and not name.startswith(layers)
         and not theirs.is_table_of_sinusoids(name, D)
     ]
+
+
+def names_by_parts(found: list[str], prefix: str) -> dict[str, str]:
+    """Return the names of embeddings and output by ours, or {} if several would fit.
+
+    A single matrix is the embedding.
+    """
     if len(found) == 1:
         return {"embedding": found[0]}
     fits = [
@@ -86,20 +105,5 @@ def matrix_names(theirs: Weights, D: int, prefix: str) -> dict[str, str]:
         for ours, parts in MATRICES.items()
         if any(part in name.removeprefix(prefix).lower() for part in parts)
     ]
-    result = dict(fits)
-    if not len(result) == len(fits) == len(found) or "embedding" not in result:
-        names = ", ".join(f"{name} {list(theirs.shape(name))}" for name in found) or "none"
-        raise UserError(
-            f"{theirs.where}: cannot find the embeddings and the output among its matrices "
-            f"({names}); set --names=source_embedding=NAME,embedding=NAME,output=NAME"
-        )
-    return result
-
-
-def given_names(given: str) -> dict[str, str]:
-    """Return the names in `source_embedding=NAME,embedding=NAME,output=NAME`."""
-    names = dict(part.partition("=")[::2] for part in given.split(","))
-    if "embedding" not in names or names.keys() - MATRICES.keys():
-        form = ",".join(f"{ours}=NAME" for ours in MATRICES)
-        raise UserError(f"--names={given}: must be as {form}; embedding is required")
-    return names
+    names = dict(fits)
+    return names if len(names) == len(fits) == len(found) else {}

@@ -116,13 +116,11 @@ def imported_config(
 
 def report(source: Source, arrays: dict[str, np.ndarray]) -> None:
     """Print what has been read."""
-    theirs, vocabularies = source.weights, source.vocabularies
     parameters = sum(array.size for array in arrays.values())
-    say(f"parameters  {parameters:,} in {len(arrays)} arrays, from {theirs.where}")
-    for side, each in zip(("source", "target"), dict.fromkeys(vocabularies), strict=False):
-        label = "vocabulary" if vocabularies[0] is vocabularies[1] else side
+    say(f"parameters  {parameters:,} in {len(arrays)} arrays, from {source.weights.where}")
+    for side, each in zip(("source", "target"), source.vocabularies, strict=True):
         pad, bos, eos = each.rows[:FIRST]
-        say(f"{label:11} {len(each.rows):,} entries; PAD, BOS, EOS are theirs {pad}, {bos}, {eos}")
+        say(f"{side:11} {len(each.rows):,} entries; PAD, BOS, EOS are theirs {pad}, {bos}, {eos}")
 
 
 def export(run: Run, folder: Path, dtype: str) -> None:

@@ -6,7 +6,6 @@ Files are safetensors, or PyTorch's, of which only tensors are read: nothing in 
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from jformer.console import say
@@ -41,9 +40,7 @@ class Weights:
         if found is None:
             self._wrong.append(f"{name} {list(shape)} is missing")
         elif found.shape != shape:
-            self._wrong.append(f"{name} is {list(found.shape)}, not {list(shape)}")
-        elif found.dtype != np.float32:
-            self._wrong.append(f"{name} {list(shape)} is {found.dtype}, not float")
+            self._wrong.append(f"{name} is {list(found.shape)}, must be {list(shape)}")
         else:
             return found
         return np.zeros(shape, np.float32)
@@ -130,10 +127,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path}: not a safetensors file ({reason})") from error
-    return {
-        name: np.asarray(x, np.float32 if jnp.issubdtype(x.dtype, jnp.floating) else x.dtype)
-        for name, x in tensors.items()
-    }
+    return {name: np.asarray(x, np.float32) for name, x in tensors.items()}
 
 
 def read_pytorch(path: Path) -> dict[str, np.ndarray]:
@@ -145,13 +139,11 @@ def read_pytorch(path: Path) -> dict[str, np.ndarray]:
             f"{path}: must contain only tensors, because reading anything else would run "
             f"code of its author. Save a state dict: torch.save(model.state_dict(), FILE)"
         ) from error
-    tensors = state if isinstance(state, dict) else {}
-    tensors = next((x for name in WRAPPERS if isinstance(x := tensors.get(name), dict)), tensors)
-    strange = [str(name) for name, each in tensors.items() if not isinstance(each, torch.Tensor)]
-    if strange or not tensors:
-        found = f"{', '.join(strange[:5])}, which are not tensors" if strange else "no state dict"
-        raise UserError(f"{path}: has {found}; save torch.save(model.state_dict(), FILE)")
-    return {
-        name: (tensor.float() if tensor.is_floating_point() else tensor).numpy()
-        for name, tensor in tensors.items()
-    }
+    for name in WRAPPERS:
+        state = state.get(name, state)
+    if strange := [name for name, each in state.items() if not isinstance(each, torch.Tensor)]:
+        raise UserError(
+            f"{path}: has {', '.join(strange[:5])}, which are not tensors; "
+            f"save torch.save(model.state_dict(), FILE)"
+        )
+    return {name: tensor.float().numpy() for name, tensor in state.items()}
