@@ -56,7 +56,7 @@ AXES = {
 }
 
 
-def tensor_name(name: str, layout: str, prefix: str = "") -> str:
+def tensor_name(name: str, layout: str) -> str:
     """Return the other program's name of our parameter of a layer or final norm."""
     stack, number, *modules, kind = name.replace("_", "/", 1).split("/")
     if "norm" in (number, *modules):
@@ -66,11 +66,11 @@ def tensor_name(name: str, layout: str, prefix: str = "") -> str:
         raise UserError(f"--layout={layout}: does not support {unknown[0]}, as in {name}")
     column = COLUMNS[layout]
     theirs = "".join(NAMES.get(f"{stack}/{part}", NAMES[part])[column] for part in path)
-    return prefix + theirs.format(stack=stack, n=number)
+    return theirs.format(stack=stack, n=number)
 
 
 def take_layers(
-    theirs: Weights, layout: str, shapes: Mapping[str, tuple[int, ...]], prefix: str = ""
+    theirs: Weights, layout: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
     """Take the tensors for our parameters of these names and shapes."""
     arrays = {}
@@ -78,7 +78,7 @@ def take_layers(
         module = name.split("/")[-2]
         modules = JOINED if layout == "pytorch" and module in JOINED else (module,)
         rows, *columns = matrix_of(name, np.empty(shape)).shape
-        joined = theirs.take(tensor_name(name, layout, prefix), len(modules) * rows, *columns)
+        joined = theirs.take(tensor_name(name, layout), len(modules) * rows, *columns)
         matrix = np.split(joined, len(modules))[modules.index(module)]
         arrays[name] = array_of(name, matrix, shape)
     return arrays

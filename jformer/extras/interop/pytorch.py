@@ -37,16 +37,14 @@ def read(
     `vocabulary_files` are those of the source, or "" for the same, and of the target. `names` has
     their name of our `embedding`, `source_embedding` and `output`; if empty, these are found.
     """
-    theirs = read_weights(path)
-    first = tensor_name("encoder_0/self_attention/query/kernel", layout)
-    prefix = next((x.removesuffix(first) for x in theirs.tensors if x.endswith(first)), "")
-    values = values_of(theirs, layout, prefix)
+    theirs = without_prefix(read_weights(path), layout)
+    values = values_of(theirs, layout)
     source_file, target_file = vocabulary_files
     target = read_vocabulary(Path(target_file), specials)
     source = read_vocabulary(Path(source_file), specials) if source_file else target
     D = values["model.d_model"]
-    candidates = matrices_in(theirs, D, prefix)
-    names = names or names_by_parts(candidates, prefix)
+    candidates = matrices_in(theirs, D)
+    names = names or names_by_parts(candidates)
     if "embedding" not in names:
         found = ", ".join(f"{name} {list(theirs.shape(name))}" for name in candidates)
         raise UserError(
@@ -58,41 +56,46 @@ def read(
     if bias in theirs.tensors:
         matrices["output_bias"] = theirs.take(bias, target.size)
     theirs.ignore_sinusoids(D)
-    return Source(path.stem, layout, theirs, values, (source, target), matrices, prefix=prefix)
+    return Source(path.stem, layout, theirs, values, (source, target), matrices)
 
 
-def values_of(theirs: Weights, layout: str, prefix: str) -> dict[str, Any]:
+def without_prefix(theirs: Weights, layout: str) -> Weights:
+    """Return the tensors without what precedes `encoder` in their names, such as `transformer.`."""
+    first = tensor_name("encoder_0/self_attention/query/kernel", layout)
+    prefix = next((x.removesuffix(first) for x in theirs.tensors if x.endswith(first)), "")
+    return Weights(
+        {name.removeprefix(prefix): x for name, x in theirs.tensors.items()}, theirs.where
+    )
+
+
+def values_of(theirs: Weights, layout: str) -> dict[str, Any]:
     """Return the config keys that follow from the shapes, with those that the layout implies."""
-
-    def name_of(ours: str) -> str:
-        return tensor_name(ours, layout, prefix)
-
-    d_model, d_ff = theirs.shape(name_of("encoder_0/feed_forward/ffn_out/kernel"))
+    d_model, d_ff = theirs.shape(tensor_name("encoder_0/feed_forward/ffn_out/kernel", layout))
+    bias = tensor_name("encoder_0/self_attention/query/bias", layout)
     return {
         "model.d_model": d_model,
         "model.d_ff": d_ff,
-        "model.num_layers": theirs.layers(f"{prefix}encoder.layers."),
-        "model.num_decoder_layers": theirs.layers(f"{prefix}decoder.layers."),
-        "model.final_norm": "on" if name_of("encoder_norm/scale") in theirs.tensors else "off",
-        "model.attention_bias": name_of("encoder_0/self_attention/query/bias") in theirs.tensors,
+        "model.num_layers": theirs.layers("encoder.layers."),
+        "model.num_decoder_layers": theirs.layers("decoder.layers."),
+        "model.final_norm": "on" if theirs.layers("encoder.norm.") else "off",
+        "model.attention_bias": bias in theirs.tensors,
         **DEFAULTS[layout],
     }
 
 
-def matrices_in(theirs: Weights, D: int, prefix: str) -> list[str]:
+def matrices_in(theirs: Weights, D: int) -> list[str]:
     """Return the names of matrices with D columns outside the layers."""
-    layers = (f"{prefix}encoder.layers.", f"{prefix}decoder.layers.")
     return [
         name
         for name, tensor in theirs.tensors.items()
         if tensor.ndim == 2
         and tensor.shape[1] == D
-        and not name.startswith(layers)
+        and not name.startswith(("encoder.layers.", "decoder.layers."))
         and not theirs.is_table_of_sinusoids(name, D)
     ]
 
 
-def names_by_parts(found: list[str], prefix: str) -> dict[str, str]:
+def names_by_parts(found: list[str]) -> dict[str, str]:
     """Return the names of embeddings and output by ours, or {} if several would fit.
 
     A single matrix is the embedding.
@@ -103,7 +106,7 @@ def names_by_parts(found: list[str], prefix: str) -> dict[str, str]:
         (ours, name)
         for name in found
         for ours, parts in MATRICES.items()
-        if any(part in name.removeprefix(prefix).lower() for part in parts)
+        if any(part in name.lower() for part in parts)
     ]
     names = dict(fits)
     return names if len(names) == len(fits) == len(found) else {}

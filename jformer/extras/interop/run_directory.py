@@ -54,7 +54,7 @@ def import_run(
     needed = flatten_dict(parameter_shapes(model), sep="/")
     shapes = {name: x.shape for name, x in needed.items() if "/" in name}
     theirs = source.weights
-    arrays = matrices | layouts.take_layers(theirs, source.layout, shapes, source.prefix)
+    arrays = matrices | layouts.take_layers(theirs, source.layout, shapes)
     theirs.check()
     if unmatched := arrays.keys() ^ needed.keys():
         names = ", ".join(sorted(unmatched))

@@ -92,7 +92,6 @@ class Source(NamedTuple):
     # embedding, and if they differ source_embedding and output, and output_bias; in their rows
     matrices: dict[str, np.ndarray]
     scale: float | None = None  # a factor of the embeddings that is not in the matrices, if known
-    prefix: str = ""  # of the names of layers
 
 
 def take_matrices(
