@@ -21,17 +21,10 @@ from flax.traverse_util import flatten_dict
 from jformer.components import find
 from jformer.config import BOS, EOS, PAD, ModelConfig
 from jformer.errors import UserError, import_extra
-from jformer.extras.interop import layouts
+from jformer.extras.interop import layouts, vocabularies
 from jformer.extras.interop.ctranslate2 import MAX_SOURCE_LENGTH, token_names
-from jformer.extras.interop.vocabularies import (
-    RESTORE,
-    ForeignVocabularies,
-    SpecialIds,
-    m2m100_vocabularies,
-    marian_vocabularies,
-    with_end,
-)
-from jformer.extras.interop.weights import Source, Weights, read_weights, take_matrices
+from jformer.extras.interop.state_dicts import Source, Weights, read_tensors
+from jformer.extras.interop.vocabularies import RESTORE, ForeignVocabularies, SpecialIds
 from jformer.files import read_object, write_object
 from jformer.run import Run
 from jformer.schema import flatten
@@ -55,6 +48,7 @@ MATRICES = {
     "embedding": "model.decoder.embed_tokens.weight",
     "output": "lm_head.weight",
 }
+TIED = (MATRICES["embedding"], SHARED, MATRICES["output"])  # the first of these that a file has
 # The special tokens of an exported Marian model.
 EXPORTED_IDS = {
     "pad_token_id": PAD,
@@ -70,16 +64,17 @@ def read(folder: Path, layout: str, languages: tuple[str, str]) -> Source:
     config = read_config(folder, layout)
     values = model_values(config, layout) | search_values(folder, config)
     path = folder / "model.safetensors"
-    theirs = read_weights(path if path.is_file() else folder / "pytorch_model.bin")
+    path = path if path.is_file() else folder / "pytorch_model.bin"
+    theirs = Weights(read_tensors(path), path)
     if layout == "m2m100":
         values |= {"data.source_language": languages[0], "data.target_language": languages[1]}
         size = config["vocab_size"]
-        vocabularies = m2m100_vocabularies(folder, languages, size, special_ids(config))
+        sides = vocabularies.read_m2m100(folder, languages, size, special_ids(config))
     else:
-        vocabularies = marian_vocabularies(folder, special_ids(config))
-    matrices = model_matrices(theirs, config["d_model"], vocabularies)
+        sides = vocabularies.read_marian(folder, special_ids(config))
+    matrices = model_matrices(theirs, config["d_model"], sides)
     scale = config["d_model"] ** 0.5 if config.get("scale_embedding") else 1.0
-    return Source(folder.name, layout, theirs, values, vocabularies, matrices, scale)
+    return Source(folder.name, layout, theirs, values, sides, matrices, scale)
 
 
 def read_config(folder: Path, layout: str) -> dict[str, Any]:
@@ -121,23 +116,18 @@ def search_values(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def model_matrices(
-    theirs: Weights, D: int, vocabularies: ForeignVocabularies
-) -> dict[str, np.ndarray]:
+def model_matrices(theirs: Weights, D: int, sides: ForeignVocabularies) -> dict[str, np.ndarray]:
     """Take the embeddings, the output and the bias of the logits."""
-    choices = (MATRICES["embedding"], SHARED, MATRICES["output"])
-    tied = next((name for name in choices if name in theirs.tensors), SHARED)
+    tied = next((name for name in TIED if name in theirs.tensors), SHARED)
     names = {ours: name if name in theirs.tensors else tied for ours, name in MATRICES.items()}
-    taken = take_matrices(theirs, names, D, vocabularies)
-    V = vocabularies[1].size
+    taken, V = theirs.take_matrices(names, D, sides), sides[1].size
     if SHARED in theirs.tensors:
         theirs.take(SHARED, V, D)  # the same matrix under one more name
     if "final_logits_bias" in theirs.tensors:
         taken["output_bias"] = theirs.take("final_logits_bias", 1, V)[0]
-    theirs.ignore_sinusoids(D, layouts.paper_order(D))
     for name in theirs.tensors:
-        if name.endswith("embed_positions.weights"):
-            theirs.ignore(name, "M2M100's sinusoids, which are computed")
+        if "embed_positions.weight" in name:
+            theirs.ignore(name)
     return taken
 
 
@@ -167,7 +157,7 @@ def export(run: Run, folder: Path, format: str) -> None:
     save_model(folder, state_dict(run.params, run.config.model), marian_config(run))
     write_object(folder / "generation_config.json", generation_config(run))
     names = token_names(run.vocabulary)
-    with_end(run.vocabulary, names).save(str(folder / "tokenizer.json"))
+    vocabularies.with_end(run.vocabulary, names).save(str(folder / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "pad_token": names[PAD],

@@ -69,7 +69,7 @@ def main(args: Any) -> int:
             reason = "does not use it; remove this flag" if is_set else "requires it"
             raise UserError(f"--{name}: --layout={args.layout} {reason}")
 
-    from jformer.extras.interop import hugging_face, pytorch
+    from jformer.extras.interop import hugging_face, state_dicts
     from jformer.extras.interop.run_directory import import_run
 
     if is_folder:
@@ -77,7 +77,7 @@ def main(args: Any) -> int:
         source = hugging_face.read(path, args.layout, languages)
     else:
         files = (args.source_vocabulary, args.vocabulary)
-        source = pytorch.read(path, args.layout, files, args.specials, args.names)
+        source = state_dicts.read(path, args.layout, files, args.specials, args.names)
     config = import_run(source, args.workdir, args.embedding_scale, args.overrides)
     if not is_folder and (flags := assumptions(config, args)):
         say(f"assumed     {' '.join(flags)}")

@@ -16,7 +16,6 @@ import numpy as np
 from jformer.components import name_of
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.extras.interop.weights import Weights
 from jformer.training import sharding
 
 # Parts of our names, and their parts in torch.nn.Transformer, The Annotated Transformer and Marian.
@@ -69,23 +68,8 @@ def tensor_name(name: str, layout: str) -> str:
     return theirs.format(stack=stack, n=number)
 
 
-def take_layers(
-    theirs: Weights, layout: str, shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, np.ndarray]:
-    """Take the tensors for our parameters of these names and shapes."""
-    arrays = {}
-    for name, shape in shapes.items():
-        module = name.split("/")[-2]
-        modules = JOINED if layout == "pytorch" and module in JOINED else (module,)
-        rows, *columns = matrix_of(name, np.empty(shape)).shape
-        joined = theirs.take(tensor_name(name, layout), len(modules) * rows, *columns)
-        matrix = np.split(joined, len(modules))[modules.index(module)]
-        arrays[name] = array_of(name, matrix, shape)
-    return arrays
-
-
 def named_layers(arrays: Mapping[str, np.ndarray], layout: str) -> dict[str, np.ndarray]:
-    """Return our parameters of layers and final norms as tensors; the inverse of `take_layers`."""
+    """Return our parameters of layers and final norms as tensors."""
     return {
         tensor_name(name, layout): matrix_of(name, array)
         for name, array in arrays.items()

@@ -3,7 +3,6 @@
 Such a directory translates, scores and initialises other runs. It cannot resume training.
 """
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from jformer.console import say
 from jformer.data.vocabulary import FIRST, Vocabularies
 from jformer.errors import UserError
 from jformer.extras.interop import layouts
-from jformer.extras.interop.weights import Source
+from jformer.extras.interop.state_dicts import Source
 from jformer.files import new_folder, write_sums
 from jformer.model.transformer import Transformer
 from jformer.run import Run
@@ -30,9 +29,7 @@ from jformer.training.provenance import metadata
 from jformer.training.restore import parameter_shapes, restore
 from jformer.training.step import TrainState
 
-# An imported run is complete after its only step. Its training pairs are unknown.
-STEP = 1
-RUN_VALUES = {"data.name": "given", "train.steps": STEP}
+STEP = 1  # an imported run is complete after its only step
 # A bias that no logit makes up for. Label smoothing averages all logits, so it is not larger.
 FORBIDDEN = -1e3
 
@@ -54,7 +51,7 @@ def import_run(
     needed = flatten_dict(parameter_shapes(model), sep="/")
     shapes = {name: x.shape for name, x in needed.items() if "/" in name}
     theirs = source.weights
-    arrays = matrices | layouts.take_layers(theirs, source.layout, shapes)
+    arrays = matrices | theirs.take_layers(source.layout, shapes)
     theirs.check()
     if unmatched := arrays.keys() ^ needed.keys():
         names = ", ".join(sorted(unmatched))
@@ -105,7 +102,7 @@ def imported_config(
     tying = "none" if "output" in matrices else "output"
     values = {
         "name": source.name,
-        **RUN_VALUES,
+        "train.steps": STEP,
         **source.values,
         "data.joint_vocabulary": source.vocabularies[0] is source.vocabularies[1],
         "model.tying": tying if "source_embedding" in matrices else "all",
@@ -155,10 +152,8 @@ def write_run(
 ) -> None:
     """Write a run directory with one checkpoint; config.json, which makes it a run, last."""
     # It serves this checkpoint alone, which is therefore a regular one.
-    train = dataclasses.replace(
-        config.train, checkpoint_every=step, average_checkpoints=1, ema_decay=0.0
-    )
-    config = dataclasses.replace(config, train=train)
+    regular = {"checkpoint_every": step, "average_checkpoints": 1, "ema_decay": 0.0}
+    config = with_values(config, {f"train.{name}": value for name, value in regular.items()})
     with locked(workdir):
         with Checkpoints(workdir, config.train) as checkpoints:
             state = TrainState(np.int32(step), params, None)

@@ -131,7 +131,7 @@ def unknown_entry(model: dict[str, Any]) -> str:
     return model["vocab"][model["unk_id"]][0] if is_unigram else model["unk_token"]
 
 
-def marian_vocabularies(folder: Path, specials: SpecialIds) -> ForeignVocabularies:
+def read_marian(folder: Path, specials: SpecialIds) -> ForeignVocabularies:
     """Return the vocabularies of source and target; the same object if they are equal."""
     ids_files = [folder / "vocab.json", folder / "target_vocab.json"]
     if not ids_files[1].is_file():
@@ -159,7 +159,7 @@ def from_pieces(path: Path, ids: dict[str, int]) -> tuple[dict[str, Any], dict[s
     }
 
 
-def m2m100_vocabularies(
+def read_m2m100(
     folder: Path, languages: tuple[str, str], size: int, specials: SpecialIds
 ) -> ForeignVocabularies:
     """Return the vocabularies of source and target, which differ in the language's token.

@@ -12,7 +12,7 @@ import jformer
 from jformer.config import PAD
 from jformer.errors import UserError
 from jformer.extras.interop import run_directory
-from jformer.extras.interop.weights import read_weights
+from jformer.extras.interop.state_dicts import read_tensors
 from jformer.main import main
 from jformer.model.positions import sinusoids
 
@@ -243,7 +243,7 @@ def test_a_file_that_runs_code_is_refused_and_not_run(tmp_path, monkeypatch):
     (tmp_path / "pickle.pt").write_bytes(pickle.dumps(Harm()))
     for name in ("model.pt", "pickle.pt"):
         with pytest.raises(UserError, match=re.escape(name)):
-            read_weights(tmp_path / name)
+            read_tensors(tmp_path / name)
     assert not os.path.exists("harmed")
 
 
@@ -284,4 +284,4 @@ def test_a_run_is_not_imported_over_another_nor_left_if_it_does_not_open(
 @pytest.mark.parametrize("key", ["model_state_dict", "state_dict"])
 def test_the_state_dict_of_a_training_checkpoint_is_read(key, tmp_path):
     torch.save({"epoch": 3, key: {"a": torch.ones(2)}}, tmp_path / "model.pt")
-    assert list(read_weights(tmp_path / "model.pt").tensors) == ["a"]
+    assert list(read_tensors(tmp_path / "model.pt")) == ["a"]
