@@ -131,18 +131,6 @@ def model_matrices(theirs: Weights, D: int, sides: ForeignVocabularies) -> dict[
     return taken
 
 
-def check(config: ModelConfig, user: str) -> None:
-    """Raise `UserError` for what Marian cannot hold; `user` is the flag that asks for it."""
-    layouts.check_model(
-        config,
-        user,
-        activation=("relu", "gelu", "silu"),
-        norm_position=("post",),
-        positions=("sinusoidal",),
-        tying=("all",),
-    )
-
-
 def export(run: Run, folder: Path, format: str) -> None:
     """Write a Marian model and its tokenizer, whose ids become those of the model.
 
@@ -151,7 +139,7 @@ def export(run: Run, folder: Path, format: str) -> None:
     user = f"--format={format}"
     if run.vocabulary.language_token is not None:
         raise UserError(f"{user}: a run from M2M100 or NLLB requires --original=FOLDER, its origin")
-    check(run.config.model, user)
+    layouts.check_model(run.config.model, format)
     if run.vocabularies.source is not run.vocabularies.target:
         raise run.config.data.wrong("joint_vocabulary", f"{user} supports only one vocabulary")
     save_model(folder, state_dict(run.params, run.config.model), marian_config(run))

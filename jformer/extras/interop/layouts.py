@@ -45,6 +45,11 @@ NAMES = {
 }
 COLUMNS = {"pytorch": 0, "annotated": 1, "marian": 2, "m2m100": 2}
 JOINED = ("query", "key", "value")  # are one tensor in the layout pytorch, in this order
+# Values of config.model that an export format holds, besides those that all formats hold.
+OF_FORMATS: dict[str, dict[str, Collection[Any]]] = {
+    "ctranslate2": {"positions": ("sinusoidal", "halves", "learned", "none")},
+    "transformers": {"norm_position": ("post",), "positions": ("sinusoidal",), "tying": ("all",)},
+}
 # The axes of our arrays, by the end of their names. Sharding does not need the small ones.
 AXES = {
     **sharding.AXES,
@@ -113,14 +118,10 @@ def axes_of(name: str) -> str:
     return AXES[max(filter(name.endswith, AXES), key=len)]  # of out/kernel and ffn_out/kernel
 
 
-def check_model(config: ModelConfig, user: str, **supported: Collection[Any]) -> None:
-    """Raise `UserError` for the first key of `config.model` that a format does not support.
-
-    `supported` has the values of keys; it adds to what no format supports. `user` is the flag that
-    asks for the format, such as --format=ctranslate2.
-    """
+def check_model(config: ModelConfig, format: str) -> None:
+    """Raise `UserError` for the first key of `config.model` that an export format does not hold."""
     width = config.d_model // config.num_heads
-    common: dict[str, Collection[Any]] = {
+    supported: dict[str, Collection[Any]] = {
         "attention": ("dot_product",),
         "out_projection": (True,),
         "zero_padding": (False,),
@@ -128,10 +129,12 @@ def check_model(config: ModelConfig, user: str, **supported: Collection[Any]) ->
         "norm": ("layer_norm",),
         "d_k": (None, width),
         "d_v": (None, width),
+        "activation": ("relu", "gelu", "silu"),
+        **OF_FORMATS[format.partition(":")[0]],
     }
-    for name, values in {**common, **supported}.items():
+    for name, values in supported.items():
         value = getattr(config, name)
         # The options of a norm and of positions are written with the weights.
         if (name_of(value) if name in ("norm", "positions") else value) not in values:
             known = " or ".join(str(value) for value in values)
-            raise config.wrong(name, f"{user} supports only {known}")
+            raise config.wrong(name, f"--format={format} supports only {known}")

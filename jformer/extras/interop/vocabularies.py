@@ -133,17 +133,16 @@ def unknown_entry(model: dict[str, Any]) -> str:
 
 def read_marian(folder: Path, specials: SpecialIds) -> ForeignVocabularies:
     """Return the vocabularies of source and target; the same object if they are equal."""
-    ids_files = [folder / "vocab.json", folder / "target_vocab.json"]
-    if not ids_files[1].is_file():
-        ids_files[1] = ids_files[0]
-    ids = [read_object(path, RESTORE) for path in ids_files]
-    pieces = [folder / "source.spm", folder / "target.spm"]
-    source, target = [
-        renumbered(*from_pieces(*files), specials) for files in zip(pieces, ids, strict=True)
-    ]
-    if ids[0] == ids[1] and pieces[0].read_bytes() == pieces[1].read_bytes():
-        source = target
-    return source, target
+    source_ids, target_ids = folder / "vocab.json", folder / "target_vocab.json"
+
+    def read_side(name: str, ids: Path) -> ForeignVocabulary:
+        pieces = folder / f"{name}.spm"
+        return renumbered(*from_pieces(pieces, read_object(ids, RESTORE)), specials)
+
+    source = read_side("source", source_ids)
+    target = read_side("target", target_ids if target_ids.is_file() else source_ids)
+    is_joint = source.vocabulary.hash == target.vocabulary.hash
+    return target if is_joint else source, target
 
 
 def from_pieces(path: Path, ids: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
