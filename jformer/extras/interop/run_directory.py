@@ -86,13 +86,13 @@ def in_our_rows(source: Source, embedding_scale: float | None) -> dict[str, np.n
         ours["source_embedding"] = source_VD
     if not is_tied:
         ours["output"] = output_VD
+    bias_V = theirs.get("output_bias", np.zeros(target_words.size, np.float32))[target_words.rows]
     pad, bos, eos = target_words.rows[:FIRST]
-    if bos in (pad, eos) or "output_bias" in theirs:
-        zeros_V = np.zeros(target_words.size, np.float32)
-        ours["output_bias"] = theirs.get("output_bias", zeros_V)[target_words.rows]
     if bos in (pad, eos):
         # Two of our rows copy one of theirs, which must count once in the softmax.
-        ours["output_bias"][PAD if bos == pad else BOS] = FORBIDDEN
+        bias_V[PAD if bos == pad else BOS] = FORBIDDEN
+    if np.any(bias_V):
+        ours["output_bias"] = bias_V
     return ours
 
 

@@ -17,6 +17,7 @@ from jformer.model.transformer import Transformer
 from jformer.run import Run
 from jformer.rundir import config_to_open
 from jformer.schema import local_paths
+from jformer.training.restore import parameter_shapes
 
 WEIGHTS, STEP = "model.safetensors", "step"
 
@@ -36,7 +37,8 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     """Open a folder of `export`; the parameters are those of the run bit for bit.
 
     `plugins` are files that define parts of the author's own. They are run; a file that only the
-    folder names is not. Raises `UserError` if a file is missing or damaged.
+    folder names is not. Raises `UserError` if a file is missing or damaged, or if config.json is of
+    another model.
     """
     folder = Path(local_paths("folder", str(folder)))
     library = import_extra("safetensors", "safetensors", "safetensors")
@@ -51,5 +53,8 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     except Exception as error:  # of the library, for a damaged file, or without our metadata
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"{path}: cannot be read ({reason}); export it again") from error
+    needed = {name: x.shape for name, x in flatten_dict(parameter_shapes(model), sep="/").items()}
+    if {name: x.shape for name, x in arrays.items()} != needed:
+        raise UserError(f"{path}: has other parameters than config.json; export it again")
     params = unflatten_dict({name: jnp.asarray(x) for name, x in arrays.items()}, sep="/")
     return Run(folder, "safetensors", config, vocabularies, model, params, (step,))

@@ -30,6 +30,15 @@ def test_a_run_comes_back_bit_for_bit(tmp_path, joint):
     assert back.vocabularies.hash == run.vocabularies.hash
 
 
+def test_weights_of_another_model_are_an_error(tmp_path):
+    export(random_run(), tmp_path, "safetensors")
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    export(random_run(d_ff=37), tmp_path, "safetensors")
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    with pytest.raises(UserError, match=r"model\.safetensors: .*config\.json"):
+        read(tmp_path)
+
+
 def test_a_run_with_own_parts_opens_with_the_plugin_that_the_caller_names(tmp_path):
     run = random_run()
     export(run, tmp_path, "safetensors")
