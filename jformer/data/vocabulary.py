@@ -133,8 +133,8 @@ class Vocabulary:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text up to the first EOS, or all of it without an EOS."""
         kept = takewhile(lambda token: token != EOS, map(int, ids))
-        ignored = (PAD, BOS, self.language_token)
-        entries = [token - FIRST for token in kept if token not in ignored]
+        language = self.language_token
+        entries = [token - FIRST for token in kept if token >= FIRST and token != language]
         return self.tokenizer.decode(entries, skip_special_tokens=False)
 
     def entries(self) -> list[str | None]:
