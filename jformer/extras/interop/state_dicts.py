@@ -175,6 +175,7 @@ def read(
             f"{path}: cannot find the embeddings and the output among its matrices ({found}); set "
             f"--names=source_embedding=NAME,embedding=NAME,output=NAME"
         )
+    say(f"matrices    --names={','.join(f'{ours}={name}' for ours, name in names.items())}")
     matrices = theirs.take_matrices(names, D, (source, target))
     bias = names.get("output", "").removesuffix("weight") + "bias"
     if bias in tensors:
