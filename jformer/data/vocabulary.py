@@ -43,8 +43,8 @@ BYTE_FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = Regex(r"'(?:[sdmt]|ll|re|ve)| ?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+")
 # No vocabulary has an entry for this character, so it tests whether any text can be encoded.
 RARE_CHARACTER = "\U0010fffd"
-# The entry of a language token: a noncharacter of Unicode, which no text contains. A tokenizer with
-# this entry puts it before every text and leaves it out of decoded text.
+# The entry of a language token: a noncharacter of Unicode, which no text contains. The tokenizer's
+# post-processor puts it before every text, and decoded text does not contain it.
 LANGUAGE = "\ufdd0"
 
 
@@ -67,7 +67,7 @@ class Vocabulary:
     def load(cls, path: Path) -> Self:
         """Load a `tokenizer.json`, or a SentencePiece `.model` of type Unigram or BPE."""
         try:
-            if path.suffix == ".model":
+            if path.suffix in (".model", ".spm"):
                 tokenizer = find("config.data.vocabulary", "vocabulary_file", "sentencepiece")(path)
             else:
                 tokenizer = Tokenizer.from_file(str(path))
@@ -123,13 +123,15 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""
-        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        has_language = self.language_token is not None
+        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=has_language)
         return [[entry + FIRST for entry in encoding.ids] for encoding in encodings]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text up to the first EOS, or all of it without an EOS."""
         kept = takewhile(lambda token: token != EOS, map(int, ids))
-        entries = [token - FIRST for token in kept if token >= FIRST]
+        language = self.language_token
+        entries = [token - FIRST for token in kept if token >= FIRST and token != language]
         return self.tokenizer.decode(entries, skip_special_tokens=False)
 
     def entries(self) -> list[str | None]:

@@ -55,7 +55,9 @@ def ranking(vocabulary: Vocabulary) -> Ranking:
 
 def encode_prefixes(texts: Sequence[str], vocabulary: Vocabulary) -> list[Prefix]:
     both = zip(texts, vocabulary.encode(texts), strict=True)
-    return [with_spans(text, ids, vocabulary) if ids else Prefix([], []) for text, ids in both]
+    return [
+        with_spans(text, ids, vocabulary) if text and ids else Prefix([], []) for text, ids in both
+    ]
 
 
 def with_spans(text: str, ids: list[int], vocabulary: Vocabulary) -> Prefix:

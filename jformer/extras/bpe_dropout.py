@@ -20,10 +20,7 @@ from jformer.data.tokens import CHUNK, Ragged, TokenPairs
 from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
 from jformer.errors import UserError
 
-# A priority is an int64 with the merge's rank in the upper bits and its position in the word in the
-# lower ones, so the minimum over a word is its best merge, and of equal merges the leftmost.
-POSITION_BITS = 32
-NO_MERGE = 1 << 62  # greater than any priority
+NO_MERGE = np.iinfo(np.int64).max  # greater than any rank, and than any number of a pair
 HOLE = -1  # fills a word's slots after its ids, up to the number of base symbols
 SLICE = 1 << 15  # ids at a time: bounds memory, and their base symbols stay in the CPU cache
 
@@ -32,9 +29,9 @@ def bpe_dropout(
     vocabularies: Vocabularies, *, p: float
 ) -> Callable[[TokenPairs, np.random.Generator], TokenPairs]:
     """Skip each merge of both sides with probability `p`."""
-    if any(vocabulary.merges is None for vocabulary in vocabularies) or not 0 <= p < 1:
+    if any(vocabulary.merges is None for vocabulary in vocabularies):
         raise UserError(
-            f"config.data.augment=bpe_dropout(p={p}): requires 0 <= p < 1 and BPE vocabularies, "
+            f"config.data.augment=bpe_dropout(p={p}): requires BPE vocabularies, "
             f"config.data.tokenizer=byte_bpe"
         )
     droppers = [BpeDropout(v.merges, v.size, p) for v in vocabularies if v.merges is not None]
@@ -57,7 +54,8 @@ def word_starts(texts: Ragged, vocabulary: Vocabulary) -> np.ndarray:
     for first in range(0, len(texts), CHUNK):
         rows = texts.take(np.arange(first, min(first + CHUNK, len(texts)))).rows()
         decoded = [vocabulary.decode(row) for row in rows]
-        encodings = vocabulary.tokenizer.encode_batch(decoded, add_special_tokens=False)
+        has_language = vocabulary.language_token is not None
+        encodings = vocabulary.tokenizer.encode_batch(decoded, add_special_tokens=has_language)
         for begin, row, encoding in zip(texts.offsets[first:], rows, encodings, strict=False):
             if [entry + FIRST for entry in encoding.ids] == row[:-1]:
                 pairs = itertools.pairwise(encoding.word_ids)
@@ -77,8 +75,8 @@ class BpeDropout:
         self._base = Ragged.from_rows([base(symbol) for symbol in range(size)])
         pairs = pair_numbers(merges[:, 0], merges[:, 1])
         order = np.argsort(pairs)
-        self._pairs = np.append(pairs[order], np.iinfo(np.int64).max)  # where a search ends
-        self._priorities = np.append(order << POSITION_BITS, NO_MERGE)
+        self._pairs = np.append(pairs[order], NO_MERGE)  # where a search ends
+        self._ranks = np.append(order, NO_MERGE)
 
     def __call__(self, texts: Ragged, starts: np.ndarray, rng: np.random.Generator) -> Ragged:
         """Return new segmentations of the texts; `starts` marks the ids that begin a word."""
@@ -87,20 +85,13 @@ class BpeDropout:
         for first, last in itertools.pairwise([0, *cuts.tolist(), len(texts)]):
             offsets = texts.offsets[first : last + 1]
             ids = slice(offsets[0], offsets[-1])
-            part = Ragged(texts.flat[ids], offsets - offsets[0])
-            drawn = self._segment(part, starts[ids], rng)
-            flats.append(drawn.flat)
-            lengths.append(drawn.lengths)
+            base = self._base.take(texts.flat[ids])
+            drawn = self._merge(base.flat.astype(np.int64), base.offsets[:-1][starts[ids]], rng)
+            is_id = drawn != HOLE
+            flats.append(drawn[is_id].astype(texts.flat.dtype))
+            begins = base.offsets[offsets[:-1] - offsets[0]]
+            lengths.append(np.add.reduceat(is_id, begins, dtype=np.int64))
         return Ragged.from_lengths(np.concatenate(flats), np.concatenate(lengths))
-
-    def _segment(self, texts: Ragged, starts: np.ndarray, rng: np.random.Generator) -> Ragged:
-        base = self._base.take(texts.flat)
-        symbols = base.flat.astype(np.int64)
-        drawn = self._merge(symbols, base.offsets[:-1][starts], rng)
-        is_id = drawn != HOLE
-        ids_up_to = np.append(0, np.cumsum(is_id))  # ids among the first symbols
-        offsets = ids_up_to[base.offsets[texts.offsets]]
-        return Ragged(drawn[is_id].astype(texts.flat.dtype), offsets)
 
     def _merge(
         self, symbols: np.ndarray, starts: np.ndarray, rng: np.random.Generator
@@ -121,26 +112,25 @@ class BpeDropout:
             words = np.append(words, joining)
             ids = np.append(ids, symbols[joining + rows], axis=1)
 
-            priorities = self._look_up(ids[:-1], ids[1:]) + rows[:-1]
-            dropped = rng.random(priorities.shape, np.float32) < self._probability
-            priorities[dropped] = NO_MERGE
-            best = priorities.min(axis=0)
+            ranks = self._look_up(ids[:-1], ids[1:])
+            ranks[rng.random(ranks.shape, np.float32) < self._probability] = NO_MERGE
+            position = ranks.argmin(axis=0)  # of equal ranks the leftmost
+            best = ranks[position, np.arange(len(words))]
 
-            done = best >= NO_MERGE
+            done = best == NO_MERGE
             result[words[done] + rows] = ids[:, done]
-            words, ids, best = words[~done], ids[:, ~done], best[~done]
-            rank, position = best >> POSITION_BITS, best & ((1 << POSITION_BITS) - 1)
+            words, ids, best, position = words[~done], ids[:, ~done], best[~done], position[~done]
             # The ids after the merge move forward.
             ids = np.where(rows[:-1] < position, ids[:-1], ids[1:])
-            ids[position, np.arange(len(words))] = self._results[rank]
+            ids[position, np.arange(len(words))] = self._results[best]
         result[words] = ids[0]
         return result
 
     def _look_up(self, lefts: np.ndarray, rights: np.ndarray) -> np.ndarray:
-        """Return the priorities of pairs at position 0, or `NO_MERGE`."""
+        """Return the ranks of the merges of pairs, or `NO_MERGE`."""
         pairs = pair_numbers(lefts, rights)
         slots = np.searchsorted(self._pairs, pairs)
-        return np.where(self._pairs[slots] == pairs, self._priorities[slots], NO_MERGE)
+        return np.where(self._pairs[slots] == pairs, self._ranks[slots], NO_MERGE)
 
 
 def pair_numbers(lefts: np.ndarray, rights: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ embeddings, norms, and the kernels of the user's own parts.
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -39,19 +40,9 @@ def muon(
     `adam_factor` multiplies Adam's updates. All matrices decay.
     """
     kernels = optax.chain(optax.trace(momentum, nesterov=True), orthogonalize())
-    adam = scaled(optax.scale_by_adam(beta1, beta2, epsilon), adam_factor)
+    adam = optax.chain(optax.scale_by_adam(beta1, beta2, epsilon), optax.scale(adam_factor))
     both = optax.partition({"muon": kernels, "adam": adam}, which)
     return optax.chain(both, optax.add_decayed_weights(weight_decay, decay_mask))
-
-
-def scaled(inner: optax.GradientTransformation, factor: float) -> optax.GradientTransformation:
-    """Multiply the updates of `inner` without nesting its state, as `optax.chain` would."""
-
-    def update(updates, state, params=None):
-        updates, state = inner.update(updates, state, params)
-        return jax.tree.map(lambda u: factor * u, updates), state
-
-    return optax.GradientTransformation(inner.init, update)
 
 
 def which(params: optax.Params) -> optax.Params:
@@ -74,15 +65,17 @@ def orthogonalize() -> optax.GradientTransformation:
         leaves, tree = jax.tree_util.tree_flatten_with_path(updates)
         layers = [layer_of(path) for path, _ in leaves]
         stacks = [to_matrices(layer, leaf) for layer, (_, leaf) in zip(layers, leaves, strict=True)]
-        results: dict[int, Array] = {}
+        results: dict[tuple[int, ...], Iterator[Array]] = {}
         # One program for all matrices of a shape: one program per matrix compiles far longer.
         for shape in sorted({stack.shape[1:] for stack in stacks}):
-            same = [i for i, stack in enumerate(stacks) if stack.shape[1:] == shape]
-            ends = list(itertools.accumulate(len(stacks[i]) for i in same))
-            together_NKD = nearly_orthogonal(jnp.concatenate([stacks[i] for i in same]))
-            scaled_NKD = RMS * max(shape) ** 0.5 * together_NKD
-            results |= dict(zip(same, jnp.split(scaled_NKD, ends[:-1]), strict=True))
-        kernels = [from_matrices(layer, results[i]) for i, layer in enumerate(layers)]
+            same = [stack for stack in stacks if stack.shape[1:] == shape]
+            ends = list(itertools.accumulate(map(len, same)))
+            together_NKD = RMS * max(shape) ** 0.5 * nearly_orthogonal(jnp.concatenate(same))
+            results[shape] = iter(jnp.split(together_NKD, ends[:-1]))
+        kernels = [
+            from_matrices(layer, next(results[stack.shape[1:]]))
+            for layer, stack in zip(layers, stacks, strict=True)
+        ]
         return jax.tree.unflatten(tree, kernels), state
 
     return optax.GradientTransformation(optax.init_empty_state, update)

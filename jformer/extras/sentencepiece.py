@@ -28,7 +28,7 @@ def from_sentencepiece(path: Path) -> Tokenizer:
     model, types = proto.FromString(path.read_bytes()), proto.SentencePiece
     spec, is_bpe = model.trainer_spec, model.trainer_spec.model_type == model.trainer_spec.BPE
     id_of_type = {piece.type: i for i, piece in enumerate(model.pieces)}
-    if types.UNKNOWN not in id_of_type or not (is_bpe or spec.model_type == spec.UNIGRAM):
+    if not (is_bpe or spec.model_type == spec.UNIGRAM):
         raise ValueError("neither Unigram nor BPE")
     if is_bpe and types.UNUSED in id_of_type:
         raise ValueError("a BPE with unused pieces")

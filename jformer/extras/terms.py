@@ -96,9 +96,7 @@ class Progress:
     """The progress of W hypotheses in the terms of a sentence."""
 
     matched_WCKL: Any  # whether the last l + 1 tokens are the first l + 1 of a spelling
-    reached_WCK: Any  # the largest of these numbers l + 1
     met_WC: Any  # whether the term ended earlier and its last word did not continue
-    has_WC: Any  # whether a hypothesis that ends here contains the term
 
 
 class Terms(Constraint):
@@ -135,10 +133,7 @@ class Terms(Constraint):
                 f"{source[:60]!r}: {c} of {len(found)} terms are forced; a sentence may have "
                 f"{MAX_TERMS} terms of {MAX_TOKENS} tokens, and normalization must not change them"
             )
-        no_match_CKL = np.zeros(terms_CKL.shape, bool)
-        absent_C = np.arange(MAX_TERMS) >= c
-        progress = Progress(no_match_CKL, no_match_CKL[..., 0].astype(np.int32), no_C, absent_C)
-        return (terms_CKL, in_word_C), progress
+        return (terms_CKL, in_word_C), Progress(np.zeros(terms_CKL.shape, bool), no_C)
 
     def candidates(
         self, sentence: Sentence, search: Search, logits_WV: Array, count: int
@@ -147,14 +142,14 @@ class Terms(Constraint):
 
         Otherwise all tokens might continue the word that ends a term. EOS waits for all terms.
         """
-        complete_W = jnp.all(search.progress.has_WC, axis=-1)
-        ending_W = jnp.where(complete_W, logits_WV[:, EOS], -jnp.inf)
+        terms_CKL, _ = sentence.given
+        reached_WCK, has_WC = state_of(terms_CKL, search.progress)
+        ending_W = jnp.where(jnp.all(has_WC, axis=-1), logits_WV[:, EOS], -jnp.inf)
         logits_WV = logits_WV.at[:, EOS].set(ending_W)
         begins_W = jnp.argmax(jnp.where(self.letters_V[None], -jnp.inf, logits_WV), axis=-1)
-        next_WC = next_tokens(sentence.given[0], search.progress, search.t)
-        added_WC = jnp.concatenate([next_WC, begins_W[:, None]], axis=1)
-        _, tokens_WC = top_tokens(logits_WV, count)
-        tokens_WC = jnp.concatenate([tokens_WC, added_WC], axis=1)
+        next_WC = next_tokens(terms_CKL, reached_WCK, has_WC, search.t)
+        _, likeliest_WC = top_tokens(logits_WV, count)
+        tokens_WC = jnp.concatenate([likeliest_WC, next_WC, begins_W[:, None]], axis=1)
         logits_WC = jnp.take_along_axis(logits_WV, tokens_WC, axis=1)
         same_WCC = tokens_WC[:, :, None] == tokens_WC[:, None, :]
         repeated_WC = jnp.any(jnp.tril(same_WCC, k=-1), axis=-1)
@@ -170,6 +165,17 @@ class Terms(Constraint):
         return deal(scores_M, tokens_met(sentence.given[0], progress_M), count), progress_M
 
 
+def state_of(terms_CKL: Array, progress: Progress) -> tuple[Array, Array]:
+    """Return how many tokens of each spelling a hypothesis ends in, and whether it has each term.
+
+    The shapes are (W, C, K) and (W, C). A hypothesis has an absent term, which has no tokens.
+    """
+    numbers_L = 1 + jnp.arange(terms_CKL.shape[-1])
+    reached_WCK = jnp.max(jnp.where(progress.matched_WCKL, numbers_L, 0), axis=-1)
+    lengths_CK = jnp.sum(terms_CKL != PAD, axis=-1)
+    return reached_WCK, progress.met_WC | jnp.any(reached_WCK == lengths_CK[None], axis=-1)
+
+
 def follow(
     given: tuple[Array, Array], before: Progress, tokens_W: Array, letters_W: Array, t: Array
 ) -> Progress:
@@ -178,15 +184,11 @@ def follow(
     If it continues the word that ends a term, that term is not met.
     """
     terms_CKL, in_word_C = given
+    _, has_WC = state_of(terms_CKL, before)
+    met_WC = before.met_WC | (has_WC & ~(letters_W[:, None] & in_word_C[None]))
     before_WCKL = jnp.roll(before.matched_WCKL, 1, axis=-1)
     shifted_WCKL = before_WCKL.at[..., 0].set(may_begin(t)[None, None])
-    matched_WCKL = shifted_WCKL & (terms_CKL[None] == tokens_W[:, None, None, None])
-    numbers_L = 1 + jnp.arange(terms_CKL.shape[-1])
-    reached_WCK = jnp.max(jnp.where(matched_WCKL, numbers_L[None, None, None], 0), axis=-1)
-    met_WC = before.met_WC | (before.has_WC & ~(letters_W[:, None] & in_word_C[None]))
-    lengths_CK = jnp.sum(terms_CKL != PAD, axis=-1)
-    has_WC = met_WC | jnp.any(reached_WCK == lengths_CK[None], axis=-1)
-    return Progress(matched_WCKL, reached_WCK, met_WC, has_WC)
+    return Progress(shifted_WCKL & (terms_CKL[None] == tokens_W[:, None, None, None]), met_WC)
 
 
 def may_begin(t: Array) -> Array:
@@ -194,13 +196,12 @@ def may_begin(t: Array) -> Array:
     return jnp.array([False, True]) == (t > 0)
 
 
-def next_tokens(terms_CKL: Array, progress: Progress, t: Array) -> Array:
+def next_tokens(terms_CKL: Array, reached_WCK: Array, has_WC: Array, t: Array) -> Array:
     """Return the tokens (W, C * K) that advance each hypothesis in each term, PAD for none."""
     positions_L = jnp.arange(terms_CKL.shape[-1])
-    is_next_WCKL = progress.reached_WCK[..., None] == positions_L[None, None, None]
+    is_next_WCKL = reached_WCK[..., None] == positions_L[None, None, None]
     next_WCK = jnp.sum(jnp.where(is_next_WCKL, terms_CKL[None], PAD), axis=-1)
-    possible_WCK = ~progress.has_WC[..., None]
-    possible_WCK &= (progress.reached_WCK > 0) | may_begin(t)[None, None]
+    possible_WCK = ~has_WC[..., None] & ((reached_WCK > 0) | may_begin(t)[None, None])
     return jnp.where(possible_WCK, next_WCK, PAD).reshape(len(next_WCK), -1)
 
 
@@ -209,9 +210,10 @@ def tokens_met(terms_CKL: Array, progress: Progress) -> Array:
 
     Of the terms that it has begun, only the longest beginning counts: others share its tokens.
     """
+    reached_WCK, has_WC = state_of(terms_CKL, progress)
     lengths_C = jnp.max(jnp.sum(terms_CKL != PAD, axis=-1), axis=-1)
-    begun_WCK = jnp.where(progress.has_WC[..., None], 0, progress.reached_WCK)
-    whole_W = jnp.sum(jnp.where(progress.has_WC, lengths_C[None], 0), axis=-1)
+    begun_WCK = jnp.where(has_WC[..., None], 0, reached_WCK)
+    whole_W = jnp.sum(jnp.where(has_WC, lengths_C[None], 0), axis=-1)
     return whole_W + jnp.max(begun_WCK, axis=(1, 2))
 
 

@@ -22,6 +22,7 @@ from jformer.extras.terms import (
     Terms,
     deal,
     follow,
+    state_of,
     terms,
     tokens_met,
 )
@@ -47,10 +48,8 @@ def arrays(sentences):
         for c, spellings in enumerate(of_sentence):
             for k, tokens in enumerate(spellings):
                 terms_BCKL[b, c, k, : len(tokens)] = tokens
-    absent_BC = np.all(terms_BCKL == PAD, axis=(2, 3))
-    matched, reached = np.zeros(terms_BCKL.shape, bool), np.zeros((B, 2, 2), np.int32)
-    progress = Progress(matched, reached, np.zeros_like(absent_BC), absent_BC)
-    return (terms_BCKL, np.ones_like(absent_BC)), progress
+    progress = Progress(np.zeros(terms_BCKL.shape, bool), np.zeros((B, 2), bool))
+    return (terms_BCKL, np.ones((B, 2), bool)), progress
 
 
 def constrained(W, machines, limits, sentences, **changes):
@@ -103,7 +102,8 @@ def followed(wanted, histories_WT):
     step = jax.jit(follow)
     for t, tokens_W in enumerate(np.array(histories_WT, np.int32).T):
         progress = step(given, progress, tokens_W, LETTERS_V[tokens_W], t)
-        yield progress.has_WC.tolist(), tokens_met(given[0], progress).tolist()
+        _, has_WC = state_of(given[0], progress)
+        yield has_WC.tolist(), tokens_met(given[0], progress).tolist()
 
 
 def test_a_term_that_begins_again_within_itself_is_found():

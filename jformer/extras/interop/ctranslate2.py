@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jformer.components import arguments, find
-from jformer.config import BOS, EOS, PAD, ModelConfig
+from jformer.config import BOS, EOS, PAD
 from jformer.data.vocabulary import Vocabulary
 from jformer.errors import import_extra
 from jformer.extras.interop.layouts import check_model, matrix_of
@@ -25,15 +25,9 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 SPECIAL = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
 
 
-def check(config: ModelConfig, user: str) -> None:
-    """Raise `UserError` for what the format cannot hold; `user` is the flag that asks for it."""
-    positions = ("sinusoidal", "halves", "learned", "none")
-    check_model(config, user, activation=tuple(ACTIVATIONS), positions=positions)
-
-
 def export(run: Run, folder: Path, format: str) -> None:
     """Write the model, and the tokenizers of the run under names of the library `tokenizers`."""
-    check(run.config.model, f"--format={format}")
+    check_model(run.config.model, format)
     save_model(run, folder, QUANTIZATIONS[format])
     run.vocabularies.target.save(folder / "tokenizer.json")
     if run.vocabularies.source is not run.vocabularies.target:
@@ -59,13 +53,9 @@ def save_model(run: Run, folder: Path, quantization: str = "float32") -> None:
 def token_names(vocabulary: Vocabulary) -> list[str]:
     """Return CTranslate2's string of each id, all different: the entries of the tokenizer."""
     entries = vocabulary.entries()
-    taken = {entry for entry in entries if entry is not None}
-    names = []
-    for token, entry in enumerate(entries):
-        name = SPECIAL.get(token, f"<gap {token}>") if entry is None else entry
-        while entry is None and name in taken:
-            name = f"<{name}>"
-        names.append(name)
+    names = [f"<gap {n}>" if entry is None else entry for n, entry in enumerate(entries)]
+    for token, name in SPECIAL.items():
+        names[token] = f"<{name}>" if name in entries else name
     return names
 
 

@@ -1,4 +1,4 @@
-"""Marian, M2M100 and NLLB models in the format of Hugging Face.
+"""Marian, M2M100 and NLLB models in the format of Hugging Face: folders to import and to export.
 
     config.json, model.safetensors or pytorch_model.bin    the model
     vocab.json, target_vocab.json if there are two         Marian, as OPUS-MT: the id of each piece
@@ -6,58 +6,75 @@
     tokenizer.json                                         NLLB: pieces, merges and languages
     vocab.json, sentencepiece.bpe.model                    M2M100: pieces and segmentation
 
-Marian is the paper's model with biases in attention, and sinusoids with all sines before all
-cosines. M2M100 is Marian with pre-norm, other sinusoids and without a bias of the logits.
-
-A source of M2M100 begins with the token of its language, and a target with </s> and the token of
-its language. Here a vocabulary of each side has a tokenizer that puts the language's token before
-every text. Sources and targets therefore have two vocabularies, although the model has one matrix.
+Marian is the paper's model with biases in attention and of the logits, and sinusoids with all sines
+before all cosines. Its norms have an epsilon of 1e-5 where Flax has 1e-6; its class has no setting
+for that. M2M100 is Marian with pre-norm, other sinusoids and without a bias of the logits.
 """
 
-import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
-from jformer.data.vocabulary import LANGUAGE, Vocabulary
-from jformer.errors import UserError
-from jformer.extras.interop.layouts import paper_order
-from jformer.extras.interop.vocabularies import ForeignVocabularies, renumbered
-from jformer.extras.interop.weights import Source, Weights, read_weights, take_matrices
-from jformer.extras.sentencepiece import from_sentencepiece
-from jformer.files import read_object
+from jformer.components import find
+from jformer.config import BOS, EOS, PAD, ModelConfig
+from jformer.errors import UserError, import_extra
+from jformer.extras.interop import layouts, vocabularies
+from jformer.extras.interop.ctranslate2 import MAX_SOURCE_LENGTH, token_names
+from jformer.extras.interop.state_dicts import Source, Weights, read_tensors
+from jformer.extras.interop.vocabularies import RESTORE, ForeignVocabularies, SpecialIds
+from jformer.files import read_object, write_object
+from jformer.run import Run
+from jformer.schema import flatten
 
 MODEL_TYPES = {"marian": "marian", "m2m100": "m2m_100"}
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
-RESTORE = "copy the model's folder again"
-# The languages of M2M100 in the order of their ids, which follow the pieces. No file has them.
-LANGUAGES = (
-    "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu "
-    "ha he hi hr ht hu hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms "
-    "my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur "
-    "uz vi wo xh yi yo zh zu"
-)
-SPACE = "\u2581"
+# The keys of config.json, and ours in config.model.
+KEYS = {
+    "d_model": "d_model",
+    "encoder_layers": "num_layers",
+    "decoder_layers": "num_decoder_layers",
+    "encoder_ffn_dim": "d_ff",
+    "decoder_ffn_dim": "d_ff",
+    "encoder_attention_heads": "num_heads",
+    "decoder_attention_heads": "num_heads",
+    "activation_function": "activation",
+}
+# The embedding that the files may have under several names; a missing name is tied to another.
+SHARED = "model.shared.weight"
+MATRICES = {
+    "source_embedding": "model.encoder.embed_tokens.weight",
+    "embedding": "model.decoder.embed_tokens.weight",
+    "output": "lm_head.weight",
+}
+TIED = (MATRICES["embedding"], SHARED, MATRICES["output"])  # the first of these that a file has
+# The special tokens of an exported Marian model.
+EXPORTED_IDS = {
+    "pad_token_id": PAD,
+    "bos_token_id": BOS,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": BOS,
+    "forced_eos_token_id": None,
+}
 
 
 def read(folder: Path, layout: str, languages: tuple[str, str]) -> Source:
     """Read a folder of the layout marian or m2m100; `languages` are those of an M2M100 run."""
     config = read_config(folder, layout)
     values = model_values(config, layout) | search_values(folder, config)
-    names = ("model.safetensors", "pytorch_model.bin")
-    path = next((folder / name for name in names if (folder / name).is_file()), None)
-    if path is None:
-        raise UserError(f"--from={folder}: has neither {' nor '.join(names)}")
-    theirs = read_weights(path)
+    path = folder / "model.safetensors"
+    path = path if path.is_file() else folder / "pytorch_model.bin"
+    theirs = Weights(read_tensors(path), path)
     if layout == "m2m100":
         values |= {"data.source_language": languages[0], "data.target_language": languages[1]}
-        vocabularies = m2m100_vocabularies(folder, config, languages)
+        size = config["vocab_size"]
+        sides = vocabularies.read_m2m100(folder, languages, size, special_ids(config))
     else:
-        vocabularies = marian_vocabularies(folder, config)
-    matrices = model_matrices(theirs, config["d_model"], vocabularies)
+        sides = vocabularies.read_marian(folder, special_ids(config))
+    matrices = model_matrices(theirs, config["d_model"], sides)
     scale = config["d_model"] ** 0.5 if config.get("scale_embedding") else 1.0
-    return Source(folder.name, layout, theirs, values, vocabularies, matrices, scale)
+    return Source(folder.name, layout, theirs, values, sides, matrices, scale)
 
 
 def read_config(folder: Path, layout: str) -> dict[str, Any]:
@@ -66,27 +83,19 @@ def read_config(folder: Path, layout: str) -> dict[str, Any]:
     config = read_object(path, RESTORE)
     if config.get("model_type") != MODEL_TYPES[layout]:
         raise UserError(f"{path}: model_type={config.get('model_type')}: is not {layout}")
-    heads = [config[f"{stack}_attention_heads"] for stack in ("encoder", "decoder")]
-    if heads[0] != heads[1]:
-        raise UserError(f"{path}: encoder_attention_heads must equal decoder_attention_heads")
-    if (activation := config["activation_function"]) not in ACTIVATIONS:
-        known = ", ".join(ACTIVATIONS)
-        raise UserError(f"{path}: activation_function={activation} must be one of {known}")
     return config
+
+
+def special_ids(config: dict[str, Any]) -> SpecialIds:
+    return config["pad_token_id"], config["decoder_start_token_id"], config["eos_token_id"]
 
 
 def model_values(config: dict[str, Any], layout: str) -> dict[str, Any]:
     """Return our config keys of a model."""
-    values = {
-        "model.d_model": config["d_model"],
-        "model.d_ff": config["encoder_ffn_dim"],
-        "model.num_layers": config["encoder_layers"],
-        "model.num_decoder_layers": config["decoder_layers"],
-        "model.num_heads": config["encoder_attention_heads"],
-        "model.activation": ACTIVATIONS[config["activation_function"]],
-        "model.attention_bias": True,
-        "model.norm": "layer_norm(epsilon=1e-5)",
-    }
+    values = {f"model.{ours}": config[theirs] for theirs, ours in KEYS.items()}
+    if config["activation_function"] == "swish":
+        values["model.activation"] = "silu"
+    values |= {"model.attention_bias": True, "model.norm": "layer_norm(epsilon=1e-5)"}
     if layout == "m2m100":
         values["model.norm_position"] = "pre"
         # Positions count from the row after that of padding, as in fairseq.
@@ -107,151 +116,147 @@ def search_values(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def model_matrices(
-    theirs: Weights, D: int, vocabularies: ForeignVocabularies
-) -> dict[str, np.ndarray]:
+def model_matrices(theirs: Weights, D: int, sides: ForeignVocabularies) -> dict[str, np.ndarray]:
     """Take the embeddings, the output and the bias of the logits."""
-    shared, V = "model.shared.weight", vocabularies[1].size
-    candidates = {
-        "source_embedding": ("model.encoder.embed_tokens.weight", shared),
-        "embedding": ("model.decoder.embed_tokens.weight", shared, "lm_head.weight"),
-        "output": ("lm_head.weight", "model.decoder.embed_tokens.weight", shared),
-    }
-    names = {
-        ours: next((name for name in candidates if name in theirs.tensors), shared)
-        for ours, candidates in candidates.items()
-    }
-    taken = take_matrices(theirs, names, D, vocabularies)
-    if shared in theirs.tensors:
-        theirs.take(shared, V, D)  # the same matrix under one more name
+    tied = next((name for name in TIED if name in theirs.tensors), SHARED)
+    names = {ours: name if name in theirs.tensors else tied for ours, name in MATRICES.items()}
+    taken, V = theirs.take_matrices(names, D, sides), sides[1].size
+    if SHARED in theirs.tensors:
+        theirs.take(SHARED, V, D)  # the same matrix under one more name
     if "final_logits_bias" in theirs.tensors:
         taken["output_bias"] = theirs.take("final_logits_bias", 1, V)[0]
-    theirs.ignore_sinusoids(D, paper_order(D))
     for name in theirs.tensors:
-        if name.endswith("embed_positions.weights"):
-            theirs.ignore(name, "M2M100's sinusoids, which are computed")
+        if "embed_positions.weight" in name:
+            theirs.ignore(name)
     return taken
 
 
-def special_ids(config: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the ids that are PAD, BOS and EOS here."""
-    return config["pad_token_id"], config["decoder_start_token_id"], config["eos_token_id"]
+def export(run: Run, folder: Path, format: str) -> None:
+    """Write a Marian model and its tokenizer, whose ids become those of the model.
 
-
-def marian_vocabularies(folder: Path, config: dict[str, Any]) -> ForeignVocabularies:
-    """Return the vocabularies of source and target; the same object if they are equal."""
-    ids_files = [folder / "vocab.json", folder / "target_vocab.json"]
-    if not ids_files[1].is_file():
-        ids_files[1] = ids_files[0]
-    ids = [read_object(path, RESTORE) for path in ids_files]
-    models = [folder / "source.spm", folder / "target.spm"]
-    source, target = [
-        renumbered(*pieces_of(*files), special_ids(config))
-        for files in zip(models, ids, strict=True)
-    ]
-    if ids[0] == ids[1] and models[0].read_bytes() == models[1].read_bytes():
-        source = target
-    return source, target
-
-
-def pieces_of(spm: Path, ids: dict[str, int]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return a tokenizer.json that segments as a SentencePiece model does, and its ids."""
-    if not spm.is_file():
-        raise UserError(f"{spm}: no such file; {RESTORE}")
-    try:
-        document = json.loads(from_sentencepiece(spm).to_str())
-    except ValueError as error:
-        raise UserError(f"{spm}: must be a SentencePiece Unigram or BPE model ({error})") from error
-    model = document["model"]
-    # Marian models of several languages take the target language from the beginning of a source.
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
-    codes = [name for name in ids if name.startswith(">>") and name.endswith("<<")]
-    document["added_tokens"] = [{"content": code, **flags} for code in codes]
-    is_unigram = model["type"] == "Unigram"
-    unknown = model["vocab"][model["unk_id"]][0] if is_unigram else model["unk_token"]
-    return document, {unknown if name == "<unk>" else name: n for name, n in ids.items()}
-
-
-def m2m100_vocabularies(
-    folder: Path, config: dict[str, Any], languages: tuple[str, str]
-) -> ForeignVocabularies:
-    """Return the vocabularies of source and target, which differ in the language's token."""
-    document, ids, tokens = read_tokenizer(folder)
-    names = {number: name for name, number in ids.items()}
-    # Rows without a token also count in the softmax.
-    names |= {n: f" {n}" for n in range(config["vocab_size"]) if n not in names}
-    vocabularies = []
-    for language in languages:
-        if language not in tokens:
-            raise UserError(
-                f"--from={folder}: has no language {language}; codes are as en in M2M100, and as "
-                f"eng_Latn in NLLB"
-            )
-        renamed = {**names, ids[tokens[language]]: LANGUAGE}
-        numbers = {name: number for number, name in renamed.items()}
-        side = renumbered(with_language(document), numbers, special_ids(config))
-        (ids_of_text,) = side.vocabulary.encode(["a"])
-        is_marked = ids_of_text[0] == side.vocabulary.language_token
-        if not is_marked or side.vocabulary.decode(ids_of_text) != "a":
-            raise UserError(f"--from={folder}: its tokenizer is not like M2M100's or NLLB's")
-        vocabularies.append(side)
-    source, target = vocabularies
-    return source, target
-
-
-def read_tokenizer(folder: Path) -> tuple[dict[str, Any], dict[str, int], dict[str, str]]:
-    """Return a tokenizer.json, the model's id of each token, and the token of each language."""
-    path = folder / "tokenizer.json"
-    if path.is_file():
-        tokenizer = Vocabulary.load(path).tokenizer
-        document = json.loads(tokenizer.to_str())
-        codes = [token["content"] for token in document["added_tokens"]]
-        ids = tokenizer.get_vocab(with_added_tokens=True)
-        return document, ids, dict(zip(codes, codes, strict=True))
-    ids = read_object(folder / "vocab.json", RESTORE)
-    tokens = {code: f"__{code}__" for code in LANGUAGES.split()}
-    ids |= {token: number for number, token in enumerate(tokens.values(), start=len(ids))}
-    return *pieces_of(folder / "sentencepiece.bpe.model", ids), tokens
-
-
-def with_language(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer that puts the entry LANGUAGE before texts, and decodes it to nothing.
-
-    The pre-tokenizer Metaspace of a tokenizer.json would put a space before the entry. Its
-    steps therefore become steps of the normalizer, before that of the language.
+    `AutoTokenizer` and `AutoModelForSeq2SeqLM` of transformers open the folder.
     """
-    steps = [document["normalizer"]] if document["normalizer"] else []
-    splits, decoder = [split(LANGUAGE, "Isolated")], document["decoder"]
-    found = document["pre_tokenizer"]
-    for part in found["pretokenizers"] if found["type"] == "Sequence" else [found]:
-        if part["type"] == "WhitespaceSplit":
-            steps += [replace(Regex=r"\s+", content=" "), replace(Regex=r"\A | \z", content="")]
-        elif part["type"] == "Metaspace":
-            steps.append(replace(Regex=rf"\A[ {SPACE}]", content=""))
-            steps.append({"type": "Prepend", "prepend": SPACE})
-            steps.append(replace(String=" ", content=SPACE))
-            splits += [split(SPACE, "MergedWithNext")] if part["split"] else []
-        else:
-            splits.append(part)
-    if decoder["type"] == "Metaspace":
-        strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-        decoder = sequence("decoders", replace(String=SPACE, content=" "), {"type": "Fuse"}, strip)
-    return document | {
-        "added_tokens": [],  # the code of a language in a text is plain text
-        "normalizer": sequence("normalizers", *steps, {"type": "Prepend", "prepend": LANGUAGE}),
-        "pre_tokenizer": sequence("pretokenizers", *splits),
-        "decoder": sequence("decoders", replace(String=LANGUAGE, content=""), decoder),
+    user = f"--format={format}"
+    if run.vocabulary.language_token is not None:
+        raise UserError(f"{user}: a run from M2M100 or NLLB requires --original=FOLDER, its origin")
+    layouts.check_model(run.config.model, format)
+    if run.vocabularies.source is not run.vocabularies.target:
+        raise run.config.data.wrong("joint_vocabulary", f"{user} supports only one vocabulary")
+    save_model(folder, state_dict(run.params, run.config.model), marian_config(run))
+    write_object(folder / "generation_config.json", generation_config(run))
+    names = token_names(run.vocabulary)
+    vocabularies.with_end(run.vocabulary, names).save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": names[PAD],
+        "bos_token": names[BOS],
+        "eos_token": names[EOS],
+        "clean_up_tokenization_spaces": False,
+    }
+    write_object(folder / "tokenizer_config.json", settings)
+
+
+def state_dict(params: Any, config: ModelConfig) -> dict[str, np.ndarray]:
+    """Return Marian's weights for our parameters, without tables of positions and tied copies."""
+    arrays = layouts.reordered(arrays_of(params), layouts.halves_order(config.d_model))
+    embedding_VD = arrays["embedding"]
+    bias_V = arrays.get("output_bias", np.zeros(len(embedding_VD), np.float32))
+    state = layouts.named_layers(arrays, "marian")
+    for name in [name for name in state if name.endswith("_proj.weight")]:
+        bias = name.removesuffix("weight") + "bias"
+        state.setdefault(bias, np.zeros(len(state[name]), np.float32))
+    return state | {SHARED: embedding_VD, "final_logits_bias": bias_V[None]}
+
+
+def marian_config(run: Run) -> dict[str, Any]:
+    config = run.config.model
+    return {
+        "architectures": ["MarianMTModel"],
+        "model_type": "marian",
+        **{theirs: getattr(config, ours) for theirs, ours in KEYS.items()},
+        "decoder_layers": config.decoder_layers,
+        "vocab_size": run.vocabulary.size,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "scale_embedding": True,
+        "max_position_embeddings": max(MAX_SOURCE_LENGTH, run.config.longest) + 1,
+        "dtype": "float32",
+        **EXPORTED_IDS,
     }
 
 
-def sequence(key: str, *parts: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "Sequence", key: parts}
+def generation_config(run: Run) -> dict[str, Any]:
+    """Return the settings of the run's search that `generate` also has."""
+    decode = run.config.decode
+    search = find("config.decode.search", "search", decode.search)
+    return {
+        "num_beams": decode.beam_size,
+        "length_penalty": decode.length_penalty,
+        "early_stopping": getattr(search, "early_stopping", False) and decode.beam_size > 1,
+        "max_new_tokens": run.config.data.max_length + decode.max_extra_length,
+        "suppress_tokens": [PAD, BOS],
+        **EXPORTED_IDS,
+    }
 
 
-def replace(content: str, **pattern: str) -> dict[str, Any]:
-    return {"type": "Replace", "pattern": pattern, "content": content}
+def export_m2m100(run: Run, original: Path, folder: Path) -> None:
+    """Write an imported M2M100 or NLLB model with the other files of the folder `original`.
+
+    After a fine-tuning, encoder, decoder and output differ in their matrices, and </s> in its rows
+    as the beginning and the end of a target. They are then three matrices, which transformers
+    reads from version 5.
+    """
+    config, values = read_config(original, "m2m100"), flatten(run.config)
+    for key, value in model_values(config, "m2m100").items():
+        if values[key] != value:
+            raise UserError(f"--original={original}: config.{key}={values[key]} must be {value}")
+    specials, V = special_ids(config), config["vocab_size"]
+    rows = [*specials, *(token for token in range(V) if token not in specials)]
+    if {side.size for side in run.vocabularies} != {len(rows)}:
+        raise UserError(f"--original={original}: the run has another vocabulary")
+    arrays = arrays_of(run.params)
+
+    def in_their_rows(name: str) -> np.ndarray:
+        ours = arrays.get(name, arrays["embedding"])
+        theirs = np.zeros((V, *ours.shape[1:]), np.float32)
+        theirs[rows] = ours  # </s> takes the row of EOS, the later one
+        return theirs
+
+    encoder_VD, decoder_VD, output_VD = map(in_their_rows, MATRICES)
+    decoder_VD[rows[BOS]] = arrays["embedding"][BOS]
+    bias_V = in_their_rows("output_bias")
+    if np.any(bias_V):  # only after a fine-tuning
+        output_VD += np.outer(bias_V, constant_direction(arrays))
+    state = layouts.named_layers(arrays, "m2m100") | {SHARED: decoder_VD}
+    is_tied = np.array_equal(encoder_VD, decoder_VD) and np.array_equal(output_VD, decoder_VD)
+    if not is_tied:
+        matrices = (encoder_VD, decoder_VD, output_VD)
+        state |= dict(zip(MATRICES.values(), matrices, strict=True))
+    config |= {"scale_embedding": True, "tie_word_embeddings": is_tied, "dtype": "float32"}
+    for path in original.iterdir():
+        if path.suffix in (".json", ".model"):
+            shutil.copy(path, folder)
+    save_model(folder, state, config)
 
 
-def split(pattern: str, behavior: str) -> dict[str, Any]:
-    kind = {"type": "Split", "pattern": {"String": pattern}}
-    return {**kind, "behavior": behavior, "invert": False}
+def constant_direction(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """Return a vector (D,) whose product with every output of the decoder's final norm is 1.
+
+    M2M100 has no bias of the logits, so it is a multiple of this vector in each row of the output.
+    The norm is x * scale + bias, and the elements of x sum to 0.
+    """
+    scale_D, bias_D = (arrays[f"decoder_norm/{name}"] for name in ("scale", "bias"))
+    return 1 / (scale_D * np.sum(bias_D / scale_D))
+
+
+def arrays_of(params: Any) -> dict[str, np.ndarray]:
+    return {name: np.asarray(x, np.float32) for name, x in flatten_dict(params, sep="/").items()}
+
+
+def save_model(folder: Path, state: dict[str, np.ndarray], config: dict[str, Any]) -> None:
+    safetensors = import_extra("safetensors.numpy", "--format=transformers", "safetensors")
+    # The library writes memory as it lies, so that a transposed view would be wrong.
+    state = {name: array.copy(order="C") for name, array in state.items()}
+    safetensors.save_file(state, folder / "model.safetensors", {"format": "pt"})
+    write_object(folder / "config.json", config)

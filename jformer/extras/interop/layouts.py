@@ -16,7 +16,6 @@ import numpy as np
 from jformer.components import name_of
 from jformer.config import ModelConfig
 from jformer.errors import UserError
-from jformer.extras.interop.weights import Weights
 from jformer.training import sharding
 
 # Parts of our names, and their parts in torch.nn.Transformer, The Annotated Transformer and Marian.
@@ -46,6 +45,11 @@ NAMES = {
 }
 COLUMNS = {"pytorch": 0, "annotated": 1, "marian": 2, "m2m100": 2}
 JOINED = ("query", "key", "value")  # are one tensor in the layout pytorch, in this order
+# Values of config.model that an export format holds, besides those that all formats hold.
+OF_FORMATS: dict[str, dict[str, Collection[Any]]] = {
+    "ctranslate2": {"positions": ("sinusoidal", "halves", "learned", "none")},
+    "transformers": {"norm_position": ("post",), "positions": ("sinusoidal",), "tying": ("all",)},
+}
 # The axes of our arrays, by the end of their names. Sharding does not need the small ones.
 AXES = {
     **sharding.AXES,
@@ -56,7 +60,7 @@ AXES = {
 }
 
 
-def tensor_name(name: str, layout: str, prefix: str = "") -> str:
+def tensor_name(name: str, layout: str) -> str:
     """Return the other program's name of our parameter of a layer or final norm."""
     stack, number, *modules, kind = name.replace("_", "/", 1).split("/")
     if "norm" in (number, *modules):
@@ -66,24 +70,16 @@ def tensor_name(name: str, layout: str, prefix: str = "") -> str:
         raise UserError(f"--layout={layout}: does not support {unknown[0]}, as in {name}")
     column = COLUMNS[layout]
     theirs = "".join(NAMES.get(f"{stack}/{part}", NAMES[part])[column] for part in path)
-    return prefix + theirs.format(stack=stack, n=number)
+    return theirs.format(stack=stack, n=number)
 
 
-def take_layers(
-    theirs: Weights, layout: str, shapes: Mapping[str, tuple[int, ...]], prefix: str = ""
-) -> dict[str, np.ndarray]:
-    """Take the tensors for our parameters of these names and shapes."""
-    arrays = {}
-    for name, shape in shapes.items():
-        tensor, module = tensor_name(name, layout, prefix), name.split("/")[-2]
-        rows, *columns = matrix_of(name, np.empty(shape)).shape
-        if layout == "pytorch" and module in JOINED:
-            joined = theirs.take(tensor, len(JOINED) * rows, *columns)
-            matrix = np.split(joined, len(JOINED))[JOINED.index(module)]
-        else:
-            matrix = theirs.take(tensor, rows, *columns)
-        arrays[name] = array_of(name, matrix, shape)
-    return arrays
+def named_layers(arrays: Mapping[str, np.ndarray], layout: str) -> dict[str, np.ndarray]:
+    """Return our parameters of layers and final norms as tensors."""
+    return {
+        tensor_name(name, layout): matrix_of(name, array)
+        for name, array in arrays.items()
+        if "/" in name
+    }
 
 
 def matrix_of(name: str, array: np.ndarray) -> np.ndarray:
@@ -122,14 +118,10 @@ def axes_of(name: str) -> str:
     return AXES[max(filter(name.endswith, AXES), key=len)]  # of out/kernel and ffn_out/kernel
 
 
-def check_model(config: ModelConfig, user: str, **supported: Collection[Any]) -> None:
-    """Raise `UserError` for the first key of `config.model` that a format does not support.
-
-    `supported` has the values of keys; it adds to what no format supports. `user` is the flag that
-    asks for the format, such as --format=ctranslate2.
-    """
+def check_model(config: ModelConfig, format: str) -> None:
+    """Raise `UserError` for the first key of `config.model` that an export format does not hold."""
     width = config.d_model // config.num_heads
-    common: dict[str, Collection[Any]] = {
+    supported: dict[str, Collection[Any]] = {
         "attention": ("dot_product",),
         "out_projection": (True,),
         "zero_padding": (False,),
@@ -137,10 +129,12 @@ def check_model(config: ModelConfig, user: str, **supported: Collection[Any]) ->
         "norm": ("layer_norm",),
         "d_k": (None, width),
         "d_v": (None, width),
+        "activation": ("relu", "gelu", "silu"),
+        **OF_FORMATS[format.partition(":")[0]],
     }
-    for name, values in {**common, **supported}.items():
+    for name, values in supported.items():
         value = getattr(config, name)
         # The options of a norm and of positions are written with the weights.
         if (name_of(value) if name in ("norm", "positions") else value) not in values:
             known = " or ".join(str(value) for value in values)
-            raise config.wrong(name, f"{user} supports only {known}")
+            raise config.wrong(name, f"--format={format} supports only {known}")

@@ -3,7 +3,6 @@
 Such a directory translates, scores and initialises other runs. It cannot resume training.
 """
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from jformer.console import say
 from jformer.data.vocabulary import FIRST, Vocabularies
 from jformer.errors import UserError
 from jformer.extras.interop import layouts
-from jformer.extras.interop.weights import Source
+from jformer.extras.interop.state_dicts import Source
 from jformer.files import new_folder, write_sums
 from jformer.model.transformer import Transformer
 from jformer.run import Run
@@ -30,9 +29,7 @@ from jformer.training.provenance import metadata
 from jformer.training.restore import parameter_shapes, restore
 from jformer.training.step import TrainState
 
-# An imported run is complete after its only step. Its training pairs are unknown.
-STEP = 1
-RUN_VALUES = {"data.name": "given", "train.steps": STEP}
+STEP = 1  # an imported run is complete after its only step
 # A bias that no logit makes up for. Label smoothing averages all logits, so it is not larger.
 FORBIDDEN = -1e3
 
@@ -54,7 +51,7 @@ def import_run(
     needed = flatten_dict(parameter_shapes(model), sep="/")
     shapes = {name: x.shape for name, x in needed.items() if "/" in name}
     theirs = source.weights
-    arrays = matrices | layouts.take_layers(theirs, source.layout, shapes, source.prefix)
+    arrays = matrices | theirs.take_layers(source.layout, shapes)
     theirs.check()
     if unmatched := arrays.keys() ^ needed.keys():
         names = ", ".join(sorted(unmatched))
@@ -89,13 +86,13 @@ def in_our_rows(source: Source, embedding_scale: float | None) -> dict[str, np.n
         ours["source_embedding"] = source_VD
     if not is_tied:
         ours["output"] = output_VD
+    bias_V = theirs.get("output_bias", np.zeros(target_words.size, np.float32))[target_words.rows]
     pad, bos, eos = target_words.rows[:FIRST]
-    if bos in (pad, eos) or "output_bias" in theirs:
-        zeros_V = np.zeros(target_words.size, np.float32)
-        ours["output_bias"] = theirs.get("output_bias", zeros_V)[target_words.rows]
     if bos in (pad, eos):
         # Two of our rows copy one of theirs, which must count once in the softmax.
-        ours["output_bias"][PAD if bos == pad else BOS] = FORBIDDEN
+        bias_V[PAD if bos == pad else BOS] = FORBIDDEN
+    if np.any(bias_V):
+        ours["output_bias"] = bias_V
     return ours
 
 
@@ -105,7 +102,7 @@ def imported_config(
     tying = "none" if "output" in matrices else "output"
     values = {
         "name": source.name,
-        **RUN_VALUES,
+        "train.steps": STEP,
         **source.values,
         "data.joint_vocabulary": source.vocabularies[0] is source.vocabularies[1],
         "model.tying": tying if "source_embedding" in matrices else "all",
@@ -116,13 +113,11 @@ def imported_config(
 
 def report(source: Source, arrays: dict[str, np.ndarray]) -> None:
     """Print what has been read."""
-    theirs, vocabularies = source.weights, source.vocabularies
     parameters = sum(array.size for array in arrays.values())
-    say(f"parameters  {parameters:,} in {len(arrays)} arrays, from {theirs.where}")
-    for side, each in zip(("source", "target"), dict.fromkeys(vocabularies), strict=False):
-        label = "vocabulary" if vocabularies[0] is vocabularies[1] else side
+    say(f"parameters  {parameters:,} in {len(arrays)} arrays, from {source.weights.where}")
+    for side, each in zip(("source", "target"), source.vocabularies, strict=True):
         pad, bos, eos = each.rows[:FIRST]
-        say(f"{label:11} {len(each.rows):,} entries; PAD, BOS, EOS are theirs {pad}, {bos}, {eos}")
+        say(f"{side:11} {len(each.rows):,} entries; PAD, BOS, EOS are theirs {pad}, {bos}, {eos}")
 
 
 def export(run: Run, folder: Path, dtype: str) -> None:
@@ -157,10 +152,8 @@ def write_run(
 ) -> None:
     """Write a run directory with one checkpoint; config.json, which makes it a run, last."""
     # It serves this checkpoint alone, which is therefore a regular one.
-    train = dataclasses.replace(
-        config.train, checkpoint_every=step, average_checkpoints=1, ema_decay=0.0
-    )
-    config = dataclasses.replace(config, train=train)
+    regular = {"checkpoint_every": step, "average_checkpoints": 1, "ema_decay": 0.0}
+    config = with_values(config, {f"train.{name}": value for name, value in regular.items()})
     with locked(workdir):
         with Checkpoints(workdir, config.train) as checkpoints:
             state = TrainState(np.int32(step), params, None)

@@ -53,12 +53,8 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     except Exception as error:  # of the library, for a damaged file, or without our metadata
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"{path}: cannot be read ({reason}); export it again") from error
-    needed = {
-        name: (x.shape, x.dtype)
-        for name, x in flatten_dict(parameter_shapes(model), sep="/").items()
-    }
-    found = {name: (x.shape, x.dtype) for name, x in arrays.items()}
-    if wrong := {name for name in {*needed, *found} if needed.get(name) != found.get(name)}:
-        raise UserError(f"{path}: {min(wrong)} differs from config.json; export it again")
+    needed = {name: x.shape for name, x in flatten_dict(parameter_shapes(model), sep="/").items()}
+    if {name: x.shape for name, x in arrays.items()} != needed:
+        raise UserError(f"{path}: has other parameters than config.json; export it again")
     params = unflatten_dict({name: jnp.asarray(x) for name, x in arrays.items()}, sep="/")
     return Run(folder, "safetensors", config, vocabularies, model, params, (step,))

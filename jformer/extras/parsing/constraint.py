@@ -75,8 +75,8 @@ def well_formed(vocabulary: Vocabulary) -> WellFormed:
     labels = [entry[1:] for entry in ids if entry[0] == "(" and f"){entry[1:]}" in ids]
     if not labels:
         raise UserError(
-            "config.decode.constraint=trees: the vocabulary has no brackets; it requires "
-            "config.data.name=parsing and config.data.target_tokenizer=words"
+            "config.decode.constraint=trees: requires config.data.name=parsing and "
+            "config.data.target_tokenizer=words"
         )
     steps_V, closing_V, numbers_V = np.zeros((3, vocabulary.size), np.int32)
     for label in labels:

@@ -2,7 +2,6 @@
 
 from html import escape
 
-from jformer.errors import UserError
 from jformer.extras.parsing.trees import Tree, trees_in
 
 FONT = 13  # pixels; the font is monospaced, so that widths are known
@@ -12,16 +11,11 @@ LEVEL = 40  # from a constituent to its children
 
 
 def tree_svg(text: str) -> str:
-    """Return an SVG of one tree in Penn bracketing, such as a parser's output.
-
-    Raises `UserError` for text that is not one tree.
-    """
-    trees = [*trees_in([text], "tree")]
-    if len(trees) != 1:
-        raise UserError(f"a picture must have one tree, but {text[:60]!r} has {len(trees)}")
-    lowest = (depth(trees[0]) - 1) * LEVEL + 2 * FONT
-    parts, _ = draw(trees[0], GAP, 2 * FONT, lowest)
-    width, height = round(width_of(trees[0]) + 2 * GAP), lowest + 2 * FONT
+    """Return an SVG of one tree in Penn bracketing, such as a parser's output."""
+    (tree,) = trees_in([text], "tree")
+    lowest = (depth(tree) - 1) * LEVEL + 2 * FONT
+    parts, _ = draw(tree, GAP, 2 * FONT, lowest)
+    width, height = round(width_of(tree) + 2 * GAP), lowest + 2 * FONT
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="monospace" font-size="{FONT}" '

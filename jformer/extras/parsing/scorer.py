@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from jformer.components import arguments, name_of
+from jformer.components import parse
 from jformer.config import Config
 from jformer.data.corpora import Corpus, Split
 from jformer.data.vocabulary import Vocabularies
@@ -111,9 +111,7 @@ def f1(validation: Validation) -> float:
 
 
 def tags_of(config: Config) -> str:
-    if name_of(config.data.name) != "parsing":
-        raise config.data.wrong("scorer", "requires config.data.name=parsing")
-    return arguments("dataset", config.data.name)["tags"]
+    return parse(config.data.name).options.get("tags", "XX")
 
 
 def escaped(sentence: str) -> str:
@@ -135,22 +133,18 @@ def count(found: Tree, gold: Tree) -> tuple[int, int, int]:
 
 def brackets(tree: Tree, kept: Sequence[bool]) -> Counter[tuple[str, int, int]]:
     """Return how often a tree has each label from a word to a word, counting only `kept` words."""
-    kept_before = np.cumsum([0, *kept]).tolist()
     result: Counter[tuple[str, int, int]] = Counter()
-
-    def walk(part: Tree, begin: int) -> int:
-        """Count the brackets of a part whose first word is `begin`; return the word after it."""
-        if part.word:
-            return begin + 1
-        end = begin
-        for child in part.children:
-            end = walk(child, end)
-        span = kept_before[begin], kept_before[end]
-        if span[0] < span[1] and part.label != TOP:
-            result[EQUAL.get(part.label, part.label), *span] += 1
-        return end
-
-    walk(tree, 0)
+    begins: list[int] = []  # of the open brackets
+    position, words = 0, iter(kept)
+    for token in linearise(tree, "XX").split():
+        if token[0] == "(":
+            begins.append(position)
+        elif token[0] == ")":
+            label, begin = token[1:], begins.pop()
+            if begin < position and label != TOP:
+                result[EQUAL.get(label, label), begin, position] += 1
+        else:
+            position += next(words)
     return result
 
 

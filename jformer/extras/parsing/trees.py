@@ -8,6 +8,7 @@ Trees are read as EVALB compares them: without empty elements, function tags and
 """
 
 import dataclasses
+import glob
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -60,7 +61,7 @@ def open_treebank(
     number (number).
     """
     data = config.data
-    if not data.directory and not data.validation:
+    if not (data.directory or data.validation):
         raise UserError(
             "config.data.name=parsing: set config.data.directory=FOLDER, or config.data.train and "
             "config.data.validation to files"
@@ -81,9 +82,7 @@ def open_treebank(
 
 def open_trees(pattern: str, tags: str) -> Corpus:
     """Return the sentences and linearised trees of a file, or of a pattern as wsj/0[2-9]/*.mrg."""
-    path = Path(pattern)
-    relative = str(path.relative_to(path.anchor))
-    files = [path] if path.is_file() else sorted(Path(path.anchor).glob(relative))
+    files = sorted(map(Path, glob.glob(pattern)))
     if not files:
         raise UserError(f"{pattern}: no file matches")
 
@@ -104,35 +103,32 @@ def trees_in(lines: Iterable[str], name: str) -> Iterator[Tree]:
 
     Raises `UserError` with the file's name and the line if the brackets do not form a tree.
     """
-    stack: list[tuple[str, list[Any]]] = []  # labels of open brackets, their constituents and words
-    opened = 0  # the line where the tree begins
+    stack: list[
+        tuple[int, str, list[Any]]
+    ] = []  # open brackets: line, label, constituents or words
     for number, line in enumerate(lines, start=1):
         for part in PART.findall(line):
             if part[0] == "(":
-                opened = opened if stack else number
-                stack.append((part[1:].strip(), []))
+                stack.append((number, part[1:].strip(), []))
             elif not stack:
                 raise UserError(f"{name}:{number}: {part!r} is outside all brackets")
             elif part != ")":
-                stack[-1][1].append(part)
+                stack[-1][-1].append(part)
             else:
-                done = closed(*stack.pop(), f"{name}:{number}")
+                done = closed(*stack.pop(), name)
                 if stack:
-                    stack[-1][1].extend(done)
+                    stack[-1][-1].extend(done)
                 elif done:
                     yield with_one_root(done)
     if stack:
-        raise UserError(f"{name}:{opened}: the tree that begins here lacks {len(stack)} ')'")
+        raise UserError(f"{name}:{stack[0][0]}: the tree that begins here lacks {len(stack)} ')'")
 
 
-def closed(label: str, parts: list[Any], line: str) -> list[Tree]:
+def closed(line: int, label: str, parts: list[Any], name: str) -> list[Tree]:
     """Return a constituent, or the words (usually one) with the tag of a pair of brackets."""
     words = [part for part in parts if isinstance(part, str)]
     if words and len(words) < len(parts):
-        raise UserError(
-            f"{line}: ({label} has the word {words[0]!r} among constituents; put it into brackets "
-            f"with its tag, as in (NN word)"
-        )
+        raise UserError(f"{name}:{line}: ({label} has {words[0]!r} without a tag, as in (NN word)")
     if words:
         return [Tree(label, word=word) for word in words if label != EMPTY]
     return [Tree(FUNCTION.sub("", label), tuple(parts))] if parts else []
@@ -152,14 +148,11 @@ def linearise(tree: Tree, tags: str) -> str:
     """
     numbers = count(1)
 
-    def tokens(part: Tree) -> Iterator[str]:
+    def tokens(part: Tree) -> list[str]:
         if part.word:
-            yield {"XX": ANY_TAG, "keep": part.label, "number": str(next(numbers))}[tags]
-            return
-        yield f"({part.label}"
-        for child in part.children:
-            yield from tokens(child)
-        yield f"){part.label}"
+            return [{"XX": ANY_TAG, "keep": part.label, "number": str(next(numbers))}[tags]]
+        inside = [token for child in part.children for token in tokens(child)]
+        return [f"({part.label}", *inside, f"){part.label}"]
 
     return " ".join(tokens(tree))
 

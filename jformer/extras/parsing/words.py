@@ -83,11 +83,10 @@ def word_dropout(
 ) -> Callable[[TokenPairs, np.random.Generator], TokenPairs]:
     """Replace each source word with probability `p` by its class, or by "<unk>", a component."""
     entries, tokenizer = vocabularies.source.entries(), vocabularies.source.tokenizer
-    is_word_level = vocabularies.source.within_words is None and UNKNOWN in entries
-    if not is_word_level or not 0 <= p < 1:
+    if UNKNOWN not in entries or vocabularies.source.within_words is not None:
         raise UserError(
-            f"config.data.augment=word_dropout(p={p}): requires 0 <= p < 1 and a source vocabulary "
-            f"of words, config.data.tokenizer=word_classes or words"
+            f"config.data.augment=word_dropout(p={p}): requires a source vocabulary of words, "
+            f"config.data.tokenizer=word_classes or words"
         )
     ids, class_ids_V = tokenizer.get_vocab(), np.arange(len(entries))
     for token, entry in enumerate(entries):

@@ -6,15 +6,13 @@ import json
 import jax
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import jformer
 from jformer.config import BOS
 from jformer.data.phrases import read_phrases
 from jformer.data.vocabulary import LANGUAGE
 from jformer.errors import UserError
-from jformer.extras.interop.hugging_face import with_language
-from jformer.extras.interop.transformers import export_m2m100
+from jformer.extras.interop.hugging_face import export_m2m100
 from jformer.main import main
 from jformer.schema import replaced
 
@@ -225,24 +223,6 @@ def test_the_export_names_what_differs_from_the_original(imported, tmp_path, cap
     run = dataclasses.replace(run, config=dataclasses.replace(run.config, model=model))
     with pytest.raises(UserError, match=r"model\.activation=gelu"):
         export_m2m100(run, run.workdir.parent / "theirs", tmp_path)
-
-
-@pytest.mark.parametrize("splits_words", [False, True])
-def test_the_language_precedes_the_pieces_that_a_text_has_without_it(splits_words):
-    pieces = ["<unk>", "\u2581", *"abc", "ab", "\u2581a", "\u2581ab", LANGUAGE]
-    merges = [("a", "b"), ("\u2581", "ab"), ("\u2581", "a")]
-    tokenizer = Tokenizer(models.BPE({p: n for n, p in enumerate(pieces)}, merges))
-    metaspace, spaces = pre_tokenizers.Metaspace(), pre_tokenizers.WhitespaceSplit()
-    tokenizer.pre_tokenizer = metaspace
-    if splits_words:
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([spaces, metaspace])
-    tokenizer.decoder = decoders.Metaspace()
-    document = with_language(json.loads(tokenizer.to_str()))
-    marked = Tokenizer.from_str(json.dumps(document))
-    for text in ["ab", "a  b", " ab c ", "\u2581ab", "\tab\tc"]:
-        ids = tokenizer.encode(text).ids
-        assert marked.encode(text).ids == [pieces.index(LANGUAGE), *ids]
-        assert marked.decode(marked.encode(text).ids) == tokenizer.decode(ids)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from jformer.errors import UserError
-from jformer.extras.interop.transformers import export
+from jformer.extras.interop.hugging_face import export
 from tests.extras.interop.small import TEXTS, random_run
 
 with_library = pytest.mark.skipif(

@@ -31,18 +31,19 @@ def main(args: Any) -> int:
         raise UserError(f"--original={args.original}: requires --format=transformers")
     cli.config_of(args)  # raises for a run that cannot be opened, before any work
 
-    from jformer.extras.interop import ctranslate2, run_directory, safetensors, transformers
+    from jformer.extras.interop import ctranslate2, hugging_face, run_directory, safetensors
     from jformer.run import load
 
     with new_folder("output", args.output) as folder:
         run = load(args.workdir, args.checkpoint, plugins=cli.files_in(args.plugins))
         if args.original:
-            transformers.export_m2m100(run, Path(args.original), folder)
-            return 0
-        module: Any = {
-            "jformer": run_directory,
-            "safetensors": safetensors,
-            "transformers": transformers,
-        }.get(args.format, ctranslate2)
-        module.export(run, folder, args.dtype if args.format == "jformer" else args.format)
+            hugging_face.export_m2m100(run, Path(args.original), folder)
+        elif args.format == "jformer":
+            run_directory.export(run, folder, args.dtype)
+        elif args.format == "transformers":
+            hugging_face.export(run, folder, args.format)
+        elif args.format == "safetensors":
+            safetensors.export(run, folder, args.format)
+        else:
+            ctranslate2.export(run, folder, args.format)
     return 0

@@ -17,10 +17,15 @@ from jformer.console import say
 from jformer.errors import UserError
 from jformer.schema import flatten
 
-FOLDERS = ("marian", "m2m100")
-LAYOUTS = ("pytorch", "annotated", *FOLDERS)
 OF_LANGUAGES = ("source_language", "target_language")
-OF_STATE_DICTS = ("vocabulary", "source_vocabulary", "specials", "names", "embedding_scale")
+# The flags that a layout requires.
+REQUIRED = {
+    "pytorch": ("vocabulary",),
+    "annotated": ("vocabulary",),
+    "marian": (),
+    "m2m100": OF_LANGUAGES,
+}
+OF_STATE_DICTS = ("source_vocabulary", "specials", "names", "embedding_scale")
 # Keys that a state dict does not show.
 ASSUMED = ("num_heads", "norm_position", "activation", "norm", "positions")
 
@@ -29,15 +34,15 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_path(
         "--from", "FILE", "the weights; for marian and m2m100 the folder", required=True
     )
-    parser.add_argument("--layout", required=True, choices=LAYOUTS, help="layout of the weights")
+    parser.add_argument("--layout", required=True, choices=REQUIRED, help="layout of the weights")
     parser.add_path("--workdir", "DIR", "the run directory to write", required=True)
     text = "a tokenizer.json, a SentencePiece .model, or a .txt with a token per line"
     parser.add_path("--vocabulary", "FILE", text)
     parser.add_path("--source_vocabulary", "FILE", "the vocabulary of the source, if different")
     add, text = parser.add_argument, "ids of the special tokens (default: found by their names)"
-    add("--specials", default="", metavar="PAD,BOS,EOS", help=text)
-    text = "names of model parts in the state dict"
-    add("--names", default="", metavar="embedding=NAME,...", help=text)
+    add("--specials", type=three_ids, metavar="PAD,BOS,EOS", help=text)
+    text = "names of embedding, source_embedding and output in the state dict (default: found)"
+    add("--names", type=assignments, default={}, metavar="embedding=NAME,...", help=text)
     text = "factor of the embeddings in the other program (default: sqrt(d_model))"
     add("--embedding_scale", type=cli.positive(float), metavar="X", help=text)
     for name in OF_LANGUAGES:
@@ -45,27 +50,34 @@ def add_flags(parser: cli.Parser) -> None:
     cli.add_keys(parser)
 
 
+def three_ids(text: str) -> tuple[int, int, int]:
+    pad, bos, eos = map(int, text.split(","))
+    return pad, bos, eos
+
+
+def assignments(text: str) -> dict[str, str]:
+    return dict(part.split("=") for part in text.split(","))
+
+
 def main(args: Any) -> int:
     path = Path(getattr(args, "from"))
-    is_folder = args.layout in FOLDERS
-    if not is_folder and not args.vocabulary:
-        raise UserError("--vocabulary is required: the file with the text of each id")
-    for name in OF_STATE_DICTS:
-        if is_folder and getattr(args, name):
-            raise UserError(f"--{name}: the folder of the model contains it; remove this flag")
-    languages = (args.source_language, args.target_language)
-    for name, code in zip(OF_LANGUAGES, languages, strict=True):
-        if bool(code) != (args.layout == "m2m100"):
-            raise UserError(f"--{name}={code}: is required with --layout=m2m100, and only there")
+    is_folder = args.layout in ("marian", "m2m100")
+    required, optional = REQUIRED[args.layout], () if is_folder else OF_STATE_DICTS
+    for name in ("vocabulary", *OF_LANGUAGES, *OF_STATE_DICTS):
+        is_set = bool(getattr(args, name))
+        if is_set != (name in required) and name not in optional:
+            reason = "does not use it; remove this flag" if is_set else "requires it"
+            raise UserError(f"--{name}: --layout={args.layout} {reason}")
 
-    from jformer.extras.interop import hugging_face, pytorch
+    from jformer.extras.interop import hugging_face, state_dicts
     from jformer.extras.interop.run_directory import import_run
 
     if is_folder:
+        languages = (args.source_language, args.target_language)
         source = hugging_face.read(path, args.layout, languages)
     else:
         files = (args.source_vocabulary, args.vocabulary)
-        source = pytorch.read(path, args.layout, files, args.specials, args.names)
+        source = state_dicts.read(path, args.layout, files, args.specials, args.names)
     config = import_run(source, args.workdir, args.embedding_scale, args.overrides)
     if not is_folder and (flags := assumptions(config, args)):
         say(f"assumed     {' '.join(flags)}")
