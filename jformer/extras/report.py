@@ -10,7 +10,6 @@ import html
 import importlib.resources
 import logging
 import os
-import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -278,17 +277,23 @@ def markdown(comparison: Comparison) -> str:
 
 def page(comparison: Comparison) -> str:
     """Return the table and the learning curves as one self-contained HTML page."""
-    heading, *lines = table(comparison.rows)
-    names = [html.escape(name) for name in heading]
-    rows = "".join(f"<th>{name}</th>" for name in names)
-    for cells in lines:
-        marked = [re.sub(r"^\*\*(.*)\*\*$", r"<b>\1</b>", html.escape(cell)) for cell in cells]
-        pairs = zip(names, marked, strict=True)
-        columns = [f'<td data-column="{name}">{cell}</td>' for name, cell in pairs]
-        rows += f"<tr>{''.join(columns)}</tr>\n"
     template = (importlib.resources.files("jformer.extras") / "report.html").read_text("utf-8")
-    text = template.replace("{rows}", rows).replace("{base}", html.escape(comparison.base))
+    text = template.replace("{table}", html_table(table(comparison.rows)))
+    text = text.replace("{base}", html.escape(comparison.base))
     return text.replace("{curves}", curves(comparison.rows))
+
+
+def html_table(lines: list[list[str]]) -> str:
+    heading, *rows = [[*map(html.escape, cells)] for cells in lines]
+    breakable = [name.replace("_", "_<wbr>") for name in heading]
+    text = f"<tr><th>{'</th><th>'.join(breakable)}</th></tr>\n"
+    for cells in rows:
+        text += "<tr>"
+        for name, cell in zip(heading, cells, strict=True):
+            shown = f"<b>{cell.strip('*')}</b>" if cell.startswith("**") else cell
+            text += f'<td data-column="{name}">{shown}</td>'
+        text += "</tr>\n"
+    return text
 
 
 def curves(rows: list[Row]) -> str:
