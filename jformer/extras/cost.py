@@ -63,11 +63,8 @@ def table(config: Config, S: int, T: int) -> str:
     lines = [f"{'module':<24}{'parameters':>14}{'multiply-adds':>18}{'FLOPs':>18}"]
     for name, count, products in rows:
         lines.append(f"{name:<24}{count:>14,}{products:>18,}{2 * products:>18,}")
-    say(
-        f"for {config.data.vocabulary_size:,} entries (data.vocabulary_size; a small corpus has "
-        f"fewer) and one forward pass\non {S} source and {T} target positions; one multiply-add "
-        f"(MAC) is two FLOPs"
-    )
+    entries = f"{config.data.vocabulary_size:,} entries (data.vocabulary_size)"
+    say(f"one forward pass on {S} source and {T} target positions, with {entries}")
     return "\n".join(lines)
 
 
@@ -77,7 +74,7 @@ def trace_step(config: Config, devices: Sequence[Any], rows: int, length: int) -
     The batch has `rows` rows of `length` source and `length` target positions.
     """
     mesh = sharding.make_mesh(config, devices)
-    _, create, step = from_config(config, Transformer(config.model, config.data.vocabulary_size))
+    *_, create, step = from_config(config, Transformer(config.model, config.data.vocabulary_size))
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(create, key)
     shardings, by_rows = sharding.state_shardings(state, mesh), sharding.by_rows(mesh)

@@ -48,19 +48,16 @@ def corpus_statistics(
     config: Config, corpora: list[Corpus], scored: dict[str, Split]
 ) -> dict[str, Any]:
     """Return all facts about a corpus, as one JSON object."""
-    from jformer.training.logging import warning_of_epochs
-
     vocabularies = make_vocabularies(corpora, config.data)
     tokenized = tokenize_corpora(corpora, vocabularies, config.data)
     rows = tokenized.rows
     batchings = {
         name: padding(config, name, tokenized, vocabularies) for name in ("buckets", "packed")
     }
-    epochs = config.train.steps / batchings[config.data.batching]["batches"]
+    per_epoch = batchings[config.data.batching]["batches"]
     return {
         "pairs_per_epoch": len(rows),
-        "epochs": round(epochs, 1),
-        "warnings": [warning] if (warning := warning_of_epochs(epochs)) else [],
+        "epochs": round(config.train.steps / per_epoch, 1),
         "scored": {name: len(split) for name, split in scored.items()},
         "skipped_or_changed": tokenized.report.decisions,
         **read_again(config, corpora, scored, tokenized),
