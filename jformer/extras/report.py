@@ -113,6 +113,7 @@ class Row:
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     rows: list[Row]
+    table: list[list[str]]  # the heading, then the cells of every row
     base: str  # the most common values of the keys that rows change
 
 
@@ -151,12 +152,12 @@ def compare(workdirs: Sequence[Path]) -> Comparison:
             runs.append(read_run(workdir))
         except (UserError, OSError) as error:
             log.warning("%s is excluded: %s", workdir, error)
+    if not runs:
+        return Comparison([], [], "")
     facts = [comparable(run) for run in runs]
-    values = collections.defaultdict(list)
-    for each in facts:
-        for key, value in each.items():
-            values[key].append(value)
-    common = {key: statistics.mode(found) for key, found in values.items()}  # on ties, the first
+    keys = dict.fromkeys(key for each in facts for key in each)
+    # The most frequent value of each key; the first if several tie.
+    common = {key: statistics.mode(each[key] for each in facts if key in each) for key in keys}
     together: dict[tuple[tuple[str, Any], ...], list[RunSummary]] = {}
     for run, each in zip(runs, facts, strict=True):
         changes = tuple((key, value) for key, value in each.items() if value != common[key])
@@ -168,7 +169,8 @@ def compare(workdirs: Sequence[Path]) -> Comparison:
 
     rows = [Row(label(changes) or "base", alike) for changes, alike in together.items()]
     rows.sort(key=lambda row: row.label != "base")
-    return Comparison(rows, label((key, common[key]) for key in names))
+    base = label((key, common[key]) for key in names)
+    return Comparison(rows, make_table(rows), f"base: {base}" if base else "")
 
 
 def comparable(run: RunSummary) -> dict[str, Any]:
@@ -221,7 +223,7 @@ def count_parameters(run: RunSummary) -> str:
         return "-"
 
 
-def table(rows: list[Row]) -> list[list[str]]:
+def make_table(rows: list[Row]) -> list[list[str]]:
     """Return the heading, then the cells of every row; the best scores are between `**`."""
     runs = [run for row in rows for run in row.runs]
     columns = {"run": [", ".join(names_of(row.runs, runs)) for row in rows]}
@@ -271,14 +273,13 @@ def mean_cell(values: list[float], form: Callable[[float], str]) -> str:
 
 def markdown(comparison: Comparison) -> str:
     """Format the table in Markdown, followed by a line about the base of its rows."""
-    text = console.markdown(table(comparison.rows))
-    return f"{text}\n\nbase: {comparison.base}" if comparison.base else text
+    return f"{console.markdown(comparison.table)}\n\n{comparison.base}".rstrip()
 
 
 def page(comparison: Comparison) -> str:
     """Return the table and the learning curves as one self-contained HTML page."""
     template = (importlib.resources.files("jformer.extras") / "report.html").read_text("utf-8")
-    text = template.replace("{table}", html_table(table(comparison.rows)))
+    text = template.replace("{table}", html_table(comparison.table))
     text = text.replace("{base}", html.escape(comparison.base))
     return text.replace("{curves}", curves(comparison.rows))
 

@@ -8,7 +8,7 @@ import pytest
 from configs.small import get_config as small_base
 from jformer.config import freeze, write_config
 from jformer.data.vocabulary import Vocabulary
-from jformer.extras.report import compare, find_runs, markdown, table
+from jformer.extras.report import compare, find_runs, markdown
 from jformer.files import write_sums
 from jformer.main import main
 from jformer.schema import with_values
@@ -58,7 +58,7 @@ def report(tmp_path):
     """The rows of the table by what they change, as {heading: cell}."""
 
     def report():
-        heading, *lines = table(compare(find_runs([tmp_path / "runs"])).rows)
+        heading, *lines = compare(find_runs([tmp_path / "runs"])).table
         found = [dict(zip(heading, line, strict=True)) for line in lines]
         return {row["changed"]: row for row in found}
 
