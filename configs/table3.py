@@ -8,9 +8,36 @@ newstest2013, and do not average checkpoints. `experiments/table3.py` runs all r
 
 from jformer.config import UserError, default_config
 from jformer.errors import nearest
-from jformer.extras.paper import TABLE_3
 
-ROWS = {row.name: row.changes for row in TABLE_3}
+BIG = {
+    "model.d_model": 1024,
+    "model.d_ff": 4096,
+    "model.num_heads": 16,
+    "model.dropout": 0.3,
+    "train.steps": 300_000,
+}
+ROWS = {
+    "base": {},
+    "A1": {"model.num_heads": 1},
+    "A4": {"model.num_heads": 4},
+    "A16": {"model.num_heads": 16},
+    "A32": {"model.num_heads": 32},
+    "B16": {"model.d_k": 16},
+    "B32": {"model.d_k": 32},
+    "CN2": {"model.num_layers": 2},
+    "CN4": {"model.num_layers": 4},
+    "CN8": {"model.num_layers": 8},
+    "Cd256": {"model.d_model": 256},
+    "Cd1024": {"model.d_model": 1024},
+    "Cff1024": {"model.d_ff": 1024},
+    "Cff4096": {"model.d_ff": 4096},
+    "Ddrop00": {"model.dropout": 0.0},
+    "Ddrop02": {"model.dropout": 0.2},
+    "Dls00": {"train.label_smoothing": 0.0},
+    "Dls02": {"train.label_smoothing": 0.2},
+    "E": {"model.positions": "learned"},
+    "big": BIG,
+}
 
 
 def get_config(row=""):

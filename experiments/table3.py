@@ -6,11 +6,10 @@ The 20 runs train for 100,000 steps (big: 300,000) with 25,000 source and 25,000
 They are scored on newstest2013, as in the paper.
 """
 
-from jformer.extras.paper import TABLE_3
+from configs.table3 import ROWS
 
 CONFIG = "configs/table3.py:base"
 
 
 def sweep():
-    for row in TABLE_3:
-        yield dict(row.changes)
+    yield from ROWS.values()

@@ -27,15 +27,15 @@ COMMANDS = {
     "translate": "jformer.commands.translate",
     "score": "jformer.commands.score",
     "evaluate": "jformer.commands.evaluate",
-    "attention": "jformer.extras.commands.attention",
+    "attention": "jformer.extras.attention_page",
     "export": "jformer.extras.interop.export_command",
-    "data": "jformer.extras.commands.data",
-    "summary": "jformer.extras.commands.summary",
-    "report": "jformer.extras.commands.report",
-    "sweep": "jformer.extras.commands.sweep",
+    "data": "jformer.extras.stats",
+    "summary": "jformer.extras.summary",
+    "report": "jformer.extras.report",
+    "sweep": "jformer.extras.sweep",
     "import": "jformer.extras.interop.import_command",
-    "doctor": "jformer.extras.commands.doctor",
-    "completion": "jformer.extras.commands.completion",
+    "doctor": "jformer.extras.doctor",
+    "completion": "jformer.extras.completion",
 }
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # a setting of glibc's malloc
 AT_ONCE = {"--help", "-h", "--version"}  # flags that only print

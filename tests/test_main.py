@@ -152,7 +152,7 @@ def test_doctor_names_versions_devices_and_what_is_missing(monkeypatch, capsys):
     for name in ("jax", "tokenizers", "sacrebleu"):
         assert told[name] == version(name)
     assert told["device"].endswith(f"{jax.local_devices()[0].device_kind} (cpu)")
-    assert re.search("/jformer/xla, (not )?kept", told["compiled"])
+    assert "/jformer/xla" in told["compiled"]
     assert told["plotly"] == "missing: pip install plotly  (the page of report --output)"
     assert told["matplotlib"].startswith("9.9 ")
 

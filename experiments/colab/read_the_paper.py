@@ -254,15 +254,14 @@ print("largest difference:", jnp.abs(reversed_after - reversed_before).max())
 # 41,000 entries (see `docs/differences.md`).
 
 # %%
-from jformer.extras.paper import TABLE_3
 from jformer.training.restore import parameter_shapes
 
 show(Transformer.embed)
 
 
-def millions(V=37_000, **keys):
+def millions(name="base", V=37_000, **keys):
     """Return the number of parameters in millions, without initializing them."""
-    model = Transformer(jformer.get_config("base", **keys).model, V)
+    model = Transformer(jformer.get_config(name, **keys).model, V)
     return sum(leaf.size for leaf in jax.tree.leaves(parameter_shapes(model))) / 1e6
 
 
@@ -270,10 +269,13 @@ for tying in ("all", "output", "none"):
     print(f"base, tying={tying:7} {millions(**{'model.tying': tying}):6.1f} million parameters")
 
 # %%
+paper = {
+    "base": 65, "B16": 58, "B32": 60, "CN2": 36, "CN4": 50, "CN8": 80, "Cd256": 28, "Cd1024": 168,
+    "Cff1024": 53, "Cff4096": 90, "big": 213,
+}  # fmt: skip
 print("row of Table 3     here    paper")
-for row in TABLE_3:
-    if row.millions:
-        print(f"{row.name:15} {millions(**row.changes):7.1f} {row.millions:8}")
+for row, count in paper.items():
+    print(f"{row:15} {millions(f'table3:{row}'):7.1f} {count:8}")
 
 # %% [markdown]
 # ## 3.5 Positions

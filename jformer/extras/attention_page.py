@@ -1,16 +1,23 @@
-"""One pair's attention weights as one self-contained HTML page: attention.html with its data."""
+"""Show the attention of a run for one pair of sentences, on a page for the browser.
+
+Without --target, shows and prints the run's translation. For an ensemble, shows the first run.
+"""
 
 import base64
 import importlib.resources
 import json
 from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jformer.decoding.attention import Attention
-from jformer.errors import RunError, UserError
+from jformer import cli
+from jformer.files import check_output
 
-MAX_WEIGHTS = 50_000_000  # of a page, at three bytes per weight
+if TYPE_CHECKING:  # importing it takes a second
+    from jformer.decoding.attention import Attention
+
 KINDS = (
     ("encoder", "self_attention"),
     ("decoder", "self_attention"),
@@ -18,11 +25,33 @@ KINDS = (
 )
 
 
-def page(attention: Attention, about: Mapping[str, str] | None = None) -> str:
-    """Return the page; `about` has the lines of its header by name, such as the source."""
-    count = sum(weights.size for weights in attention.weights.values())
-    if count > MAX_WEIGHTS:
-        raise UserError(f"{count:,} weights are too many for a page; shorten the texts")
+def add_flags(parser: cli.Parser) -> None:
+    add, text = parser.add_argument, "the target sentence (default: the run's translation)"
+    add("--source", required=True, metavar="TEXT", help="the source sentence")
+    add("--target", default="", metavar="TEXT", help=text)
+    parser.add_path("--output", "FILE", "page to write, such as attention.html", required=True)
+    cli.add_run_flags(parser)
+
+
+def main(args: Any) -> int:
+    config = cli.config_of(args)
+    check_output(args.output, ())
+    run = cli.open_run(args, config)
+    target = args.target or run.translate([args.source])[0]
+    about = {"run": f"{run.workdir}, step {run.step:,}", "source": args.source}
+    about["target" if args.target else "translation"] = target
+    text = page(run.attention(args.source, target), about)
+    Path(args.output).write_text(text, encoding="utf-8")
+    if not args.target:
+        print(target)
+    return 0
+
+
+def page(attention: "Attention", about: Mapping[str, str] | None = None) -> str:
+    """Return the weights of one pair as a self-contained HTML page: attention.html with its data.
+
+    `about` has the lines of the page's header by name, such as the source.
+    """
     content = {
         "about": {**(about or {})},
         "source": [*map(shown, attention.source_tokens[:-1])],  # the page adds EOS and BOS
@@ -40,8 +69,6 @@ def page(attention: Attention, about: Mapping[str, str] | None = None) -> str:
 
 def encoded(weights_HQM: np.ndarray) -> str:
     """Return weights as base64 of 16-bit integers; the largest integer is a weight of 1."""
-    if not np.isfinite(weights_HQM).all():
-        raise RunError("the attention weights are not finite; try another checkpoint")
     # In bfloat16 a weight may be a little more than 1.
     integers = (weights_HQM.clip(0, 1) * 65_535).round().astype("<u2")
     return base64.b64encode(integers.tobytes()).decode()

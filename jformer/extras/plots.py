@@ -3,7 +3,7 @@
 from typing import Any
 
 from jformer.decoding.attention import Attention
-from jformer.errors import UserError, import_extra
+from jformer.errors import import_extra
 from jformer.extras.report import RunSummary
 
 PANEL = 0.22  # inches per token of a plot of attention
@@ -23,8 +23,6 @@ def draw_attention(attention: Attention, layer: int | None = None) -> Any:
     """
     layers = attention.layers("decoder", "cross_attention")
     number = layer or max(1, len(layers) - 1)
-    if not 1 <= number <= len(layers):
-        raise UserError(f"layer {layer}: the decoder has {len(layers)} layers")
     weights_HTS = layers[number - 1]
     H, T, S = weights_HTS.shape
     figure = new_figure(max(3.0, PANEL * S) * H, max(3.0, PANEL * T) + 1, dpi=80)

@@ -1,139 +1,39 @@
-"""The cost of a config: parameters, multiply-adds, memory and time of the train step.
+"""Count parameters, FLOPs by module and the memory of a train step.
 
-Multiply-adds (MAC) count matrix products only, which are nearly all of the computation. The number
-of FLOPs is twice as large.
+The train step is compiled to measure its memory. --measure also runs it, and estimates how long the
+training takes on this machine.
 """
 
-import collections
-import logging
-import statistics
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from jformer.config import Config
-from jformer.console import as_duration, say
-from jformer.data.batches import rows_that_fit
-from jformer.data.datasets import open_data
-from jformer.model.transformer import Transformer
-from jformer.training import sharding
-from jformer.training.compilation import use_compilation_cache
-from jformer.training.flops import multiply_adds, step_flops
-from jformer.training.loop import Training, from_config
-from jformer.training.restore import parameter_shapes
-
-log = logging.getLogger(__name__)
-
-TIMED = 3  # steps
+from jformer import cli
 
 
-def parameters(params: Any) -> dict[str, int]:
-    """Count parameters by module, layers together: `{"encoder/self_attention": number, ...}`."""
-    counts: collections.Counter = collections.Counter()
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        counts[module_name([key.key for key in path])] += leaf.size
-    return dict(counts)
+def add_flags(parser: cli.Parser) -> None:
+    for side in ("source", "target"):
+        text = f"tokens of a {side} sentence (default: 32)"
+        parser.add_argument(f"--{side}_length", default=32, type=int, metavar="N", help=text)
+    text = "also compile the train step for a device that may be absent, as h100 or v5e-8"
+    parser.add_argument("--target", default="", metavar="DEVICE", help=text)
+    text = "time three train steps on this machine, with batches of the corpus"
+    parser.add_argument("--measure", action="store_true", help=text)
+    cli.add_config_flags(parser)
 
 
-def module_name(path: list[str]) -> str:
-    """Map a path to its module: `encoder_3/self_attention/query` to `encoder/self_attention`."""
-    names = [name for name in path if not name.endswith("_residual")]
-    stack, _, number = names[0].rpartition("_")
-    return "/".join([stack, *names[1:2]]) if number.isdigit() else names[0]
+def main(args: Any) -> int:
+    config = cli.config_of(args)
 
+    from jformer.extras import cost, targets
+    from jformer.training.compilation import use_compilation_cache
 
-def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
-    """Return `(module, parameters, multiply-adds)` of a forward pass on one pair.
-
-    The pair has S source and T target positions.
-    """
-    counts = parameters(parameter_shapes(Transformer(config.model, config.data.vocabulary_size)))
-    work = multiply_adds(config, S, T)
-    order = ("embedding", "encoder", "decoder", "output")
-    names = sorted({**counts, **work}, key=lambda name: [name.startswith(o) for o in order[::-1]])
-    return [(name, counts.get(name, 0), work.get(name, 0)) for name in names]
-
-
-def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, tuple]:
-    """Return the train step and the shapes of its arguments: state, batch and key."""
-    model = Transformer(config.model, config.data.vocabulary_size)
-    _, create, step = from_config(config, model)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    state = jax.eval_shape(create, key)
-    rows += -rows % config.train.accumulate  # all parts have the same number of rows
-    packed = config.data.batching == "packed"
-    segments = ("source_segments_BS", "target_segments_BT") if packed else ()
-    tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    batch = dict.fromkeys(("source_BS", "target_BT", "labels_BT", *segments), tokens)
-    return step, (state, batch, key)
-
-
-def step_bytes(config: Config, batch_tokens: int, length: int) -> int:
-    """Return the bytes of memory of the compiled train step on this backend, as XLA reports."""
-    rows = rows_that_fit(batch_tokens, length)
-    say(f"compiling the train step for {rows:,} rows of {length:,} tokens per side ...")
-    step, arguments = step_and_shapes(config, rows, length)
-    train_step = jax.jit(step, donate_argnums=0, compiler_options=sharding.compiler_options())
-    memory = train_step.lower(*arguments).compile().memory_analysis()
-    sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return sizes - memory.alias_size_in_bytes  # the donated state counts once
-
-
-def measure(config: Config) -> str:
-    """Time a few steps on this machine; return a line with the time that all steps would take.
-
-    The steps are of the most frequent shape of the corpus' batches. Other shapes take longer or
-    shorter in proportion to their operations.
-    """
-    corpora, splits = open_data(config)
-    mesh = sharding.make_mesh(config)
-    with tempfile.TemporaryDirectory() as folder:
-        training = Training(config, corpora, splits["validation"], Path(folder), mesh)
-    batches = training.batches
-    shapes = batches.epoch(0).batches[:, 0]  # the shape of each batch of an epoch
-    frequent = statistics.mode(shapes)
-    batch = batches.batch(0, int(np.flatnonzero(shapes == frequent)[0]))
-    placed = sharding.shard_batch(batch, mesh, config.train.accumulate, config.parallel.backend)
-    B, S, T = batches.layout.shapes[frequent]
-    say(f"compiling the step of {B} rows of {S} + {T} tokens, and timing {TIMED} steps ...")
-    state, seconds = training.create(training.params_key), []
-    for _ in range(1 + TIMED):  # the first compiles
-        began = time.perf_counter()
-        state, metrics = training.compiled_step(state, placed, training.dropout_key)
-        jax.block_until_ready(metrics)
-        seconds.append(time.perf_counter() - began)
-    flops = np.array([step_flops(config, *shape) for shape in batches.layout.shapes])
-    step = statistics.median(seconds[1:]) * flops[shapes].mean() / flops[frequent]
-    device, steps = mesh.devices.flat[0].device_kind, config.train.steps
-    return (
-        f"measured: {1000 * step:.4g} ms per step on {mesh.size} x {device}; {steps:,} steps "
-        f"(config.train.steps) take {as_duration(steps * step)}, without validation"
-    )
-
-
-def summary(config: Config, S: int, T: int) -> Iterator[str]:
-    """Yield lines of text: a forward pass by module, then the memory of a train step.
-
-    Explanations go to the log.
-    """
+    target = targets.parse_target(args.target) if args.target else None
+    if target:
+        targets.described_devices(target)  # raises if its compiler is missing
     use_compilation_cache(config)
-    rows = forward_costs(config, S, T)
-    rows.append(("total", sum(row[1] for row in rows), sum(row[2] for row in rows)))
-    yield f"{'module':<24}{'parameters':>14}{'multiply-adds':>18}{'FLOPs':>18}"
-    for name, count, products in rows:
-        yield f"{name:<24}{count:>14,}{products:>18,}{2 * products:>18,}"
-    log.info(
-        f"\nfor {config.data.vocabulary_size:,} entries (data.vocabulary_size; a small corpus has "
-        f"fewer) and one forward pass\non {S} source and {T} target positions; one multiply-add "
-        f"(MAC) is two FLOPs"
-    )
-    tokens, longest = config.train.batch_tokens, config.data.max_length
-    where = f"rows of {longest} (config.data.max_length) on {jax.default_backend()}"
-    needed = step_bytes(config, tokens, longest) / 1e9
-    yield f"train step: {needed:.2f} GB, {tokens:,} tokens, {where}"
+    print(cost.table(config, args.source_length, args.target_length))
+    print(cost.memory(config))
+    if args.measure:
+        print(cost.measure(config))
+    if target:
+        print(targets.describe(config, target))
+    return 0

@@ -1,7 +1,12 @@
-"""Sweeps: many runs of one config with changes, as local processes or as cluster jobs.
+"""Run a sweep: every point is a process with its own run directory.
 
-A sweep is a Python file with a config, `CONFIG = "tiny:multi30k"`, and a generator
-`sweep()` of flat overrides, one dict per point: `{"model.num_heads": 4}`, or `{}` for none.
+FILE is a Python file with CONFIG, such as "tiny:multi30k", and sweep(), a generator of the changes
+of each point, such as {"model.num_heads": 4}. Config keys on the command line are set for all
+points.
+
+Rerun the same command to resume a sweep: it skips complete points, resumes stopped points and
+retries failed points. Each point logs to log.txt in its run directory. Prints the table of results;
+the exit status is 1 if a point failed.
 """
 
 import contextlib
@@ -20,16 +25,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jformer.cli import config_of_flags
+from jformer import cli
 from jformer.components import naming_failures_in
 from jformer.config import Config
 from jformer.console import say
 from jformer.errors import RunError, Stopped, UserError, import_extra
+from jformer.extras import report
 from jformer.files import write_object
-from jformer.rundir import config_of, has_run
+from jformer.rundir import config_of
 from jformer.schema import flatten
-from jformer.training.provenance import check_same_config
-from jformer.training.signals import Signals
 
 MAX_NAME = 100  # characters of a folder's name; file systems allow 255
 OVERRIDES = "overrides.json"  # in each run directory, because long names are shortened
@@ -38,26 +42,56 @@ SILENT = 10.0  # seconds between two reports of progress
 REQUEUES = 1000  # after a time limit; a preempted job is always requeued
 
 
+def add_flags(parser: cli.Parser) -> None:
+    add = parser.add_argument
+    add("file", metavar="FILE", help="the sweep")
+    parser.add_path("--workdir", "DIR", "folder of the runs (default: runs/NAME)")
+    text = "points that run at the same time and share cores and GPUs (default: 1)"
+    add("--jobs", default=1, type=int, metavar="N", help=text)
+    add("--seeds", default=1, type=int, metavar="N", help="runs per point (default: 1)")
+    text = "run the points whose names match, such as '*num_heads*'"
+    add("--only", default="*", metavar="PATTERN", help=text)
+    add("--dry_run", action="store_true", help="print the commands")
+    text = "submit an array of jobs with submitit's parameters, such as slurm:gpus_per_node=1"
+    add("--submit", default="", metavar="slurm:KEY=VALUE,...", help=text)
+    cli.add_keys(parser)
+
+
+def main(args: Any) -> int:
+    folder = Path(args.workdir or f"runs/{Path(args.file).stem}")
+    keys = [f"--config.{key}={value}" for key, value in args.overrides.items()]
+    points = make_points(args.file, folder, keys, args.only, args.seeds)
+    if args.dry_run:
+        for point in points:
+            print(shlex.join(["python", *point.arguments]))
+        return 0
+    executor = make_executor(args.submit, args.jobs, folder) if args.submit else None
+    waiting = [point for point in points if not point.is_complete]
+    say(f"{len(points)} points, {len(points) - len(waiting)} complete")
+    failed = run_on_cluster(waiting, executor) if executor else run_here(waiting, args.jobs)
+    comparison = report.compare([point.workdir for point in points])
+    if comparison.rows:
+        print(report.markdown(comparison))
+    if failed:
+        raise RunError(f"{len(failed)} of {len(points)} points failed: {', '.join(failed)}")
+    return 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Point:
     workdir: Path
     config: Config
     flags: tuple[str, ...]
-    overrides: dict[str, Any]
+    changed: tuple[str, ...]  # keys
 
     @property
     def name(self) -> str:
         return self.workdir.name
 
     @property
-    def command(self) -> list[str]:
-        """Return the command that runs or resumes the point, or prints its scores again."""
-        train = ["-m", "jformer.main", *self.flags, f"--workdir={self.workdir}"]
-        return [sys.executable, *train]
-
-    @property
-    def as_typed(self) -> str:
-        return shlex.join(["python", *self.command[1:]])
+    def arguments(self) -> list[str]:
+        """Return Python's arguments that run or resume the point, or print its scores again."""
+        return ["-m", "jformer.main", *self.flags, f"--workdir={self.workdir}"]
 
     @property
     def log(self) -> Path:
@@ -68,7 +102,7 @@ class Point:
     def last_line(self) -> str:
         """Return the last line of the log, which has the step and the remaining time."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return ([line for line in text.splitlines() if line.strip()] or ["no output"])[-1].strip()
+        return (text.strip().splitlines() or ["no output"])[-1].strip()
 
     @property
     def scores(self) -> Path:
@@ -85,58 +119,40 @@ class Point:
 
 
 def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int) -> list[Point]:
-    """Return the checked points of a sweep file; `flags` are set for all points.
+    """Return the checked points of a sweep file whose names match the pattern `only`.
 
-    `only` is a pattern of names with or without their seeds, such as `*num_heads*`. With
-    `seeds` > 1, each point is repeated with the seeds that follow its own.
+    `flags` are set for all points. With `seeds` > 1, each point is repeated with the seeds that
+    follow its own. `UserError` names the line of an error in the file.
     """
-    config, all_overrides = load_sweep(path)
+    with naming_failures_in(path):
+        sweep = runpy.run_path(path)
+        config, changes = sweep["CONFIG"], [dict(overrides) for overrides in sweep["sweep"]()]
     shared = [f"--config={config}", *flags]
+    points: list[Point] = []
+    for overrides in changes:
+        first = make_point(folder, shared, overrides)
+        seeded = [{**overrides, "seed": first.config.seed + more} for more in range(1, seeds)]
+        points += [first, *(make_point(folder, shared, each) for each in seeded)]
     names: dict[Config, str] = {}
-    chosen = []
-    for overrides in all_overrides:
-        if not isinstance(overrides, dict):
-            raise UserError(
-                f"{path}: sweep() yields {overrides!r}; must yield dicts of dotted keys, "
-                f"such as {{'model.num_heads': 4}}"
-            )
-        seeded: list[Point] = []
-        for more in range(seeds):
-            seed = {"seed": seeded[0].config.seed + more} if more else {}
-            seeded.append(make_point(folder, shared, {**overrides, **seed}))
-        for point in seeded:
-            if point.config in names:
-                raise UserError(f"{path}: {point.name} is the same run as {names[point.config]}")
-            names[point.config] = point.name
-            if any(fnmatch.fnmatch(name, only or "*") for name in (point.name, seeded[0].name)):
-                chosen.append(point)
-    if not names:
-        raise UserError(f"{path}: has no points; sweep() must yield dicts of overrides")
+    for point in points:
+        if point.config in names:
+            raise UserError(f"{path}: {point.name} is the same run as {names[point.config]}")
+        names[point.config] = point.name
+    chosen = [point for point in points if fnmatch.fnmatch(point.name, only)]
     if not chosen:
         raise UserError(f"--only={only}: no point matches; available: {', '.join(names.values())}")
     return chosen
 
 
-def load_sweep(path: str) -> tuple[str, list[Any]]:
-    """Return CONFIG and what sweep() yields; `UserError` names the line of any error in them."""
-    if not Path(path).is_file():
-        raise UserError(f"{path}: not found; must be a Python file with CONFIG and sweep()")
-    with naming_failures_in(path):
-        sweep = runpy.run_path(path)
-        if "CONFIG" in sweep and "sweep" in sweep:
-            return sweep["CONFIG"], list(sweep["sweep"]())
-    raise UserError(
-        f"{path}: must define CONFIG, the --config of a run, and sweep(), a generator of overrides"
-    )
-
-
 def make_point(folder: Path, shared: list[str], overrides: dict[str, Any]) -> Point:
     """Return a checked point whose run directory is in `folder`."""
+    from jformer.training.provenance import check_same_config
+
     workdir = folder / name_of(overrides)
     flags = [*shared, *(f"--config.{key}={value}" for key, value in overrides.items())]
-    config = config_of_flags(flags)
+    config = cli.config_of_flags(flags)
     check_same_config(config, workdir)
-    return Point(workdir, config, tuple(flags), overrides)
+    return Point(workdir, config, tuple(flags), tuple(overrides))
 
 
 def name_of(overrides: dict[str, Any]) -> str:
@@ -172,10 +188,10 @@ def shares(jobs: int) -> list[Share]:
         if gpus:
             own = gpus[number::jobs] or [gpus[number % len(gpus)]]
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-            if len(gpus) < jobs:
-                # By default, each JAX process reserves three quarters of a GPU's memory.
-                share = 0.9 / -(-jobs // len(gpus))
-                environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
+        if 0 < len(gpus) < jobs:
+            # By default, each JAX process reserves three quarters of a GPU's memory.
+            share = 0.9 / -(-jobs // len(gpus))
+            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
         own_cores = cores[number::jobs] if 1 < jobs <= len(cores) else []
         found.append(Share(environment, frozenset(own_cores)))
     return found
@@ -195,14 +211,15 @@ def visible_gpus() -> list[str]:
 
 def start(point: Point, share: Share) -> subprocess.Popen:
     """Start the process that runs or resumes a point."""
+    say(f"{point.name}: starts")
     point.workdir.mkdir(parents=True, exist_ok=True)
     values = flatten(point.config)
-    write_object(point.workdir / OVERRIDES, {key: values[key] for key in point.overrides})
+    write_object(point.workdir / OVERRIDES, {key: values[key] for key in point.changed})
     with point.partial.open("wb") as scores, point.log.open("ab") as log:
         # The parent handles Ctrl-C and preemption signals, and asks the run to save and end.
         before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         process = subprocess.Popen(
-            point.command,
+            [sys.executable, *point.arguments],
             stdin=subprocess.DEVNULL,
             stdout=scores,
             stderr=log,
@@ -228,15 +245,11 @@ def finish(point: Point, status: int) -> str:
 class Progress:
     """Reports the results of points, and every few seconds the last lines of running logs."""
 
-    def __init__(self, total: int):
+    def __init__(self, points: list[Point]):
         self.failed: list[str] = []
-        self._total, self._done = total, 0
-        self._shown: dict[str, str] = {}
+        self._total, self._done = len(points), 0
+        self._lines = {point.name: point.last_line for point in points}  # of earlier processes
         self._reported = time.monotonic()
-
-    def started(self, point: Point) -> None:
-        self._shown[point.name] = point.last_line  # of an earlier process
-        say(f"{point.name}: {'resumes' if has_run(point.workdir) else 'starts'}")
 
     def ended(self, point: Point, fault: str) -> None:
         self._done += 1
@@ -249,20 +262,21 @@ class Progress:
             return
         self._reported = time.monotonic()
         for point in points:
-            if (line := point.last_line) != self._shown[point.name]:
+            if (line := point.last_line) != self._lines[point.name]:
                 say(f"{point.name}: {line}")
-                self._shown[point.name] = line
+                self._lines[point.name] = line
 
 
 def run_here(points: list[Point], jobs: int) -> list[str]:
     """Run points on this machine, `jobs` at a time; return the names of failed points."""
-    waiting, free, progress = [*points], shares(jobs), Progress(len(points))
+    from jformer.training.signals import Signals
+
+    waiting, free, progress = [*points], shares(jobs), Progress(points)
     running: list[tuple[Point, subprocess.Popen, Share]] = []
     with Signals(minutes=0) as stop:
         while waiting or running:
             while waiting and free:
                 point, share = waiting.pop(0), free.pop(0)
-                progress.started(point)
                 running.append((point, start(point, share), share))
             for job in [*running]:
                 point, process, share = job
@@ -318,9 +332,7 @@ def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
     except FailedJobError as error:
         raise RunError(f"the cluster rejected the jobs: {one_line(error)}") from error
     say("submitted; Ctrl-C leaves the jobs to the cluster, and `report` shows their progress")
-    running, progress = [*zip(points, submitted, strict=True)], Progress(len(points))
-    for point in points:
-        progress.started(point)
+    running, progress = [*zip(points, submitted, strict=True)], Progress(points)
     while running:
         for point, job in [*running]:
             if job.done():
@@ -341,13 +353,14 @@ def make_executor(submit: str, jobs: int, folder: Path) -> Any:
     submitit = import_extra("submitit", "--submit", "submitit")
     cluster, _, text = submit.partition(":")
     pairs = (pair.partition("=") for pair in text.split(",") if pair)
-    given = {key: int(value) if value.isdigit() else value for key, _, value in pairs}
-    limit = {"slurm_array_parallelism": jobs} if jobs > 1 else {}
+    parameters = {key: int(value) if value.isdigit() else value for key, _, value in pairs}
+    if jobs > 1:
+        parameters.setdefault("slurm_array_parallelism", jobs)
     try:
         executor = submitit.AutoExecutor(
             folder / "jobs", cluster=cluster, slurm_max_num_timeout=REQUEUES
         )
-        executor.update_parameters(**{"name": folder.name, **limit, **given})
+        executor.update_parameters(**{"name": folder.name, **parameters})
     except (AssertionError, NameError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"--submit={submit}: {one_line(error)}") from error
     return executor

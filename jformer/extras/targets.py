@@ -1,8 +1,8 @@
 """Known devices, and the cost of a train step on them as reported by their own compilers.
 
 The devices need not be present: JAX's plugins for them (the extra `targets`) suffice. XLA reports
-the memory, kernels and collectives that the device would run. Autotuning and timing require the
-device, so the times here are rooflines.
+the memory, and the collectives and bytes that the device would move. Autotuning and timing require
+the device, so the times here are rooflines.
 """
 
 import contextlib
@@ -16,18 +16,23 @@ from typing import Any
 from unittest import mock
 
 import jax
+from jax._src.lib import _jax  # its cost analysis of a program has no public name
 
 from jformer.backend import compiling_for
 from jformer.config import Config
+from jformer.data.batches import rows_that_fit
 from jformer.errors import UserError, explaining_out_of_memory, nearest
-from jformer.extras import traffic
-from jformer.extras.summary import step_and_shapes
-from jformer.training import sharding
+from jformer.extras.cost import trace_step
 from jformer.training.flops import sheet_flops, step_flops
 
 # Fraction of the data sheet's peak that large products reach.
 REACHED = 0.8
 MACHINE = 8  # GPUs in a machine
+# The results of a collective in XLA's text, and the bits and axes of an array.
+COLLECTIVE = re.compile(
+    r" = (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-done)?\("
+)
+ARRAY = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +84,10 @@ class Target:
     def device(self) -> Device:
         return DEVICES[self.kind]
 
+    @property
+    def name(self) -> str:
+        return self.kind if self.chips == 1 else f"{self.kind}-{self.chips}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
@@ -88,34 +97,24 @@ class Cost:
     state: int  # bytes of parameters and optimizer, and of the batch
     temporaries: int  # bytes
     flops: float  # of products
-    kernels: list[traffic.Kernel]
+    other_bytes: float  # to and from memory, in all kernels except the products of libraries
+    sent_bytes: int  # in collectives
 
     @property
     def memory(self) -> int:
         return self.state + self.temporaries
 
     @property
-    def bytes(self) -> int:
-        """The bytes to and from memory."""
-        return sum(each.bytes for each in self.kernels)
-
-    @property
     def compute_seconds(self) -> float:
         """The roofline: no step is faster.
 
         A GPU runs its kernels one after another: products at REACHED of the peak, and all others
-        at the bandwidth of its memory. A TPU's kernels overlap, so the longer of both sums counts.
+        at the bandwidth of its memory. A TPU overlaps the others with its products.
         """
         device = self.target.device
         products = self.flops / (REACHED * device.speed)
-        if device.platform == "tpu":
-            return max(products, self.bytes / device.bandwidth)
-        others = sum(each.bytes for each in self.kernels if not each.has_product)
-        return products + others / device.bandwidth
-
-    @property
-    def collectives(self) -> list[traffic.Kernel]:
-        return [each for each in self.kernels if each.collective]
+        others = self.other_bytes / device.bandwidth if device.platform == "gpu" else 0
+        return products + others
 
     @property
     def collective_seconds(self) -> float:
@@ -123,47 +122,94 @@ class Cost:
 
         Between machines, each of the eight GPUs of a machine sends an eighth.
         """
-        device, sent = self.target.device, sum(each.bytes for each in self.collectives)
-        between = sent / MACHINE / device.network if self.target.chips > MACHINE else 0
-        return sent / device.links + between
+        device = self.target.device
+        between = self.sent_bytes / MACHINE / device.network if self.target.chips > MACHINE else 0
+        return self.sent_bytes / device.links + between
 
 
 def parse_target(name: str) -> Target:
     """Return the target of a name: `h100`, or `v5e-8` for a slice of eight chips."""
-    kind, dash, count = name.partition("-")
-    if kind not in DEVICES:
-        raise UserError(f"--target={name}: unknown device{nearest(kind, DEVICES)}")
-    device = DEVICES[kind]
-    if dash and not re.fullmatch(r"[1-9]\d*", count):
-        raise UserError(f"--target={name}: must end in a number of chips, such as {kind}-8")
+    kind, _, count = name.partition("-")
+    if kind not in DEVICES or not (count or "1").isdecimal():
+        reason = f"unknown device{nearest(kind, DEVICES)}"
+        raise UserError(f"--target={name}: {reason}; must be DEVICE or DEVICE-CHIPS, as h100-8")
     chips = int(count or 1)
-    if device.platform == "tpu" and chips not in {1, *SLICES[kind]}:
-        sizes = ", ".join(str(size) for size in (1, *SLICES[kind]))
-        raise UserError(f"--target={name}: a slice of {kind} has {sizes} chips")
+    if kind in SLICES and chips not in (1, *SLICES[kind]):
+        sizes = ", ".join(map(str, SLICES[kind]))
+        raise UserError(f"--target={name}: a slice of {kind} has 1, {sizes} chips")
     return Target(kind, chips)
+
+
+def described_devices(target: Target) -> list:
+    """Return devices to compile for; `UserError` if JAX's plugin for them is missing."""
+    from jax.experimental import topologies
+
+    device, kind = target.device, target.kind
+    module, package = PLUGINS[device.platform]
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"{kind}: requires its compiler: pip install '{package}'")
+    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # without a driver
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or a metadata server
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
+    if device.platform == "gpu":
+        topology = topologies.get_topology_desc(
+            kind,
+            platform="cuda",
+            target_config=gpu_description(device),
+            topology=f"1x1x{target.chips}",
+        )
+    else:
+        # A single chip is part of the smallest slice.
+        shape = SLICES[kind][max(target.chips, 4)]
+        topology = topologies.get_topology_desc(f"{kind}:{shape}", platform="tpu")
+    return topology.devices[: target.chips]
 
 
 def compile_step(config: Config, target: Target, tokens: int, length: int) -> Cost:
     """Compile the train step of a batch of `tokens` per side, in rows of `length`, for a target."""
-    devices = described_devices(target)
+    devices, rows = described_devices(target), rows_that_fit(tokens, length)
     with compiling(target):
-        lowered = lower_step(config, devices, tokens, length, target.device.platform)
-        options = {"xla_gpu_autotune_level": 0} if target.device.platform == "gpu" else {}
-        compiled = lowered.compile(options)
+        compiled = lower_step(config, target, devices, rows, length).compile(
+            {"xla_gpu_autotune_level": 0} if target.device.platform == "gpu" else {}
+        )
     memory = compiled.memory_analysis()
+    # For an absent device, `compiled.cost_analysis()` returns None. This analysis omits the
+    # products of cuBLAS and cuDNN, and counts the body of a loop once.
+    module, cpu = compiled.runtime_executable().hlo_modules()[0], jax.devices("cpu")[0]
+    analysis = _jax.hlo_module_cost_analysis(cpu.client, module)
     return Cost(
         target,
         memory.argument_size_in_bytes,
         memory.temp_size_in_bytes,
-        step_flops(config, tokens // length, length, length) / target.chips,
-        traffic.kernels(compiled.as_text()),
+        step_flops(config, rows, length, length) / target.chips,
+        analysis["bytes accessed"],
+        sent_bytes(compiled.as_text()),
     )
+
+
+def sent_bytes(text: str) -> int:
+    """Return the bytes that a chip sends and receives in a program's collectives.
+
+    A ring sends about twice the result of an all-reduce, which data parallelism needs. Others send
+    less.
+    """
+    total = 0
+    for results in COLLECTIVE.findall(text):
+        for bits, axes in ARRAY.findall(results):
+            total += 2 * int(bits) // 8 * math.prod(map(int, filter(None, axes.split(","))))
+    return total
+
+
+def lower_step(config: Config, target: Target, devices: list, rows: int, length: int) -> Any:
+    """Return the train step lowered for a target, within `compiling`."""
+    platform = "cuda" if target.device.platform == "gpu" else target.device.platform
+    return trace_step(config, devices, rows, length).lower(lowering_platforms=(platform,))
 
 
 def describe(config: Config, target: Target) -> str:
     """Return lines with the memory and the roofline of a train step on each chip of a target."""
-    tokens, length = config.train.batch_tokens, config.data.max_length
-    name = target.kind if target.chips == 1 else f"{target.kind}-{target.chips}"
+    tokens, length, name = config.train.batch_tokens, config.data.max_length, target.name
     with explaining_out_of_memory(f"on {name}: the train step does not fit; see docs/memory.md"):
         cost = compile_step(config, target, tokens, length)
     fits = "" if cost.memory <= target.device.memory else "; does not fit, see docs/memory.md"
@@ -174,24 +220,6 @@ def describe(config: Config, target: Target) -> str:
         f"{name}: at least {1e3 * cost.compute_seconds:.1f} ms{between} per step of {tokens:,} "
         f"tokens per side, rows of {length} (config.data.max_length)"
     )
-
-
-def lower_step(config: Config, devices: list, tokens: int, length: int, platform: str) -> Any:
-    """Return the train step lowered for these devices, which may be absent."""
-    mesh = sharding.make_mesh(config, devices)
-    step, (state, batch, key) = step_and_shapes(config, tokens // length, length)
-    shardings, by_rows = sharding.state_shardings(state, mesh), sharding.by_rows(mesh)
-
-    def array(leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-    train_step: Any = sharding.compile_train_step(step, mesh, shardings)
-    traced = train_step.trace(
-        jax.tree.map(array, state, shardings),
-        {name: array(rows, by_rows) for name, rows in batch.items()},
-        array(key, sharding.replicated(mesh)),
-    )
-    return traced.lower(lowering_platforms=("cuda" if platform == "gpu" else platform,))
 
 
 @contextlib.contextmanager
@@ -211,37 +239,6 @@ def compiling(target: Target) -> Iterator[None]:
             ):
                 stack.enter_context(mock.patch.object(cudnn, name, lambda *_, a=answer: a))
         yield
-
-
-def require_compiler(target: Target) -> None:
-    """Raise `UserError` if JAX's plugin for the target is not installed."""
-    module, package = PLUGINS[target.device.platform]
-    if importlib.util.find_spec(module) is None:
-        raise UserError(f"{target.kind}: requires its compiler: pip install '{package}'")
-
-
-def described_devices(target: Target) -> list:
-    """Return devices to compile for; `UserError` if JAX's plugin for them is missing."""
-    from jax.experimental import topologies
-
-    device, kind = target.device, target.kind
-    os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")  # without a driver
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # or a metadata server
-    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-    require_compiler(target)
-    if device.platform == "gpu":
-        topology = topologies.get_topology_desc(
-            kind,
-            platform="cuda",
-            target_config=gpu_description(device),
-            topology=f"1x1x{target.chips}",
-        )
-    else:
-        # A single chip is part of the smallest slice.
-        shape = SLICES[kind][max(target.chips, 4)]
-        topology = topologies.get_topology_desc(f"{kind}:{shape}", platform="tpu")
-    return topology.devices[: target.chips]
 
 
 def gpu_description(device: Device) -> str:

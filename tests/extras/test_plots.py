@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jformer.decoding.attention import Attention
-from jformer.errors import UserError
 from jformer.extras.plots import draw_attention, draw_curves
 from jformer.extras.report import read_run
 from jformer.rundir import read_metrics
@@ -37,11 +36,6 @@ def test_a_panel_a_head_holds_its_weights(layer, drawn):
     assert rows == ["BOS", "x", "y"]
     assert bar.get_ylabel() == "weight"
     assert f"layer {drawn + 1}" in figure.get_suptitle()
-
-
-def test_a_layer_that_is_not_there_is_named():
-    with pytest.raises(UserError, match=r"layer 4: .*\b3 layers"):
-        draw_attention(ATTENTION, 4)
 
 
 def test_a_line_per_split_goes_through_the_points_of_the_log():

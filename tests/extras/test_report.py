@@ -8,7 +8,7 @@ import pytest
 from configs.small import get_config as small_base
 from jformer.config import freeze, write_config
 from jformer.data.vocabulary import Vocabulary
-from jformer.extras.report import find_runs, markdown, read_rows, table
+from jformer.extras.report import compare, find_runs, markdown
 from jformer.files import write_sums
 from jformer.main import main
 from jformer.schema import with_values
@@ -58,7 +58,7 @@ def report(tmp_path):
     """The rows of the table by what they change, as {heading: cell}."""
 
     def report():
-        heading, *lines = table(read_rows(find_runs([tmp_path / "runs"])))
+        heading, *lines = compare(find_runs([tmp_path / "runs"])).table
         found = [dict(zip(heading, line, strict=True)) for line in lines]
         return {row["changed"]: row for row in found}
 
@@ -72,7 +72,7 @@ def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, 
     found = report()
     assert list(found) == ["base", "dropout=0.5", "num_heads=2"]
     assert found["dropout=0.5"] == {
-        "run": "a/b/dropout", "changed": "dropout=0.5", "state": "complete",
+        "run": "a/b/dropout", "changed": "dropout=0.5", "steps": "2,400 of 2,400",
         "validation NLL": "**2.125**",
         "validation BLEU": "29.00", "validation PPL": "**7.000**",
         "parameters": "1,417,216", "FLOPs": "3.3e+12", "time": "1:01:15",
@@ -87,12 +87,12 @@ def test_a_run_that_is_going_on_has_its_step_and_what_is_known(write_run, report
     just_begun = write_run("model.num_heads=4", {"model.num_heads": 4}, steps=0)
     (just_begun / "vocabulary.json").unlink()
     found = report()
-    states = {name: (row["state"], row["validation NLL"]) for name, row in found.items()}
+    states = {name: (row["steps"], row["validation NLL"]) for name, row in found.items()}
     assert states == {
-        "base": ("complete", "**2.125**"),
-        "num_heads=1": ("trained", "**2.125**"),  # not scored yet
-        "num_heads=2": ("step 1,200 of 2,400", "2.250"),
-        "num_heads=4": ("step 0 of 2,400", "-"),
+        "base": ("2,400 of 2,400", "**2.125**"),
+        "num_heads=1": ("2,400 of 2,400", "**2.125**"),  # not scored yet
+        "num_heads=2": ("1,200 of 2,400", "2.250"),
+        "num_heads=4": ("0 of 2,400", "-"),
     }
     assert found["num_heads=4"]["parameters"] == found["num_heads=4"]["time"] == "-"
 
@@ -153,7 +153,7 @@ def test_a_damaged_run_is_left_out_with_a_warning(
     write_run, tmp_path, capsys, name, content, message
 ):
     write_run("base", bleu=30.0)
-    expected = markdown(read_rows(find_runs([tmp_path / "runs"])))
+    expected = markdown(compare(find_runs([tmp_path / "runs"])))
     damaged = write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=31.0)
     (damaged / name).unlink()
     (damaged / name).mkdir() if content is None else (damaged / name).write_bytes(content)
@@ -171,10 +171,10 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
     write_run("<b>&a", {"data.source_language": "<b>&a"}, bleu=31.0)
     output = tmp_path / "report.html"
     assert main(["jformer", "report", str(tmp_path / "runs"), f"--output={output}"]) == 0
-    rows = read_rows(find_runs([tmp_path / "runs"]))
-    assert capsys.readouterr().out == markdown(rows) + "\n"
-    *lines, nothing, base = markdown(rows).splitlines()
-    assert lines[0].startswith("| run | changed | state |")
+    printed = capsys.readouterr().out
+    assert printed == markdown(compare(find_runs([tmp_path / "runs"]))) + "\n"
+    *lines, nothing, base = printed.splitlines()
+    assert lines[0].startswith("| run | changed | steps |")
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
     assert (nothing, base) == ("", "base: source_language=<b>&a")
     text = output.read_text()

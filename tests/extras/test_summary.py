@@ -9,7 +9,7 @@ import pytest
 
 from configs import tiny
 from jformer.config import freeze
-from jformer.extras.summary import forward_costs, step_bytes
+from jformer.extras.cost import forward_costs, step_bytes
 from jformer.main import main
 from jformer.model.transformer import Transformer
 from jformer.training.restore import abstract_params

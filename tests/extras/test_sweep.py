@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -31,10 +30,9 @@ needs_submitit = pytest.mark.skipif(
 
 class SmallPoint(Point):
     @property
-    def command(self):
+    def arguments(self):
         config = json.dumps(dataclasses.asdict(self.config))
-        arguments = [self.workdir, self.config.train.steps, config]
-        return [sys.executable, str(PROGRAM), *map(str, arguments)]
+        return [str(PROGRAM), str(self.workdir), str(self.config.train.steps), config]
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def small_runs(monkeypatch):
 def make(tmp_path):
     """The points of a sweep with this body of `sweep()`."""
 
-    def make(body, flags=(), only="", seeds=1):
+    def make(body, flags=(), only="*", seeds=1):
         path = tmp_path / "mine.py"
         path.write_text(f'CONFIG = "configs/tiny.py"\n\n\ndef sweep():\n    {body}\n')
         return make_points(str(path), Path("runs/mine"), list(flags), only, seeds)
@@ -56,13 +54,13 @@ def make(tmp_path):
     return make
 
 
-def test_a_point_is_named_by_its_changes_and_its_command_can_be_typed(make):
+def test_a_point_is_named_by_its_changes(make):
     body = 'yield from ({}, {"model.num_heads": 2, "data.train": "a/b,c@d"})'
     base, point = make(body, ["--config.train.steps=7"])
     assert (base.name, base.config.model.num_heads) == ("base", 4)
     assert point.name == "model.num_heads=2+data.train=a%2Fb%2Cc%40d"
-    assert shlex.split(point.as_typed) == [
-        "python", "-m", "jformer.main", "--config=configs/tiny.py", "--config.train.steps=7",
+    assert point.arguments == [
+        "-m", "jformer.main", "--config=configs/tiny.py", "--config.train.steps=7",
         "--config.model.num_heads=2", "--config.data.train=a/b,c@d",
         f"--workdir=runs/mine/{point.name}",
     ]  # fmt: skip
@@ -82,10 +80,10 @@ def test_a_long_name_ends_in_a_hash_and_is_the_name_of_one_folder(make):
     ("only", "chosen"),
     [
         (
-            "",
+            "*",
             [("base", 5), ("seed=6", 6), ("model.dropout=0.2", 5), ("model.dropout=0.2+seed=6", 6)],
         ),
-        ("*=0.2", [("model.dropout=0.2", 5), ("model.dropout=0.2+seed=6", 6)]),
+        ("*=0.2*", [("model.dropout=0.2", 5), ("model.dropout=0.2+seed=6", 6)]),
         ("*seed=6", [("seed=6", 6), ("model.dropout=0.2+seed=6", 6)]),
     ],
 )
@@ -100,7 +98,7 @@ def test_further_seeds_follow_the_configs_own_and_only_chooses_points(make, only
     [
         ('yield {"model.dropuot": 0.1}', r"--config\.model\.dropuot=0\.1: unknown key.*dropout"),
         ("yield from ({}, {})", "base is the same run as base"),
-        ('yield "model.num_heads=4"', r"yields 'model\.num_heads=4'; must yield dicts of dotted"),
+        ('yield "model.num_heads=4"', r"mine\.py: ValueError"),
         ('yield {"model.num_heads": 1 // 0}', r"mine\.py:5: ZeroDivisionError"),
         ("return None", r"mine\.py: TypeError"),
     ],
@@ -226,7 +224,7 @@ def test_a_failed_point_is_reported_and_tried_again_and_the_others_run(tmp_path,
     out, err = capsys.readouterr()
     assert "base: failed: status 1: small_program: it was told to fail" in err
     heading, _, *rows = table_of(out)
-    assert [row[heading.index("state")] for row in rows] == ["step 0 of 3", "complete"]
+    assert [row[heading.index("steps")] for row in rows] == ["0 of 3", "3 of 3"]
     (tmp_path / "base" / "fails").unlink()
     assert run_small(tmp_path, 3) == 0
 

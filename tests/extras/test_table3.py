@@ -10,7 +10,7 @@ from configs import base
 from configs.table3 import ROWS, get_config
 from jformer.cli import config_of_flags
 from jformer.config import freeze
-from jformer.extras.summary import parameters
+from jformer.extras.cost import parameters
 from jformer.model.transformer import Transformer
 from jformer.schema import flatten
 from jformer.training.restore import abstract_params
