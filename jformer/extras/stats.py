@@ -22,7 +22,6 @@ from jformer.data.tokens import (
     tokenize_corpora,
 )
 from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
-from jformer.training.logging import warning_of_epochs
 
 EXAMPLES = 10
 RATIO = 9  # between token counts; the limit of Moses' clean-corpus-n
@@ -65,7 +64,6 @@ def corpus_statistics(
         "scored": {name: len(split) for name, split in scored.items()},
         **suspicious_pairs(corpora, config.data.bad_lines, tokenized, scored),
         "epochs": round(epochs, 1),
-        "warnings": [warning] if (warning := warning_of_epochs(epochs)) else [],
         "lengths": {
             language: length_statistics(side.lengths[rows])
             for language, side in zip(languages, tokenized.pairs, strict=True)
@@ -183,7 +181,6 @@ def page(facts: dict[str, Any]) -> str:
     for what, entry in suspicious.items():
         first = f" ({', '.join(entry['first'])})" if entry["first"] else ""
         lines.append(f"{entry['count']:,} {what}{first}")
-    lines += [f"warning: {warning}" for warning in facts["warnings"]]
     for language, numbers in facts["lengths"].items():
         lines.append(
             f"tokens of a text in {language}: mean {numbers['mean']}, median {numbers['median']}, "

@@ -63,7 +63,7 @@ def forward_costs(config: Config, S: int, T: int) -> list[tuple[str, int, int]]:
 def step_and_shapes(config: Config, rows: int, length: int) -> tuple[Callable, tuple]:
     """Return the train step and the shapes of its arguments: state, batch and key."""
     model = Transformer(config.model, config.data.vocabulary_size)
-    _, create, step = from_config(config, model)
+    create, step = from_config(config, model)
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(create, key)
     rows += -rows % config.train.accumulate  # all parts have the same number of rows

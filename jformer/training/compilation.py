@@ -26,9 +26,7 @@ def check_backend() -> None:
     try:
         jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # JAX raises both
-        reason = (str(error).splitlines() or ["the platform is not available"])[0]
-        platforms = jax.config.jax_platforms or "unset"
         raise UserError(
-            f"JAX_PLATFORMS={platforms}: JAX cannot start ({reason}); run `jformer doctor` to "
-            f"check the installation"
+            f"JAX_PLATFORMS={jax.config.jax_platforms}: JAX cannot start ({error!r}); run "
+            f"`jformer doctor` to check the installation"
         ) from error

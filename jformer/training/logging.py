@@ -32,7 +32,6 @@ from jformer.training.sharding import is_first
 SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
 NOT_SHOWN = ("flops", "seconds")  # in metrics.jsonl, not on the terminal
 TRANSLATIONS_SHOWN = 20  # in TensorBoard
-MANY_EPOCHS = 50
 
 
 class Window:
@@ -118,8 +117,6 @@ class Log:
         self._board = summary_writer()(
             str(workdir / TENSORBOARD),
             purge_step=step + 1,  # hides lines that a killed run wrote after its last checkpoint
-            flush_secs=1,
-            filename_suffix=f".{step:09}",  # a run that resumes within a second needs another name
         )
         self._write_text("config", [f"{key} = {x}" for key, x in flatten(config).items()], step)
 
@@ -138,17 +135,16 @@ class Log:
 
     def translations(self, step: int, split: Split, outputs: list[str]) -> None:
         """Write some translations for TensorBoard."""
-        if not self._writes:
-            return
         lines = []
-        rows = zip(split.sources, split.targets, outputs, strict=False)  # of the first pairs
-        for source, reference, output in list(rows)[:TRANSLATIONS_SHOWN]:
+        rows = zip(split.sources, split.targets, outputs[:TRANSLATIONS_SHOWN], strict=False)
+        for source, reference, output in rows:
             lines += [f"source     {source}", f"reference  {reference}", f"output     {output}", ""]
         self._write_text("validation/translations", lines, step)
 
     def _write_text(self, tag: str, lines: list[str], step: int) -> None:
         """Write lines that TensorBoard shows verbatim: Markdown's indented code."""
-        self._board.add_text(tag, "\n".join(f"    {line}" for line in lines), step)
+        if self._writes:
+            self._board.add_text(tag, "\n".join(f"    {line}" for line in lines), step)
 
     @property
     def seconds(self) -> float:
@@ -168,23 +164,20 @@ def summary_writer() -> Any:
     tensorboardX imports torch if it is installed, only to name a type. That would cost seconds,
     hundreds of MB, and a second set of CUDA libraries in the process of JAX.
     """
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # import raises ImportError
-    try:
-        from tensorboardX import SummaryWriter
-    finally:
-        if hidden:
-            del sys.modules["torch"]
+    is_hidden = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
+    from tensorboardX import SummaryWriter
+
+    if is_hidden:
+        del sys.modules["torch"]
     return SummaryWriter
 
 
 def profiled_steps(text: str) -> range:
     """Return the COUNT steps from STEP for `--profile=STEP:COUNT`; no steps if it is empty."""
-    match = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", text, re.ASCII)
-    if text and not match:
+    match = re.fullmatch(r"(\d+):(\d+)", text or "0:0")
+    if not match:
         raise UserError(f"--profile={text}: must be STEP:COUNT, for example 100:5")
-    first, count = map(int, match.groups()) if match else (0, 0)
+    first, count = map(int, match.groups())
     return range(first, first + count)
 
 
@@ -200,32 +193,19 @@ def describe(
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
     both = dict.fromkeys(vocabularies)  # one if joint
     sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
+    kernel = "cuDNN" if config.model.fused_attention else "XLA"
     shapes = ", ".join(f"{B}x{S}+{T}" for B, S, T in batches.layout.shapes)
-    per_epoch = len(batches.epoch(0))
-    epochs = config.train.steps / per_epoch
+    per_epoch, epochs = len(batches.epoch(0)), config.train.steps / len(batches.epoch(0))
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     if mesh.size > 1:
         devices += f" ({', '.join(f'{name} {size}' for name, size in mesh.shape.items())})"
-    kernel = "cuDNN" if config.model.fused_attention else "XLA"
-    warning = f"\nwarning     {text}" if (text := warning_of_epochs(epochs)) else ""
     return (
         f"model       {parameters:,} parameters, vocabulary of {sizes}, "
         f"{config.model.compute_dtype}, {kernel} attention\n"
         f"data        {len(batches.rows):,} pairs per epoch; {'; '.join(report.lines())}\n"
-        f"batches     {shapes} (rows x source + target tokens); "
-        f"{len(batches.layout.shapes)} shapes, each compiled once;\n"
+        f"batches     {shapes} (rows x source + target tokens);\n"
         f"            {per_epoch:,} batches per epoch, "
         f"{batches.token_utilization():.0%} of positions are tokens\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs, "
-        f"using {config.parallel.backend} on {devices}{warning}"
-    )
-
-
-def warning_of_epochs(epochs: float) -> str:
-    """Return a warning if a run has so many epochs that it likely overfits, else ""."""
-    if epochs <= MANY_EPOCHS:
-        return ""
-    return (
-        f"{epochs:,.1f} epochs: more than {MANY_EPOCHS} likely overfit the training text; lower "
-        f"config.train.steps, or set config.train.patience to stop early"
+        f"using {config.parallel.backend} on {devices}"
     )

@@ -26,16 +26,7 @@ from jformer.training.checkpoints import Checkpoints
 from jformer.training.schedules import depends_on_train_steps
 from jformer.version import __version__
 
-PACKAGES = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "orbax-checkpoint",
-    "numpy",
-    "tokenizers",
-    "sacrebleu",
-)
+PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "sacrebleu")
 
 
 def metadata(config: Config, vocabulary_hash: str) -> dict[str, Any]:
@@ -74,15 +65,16 @@ def source_hash(package: Path = Path(__file__).parents[1]) -> str:
         name = path.relative_to(package).as_posix()
         if name.startswith("configs/"):
             continue  # only a wheel has configs here, and each run stores its own
-        tree = ast.parse(path.read_bytes())
-        for node in ast.walk(tree):
-            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
+        tree = WithoutDocstrings().visit(ast.parse(path.read_bytes()))
         digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
     return digest.hexdigest()[:12]
 
 
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+class WithoutDocstrings(ast.NodeTransformer):
+    """Removes expressions that are only a constant: docstrings and `...`."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if isinstance(node.value, ast.Constant) else node
 
 
 def changed_versions(before: dict[str, str], config: Config) -> str:
@@ -100,16 +92,16 @@ def check_same_config(config: Config, workdir: Path) -> None:
     """
     if not Checkpoints(workdir).steps():
         return  # without a checkpoint the run starts from scratch
+    resumable = {key for key, field, _ in walk(config) if field.metadata["resumable"]}
+    if depends_on_train_steps(config):
+        resumable.discard("train.steps")
     before, differing = flatten(config_of(workdir)), []
-    steps_are_fixed = depends_on_train_steps(config)
     for key, field, now in walk(config):
-        old, reason, resumable = before[key], "", field.metadata["resumable"]
+        old = before[key]
         if field.metadata.get("component"):
             old, now = components.without_folders(old), components.without_folders(now)
-        if key == "train.steps" and steps_are_fixed:
-            reason, resumable = ", and the learning-rate schedule depends on it", False
-        if old != now and not resumable:
-            differing.append(f"config.{key} was {old!r}, now {now!r}{reason}")
+        if old != now and key not in resumable:
+            differing.append(f"config.{key} was {old!r}, now {now!r}")
     if differing:
         raise UserError(
             f"{workdir} contains a run with another config: {'; '.join(differing)}. "
@@ -158,8 +150,9 @@ def is_trained(config: Config, workdir: Path) -> bool:
     return position.get("ended", False) and 0 < patience <= position["best"]["worse"]
 
 
-def describe_complete(config: Config, step: int) -> str:
-    """Return the line about a run that is complete at `step`, with the key to train longer."""
+def describe_complete(config: Config, workdir: Path) -> str:
+    """Return the line about a complete run, with the key to train longer."""
+    step = Checkpoints(workdir).steps()[-1]
     change = "increase config.train.steps"
     if step < config.train.steps:
         change = "set config.train.patience=0"

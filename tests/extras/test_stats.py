@@ -126,16 +126,3 @@ def test_suspicious_pairs_and_test_sentences_in_the_training_text_are_counted(tm
     for entry in (*facts["suspicious"].values(), *facts["in_training"].values()):
         (line,) = [line for line in lines if f"({', '.join(entry['first'])})" in line]
         assert line.startswith(f"{entry['count']} ")
-
-
-@pytest.mark.parametrize(("steps", "warned"), [(50, False), (51, True)])
-def test_more_than_50_epochs_are_a_warning(tmp_path, capsys, steps, warned):
-    write_split(tmp_path / "train", number_words(100, 101))  # a batch
-    write_split(tmp_path / "validation", number_words(400, 401))
-    arguments = ["jformer", "data", "--config=configs/tiny.py:files", *file_flags(tmp_path)[:2]]
-    arguments += ["--config.data.vocabulary_size=300", f"--config.data.cache={tmp_path}"]
-    arguments += [f"--config.train.steps={steps}", "--config.data.test="]
-    assert main([*arguments, "--format=json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["epochs"] == steps
-    assert ["config.train.steps" in warning for warning in facts["warnings"]] == [True] * warned
