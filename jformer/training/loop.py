@@ -253,9 +253,8 @@ class Training:
             if self.skipped == MAX_SKIPPED:
                 raise RunError(
                     f"the last {MAX_SKIPPED} updates, up to step {after['taken']}, were skipped: "
-                    f"the loss or its gradient was not finite ({rundir.METRICS} has the batches). "
-                    f"Lower the learning rate or set config.optimizer.clip_norm, in another "
-                    f"workdir; set config.train.init_from={self.workdir} to keep the weights"
+                    f"the loss or its gradient was not finite. Lower the learning rate or set "
+                    f"config.optimizer.clip_norm, in another workdir"
                 )
 
     def validate(self, step: int) -> bool:
