@@ -189,7 +189,8 @@ def describe(
     sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
     kernel = "cuDNN" if config.model.fused_attention else "XLA"
     shapes = ", ".join(f"{B}x{S}+{T}" for B, S, T in batches.layout.shapes)
-    per_epoch, epochs = len(batches.epoch(0)), config.train.steps / len(batches.epoch(0))
+    per_epoch = len(batches.epoch(0))
+    epochs = config.train.steps / per_epoch
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     if mesh.size > 1:
         devices += f" ({', '.join(f'{name} {size}' for name, size in mesh.shape.items())})"

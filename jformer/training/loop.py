@@ -25,6 +25,7 @@ from jformer.data.batches import Batch, Position, iterate, make_batches
 from jformer.data.corpora import Corpus, Split, in_memory, require_file
 from jformer.data.datasets import open_data
 from jformer.data.tokens import make_vocabularies, tokenize_corpora
+from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import tokenizer_for
 from jformer.files import replace_file, sha256_of
@@ -77,10 +78,8 @@ def train(
         for name, split in splits.items()
         if wanted == "all" or (name == "validation") == (wanted == "validation")
     }
+    provenance.check_same_text(text_hashes(config, corpora, splits["validation"]), workdir)
     if provenance.is_complete(config, workdir):
-        if data:
-            text = text_hashes(config, corpora, splits["validation"])
-            provenance.check_same_text(text, workdir)
         say(provenance.describe_complete(config, workdir))
         return scored
     advice = (
@@ -112,6 +111,7 @@ class Training:
         """Tokenize the text and build the train step, without writing to the run directory yet."""
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
         self.rate = learning_rate(config)
+        self.text = text_hashes(config, corpora, validation)
         self._open_vocabularies(corpora)
         tokenized = tokenize_corpora(corpora, self.vocabularies, config.data)
         self.report = tokenized.report
@@ -136,21 +136,19 @@ class Training:
     def _open_vocabularies(self, corpora: list[Corpus]) -> None:
         """Train the vocabularies, or load them when a run resumes.
 
-        Raises `UserError` if the run was trained with other text or vocabularies, or if processes
-        differ in them.
+        Raises `UserError` if processes differ in them, or in the text or the config.
         """
-        config, workdir, checkpoints = self.config, self.workdir, Checkpoints(self.workdir)
-        self.text = text_hashes(config, corpora, self.validation)
-        provenance.check_same_text(self.text, workdir)
-        if checkpoints.steps():
-            self.vocabularies = provenance.load_vocabularies(config, checkpoints, workdir)
+        config, workdir = self.config, self.workdir
+        if Checkpoints(workdir).steps():
+            self.vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
         else:
             self.vocabularies = make_vocabularies(corpora, config.data)
         tokenizer_for(config.data.target_language)  # raises if BLEU needs a missing package
         own = flatten(config)
         del own["parallel.coordinator"]  # it has the index of the process
-        text, versions = [digest for _, digest in self.text], provenance.versions(config)
-        sharding.check_same([own, text, self.vocabularies.hash, versions], workdir)
+        text = [digest for _, digest in self.text]
+        facts = [own, text, self.vocabularies.hash, provenance.versions(config)]
+        sharding.check_same(facts, workdir)
 
     def resume(self, checkpoints: Checkpoints, best_checkpoint: Checkpoints) -> None:
         """Restore the state of the newest checkpoint, or start with new parameters."""
@@ -169,8 +167,10 @@ class Training:
                 params = initial_params(config, self.state.params, self.vocabularies)
                 ema = None if self.state.ema is None else jax.tree.map(jnp.copy, params)
                 self.state = dataclasses.replace(self.state, params=params, ema=ema)
-        self.after, self.seconds = position["data"], position["seconds"]
-        self.best, self.skipped = Best(**position["best"]), 0
+        self.after = position["data"]
+        self.seconds = position["seconds"]
+        self.best = Best(**position["best"])
+        self.skipped = 0  # consecutive updates
         size = self.vocabularies.target.size  # for FLOPs; the config only has the maximum size
         sized = replaced(config, {"data": {"vocabulary_size": size}})
         self.window = Window(sized, self.mesh, position["window"])
@@ -188,8 +188,9 @@ class Training:
 
     def run(self, profiled: range, on_metrics: OnMetrics | None) -> None:
         """Train to the last step and save it. Raises `Stopped` if a signal ends the run early."""
-        config, train, folder = self.config, self.config.train, self.workdir / rundir.PROFILE
-        params, done = self.state.params, int(self.state.step)
+        config, train, params = self.config, self.config.train, self.state.params
+        folder = self.workdir / rundir.PROFILE
+        done = int(self.state.step)
         say(describe(config, self.vocabularies, self.report, self.batches, self.mesh, params))
         say("compiling   the first step ...")
         profiled = range(max(profiled.start, done + 1), min(profiled.stop, train.steps + 1))
@@ -208,8 +209,9 @@ class Training:
                     jax.profiler.stop_trace()
                     say(f"profile     written to {folder}, from step {profiled.start}")
                 if self.due(step, train.log_every):
-                    means, rate = self.window.means(), float(self.rate(step - 1))
-                    self.log(step, "train", **means, learning_rate=rate, seconds=self.log.seconds)
+                    rate = float(self.rate(step - 1))
+                    numbers = {"learning_rate": rate, "seconds": self.log.seconds}
+                    self.log(step, "train", **self.window.means(), **numbers)
                 ended = self.validate(step)
                 saved = self.due(step, train.checkpoint_every)
                 if saved:
@@ -288,7 +290,8 @@ class Training:
     def as_restored(self) -> Restored:
         """Return the current run, with the parameters on one device of this process."""
         which = "last" if self.state.ema is None else "average"
-        params, steps = on_one_device(self.validated_params), (int(self.state.step),)
+        params = on_one_device(self.validated_params)
+        steps = (int(self.state.step),)
         return Restored(
             self.workdir, which, self.config, self.vocabularies, self.model, params, steps
         )

@@ -18,9 +18,8 @@ import jax
 
 from jformer import components
 from jformer.config import Config
-from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.rundir import VOCABULARY, config_of, served_checkpoint
+from jformer.rundir import config_of, served_checkpoint
 from jformer.schema import flatten, walk, walk_components
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.schedules import depends_on_train_steps
@@ -122,17 +121,6 @@ def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
                 f"Restore the file, or start a new run from these weights: "
                 f"config.train.init_from={workdir} in another workdir"
             )
-
-
-def load_vocabularies(config: Config, checkpoints: Checkpoints, workdir: Path) -> Vocabularies:
-    """Return a run's vocabularies; `UserError` if its checkpoints were trained with others."""
-    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    if checkpoints.newest("metadata").get("vocabulary_hash") not in (None, vocabularies.hash):
-        raise UserError(
-            f"{workdir}/{VOCABULARY}: must be the vocabulary that the checkpoints were trained "
-            f"with; restore the file, or choose another workdir"
-        )
-    return vocabularies
 
 
 def is_complete(config: Config, workdir: Path) -> bool:

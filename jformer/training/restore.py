@@ -19,7 +19,7 @@ from jformer.model.transformer import Transformer
 from jformer.rundir import BEST, config_to_open, served_checkpoint
 from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.compilation import use_compilation_cache
-from jformer.training.provenance import component_hashes, load_vocabularies
+from jformer.training.provenance import component_hashes
 
 NAMES = "served, average, last, best, a step, or comma-separated steps"
 EMBEDDINGS = ("embedding", "source_embedding", "output", "output_bias")  # a row per token
@@ -77,7 +77,7 @@ def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored
         which = served_checkpoint(workdir, max(regular.steps(), default=0)) or "last"
     checkpoints = Checkpoints(workdir, folder=BEST) if which == "best" else regular
     steps = steps_named(which, checkpoints, config, workdir)
-    vocabularies = load_vocabularies(config, checkpoints, workdir)
+    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     versions = checkpoints.newest("metadata").get("versions", {})
     for name, content in component_hashes(config).items():
