@@ -18,19 +18,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jformer import rundir
-from jformer.components import files_of
-from jformer.config import Config, write_config
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.batches import Batch, Position, iterate, make_batches
-from jformer.data.corpora import Corpus, Split, in_memory, require_file
+from jformer.data.corpora import Corpus, Split
 from jformer.data.datasets import open_data
 from jformer.data.tokens import make_vocabularies, tokenize_corpora
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import tokenizer_for
-from jformer.files import replace_file, sha256_of
 from jformer.model.transformer import Transformer
-from jformer.schema import flatten, replaced, walk_components
+from jformer.schema import flatten, replaced
 from jformer.training import provenance, sharding
 from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.checks import check_decoding
@@ -78,7 +76,8 @@ def train(
         for name, split in splits.items()
         if wanted == "all" or (name == "validation") == (wanted == "validation")
     }
-    provenance.check_same_text(text_hashes(config, corpora, splits["validation"]), workdir)
+    text = provenance.text_hashes(config, corpora, splits["validation"])
+    provenance.check_same_text(text, workdir)
     if provenance.is_complete(config, workdir):
         say(provenance.describe_complete(config, workdir))
         return scored
@@ -95,7 +94,8 @@ def train(
             Checkpoints(workdir, config.train, rundir.BEST) as best,
         ):
             training.resume(checkpoints, best)
-            training.write_files()  # after everything that can be a user error
+            if sharding.is_first():  # after everything that can be a user error
+                provenance.write_files(config, training.vocabularies, workdir)
             if not provenance.is_trained(config, workdir):  # else killed after its last checkpoint
                 training.run(profiled, on_metrics)
             training.choose_served()
@@ -111,7 +111,7 @@ class Training:
         """Tokenize the text and build the train step, without writing to the run directory yet."""
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
         self.rate = learning_rate(config)
-        self.text = text_hashes(config, corpora, validation)
+        self.text = provenance.text_hashes(config, corpora, validation)
         self._open_vocabularies(corpora)
         tokenized = tokenize_corpora(corpora, self.vocabularies, config.data)
         self.report = tokenized.report
@@ -174,17 +174,6 @@ class Training:
         size = self.vocabularies.target.size  # for FLOPs; the config only has the maximum size
         sized = replaced(config, {"data": {"vocabulary_size": size}})
         self.window = Window(sized, self.mesh, position["window"])
-
-    def write_files(self) -> None:
-        """Write the config, copies of component files, and the vocabularies."""
-        if not sharding.is_first():
-            return
-        write_config(self.config, self.workdir / rundir.CONFIG)
-        texts = [text for _, _, text in walk_components(self.config)]
-        for name, file in files_of(texts).items():
-            (self.workdir / rundir.COMPONENTS).mkdir(exist_ok=True)
-            replace_file(self.workdir / rundir.COMPONENTS / name, file.content)
-        self.vocabularies.save(self.workdir)
 
     def run(self, profiled: range, on_metrics: OnMetrics | None) -> None:
         """Train to the last step and save it. Raises `Stopped` if a signal ends the run early."""
@@ -343,14 +332,6 @@ class Training:
             say(f"served      {served['checkpoint']}: validation nll {both}")
         if sharding.is_first():
             rundir.write_results(self.workdir, rundir.SERVED, served)
-
-
-def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
-    """Return the names and hashes of training text, validation text and given vocabulary files."""
-    name = f"the validation split {config.data.validation}".rstrip()
-    hashes = [each for corpus in (*corpora, in_memory(name, validation)) for each in corpus.hashes]
-    files = filter(None, config.data.vocabulary_files)
-    return hashes + [(file, sha256_of(require_file(Path(file)))) for file in files]
 
 
 def from_config(

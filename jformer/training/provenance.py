@@ -16,10 +16,12 @@ from typing import Any
 
 import jax
 
-from jformer import components
-from jformer.config import Config
+from jformer import components, rundir
+from jformer.config import Config, write_config
+from jformer.data.corpora import Corpus, Split, in_memory, require_file
+from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.rundir import config_of, served_checkpoint
+from jformer.files import replace_file, sha256_of
 from jformer.schema import flatten, walk, walk_components
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.schedules import depends_on_train_steps
@@ -94,7 +96,7 @@ def check_same_config(config: Config, workdir: Path) -> None:
     resumable = {key for key, field, _ in walk(config) if field.metadata["resumable"]}
     if depends_on_train_steps(config):
         resumable.discard("train.steps")
-    before, differing = flatten(config_of(workdir)), []
+    before, differing = flatten(rundir.config_of(workdir)), []
     for key, field, now in walk(config):
         old = before[key]
         if field.metadata.get("component"):
@@ -106,6 +108,14 @@ def check_same_config(config: Config, workdir: Path) -> None:
             f"{workdir} contains a run with another config: {'; '.join(differing)}. "
             f"Choose another workdir, or restore these values"
         )
+
+
+def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
+    """Return the names and hashes of training text, validation text and given vocabulary files."""
+    name = f"the validation split {config.data.validation}".rstrip()
+    hashes = [each for corpus in (*corpora, in_memory(name, validation)) for each in corpus.hashes]
+    files = filter(None, config.data.vocabulary_files)
+    return hashes + [(file, sha256_of(require_file(Path(file)))) for file in files]
 
 
 def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
@@ -123,10 +133,20 @@ def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
             )
 
 
+def write_files(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
+    """Write the config, copies of component files, and the vocabularies."""
+    write_config(config, workdir / rundir.CONFIG)
+    texts = [text for _, _, text in walk_components(config)]
+    for name, file in components.files_of(texts).items():
+        (workdir / rundir.COMPONENTS).mkdir(exist_ok=True)
+        replace_file(workdir / rundir.COMPONENTS / name, file.content)
+    vocabularies.save(workdir)
+
+
 def is_complete(config: Config, workdir: Path) -> bool:
     """Return whether a run is complete and has decided which parameters to serve."""
     newest = max(Checkpoints(workdir).steps(), default=0)
-    return bool(served_checkpoint(workdir, newest)) and is_trained(config, workdir)
+    return bool(rundir.served_checkpoint(workdir, newest)) and is_trained(config, workdir)
 
 
 def is_trained(config: Config, workdir: Path) -> bool:
