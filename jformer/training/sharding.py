@@ -243,9 +243,8 @@ def join(parallel: ParallelConfig) -> None:
         )
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            f"config.parallel.coordinator={parallel.coordinator}: the processes did not connect "
-            f"({str(error).splitlines()[0]}); set it to HOST:PORT/INDEX/NUMBER in each process, or "
-            f"to auto on Slurm and TPU pods"
+            f"{parallel.assignment('coordinator')}: the processes did not connect ({error!r}); set "
+            f"it to HOST:PORT/INDEX/NUMBER in each process, or to auto on Slurm and TPU pods"
         ) from error
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)
