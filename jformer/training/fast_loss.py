@@ -173,7 +173,10 @@ def scale_gradients(
     gradients: tuple[Array, Array],
     cotangents: tuple[Array, Any],
 ) -> tuple[Array, Array, None, None]:
-    """Return the gradients times that of the loss: 1 in a train step, so XLA drops the products."""
+    """Return the gradients of all arguments, given the gradient by the loss.
+
+    It is 1 in a train step, so XLA drops the products.
+    """
     d_states_BTD, d_output_VD = gradients
     scale, _ = cotangents
     return (d_states_BTD * scale).astype(d_states_BTD.dtype), d_output_VD * scale, None, None
