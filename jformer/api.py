@@ -7,7 +7,6 @@ from typing import Any
 
 from jformer.cli import config_from
 from jformer.config import Config, component_files, freeze
-from jformer.console import say
 from jformer.data.datasets import open_data
 from jformer.errors import Stopped, UserError
 from jformer.run import Run, load
@@ -15,7 +14,6 @@ from jformer.rundir import default_workdir
 from jformer.schema import local_paths, replaced
 from jformer.training.loop import OnMetrics
 from jformer.training.loop import train as train_in
-from jformer.training.provenance import describe_complete, is_complete
 from jformer.training.restore import Restored
 
 __all__ = ["get_config", "load", "train"]
@@ -70,7 +68,6 @@ def train(
         data = open_data(config, {"train": [*pairs], "validation": [*validation]})
     config.check()
     workdir = Path(local_paths("workdir", str(workdir or default_workdir(config))))
-    complete = is_complete(config, workdir)
     callback = None
     if on_metrics:
 
@@ -83,7 +80,4 @@ def train(
         if stopped.number == signal.SIGINT:
             raise KeyboardInterrupt(str(stopped)) from stopped
         raise
-    run = load(workdir, plugins=component_files(config))
-    if complete:
-        say(describe_complete(config, run.step))
-    return run
+    return load(workdir, plugins=component_files(config))

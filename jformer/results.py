@@ -68,7 +68,7 @@ def score_all(
     scores = {}
     for name, test in tests.items():
         number = len(test.sources)
-        say(f"\nscoring {name}: {number:,} pairs with {run.parameters_served} ...")
+        say(f"\nscoring {name}: {number:,} pairs with checkpoint={run.checkpoint} ...")
         scores[name], outputs = score_test_set(run, test, against)
         say(f"{name}: {number:,} pairs, {label} {scores[name][main]:.2f}")
         for i in range(0, number, -(-number // EXAMPLES_SHOWN)):

@@ -150,7 +150,7 @@ def ours(config: Config, batches: list[Batch], steps: int) -> Callable[[], float
 
     jax.config.update("jax_enable_compilation_cache", False)
     V, key = config.data.vocabulary_size, jax.random.key(0)
-    _, create, step = from_config(config, Transformer(config.model, V, V))
+    create, step = from_config(config, Transformer(config.model, V, V))
     mesh = sharding.make_mesh(config, jax.devices()[:1])
     shardings = sharding.state_shardings(jax.eval_shape(create, key), mesh)
     train_step = sharding.compile_train_step(step, mesh, shardings)

@@ -11,7 +11,7 @@ from typing import Any
 from jformer import cli
 from jformer.commands.evaluate import print_scores, score_rows
 from jformer.config import component_files
-from jformer.console import aligned, say
+from jformer.console import aligned
 from jformer.rundir import default_workdir
 
 
@@ -31,7 +31,6 @@ def main(args: Any) -> int:
     from jformer.results import known_scores, read_results, score_all
     from jformer.run import load
     from jformer.training.loop import train
-    from jformer.training.provenance import describe_complete
     from jformer.training.sharding import is_first, join
 
     workdir = Path(args.workdir or default_workdir(config))
@@ -42,11 +41,8 @@ def main(args: Any) -> int:
         return 0
     run = load(workdir, plugins=component_files(config))
     run = run.with_decode(**dataclasses.asdict(config.decode))
-    known = known_scores(run, splits)
-    if splits.keys() <= known.keys():
-        say(describe_complete(config, run.step))
-        scores = known
-    else:
+    scores = known_scores(run, splits)
+    if not splits.keys() <= scores.keys():
         scores = score_all(run, splits)
     print_scores(args.format, scores, workdir, aligned(score_rows(scores, run.scorer.labels)))
     return 0

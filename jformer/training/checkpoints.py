@@ -22,8 +22,6 @@ import dataclasses
 import functools
 import json
 import logging
-import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -45,10 +43,6 @@ log = logging.getLogger(__name__)
 ARRAYS = ("params", "optimizer_state", "ema")
 # The files with checksums: orbax still changes the files outside the items.
 CHECKED = "*/**/*"
-
-
-class DamagedCheckpointError(UserError):
-    """A file of a checkpoint differs from its checksum."""
 
 
 @dataclasses.dataclass
@@ -113,9 +107,9 @@ class Checkpoints:
             yield self._manager
         except Exception as error:
             raise RunError(
-                f"{self._folder}: a checkpoint could not be saved ({cause_of(error)}). Free disk "
-                f"space or fix permissions, then rerun the same command: earlier checkpoints are "
-                f"intact"
+                f"{self._folder}: a checkpoint could not be saved ({first_line(error)[-200:]}). "
+                f"Free disk space or fix permissions, then rerun the same command: earlier "
+                f"checkpoints are intact"
             ) from error
 
     def steps(self) -> list[int]:
@@ -124,9 +118,7 @@ class Checkpoints:
             with self._saving() as manager:
                 manager.wait_until_finished()
             return sorted(self._manager.all_steps())
-        folders = self._folder.iterdir() if self._folder.is_dir() else ()
-        names = [path.name for path in folders if path.is_dir()]
-        return sorted(int(name) for name in names if re.fullmatch("[1-9][0-9]*", name))
+        return sorted(int(path.name) for path in self._folder.glob("*") if path.name.isdecimal())
 
     def save(
         self, state: TrainState, metadata: dict[str, Any], position: dict[str, Any] | None = None
@@ -159,7 +151,7 @@ class Checkpoints:
         for step in reversed(self.steps()):
             try:
                 items = self.read(step, trees, "position", "metadata")
-            except DamagedCheckpointError as error:
+            except UserError as error:
                 damaged[step] = error
                 continue
             for reason in damaged.values():
@@ -197,7 +189,7 @@ class Checkpoints:
             log.warning("%s: has no %s; its files are not checked", directory, SUMS)
         items = (*trees, *texts)
         if damage := first_damage(directory, lambda name: name.split("/")[0] in items):
-            raise DamagedCheckpointError(f"{directory}: damaged: {damage}")
+            raise UserError(f"{directory}: damaged: {damage}")
         try:
             arrays = restore_arrays(directory, trees)
             read = {name: (directory / name / "metadata").read_bytes() for name in texts}
@@ -243,31 +235,19 @@ def restore_arrays(directory: Path, trees: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def cause_of(error: BaseException) -> str:
-    """Return why a save failed: the system's error that TensorStore names by its number."""
-    message = first_line(error)
-    code = re.search(r"os_error_code='(\d+)'", message)
-    # Otherwise TensorStore's chain of messages mostly ends in the cause.
-    return os.strerror(int(code[1])) if code else message[-200:]
-
-
 def first_line(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
 
 
 @functools.cache
 def silence_orbax() -> None:
-    """Silence the tracebacks of orbax's threads for errors that also arrive as exceptions."""
-    logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
-    logging.getLogger("asyncio").addFilter(
-        lambda record: not re.search("orbax|zarr", record.getMessage())
-    )
+    """Silence what orbax's threads print about errors that also arrive as exceptions."""
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).disabled = True
     hook = sys.unraisablehook
 
     def report(unraisable: Any) -> None:
-        code = getattr(unraisable.object, "cr_code", None)
-        of_orbax = code is not None and "/orbax/" in code.co_filename
-        if not of_orbax and str(unraisable.exc_value) != "Event loop is closed":
+        if str(unraisable.exc_value) != "Event loop is closed":
             hook(unraisable)
 
     sys.unraisablehook = report

@@ -10,25 +10,19 @@ from jformer.errors import UserError
 def use_compilation_cache(config: Config) -> None:
     """Set JAX's cache folder, unless the user did; call this before the first compilation.
 
-    `auto` disables it on a CPU: some Intel processors reject their own programs (jax#38445).
+    `auto` disables it on a CPU: some Intel processors reject their own programs (jax#38445). Raises
+    `UserError` if JAX cannot start, such as under JAX_PLATFORMS=cuda without a GPU.
     """
-    check_backend()
+    try:
+        backend = jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # JAX raises both
+        raise UserError(
+            f"JAX_PLATFORMS={jax.config.jax_platforms}: JAX cannot start ({error!r}); run "
+            f"`jformer doctor` to check the installation"
+        ) from error
     wanted = config.compilation_cache
     if wanted == "auto":
-        wanted = "off" if jax.default_backend() == "cpu" else "on"
+        wanted = "off" if backend == "cpu" else "on"
     if wanted == "on" and jax.config.jax_compilation_cache_dir is None:
         folder = cache_folder(DataConfig()) / "xla"
         jax.config.update("jax_compilation_cache_dir", str(folder))
-
-
-def check_backend() -> None:
-    """Raise `UserError` if JAX cannot start, such as under JAX_PLATFORMS=cuda without a GPU."""
-    try:
-        jax.default_backend()
-    except (RuntimeError, AssertionError) as error:  # JAX raises both
-        reason = (str(error).splitlines() or ["the platform is not available"])[0]
-        platforms = jax.config.jax_platforms or "unset"
-        raise UserError(
-            f"JAX_PLATFORMS={platforms}: JAX cannot start ({reason}); run `jformer doctor` to "
-            f"check the installation"
-        ) from error

@@ -19,10 +19,7 @@ from jformer.training.loss import SUMS
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def cross_entropy(
-    logits_BTV: Array,
-    labels_BT: Array,
-    label_smoothing: float,
-    mean_logits_BT: Array | None = None,
+    logits_BTV: Array, labels_BT: Array, label_smoothing: float, mean_logits_BT: Array | None = None
 ) -> tuple[Array, Array]:
     """Return the same as `cross_entropy` in loss.py.
 
@@ -34,10 +31,7 @@ def cross_entropy(
 
 @checked
 def losses_and_residuals(
-    logits_BTV: Array,
-    labels_BT: Array,
-    label_smoothing: float,
-    mean_logits_BT: Array | None,
+    logits_BTV: Array, labels_BT: Array, label_smoothing: float, mean_logits_BT: Array | None
 ) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
     """Return the losses, and the residuals of the gradient."""
     if mean_logits_BT is None:
@@ -83,9 +77,7 @@ def statistics_in_one_pass(logits_BTV: Array, labels_BT: Array) -> tuple[Array, 
 
 
 def gradient_of_loss(
-    label_smoothing: float,
-    residuals: tuple[Array, ...],
-    cotangents: tuple[Array, Array],
+    label_smoothing: float, residuals: tuple[Array, ...], cotangents: tuple[Array, Array]
 ) -> tuple[Array, None, None]:
     """Return the gradient with respect to the logits: (B, T, V).
 
@@ -113,6 +105,7 @@ def gradient_of_loss(
 cross_entropy.defvjp(losses_and_residuals, gradient_of_loss)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def loss_by_chunks(
     sums_of: Callable[..., dict[str, Array]],
     chunks: int,
@@ -128,18 +121,12 @@ def loss_by_chunks(
     The forward pass computes it together with the sums: a separate backward pass would have to keep
     all logits, or to compute them twice.
     """
-    compute = functools.partial(loss_and_gradients, sums_of, chunks, logits_dtype)
-    return with_gradients(compute, states_BTD, output_VD, labels_BT, all_tokens)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def with_gradients(compute: Callable, *arrays: Array) -> tuple[Array, dict[str, Array]]:
-    """Return the first result of `compute(*arrays)`; the second has the gradients."""
-    return compute(*arrays)[0]
+    arrays = states_BTD, output_VD, labels_BT, all_tokens
+    return loss_and_gradients(sums_of, chunks, logits_dtype, *arrays)[0]
 
 
 def loss_and_gradients(
-    sums_of: Callable,
+    sums_of: Callable[..., dict[str, Array]],
     chunks: int,
     logits_dtype: str,
     states_BTD: Array,
@@ -180,11 +167,19 @@ def loss_and_gradients(
 
 
 def scale_gradients(
-    _compute: Callable, gradients: tuple[Array, Array], cotangents: tuple[Array, Any]
+    sums_of: Callable,
+    chunks: int,
+    logits_dtype: str,
+    gradients: tuple[Array, Array],
+    cotangents: tuple[Array, Any],
 ) -> tuple[Array, Array, None, None]:
+    """Return the gradients of all arguments, given the gradient by the loss.
+
+    It is 1 in a train step, so XLA drops the products.
+    """
     d_states_BTD, d_output_VD = gradients
-    scale, _ = cotangents  # the constant 1 in a train step, which lets XLA drop the products
+    scale, _ = cotangents
     return (d_states_BTD * scale).astype(d_states_BTD.dtype), d_output_VD * scale, None, None
 
 
-with_gradients.defvjp(lambda compute, *arrays: compute(*arrays), scale_gradients)
+loss_by_chunks.defvjp(loss_and_gradients, scale_gradients)

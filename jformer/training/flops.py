@@ -16,14 +16,10 @@ from jformer.config import Config
 # must match: a part of a GPU (MIG) or a laptop variant is slower than the GPU it is named after.
 BFLOAT16_PEAKS = (
     (r"NVIDIA A100-(SXM4|PCIE)-\d+GB|NVIDIA A100 80GB PCIe", 312),
-    (r"NVIDIA H100 80GB HBM3", 989),
+    (r"NVIDIA H100 80GB HBM3|NVIDIA H200|NVIDIA GH200 .*", 989),
     (r"NVIDIA H100 PCIe", 756),
     (r"NVIDIA H100 NVL|NVIDIA H200 NVL", 835),
-    (r"NVIDIA H200", 989),
-    (r"NVIDIA GH200 .*", 989),
-    (r"NVIDIA A10", 125),
     (r"NVIDIA A10G", 70),
-    (r"NVIDIA A40", 149.7),
     (r"NVIDIA L4", 121),
     (r"NVIDIA L40S", 362),
     (r"NVIDIA GeForce RTX 3090", 71),

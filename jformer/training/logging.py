@@ -21,18 +21,16 @@ from jformer.console import Progress, as_duration, say
 from jformer.data.batches import Batch, Batches, Position
 from jformer.data.corpora import Report, Split
 from jformer.data.vocabulary import Vocabularies
-from jformer.errors import RunError, UserError
-from jformer.files import replace_file, writing
+from jformer.errors import UserError
+from jformer.files import replace_file
 from jformer.rundir import METRICS, TENSORBOARD, read_metrics
 from jformer.schema import flatten
 from jformer.training.flops import sheet_flops, step_flops
 from jformer.training.loss import perplexity
 from jformer.training.sharding import is_first
 
-SUMMED = ("loss", "nll", "tokens", "gradient_norm", "skipped")
 NOT_SHOWN = ("flops", "seconds")  # in metrics.jsonl, not on the terminal
 TRANSLATIONS_SHOWN = 20  # in TensorBoard
-MANY_EPOCHS = 50
 
 
 class Window:
@@ -47,36 +45,33 @@ class Window:
         peak = sheet_flops(mesh.devices.flat[0].device_kind, config.model.compute_dtype)
         self._peak = peak and mesh.size * peak
         self._pending: collections.deque = collections.deque()
-        self._shapes: set[tuple] = set()
+        self._shapes: set[tuple[int, int, int]] = set()
         self._start(sums)
 
     def _start(self, sums: dict[str, float]) -> None:
-        self.sums = {**dict.fromkeys((*SUMMED, "steps", "flops_in_all"), 0.0), **sums}
-        self._timed_tokens = self._timed_flops = 0.0
+        self.sums: Any = collections.Counter(sums)
+        self._timed: Any = collections.Counter()
         self.seconds = 0.0  # of steps that did not compile, without evaluation and saving
 
     def add(self, batch: Batch, after: Position, metrics: Any) -> bool:
         """Add a step; return whether it compiled, as the first step of each shape does."""
-        shape = tuple(rows.shape for rows in batch.values())
-        compiled = shape not in self._shapes
-        self._shapes.add(shape)
-        B, T = batch["target_BT"].shape
-        flops_per_token = step_flops(self._config, B, batch["source_BS"].shape[1], T) / (B * T)
+        B, S = batch["source_BS"].shape
+        T = batch["target_BT"].shape[1]
+        compiled = (B, S, T) not in self._shapes
+        self._shapes.add((B, S, T))
+        flops_per_token = step_flops(self._config, B, S, T) / (B * T)
         self._pending.append((after, metrics, flops_per_token, not compiled))
         return compiled
 
-    def fetch(self, behind: int = 0) -> Iterator[tuple[Position, dict[str, Any]]]:
+    def fetch(self, behind: int = 0) -> Iterator[tuple[Position, dict[str, float]]]:
         """Fetch all but the last few steps, and yield each with the position after it."""
         while len(self._pending) > behind:
-            after, metrics, flops_per_token, timed = self._pending.popleft()
-            metrics = jax.device_get(metrics)
-            for name in SUMMED:
-                self.sums[name] += float(metrics[name])
-            self.sums["steps"] += 1
-            tokens = float(metrics["tokens"])
-            self.sums["flops_in_all"] += flops_per_token * tokens
-            self._timed_tokens += timed * tokens
-            self._timed_flops += timed * flops_per_token * tokens
+            after, metrics, flops_per_token, is_timed = self._pending.popleft()
+            metrics = {name: float(value) for name, value in jax.device_get(metrics).items()}
+            work = {"tokens": metrics["tokens"], "flops": flops_per_token * metrics["tokens"]}
+            self.sums.update(metrics, steps=1.0, flops_in_all=work["flops"])
+            if is_timed:
+                self._timed.update(work)
             yield after, metrics
 
     def means(self) -> dict[str, float]:
@@ -93,11 +88,11 @@ class Window:
             "perplexity": perplexity(sums["nll"], tokens),
             "gradient_norm": sums["gradient_norm"] / updates,
             "skipped": sums["skipped"],
-            "tokens_per_second": self._timed_tokens / seconds,
+            "tokens_per_second": self._timed["tokens"] / seconds,
             "flops": sums["flops_in_all"],  # since the run began
         }
         if self._peak:
-            means["mfu"] = self._timed_flops / seconds / self._peak
+            means["mfu"] = self._timed["flops"] / seconds / self._peak
         self._start({"flops_in_all": sums["flops_in_all"]})
         return means
 
@@ -115,19 +110,15 @@ class Log:
         self._path = workdir / METRICS
         lines = [json.dumps(line) for line in read_metrics(workdir) if line["step"] <= step]
         replace_file(self._path, "".join(f"{line}\n" for line in lines).encode())
-        self._board = summary_writer()(
-            str(workdir / TENSORBOARD),
-            purge_step=step + 1,  # hides lines that a killed run wrote after its last checkpoint
-            flush_secs=1,
-            filename_suffix=f".{step:09}",  # a run that resumes within a second needs another name
-        )
+        # TensorBoard hides the lines that a killed run wrote after its last checkpoint.
+        self._board = summary_writer()(str(workdir / TENSORBOARD), purge_step=step + 1)
         self._write_text("config", [f"{key} = {x}" for key, x in flatten(config).items()], step)
 
     def __call__(self, step: int, split: str, **numbers: float) -> None:
         """Write a line of metrics.jsonl and its TensorBoard curves, and print most of it."""
         if not self._writes:
             return
-        with writing(str(self._path), RunError), self._path.open("a", encoding="utf-8") as file:
+        with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step, "split": split, **numbers}) + "\n")
         for name, number in numbers.items():
             self._board.add_scalar(f"{split}/{name}", number, step)
@@ -138,17 +129,16 @@ class Log:
 
     def translations(self, step: int, split: Split, outputs: list[str]) -> None:
         """Write some translations for TensorBoard."""
-        if not self._writes:
-            return
         lines = []
-        rows = zip(split.sources, split.targets, outputs, strict=False)  # of the first pairs
-        for source, reference, output in list(rows)[:TRANSLATIONS_SHOWN]:
+        rows = zip(split.sources, split.targets, outputs[:TRANSLATIONS_SHOWN], strict=False)
+        for source, reference, output in rows:
             lines += [f"source     {source}", f"reference  {reference}", f"output     {output}", ""]
         self._write_text("validation/translations", lines, step)
 
     def _write_text(self, tag: str, lines: list[str], step: int) -> None:
         """Write lines that TensorBoard shows verbatim: Markdown's indented code."""
-        self._board.add_text(tag, "\n".join(f"    {line}" for line in lines), step)
+        if self._writes:
+            self._board.add_text(tag, "\n".join(f"    {line}" for line in lines), step)
 
     @property
     def seconds(self) -> float:
@@ -168,23 +158,20 @@ def summary_writer() -> Any:
     tensorboardX imports torch if it is installed, only to name a type. That would cost seconds,
     hundreds of MB, and a second set of CUDA libraries in the process of JAX.
     """
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]  # import raises ImportError
-    try:
-        from tensorboardX import SummaryWriter
-    finally:
-        if hidden:
-            del sys.modules["torch"]
+    is_hidden = sys.modules.setdefault("torch", None) is None  # type: ignore[arg-type]
+    from tensorboardX import SummaryWriter
+
+    if is_hidden:
+        del sys.modules["torch"]
     return SummaryWriter
 
 
 def profiled_steps(text: str) -> range:
     """Return the COUNT steps from STEP for `--profile=STEP:COUNT`; no steps if it is empty."""
-    match = re.fullmatch(r"([1-9]\d{0,8}):([1-9]\d{0,8})", text, re.ASCII)
-    if text and not match:
+    match = re.fullmatch(r"(\d+):(\d+)", text or "0:0")
+    if not match:
         raise UserError(f"--profile={text}: must be STEP:COUNT, for example 100:5")
-    first, count = map(int, match.groups()) if match else (0, 0)
+    first, count = map(int, match.groups())
     return range(first, first + count)
 
 
@@ -200,32 +187,20 @@ def describe(
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
     both = dict.fromkeys(vocabularies)  # one if joint
     sizes = " and ".join(f"{vocabulary.size:,}" for vocabulary in both)
+    kernel = "cuDNN" if config.model.fused_attention else "XLA"
     shapes = ", ".join(f"{B}x{S}+{T}" for B, S, T in batches.layout.shapes)
     per_epoch = len(batches.epoch(0))
     epochs = config.train.steps / per_epoch
     devices = f"{mesh.size} x {mesh.devices.flat[0].device_kind}"
     if mesh.size > 1:
         devices += f" ({', '.join(f'{name} {size}' for name, size in mesh.shape.items())})"
-    kernel = "cuDNN" if config.model.fused_attention else "XLA"
-    warning = f"\nwarning     {text}" if (text := warning_of_epochs(epochs)) else ""
     return (
         f"model       {parameters:,} parameters, vocabulary of {sizes}, "
         f"{config.model.compute_dtype}, {kernel} attention\n"
         f"data        {len(batches.rows):,} pairs per epoch; {'; '.join(report.lines())}\n"
-        f"batches     {shapes} (rows x source + target tokens); "
-        f"{len(batches.layout.shapes)} shapes, each compiled once;\n"
+        f"batches     {shapes} (rows x source + target tokens);\n"
         f"            {per_epoch:,} batches per epoch, "
         f"{batches.token_utilization():.0%} of positions are tokens\n"
         f"training    {config.train.steps:,} steps, {epochs:.1f} epochs, "
-        f"using {config.parallel.backend} on {devices}{warning}"
-    )
-
-
-def warning_of_epochs(epochs: float) -> str:
-    """Return a warning if a run has so many epochs that it likely overfits, else ""."""
-    if epochs <= MANY_EPOCHS:
-        return ""
-    return (
-        f"{epochs:,.1f} epochs: more than {MANY_EPOCHS} likely overfit the training text; lower "
-        f"config.train.steps, or set config.train.patience to stop early"
+        f"using {config.parallel.backend} on {devices}"
     )

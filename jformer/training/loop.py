@@ -8,7 +8,6 @@ uninterrupted run.
 import contextlib
 import dataclasses
 import functools
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,18 +18,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jformer import rundir
-from jformer.components import files_of
-from jformer.config import Config, write_config
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.batches import Batch, Position, iterate, make_batches
-from jformer.data.corpora import Corpus, Split, in_memory, require_file
+from jformer.data.corpora import Corpus, Split
 from jformer.data.datasets import open_data
 from jformer.data.tokens import make_vocabularies, tokenize_corpora
+from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import tokenizer_for
-from jformer.files import replace_file, sha256_of
 from jformer.model.transformer import Transformer
-from jformer.schema import flatten, walk_components
+from jformer.schema import flatten, replaced
 from jformer.training import provenance, sharding
 from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.checks import check_decoding
@@ -38,7 +36,7 @@ from jformer.training.compilation import use_compilation_cache
 from jformer.training.evaluate import Best, likelihood, on_one_device, scores_of_outputs
 from jformer.training.logging import Log, Window, describe, profiled_steps
 from jformer.training.optimizer import make_optimizer
-from jformer.training.restore import Restored, describe_parameters, initial_params
+from jformer.training.restore import Restored, initial_params
 from jformer.training.schedules import learning_rate
 from jformer.training.signals import SAVE, Signals
 from jformer.training.step import create_state, make_train_step
@@ -46,9 +44,8 @@ from jformer.training.step import create_state, make_train_step
 # Called with the step, the split and the numbers of a line, and the current run.
 OnMetrics = Callable[[int, str, dict[str, float], Restored], Any]
 # The contents of a checkpoint besides the state, before the first step.
-NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "skipped": [], "seconds": 0.0}
+NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "seconds": 0.0}
 MAX_SKIPPED = 10  # consecutive updates that are not finite
-AGREE_EVERY = 10  # steps between exchanges of signals among several processes
 
 
 def train(
@@ -65,8 +62,9 @@ def train(
     `RunError` if it cannot continue or save.
     """
     provenance.check_same_config(config, workdir)
-    name, data_set = config.name, f"{config.data.name}, {config.data.languages}"
-    say(f"workdir     {workdir}\nconfig      {name}, {config.train.steps:,} steps on {data_set}")
+    data_set = f"{config.data.name}, {config.data.languages}"
+    say(f"workdir     {workdir}")
+    say(f"config      {config.name}, {config.train.steps:,} steps on {data_set}")
     if on_metrics and jax.process_count() > 1:
         raise UserError("on_metrics requires a run of one process")
     use_compilation_cache(config)
@@ -78,19 +76,17 @@ def train(
         for name, split in splits.items()
         if wanted == "all" or (name == "validation") == (wanted == "validation")
     }
+    text = provenance.text_hashes(config, corpora, splits["validation"])
+    provenance.check_same_text(text, workdir)
     if provenance.is_complete(config, workdir):
-        if data:
-            text = text_hashes(config, corpora, splits["validation"])
-            provenance.check_same_text(text, workdir)
+        say(provenance.describe_complete(config, workdir))
         return scored
     advice = (
         f"with {config.train.assignment('batch_tokens')}: decrease it, or increase "
-        f"{config.train.assignment('accumulate')}, which splits a step without changing it; "
-        f"`summary` prints a step's memory"
+        f"{config.train.assignment('accumulate')}, which splits a step without changing it"
     )
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     with lock, explaining_out_of_memory(advice):
-        learning_rate(config)  # raises if its steps do not fit
         check_decoding(config)
         training = Training(config, corpora, splits["validation"], workdir, mesh)
         with (
@@ -98,7 +94,8 @@ def train(
             Checkpoints(workdir, config.train, rundir.BEST) as best,
         ):
             training.resume(checkpoints, best)
-            training.write_files()  # after everything that can be a user error
+            if sharding.is_first():  # after everything that can be a user error
+                provenance.write_files(config, training.vocabularies, workdir)
             if not provenance.is_trained(config, workdir):  # else killed after its last checkpoint
                 training.run(profiled, on_metrics)
             training.choose_served()
@@ -109,15 +106,12 @@ class Training:
     """A training run: made from a config and text, then `resume`d, then `run`."""
 
     def __init__(
-        self,
-        config: Config,
-        corpora: list[Corpus],
-        validation: Split,
-        workdir: Path,
-        mesh: Mesh,
+        self, config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
     ):
         """Tokenize the text and build the train step, without writing to the run directory yet."""
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
+        self.rate = learning_rate(config)
+        self.text = provenance.text_hashes(config, corpora, validation)
         self._open_vocabularies(corpora)
         tokenized = tokenize_corpora(corpora, self.vocabularies, config.data)
         self.report = tokenized.report
@@ -127,7 +121,7 @@ class Training:
         self.likelihood = likelihood(self.model, self.vocabularies, validation, config, mesh)
 
         backend = config.parallel.backend
-        self.rate, create, step = from_config(config, self.model, sharding.sum_devices(backend))
+        create, step = from_config(config, self.model, sharding.sum_devices(backend))
         # The step folds its number into the dropout key, see step.py.
         self.params_key, self.dropout_key = jax.jit(
             lambda: jax.random.split(jax.random.key(config.seed)),
@@ -135,36 +129,33 @@ class Training:
         )()
         shardings = sharding.state_shardings(jax.eval_shape(create, self.params_key), mesh)
         self.create = jax.jit(create, out_shardings=shardings)
+        self.like = jax.eval_shape(self.create, self.params_key)  # shapes and shardings of a state
         self.compiled_step = sharding.compile_train_step(step, mesh, shardings, backend)
         self.metadata = provenance.metadata(config, self.vocabularies.hash)
 
     def _open_vocabularies(self, corpora: list[Corpus]) -> None:
         """Train the vocabularies, or load them when a run resumes.
 
-        Raises `UserError` if the run was trained with other text or vocabularies, or if processes
-        differ in them.
+        Raises `UserError` if processes differ in them, or in the text or the config.
         """
-        config, workdir, checkpoints = self.config, self.workdir, Checkpoints(self.workdir)
-        self.text = text_hashes(config, corpora, self.validation)
-        provenance.check_same_text(self.text, workdir)
-        if checkpoints.steps():
-            self.vocabularies = provenance.load_vocabularies(config, checkpoints, workdir)
+        config, workdir = self.config, self.workdir
+        if Checkpoints(workdir).steps():
+            self.vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
         else:
             self.vocabularies = make_vocabularies(corpora, config.data)
         tokenizer_for(config.data.target_language)  # raises if BLEU needs a missing package
         own = flatten(config)
         del own["parallel.coordinator"]  # it has the index of the process
-        hashes = [digest for _, digest in self.text], provenance.component_hashes(config)
-        facts = [jax.__version__, own, *hashes, self.vocabularies.hash]
-        sharding.check_same(json.dumps(facts), workdir)
+        text = [digest for _, digest in self.text]
+        facts = [own, text, self.vocabularies.hash, provenance.versions(config)]
+        sharding.check_same(facts, workdir)
 
     def resume(self, checkpoints: Checkpoints, best_checkpoint: Checkpoints) -> None:
         """Restore the state of the newest checkpoint, or start with new parameters."""
         self.checkpoints, self.best_checkpoint = checkpoints, best_checkpoint
         config, position = self.config, NEW
         if checkpoints.steps():
-            like = jax.eval_shape(self.create, self.params_key)  # with the shardings of its results
-            self.state, stored, metadata = checkpoints.restore_newest(like)
+            self.state, stored, metadata = checkpoints.restore_newest(self.like)
             position = NEW | stored
             say(f"resuming from step {self.state.step}")
             if changed := provenance.changed_versions(metadata["versions"], config):
@@ -176,32 +167,24 @@ class Training:
                 params = initial_params(config, self.state.params, self.vocabularies)
                 ema = None if self.state.ema is None else jax.tree.map(jnp.copy, params)
                 self.state = dataclasses.replace(self.state, params=params, ema=ema)
-        self.after, self.seconds = position["data"], position["seconds"]
-        self.best, self.skipped = Best(**position["best"]), [*position["skipped"]]
+        self.after = position["data"]
+        self.seconds = position["seconds"]
+        self.best = Best(**position["best"])
+        self.skipped = 0  # consecutive updates
         size = self.vocabularies.target.size  # for FLOPs; the config only has the maximum size
-        data = dataclasses.replace(config.data, vocabulary_size=size)
-        self.window = Window(dataclasses.replace(config, data=data), self.mesh, position["window"])
-
-    def write_files(self) -> None:
-        """Write the config, copies of component files, and the vocabularies."""
-        if not sharding.is_first():
-            return
-        write_config(self.config, self.workdir / rundir.CONFIG)
-        texts = [text for _, _, text in walk_components(self.config)]
-        for name, file in files_of(texts).items():
-            (self.workdir / rundir.COMPONENTS).mkdir(exist_ok=True)
-            replace_file(self.workdir / rundir.COMPONENTS / name, file.content)
-        self.vocabularies.save(self.workdir)
+        sized = replaced(config, {"data": {"vocabulary_size": size}})
+        self.window = Window(sized, self.mesh, position["window"])
 
     def run(self, profiled: range, on_metrics: OnMetrics | None) -> None:
         """Train to the last step and save it. Raises `Stopped` if a signal ends the run early."""
         config, train, params = self.config, self.config.train, self.state.params
         folder = self.workdir / rundir.PROFILE
+        done = int(self.state.step)
         say(describe(config, self.vocabularies, self.report, self.batches, self.mesh, params))
         say("compiling   the first step ...")
-        done, processes = int(self.state.step), jax.process_count()
         profiled = range(max(profiled.start, done + 1), min(profiled.stop, train.steps + 1))
-        batches = iterate(self.batches, train.steps, self.after, jax.process_index(), processes)
+        parts = jax.process_index(), jax.process_count()
+        batches = iterate(self.batches, train.steps, self.after, *parts)
         with (
             contextlib.closing(Log(config, self.workdir, done, self.seconds)) as self.log,
             Signals(train.checkpoint_minutes) as self.signals,
@@ -215,22 +198,18 @@ class Training:
                     jax.profiler.stop_trace()
                     say(f"profile     written to {folder}, from step {profiled.start}")
                 if self.due(step, train.log_every):
-                    rate, seconds = float(self.rate(step - 1)), self.log.seconds
-                    means = self.window.means()
-                    self.log(step, "train", **means, learning_rate=rate, seconds=seconds)
-                self.validate(step)
-                ended = 0 < train.patience <= self.best.worse
-                if ended:
-                    self.log(step, "ended", patience=train.patience, best_step=self.best.step)
-                saved = ended or self.due(step, train.checkpoint_every)
+                    rate = float(self.rate(step - 1))
+                    numbers = {"learning_rate": rate, "seconds": self.log.seconds}
+                    self.log(step, "train", **self.window.means(), **numbers)
+                ended = self.validate(step)
+                saved = self.due(step, train.checkpoint_every)
                 if saved:
                     self.save(ended)
-                ends = self.call_back(on_metrics)
-                agrees = processes == 1 or step % AGREE_EVERY == 0
-                request = sharding.agree(self.signals.request) if agrees else 0
-                if (request or ends) and not saved:
-                    self.save(ended=ends)
-                if request > SAVE or ended or ends:
+                ended |= self.call_back(on_metrics)
+                request = sharding.agree(self.signals.request, step)
+                if (ended or request) and not saved:
+                    self.save(ended)
+                if ended or request > SAVE:
                     break
             for checkpoints in (self.checkpoints, self.best_checkpoint):
                 checkpoints.steps()  # waits for the last save
@@ -259,21 +238,21 @@ class Training:
     def fetch(self, behind: int = 0) -> None:
         """Fetch the metrics of all but the last steps, and log skipped updates."""
         for after, metrics in self.window.fetch(behind):
-            if not metrics["skipped"]:
-                self.skipped = []
-                continue
-            self.skipped.append(after["taken"])
-            self.log(after["taken"], "skipped", epoch=after["epoch"], batch=after["batch"] - 1)
-            if len(self.skipped) >= MAX_SKIPPED:
+            self.skipped = self.skipped + 1 if metrics["skipped"] else 0
+            if self.skipped:
+                self.log(after["taken"], "skipped", epoch=after["epoch"], batch=after["batch"] - 1)
+            if self.skipped == MAX_SKIPPED:
                 raise RunError(
-                    f"steps {self.skipped[0]} to {after['taken']}: the loss or its gradient was "
-                    f"not finite, so the updates were skipped ({rundir.METRICS} has the batches). "
-                    f"Lower the learning rate or set config.optimizer.clip_norm, in another "
-                    f"workdir; set config.train.init_from={self.workdir} to keep the weights"
+                    f"the last {MAX_SKIPPED} updates, up to step {after['taken']}, were skipped: "
+                    f"the loss or its gradient was not finite. Lower the learning rate or set "
+                    f"config.optimizer.clip_norm, in another workdir"
                 )
 
-    def validate(self, step: int) -> None:
-        """Compute and log the scores that are due; save the state if it is the best so far."""
+    def validate(self, step: int) -> bool:
+        """Compute and log the scores that are due, and save the state if it is the best so far.
+
+        Return whether the run is out of patience.
+        """
         train = self.config.train
         scores: dict[str, float] = {}
         if self.due(step, train.evaluate_every):
@@ -287,6 +266,10 @@ class Training:
         score = scores.get(train.best_by)
         if score is not None and self.best.note(step, train.best_by, score):
             self.best_checkpoint.save(self.state, {**self.metadata, "score": score})
+        ended = 0 < train.patience <= self.best.worse
+        if ended:
+            self.log(step, "ended", patience=train.patience, best_step=self.best.step)
+        return ended
 
     @property
     def validated_params(self) -> Any:
@@ -295,14 +278,11 @@ class Training:
 
     def as_restored(self) -> Restored:
         """Return the current run, with the parameters on one device of this process."""
+        which = "last" if self.state.ema is None else "average"
+        params = on_one_device(self.validated_params)
+        steps = (int(self.state.step),)
         return Restored(
-            self.workdir,
-            "last" if self.state.ema is None else "average",
-            self.config,
-            self.vocabularies,
-            self.model,
-            on_one_device(self.validated_params),
-            (int(self.state.step),),
+            self.workdir, which, self.config, self.vocabularies, self.model, params, steps
         )
 
     def save(self, ended: bool) -> None:
@@ -312,7 +292,6 @@ class Training:
             "data": self.after,
             "window": self.window.sums,
             "best": dataclasses.asdict(self.best),
-            "skipped": self.skipped,
             "seconds": self.log.seconds,
             "text": self.text,
             "ended": ended,
@@ -343,36 +322,22 @@ class Training:
         steps = [step] if moving else averaged(self.checkpoints.steps(), True, self.config.train)
         served: dict[str, Any] = {"checkpoint": "last", "step": step}
         if moving or steps != [step]:
-            like = jax.eval_shape(self.create, self.params_key).params  # with their shardings
-            average = state.ema if moving else self.checkpoints.mean(steps, like)
-            nll_of_average = self.likelihood(average)["nll"]
-            nll_of_last = self.likelihood(state.params)["nll"]
-            served["validation_nll"] = {"average": nll_of_average, "last": nll_of_last}
-            comparison = "worse"
-            if nll_of_average <= nll_of_last:
-                served["checkpoint"], comparison = "average", "better"
-            say(
-                f"served      {served['checkpoint']}: {describe_parameters(steps, moving)} has "
-                f"validation nll {nll_of_average:.3f}, {comparison} than the last checkpoint's "
-                f"{nll_of_last:.3f}"
-            )
+            average = state.ema if moving else self.checkpoints.mean(steps, self.like.params)
+            all_params = {"average": average, "last": state.params}
+            nll = {name: self.likelihood(params)["nll"] for name, params in all_params.items()}
+            if nll["average"] <= nll["last"]:
+                served["checkpoint"] = "average"
+            served["validation_nll"] = nll
+            both = f"{nll['average']:.3f} of the average, {nll['last']:.3f} of the last checkpoint"
+            say(f"served      {served['checkpoint']}: validation nll {both}")
         if sharding.is_first():
             rundir.write_results(self.workdir, rundir.SERVED, served)
 
 
-def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
-    """Return the names and hashes of training text, validation text and given vocabulary files."""
-    name = f"the validation split {config.data.validation}".rstrip()
-    hashes = [each for corpus in (*corpora, in_memory(name, validation)) for each in corpus.hashes]
-    files = filter(None, config.data.vocabulary_files)
-    return hashes + [(file, sha256_of(require_file(Path(file)))) for file in files]
-
-
 def from_config(
     config: Config, model: Transformer, sum_devices: Callable[[Any], Any] = lambda tree: tree
-) -> tuple[Any, Any, Any]:
-    """Return a config's schedule, a function from a key to initial states, and the train step."""
-    rate = learning_rate(config)
-    optimizer = make_optimizer(config.optimizer, rate)
+) -> tuple[Any, Any]:
+    """Return a function from a key to initial states, and the train step."""
+    optimizer = make_optimizer(config.optimizer, learning_rate(config))
     create = functools.partial(create_state, model, optimizer, with_ema=config.train.ema_decay > 0)
-    return rate, create, make_train_step(model, optimizer, config.train, sum_devices)
+    return create, make_train_step(model, optimizer, config.train, sum_devices)

@@ -19,10 +19,7 @@ SUMS = ("loss", "nll", "tokens")
 
 @checked
 def cross_entropy(
-    logits_BTV: Array,
-    labels_BT: Array,
-    label_smoothing: float,
-    mean_logits_BT: Array | None = None,
+    logits_BTV: Array, labels_BT: Array, label_smoothing: float, mean_logits_BT: Array | None = None
 ) -> tuple[Array, Array]:
     """Return the smoothed loss and the negative log-likelihood of each label, in nats: (B, T) each.
 
@@ -69,8 +66,5 @@ def r_drop_kl(a_BTV: Array, b_BTV: Array, labels_BT: Array) -> Array:
 
 
 def perplexity(nll: float, tokens: float) -> float:
-    """Return exp of the mean NLL per token; inf on overflow."""
-    try:
-        return math.exp(nll / tokens)
-    except OverflowError:
-        return math.inf
+    """Return exp of the mean NLL per token, in nats."""
+    return math.exp(min(nll / tokens, 700))  # beyond 709 it overflows

@@ -16,26 +16,18 @@ from typing import Any
 
 import jax
 
-from jformer import components
-from jformer.config import Config
+from jformer import components, rundir
+from jformer.config import Config, write_config
+from jformer.data.corpora import Corpus, Split, in_memory, require_file
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.rundir import VOCABULARY, config_of, served_checkpoint
+from jformer.files import replace_file, sha256_of
 from jformer.schema import flatten, walk, walk_components
 from jformer.training.checkpoints import Checkpoints
 from jformer.training.schedules import depends_on_train_steps
 from jformer.version import __version__
 
-PACKAGES = (
-    "jax",
-    "jaxlib",
-    "flax",
-    "optax",
-    "orbax-checkpoint",
-    "numpy",
-    "tokenizers",
-    "sacrebleu",
-)
+PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "sacrebleu")
 
 
 def metadata(config: Config, vocabulary_hash: str) -> dict[str, Any]:
@@ -74,15 +66,16 @@ def source_hash(package: Path = Path(__file__).parents[1]) -> str:
         name = path.relative_to(package).as_posix()
         if name.startswith("configs/"):
             continue  # only a wheel has configs here, and each run stores its own
-        tree = ast.parse(path.read_bytes())
-        for node in ast.walk(tree):
-            if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-                node.body = node.body[1:] or [ast.Pass()]
+        tree = WithoutDocstrings().visit(ast.parse(path.read_bytes()))
         digest.update(f"{name}\n{ast.unparse(tree)}\n".encode())
     return digest.hexdigest()[:12]
 
 
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+class WithoutDocstrings(ast.NodeTransformer):
+    """Removes expressions that are only a constant: docstrings and `...`."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        return None if isinstance(node.value, ast.Constant) else node
 
 
 def changed_versions(before: dict[str, str], config: Config) -> str:
@@ -100,21 +93,29 @@ def check_same_config(config: Config, workdir: Path) -> None:
     """
     if not Checkpoints(workdir).steps():
         return  # without a checkpoint the run starts from scratch
-    before, differing = flatten(config_of(workdir)), []
-    steps_are_fixed = depends_on_train_steps(config)
+    resumable = {key for key, field, _ in walk(config) if field.metadata["resumable"]}
+    if depends_on_train_steps(config):
+        resumable.discard("train.steps")
+    before, differing = flatten(rundir.config_of(workdir)), []
     for key, field, now in walk(config):
-        old, reason, resumable = before[key], "", field.metadata["resumable"]
+        old = before[key]
         if field.metadata.get("component"):
             old, now = components.without_folders(old), components.without_folders(now)
-        if key == "train.steps" and steps_are_fixed:
-            reason, resumable = ", and the learning-rate schedule depends on it", False
-        if old != now and not resumable:
-            differing.append(f"config.{key} was {old!r}, now {now!r}{reason}")
+        if old != now and key not in resumable:
+            differing.append(f"config.{key} was {old!r}, now {now!r}")
     if differing:
         raise UserError(
             f"{workdir} contains a run with another config: {'; '.join(differing)}. "
             f"Choose another workdir, or restore these values"
         )
+
+
+def text_hashes(config: Config, corpora: list[Corpus], validation: Split) -> list[tuple[str, str]]:
+    """Return the names and hashes of training text, validation text and given vocabulary files."""
+    name = f"the validation split {config.data.validation}".rstrip()
+    hashes = [each for corpus in (*corpora, in_memory(name, validation)) for each in corpus.hashes]
+    files = filter(None, config.data.vocabulary_files)
+    return hashes + [(file, sha256_of(require_file(Path(file)))) for file in files]
 
 
 def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
@@ -132,21 +133,20 @@ def check_same_text(text: list[tuple[str, str]], workdir: Path) -> None:
             )
 
 
-def load_vocabularies(config: Config, checkpoints: Checkpoints, workdir: Path) -> Vocabularies:
-    """Return a run's vocabularies; `UserError` if its checkpoints were trained with others."""
-    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
-    if checkpoints.newest("metadata").get("vocabulary_hash") not in (None, vocabularies.hash):
-        raise UserError(
-            f"{workdir}/{VOCABULARY}: must be the vocabulary that the checkpoints were trained "
-            f"with; restore the file, or choose another workdir"
-        )
-    return vocabularies
+def write_files(config: Config, vocabularies: Vocabularies, workdir: Path) -> None:
+    """Write the config, copies of component files, and the vocabularies."""
+    write_config(config, workdir / rundir.CONFIG)
+    texts = [text for _, _, text in walk_components(config)]
+    for name, file in components.files_of(texts).items():
+        (workdir / rundir.COMPONENTS).mkdir(exist_ok=True)
+        replace_file(workdir / rundir.COMPONENTS / name, file.content)
+    vocabularies.save(workdir)
 
 
 def is_complete(config: Config, workdir: Path) -> bool:
     """Return whether a run is complete and has decided which parameters to serve."""
     newest = max(Checkpoints(workdir).steps(), default=0)
-    return bool(served_checkpoint(workdir, newest)) and is_trained(config, workdir)
+    return bool(rundir.served_checkpoint(workdir, newest)) and is_trained(config, workdir)
 
 
 def is_trained(config: Config, workdir: Path) -> bool:
@@ -158,8 +158,9 @@ def is_trained(config: Config, workdir: Path) -> bool:
     return position.get("ended", False) and 0 < patience <= position["best"]["worse"]
 
 
-def describe_complete(config: Config, step: int) -> str:
-    """Return the line about a run that is complete at `step`, with the key to train longer."""
+def describe_complete(config: Config, workdir: Path) -> str:
+    """Return the line about a complete run, with the key to train longer."""
+    step = Checkpoints(workdir).steps()[-1]
     change = "increase config.train.steps"
     if step < config.train.steps:
         change = "set config.train.patience=0"

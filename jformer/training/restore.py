@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from jformer.model.transformer import Transformer
 from jformer.rundir import BEST, config_to_open, served_checkpoint
 from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.compilation import use_compilation_cache
-from jformer.training.provenance import component_hashes, load_vocabularies
+from jformer.training.provenance import component_hashes
 
 NAMES = "served, average, last, best, a step, or comma-separated steps"
 EMBEDDINGS = ("embedding", "source_embedding", "output", "output_bias")  # a row per token
@@ -61,20 +60,6 @@ class Restored:
     def step(self) -> int:
         return self.steps[-1]
 
-    @property
-    def parameters_served(self) -> str:
-        """Describe the parameters: `the average of 5 checkpoints, steps 100 to 300`."""
-        moving = self.config.train.ema_decay > 0 and self.checkpoint in ("average", "best")
-        return describe_parameters(self.steps, moving)
-
-
-def describe_parameters(steps: Sequence[int], moving: bool) -> str:
-    if moving:
-        return f"the moving average at step {steps[-1]:,}"
-    if len(steps) == 1:
-        return f"the checkpoint of step {steps[0]:,}"
-    return f"the average of {len(steps)} checkpoints, steps {steps[0]:,} to {steps[-1]:,}"
-
 
 def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored:
     """Restore the parameters of a checkpoint, or the mean of several, onto one device of any kind.
@@ -92,7 +77,7 @@ def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored
         which = served_checkpoint(workdir, max(regular.steps(), default=0)) or "last"
     checkpoints = Checkpoints(workdir, folder=BEST) if which == "best" else regular
     steps = steps_named(which, checkpoints, config, workdir)
-    vocabularies = load_vocabularies(config, checkpoints, workdir)
+    vocabularies = Vocabularies.load(workdir, config.data.joint_vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     versions = checkpoints.newest("metadata").get("versions", {})
     for name, content in component_hashes(config).items():
@@ -114,11 +99,8 @@ def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: P
     if which == "average":
         ended = saved[-1] >= config.train.steps or checkpoints.newest("position").get("ended")
         return averaged(saved, bool(ended), config.train)
-    if re.fullmatch(r"\d{1,18}(,\d{1,18})*", which):
-        steps = sorted(int(number) for number in which.split(","))  # their order rounds the mean
-        if len({*steps}) < len(steps):
-            raise UserError(f"checkpoint {which!r} repeats a step; name each step once")
-        return steps
+    if re.fullmatch(r"\d+(,\d+)*", which):
+        return sorted(int(number) for number in which.split(","))  # their order rounds the mean
     raise UserError(f"checkpoint {which!r} is unknown; must be {NAMES}")
 
 
@@ -160,8 +142,7 @@ def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> A
     fit = f"{len(taken) - len(new)} of {len(taken)}"
     say(f"parameters  {fit} taken from {other.workdir}, step {other.step}")
     if new:
-        more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        say(f"            new, without a match: {', '.join(new[:5])}{more}")
+        say(f"            new, without a match: {', '.join(new)}")
     if rows:
         say(f"            new, because of new tokens: {', '.join(rows)}")
     return unflatten_dict(taken, sep="/")

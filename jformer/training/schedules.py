@@ -73,13 +73,11 @@ def warm_up(config: Config, start: float, decay: optax.Schedule) -> optax.Schedu
 
 def steps_of_decay(config: Config, decay_steps: int | None) -> int:
     """Return the number of steps from the warm-up to the end of the decay."""
-    end = config.train.steps if decay_steps is None else decay_steps
-    warmup_steps = config.optimizer.warmup_steps
-    if end <= warmup_steps:
-        raise config.optimizer.wrong(
-            "warmup_steps", f"must be below {end}, the step at which the decay ends"
-        )
-    return end - warmup_steps
+    end = decay_steps or config.train.steps
+    optimizer = config.optimizer
+    if end <= optimizer.warmup_steps:
+        raise optimizer.wrong("warmup_steps", f"must be below {end}, the last step of the decay")
+    return end - optimizer.warmup_steps
 
 
 def depends_on_train_steps(config: Config) -> bool:

@@ -14,6 +14,7 @@ Several processes form one mesh. They must have the same config and text, and sh
 import contextlib
 import functools
 import hashlib
+import json
 import logging
 import math
 import os
@@ -67,6 +68,7 @@ AXES = {
 
 DEVICES = "devices"  # the name of pmap's axis
 TIMEOUT = 300  # seconds to wait for another process
+AGREE_EVERY = 10  # steps between exchanges of signals among several processes
 
 # XLA options for the train step under jit; the same flag in XLA_FLAGS takes precedence.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -112,14 +114,10 @@ def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
             f"{devices} devices"
         )
     sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
-    for axis, name, size in (
-        ("fsdp", "d_model", model.d_model),
-        ("model", "num_heads", model.num_heads),
-        ("model", "d_ff", model.d_ff),
-    ):
-        if size % sizes[axis]:
+    for axis, name in (("fsdp", "d_model"), ("model", "num_heads"), ("model", "d_ff")):
+        if getattr(model, name) % sizes[axis]:
             raise UserError(
-                f"config.parallel.{axis}={sizes[axis]}: must divide config.model.{name}={size}"
+                f"config.parallel.{axis}={sizes[axis]}: must divide {model.assignment(name)}"
             )
     return {"data": devices // math.prod(sizes.values()), **sizes}
 
@@ -190,17 +188,14 @@ def compile_train_step(
         in_shardings=(shardings, by_rows(mesh), everywhere),
         out_shardings=(shardings, everywhere),
         donate_argnums=0,
-        compiler_options=compiler_options(mesh.size),
+        compiler_options=compiler_options(),
     )
 
 
-def compiler_options(devices: int = 1) -> dict[str, Any]:
+def compiler_options() -> dict[str, Any]:
     """Return XLA's options for the train step on the platform that it is compiled for."""
-    platform = target_platform()
-    if platform == "tpu" and devices == 1:
-        return {}
     flags = os.environ.get("XLA_FLAGS", "") + os.environ.get("LIBTPU_INIT_ARGS", "")
-    options = OPTIONS.get(platform, {})
+    options = OPTIONS.get(target_platform(), {})
     return {name: value for name, value in options.items() if f"--{name}=" not in flags}
 
 
@@ -235,26 +230,21 @@ def join(parallel: ParallelConfig) -> None:
         return
     if parallel.backend == "pmap":
         raise UserError("config.parallel.backend=pmap: requires a single process; set it to jit")
-    address: dict[str, Any] = {}
+    address: tuple = ()  # JAX finds it on Slurm and TPU pods
     if parallel.address:
         host, port, index, number = parallel.address
-        address = {
-            "coordinator_address": f"{host}:{port}",
-            "num_processes": number,
-            "process_id": index,
-        }
+        address = f"{host}:{port}", number, index
     log.info(f"waiting up to {TIMEOUT} s for the other processes ...")
     # JAX's handler would swallow a SIGTERM that arrives before `Signals` sets its own.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
-            **address, initialization_timeout=TIMEOUT, heartbeat_timeout_seconds=TIMEOUT
+            *address, initialization_timeout=TIMEOUT, heartbeat_timeout_seconds=TIMEOUT
         )
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            f"config.parallel.coordinator={parallel.coordinator}: the processes did not connect "
-            f"({str(error).splitlines()[0]}); set it to HOST:PORT/INDEX/NUMBER in each process, or "
-            f"to auto on Slurm and TPU pods"
+            f"{parallel.assignment('coordinator')}: the processes did not connect ({error!r}); set "
+            f"it to HOST:PORT/INDEX/NUMBER in each process, or to auto on Slurm and TPU pods"
         ) from error
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)
@@ -266,31 +256,31 @@ def is_first() -> bool:
     return jax.process_index() == 0
 
 
-def check_same(facts: str, workdir: Path) -> None:
-    """Raise `UserError` in every process unless all have the same facts about the run and its lock.
+def check_same(facts: Any, workdir: Path) -> None:
+    """Raise `UserError` in every process unless all have the same facts and see the same workdir.
 
     Call this after the first process has locked `workdir`.
     """
     if jax.process_count() == 1:
         return
-    digest = hashlib.sha256(facts.encode()).digest()
-    digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
+    seen = json.dumps([facts, (workdir / LOCK).exists()])
+    digest = np.frombuffer(hashlib.sha256(seen.encode()).digest(), np.uint8)
+    digests = multihost_utils.process_allgather(digest)
     different = np.flatnonzero((digests != digests[0]).any(axis=1))
     if len(different):
         raise UserError(
             f"process {different[0]} differs from process 0 in config, text, vocabulary, component "
-            f"files or version of JAX"
-        )
-    seen = multihost_utils.process_allgather(np.bool_((workdir / LOCK).exists()))
-    if not seen.all():
-        raise UserError(
-            f"workdir={workdir}: process {np.flatnonzero(~seen)[0]} does not see the folder of "
-            f"process 0; choose a folder on a file system that all processes share"
+            f"files or versions, or does not share workdir={workdir} with it"
         )
 
 
-def agree(request: int) -> int:
-    """Return the highest request of all processes, which must call this at the same step."""
+def agree(request: int, step: int = 0) -> int:
+    """Return the highest request of all processes; 0 at steps between multiples of AGREE_EVERY.
+
+    All processes must call this at the same step.
+    """
     if jax.process_count() == 1:
         return request
+    if step % AGREE_EVERY:
+        return 0
     return int(multihost_utils.process_allgather(np.int32(request)).max())

@@ -1,7 +1,7 @@
 """Signals that stop a run: the loop finishes its step, saves a checkpoint and ends.
 
-The signals are SIGINT (Ctrl-C), SIGTERM, and SIGHUP (the terminal was closed) unless `nohup` has it
-ignored. A second signal exits at once, without saving.
+The signals are SIGINT (Ctrl-C), SIGTERM and SIGHUP (the terminal was closed). One that the shell
+ignores, as `nohup` does with SIGHUP, stays ignored. A second signal exits at once, without saving.
 """
 
 import contextlib
@@ -29,10 +29,9 @@ class Signals:
         self.reset_timer()
 
     def __enter__(self) -> "Signals":
-        numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-            numbers.remove(signal.SIGHUP)
-        self._before = {number: signal.signal(number, self._handle) for number in numbers}
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        handled = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
     def __exit__(self, *_: Any) -> None:

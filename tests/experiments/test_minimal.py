@@ -53,7 +53,7 @@ def models(vocabularies):
 def trained(vocabularies, models):
     """The initial parameters of both, their losses, and the package's parameters at the end."""
     model, minimal_model = models
-    _, create, step = from_config(CONFIG, model)
+    create, step = from_config(CONFIG, model)
     state, minimal_state = create(KEY), minimal.create_state(minimal_model, KEY)
     initial = state.params, minimal_state.params
     pairs = tokenize(number_words(1, 400), vocabularies, CONFIG.data)

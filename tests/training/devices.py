@@ -18,6 +18,7 @@ from jformer.model.transformer import Transformer
 from jformer.training import sharding
 from jformer.training.loop import from_config
 from jformer.training.optimizer import make_optimizer
+from jformer.training.schedules import learning_rate
 from jformer.training.step import TrainState
 
 V = 32
@@ -85,9 +86,9 @@ def first_params(config):
 def train(devices, config):
     model, backend = Transformer(config.model, V), config.parallel.backend
     mesh = sharding.make_mesh(config, devices)
-    rate, _, step = from_config(config, model, sharding.sum_devices(backend))
+    _, step = from_config(config, model, sharding.sum_devices(backend))
     params = first_params(PLAIN.model if config.model.num_layers == 1 else DEEP.model)
-    optimizer_state = make_optimizer(config.optimizer, rate).init(params)
+    optimizer_state = make_optimizer(config.optimizer, learning_rate(config)).init(params)
     state = TrainState(np.int32(0), params, optimizer_state, params)
     shardings = sharding.state_shardings(state, mesh)
     # A copy: the step gives up its state, whose memory on a CPU may be that of the arrays here.

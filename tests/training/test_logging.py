@@ -1,7 +1,9 @@
 """metrics.jsonl, TensorBoard's event files and JAX's profile."""
 
+import itertools
 import shutil
 import struct
+import time
 from types import SimpleNamespace
 
 import jax.numpy as jnp
@@ -151,8 +153,12 @@ def test_tensorboard_has_the_curves_of_the_log_and_the_config(trained_workdir):
     assert "    train.steps = 12" in lines
 
 
-def test_a_resumed_run_hides_later_steps_of_the_one_before_and_has_a_file_of_its_own(tmp_path):
-    """Within one second, and although the one before was killed: its file was not closed."""
+def test_a_resumed_run_hides_later_steps_of_the_one_before_and_has_a_file_of_its_own(
+    tmp_path, monkeypatch
+):
+    """Although the one before was killed: its file was not closed."""
+    clock = itertools.count(1e9)
+    monkeypatch.setattr(time, "time", lambda: next(clock))  # names have the second
     logs = []
     for resumed, losses in ((0, {10: 1.0, 20: 2.0, 30: 3.0}), (20, {30: 7.0}), (30, {})):
         logs.append(Log(CONFIG, tmp_path, resumed, 0.0))

@@ -225,7 +225,7 @@ def test_updates_that_are_not_finite_change_nothing_and_ten_in_a_row_end_the_run
     at = [(step, *divmod(step - 1, int(per_epoch))) for step in range(2, 12)]
     found = lines_of(workdir, "skipped")
     assert [(line["step"], line["epoch"], line["batch"]) for line in found] == at
-    assert re.match(r"jformer: .*\b2\b.*\b11\b.*optimizer\.clip_norm", skipped)
+    assert re.match(r"jformer: .*\b11\b.*optimizer\.clip_norm", skipped)
     assert_in_order(workdir)
     assert {line["split"] for line in read_metrics(workdir)} >= {"train", "validation"}
     assert Checkpoints(workdir, folder=BEST).steps() == []  # NaN is not the best score

@@ -93,4 +93,4 @@ def test_perplexity_is_that_of_the_unsmoothed_likelihood():
     uniform = loss_sums(jnp.zeros((B, T, V)), jnp.asarray(LABELS), 0.1)
     assert perplexity(float(uniform["nll"]), float(uniform["tokens"])) == pytest.approx(V, rel=1e-6)
     assert perplexity(2.0, 4) == pytest.approx(math.exp(0.5))
-    assert perplexity(1e6, 1) == math.inf
+    assert math.isfinite(perplexity(1e6, 1))  # JSON has no infinity
