@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find, parse, without_folders
-from jformer.config import Config, DecodeConfig
+from jformer.components import find
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
 from jformer.data.datasets import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.evaluation.named_sets import open_test_set
-from jformer.files import is_special, sha256_of
 from jformer.run import Run
 from jformer.training.loss import perplexity
 from jformer.training.provenance import component_hashes, versions
@@ -43,8 +42,6 @@ def named_test_set(name: str, more_references: str, config: Config) -> Split:
     else:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
         test = read_split([scorer.open_pairs(name, config)], config.data)
-    if more_references and test.gold:
-        raise UserError(f"--references={more_references}: requires a test set of translations")
     references = [*test.more_references]
     for path in filter(None, more_references.split(",")):
         lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
@@ -138,11 +135,8 @@ def made_by(run: Run) -> dict[str, Any]:
     """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
     del decode["read_ahead"], decode["batch_size"]
-    for name in ("search", "constraint", "choose"):
-        decode[name] = without_folders(decode[name])
-    hashes = component_hashes(run.config) | option_hashes(run.config.decode)
     return {
-        **({"components": hashes} if hashes else {}),
+        "components": component_hashes(run.config),
         "step": run.step,
         "steps": [*run.steps],
         "checkpoint": run.checkpoint,
@@ -150,22 +144,6 @@ def made_by(run: Run) -> dict[str, Any]:
         "params_sha256": [member.params_sha256 for member in members],
         "decode": decode,
     }
-
-
-def option_hashes(decode: DecodeConfig) -> dict[str, str]:
-    """Return the hashes of the files that options of the search name, such as a glossary."""
-    options = (parse(text).options for text in (decode.search, decode.constraint, decode.choose))
-    values = [value for each in options for value in each.values() if isinstance(value, str)]
-    return {value: sha256_of(Path(value)) for value in values if Path(value).is_file()}
-
-
-def job_of(run: Run, format: str, files: dict[str, str]) -> dict[str, Any]:
-    """Return everything that an output depends on; {} if an input can be read only once."""
-    named = {key: name for key, name in files.items() if name}
-    if any(map(is_special, named.values())):
-        return {}
-    hashes = {key: sha256_of(Path(name)) for key, name in named.items()}
-    return {**hashes, "format": format, "workdir": str(run.workdir.resolve()), **made_by(run)}
 
 
 def label(run: Run) -> str:

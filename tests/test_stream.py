@@ -189,7 +189,7 @@ def test_a_line_without_its_prefix_is_an_error(tmp_path, capfd, monkeypatch):
         monkeypatch.setattr("sys.stdin", file)
         assert call("translate", files[0], ONE_BY_ONE) == 2
     printed = capfd.readouterr()
-    assert "prefix:7: missing" in printed.err
+    assert f"{prefixes}:7: missing" in printed.err
     assert printed.out.count("\n") == 6
 
 

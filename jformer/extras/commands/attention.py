@@ -3,11 +3,12 @@
 Without --target, shows and prints the run's translation. For an ensemble, shows the first run.
 """
 
+from pathlib import Path
 from typing import Any
 
 from jformer import cli
 from jformer.errors import UserError
-from jformer.files import check_writable, write_file
+from jformer.files import check_output
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -20,7 +21,7 @@ def add_flags(parser: cli.Parser) -> None:
 
 def main(args: Any) -> int:
     config = cli.config_of(args)
-    check_writable("output", args.output)
+    check_output(args.output)
     check_utf8("source", args.source)
     check_utf8("target", args.target)
 
@@ -31,7 +32,7 @@ def main(args: Any) -> int:
     attention = run.attention(args.source, target)
     about = {"run": f"{run.workdir}, step {run.step:,}", "source": args.source}
     about["target" if args.target else "translation"] = target
-    write_file("output", args.output, page(attention, about).encode())
+    Path(args.output).write_text(page(attention, about), encoding="utf-8")
     if not args.target:
         print(target)
     return 0

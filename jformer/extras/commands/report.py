@@ -3,11 +3,12 @@
 The table has one row per run: its config differences, scores, parameters, FLOPs and time.
 """
 
+from pathlib import Path
 from typing import Any
 
 from jformer import cli
 from jformer.errors import UserError
-from jformer.files import check_writable, write_file
+from jformer.files import check_output
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -17,8 +18,7 @@ def add_flags(parser: cli.Parser) -> None:
 
 
 def main(args: Any) -> int:
-    if args.output:
-        check_writable("output", args.output)
+    check_output(args.output)
 
     from jformer.extras.report import find_runs, markdown, page, read_rows
 
@@ -26,6 +26,6 @@ def main(args: Any) -> int:
     if not rows:
         raise UserError("no run can be read")
     if args.output:
-        write_file("output", args.output, page(rows).encode())
+        Path(args.output).write_text(page(rows), encoding="utf-8")
     print(markdown(rows))
     return 0
