@@ -118,11 +118,11 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 def known_scores(run: Run, tests: dict[str, Split]) -> dict[str, dict[str, Any]]:
     """Return the stored scores for the same parameters, the same search and the same text."""
-    results = read_results(run.workdir)
+    results = rundir.read_results(run.workdir)
     return {
         name: results[name]
         for name, test in tests.items()
-        if name in results and identity(run, test).items() <= results[name].items()
+        if identity(run, test).items() <= results.get(name, {}).items()
     }
 
 

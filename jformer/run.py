@@ -254,7 +254,7 @@ def load(
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
     folder = Path(local_paths("workdir", str(workdir)))
-    files = local_paths("plugins", ",".join(map(str, plugins)))
+    files = [local_paths("plugins", str(file)) for file in plugins]
     restored = restore(folder, str(checkpoint), files)
     others = tuple(load(*run_and_checkpoint(name), plugins=plugins) for name in ensemble)
     for name, other in zip(ensemble, others, strict=True):

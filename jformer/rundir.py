@@ -6,7 +6,7 @@ that reads or writes a run directory uses the names defined here.
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,13 @@ def config_of(workdir: Path) -> Config:
     return read_config(workdir / CONFIG)
 
 
-def config_to_open(workdir: Path, plugins: str) -> Config:
+def config_to_open(workdir: Path, plugins: Sequence[str]) -> Config:
     """Return the config of a run to open, with the files `plugins` in place of its own.
 
     A run directory may come from anybody, so a file that only its config names is never run.
     """
     files: dict[str, str] = {}
-    for file in filter(None, plugins.split(",")):
+    for file in plugins:
         if not Path(file).is_file():
             raise UserError(f"plugins={file}: not found")
         files[Path(file).name] = file

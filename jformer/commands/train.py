@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.commands.evaluate import print_scores, score_rows
+from jformer.commands.evaluate import print_scores
 from jformer.config import component_files
-from jformer.console import aligned, say
+from jformer.console import say
 from jformer.rundir import default_workdir
 
 
@@ -28,7 +28,7 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
 
-    from jformer.results import known_scores, read_results, score_all
+    from jformer.results import known_scores, score_all
     from jformer.run import load
     from jformer.training.loop import train
     from jformer.training.provenance import describe_complete
@@ -36,17 +36,15 @@ def main(args: Any) -> int:
 
     workdir = Path(args.workdir or default_workdir(config))
     join(config.parallel)
-    read_results(workdir)  # raises for a damaged file before any work
     splits = train(config, workdir, args.profile)
     if not is_first():
         return 0
     run = load(workdir, plugins=component_files(config))
     run = run.with_decode(**dataclasses.asdict(config.decode))
-    known = known_scores(run, splits)
-    if splits.keys() <= known.keys():
+    scores = known_scores(run, splits)
+    if scores.keys() == splits.keys():
         say(describe_complete(config, run.step))
-        scores = known
     else:
         scores = score_all(run, splits)
-    print_scores(args.format, scores, workdir, aligned(score_rows(scores, run.scorer.labels)))
+    print_scores(args.format, scores, run)
     return 0

@@ -12,9 +12,7 @@ from jformer import cli
 def add_flags(parser: cli.Parser) -> None:
     for side in ("source", "target"):
         text = f"tokens of a {side} sentence (default: 32)"
-        parser.add_argument(
-            f"--{side}_length", default=32, type=cli.positive(int), metavar="N", help=text
-        )
+        parser.add_argument(f"--{side}_length", default=32, type=int, metavar="N", help=text)
     text = "also compile the train step for a device that may be absent, as h100 or v5e-8"
     parser.add_argument("--target", default="", metavar="DEVICE", help=text)
     text = "time three train steps on this machine, with batches of the corpus"

@@ -17,12 +17,12 @@ from jformer.errors import RunError
 
 
 def add_flags(parser: cli.Parser) -> None:
-    add, whole = parser.add_argument, cli.positive(int)
+    add = parser.add_argument
     add("file", metavar="FILE", help="the sweep")
     parser.add_path("--workdir", "DIR", "folder of the runs (default: runs/NAME)")
     text = "points that run at the same time and share cores and GPUs (default: 1)"
-    add("--jobs", default=1, type=whole, metavar="N", help=text)
-    add("--seeds", default=1, type=whole, metavar="N", help="runs per point (default: 1)")
+    add("--jobs", default=1, type=int, metavar="N", help=text)
+    add("--seeds", default=1, type=int, metavar="N", help="runs per point (default: 1)")
     text = "run the points whose names match, such as '*num_heads*'"
     add("--only", default="", metavar="PATTERN", help=text)
     add("--dry_run", action="store_true", help="print the commands")
