@@ -55,10 +55,10 @@ def choice(doc: str, *words: str, resumable: bool = False) -> Any:
     return key(words[0], f"{doc}: {', '.join(words)}", *words, resumable=resumable)
 
 
-def component(default: str, kind: str, doc: str, several: bool = False, **options: Any) -> Any:
+def component(default: str, kind: str, doc: str, **options: Any) -> Any:
     """Declare a key that names a component of a kind of `jformer.components`, or a list of them."""
     doc = f"{doc}: {', '.join(components.BUILT_IN[kind])}, or your own as FILE.py:NAME"
-    return key(default, doc, component=kind, several=several, **options)
+    return key(default, doc, component=kind, **options)
 
 
 def paths(doc: str, only_if: tuple[str, ...] | None = None) -> Any:
@@ -124,8 +124,8 @@ def violation(field: dataclasses.Field, value: Any) -> str:
         return f"must be {wanted.__name__}, not {type(value).__name__}"
     bounds = field.metadata["bounds"]
     if kind := field.metadata.get("component"):
-        items = component_items(field, value)
-        return next(filter(None, (components.error_in(kind, item) for item in items)), "")
+        errors = [components.error_in(kind, item) for item in components.split_list(value)]
+        return next(filter(None, errors), "")
     if wanted is str:
         return f"is unknown{nearest(value, bounds)}" if bounds and value not in bounds else ""
     for bound in bounds:
@@ -145,18 +145,12 @@ def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, 
             yield path + field.name, field, value
 
 
-def component_items(field: dataclasses.Field, value: str) -> list[str]:
-    """Return the components in the value of a key; none if the key is empty by default."""
-    if field.metadata["several"]:
-        return components.split_list(value)
-    return [value] if value or field.default else []
-
-
 def walk_components(config: Any) -> Iterator[tuple[str, str, str]]:
     """Yield `("config.model.norm", "norm", "layer_norm")` for each component of the config."""
     for path, field, value in walk(config):
         if kind := field.metadata.get("component"):
-            yield from ((f"config.{path}", kind, item) for item in component_items(field, value))
+            for item in components.split_list(value):
+                yield f"config.{path}", kind, item
 
 
 def flatten(config: Any) -> dict[str, Any]:

@@ -38,9 +38,7 @@ class DataConfig(Section):
     vocabulary: str = paths(
         "tokenizer.json or SentencePiece .model to use; SOURCE,TARGET if they are not joint"
     )
-    augment: str = component(
-        "", "augmentation", "changes to the training pairs in each epoch", several=True
-    )
+    augment: str = component("", "augmentation", "changes to the training pairs in each epoch")
     batching: str = choice("one pair per row by length, or several per row", "buckets", "packed")
     num_buckets: int = key(10, "batch shapes, each compiled once", ">= 1", "<= 255")
     length_multiple: int = key(4, "batch shape lengths are multiples of this", ">= 1", "<= 1024")

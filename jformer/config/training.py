@@ -24,9 +24,7 @@ class TrainConfig(Section):
     r_drop_alpha: float = key(0.0, "weight of R-Drop, arXiv 2106.14448; 0: one pass", ">= 0")
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1", resumable=True)
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1", resumable=True)
-    metrics: str = component(
-        "bleu", "metric", "scores of validation outputs", several=True, resumable=True
-    )
+    metrics: str = component("bleu", "metric", "scores of validation outputs", resumable=True)
     metrics_every: int = key(0, "steps between translations; 0: never", ">= 0", resumable=True)
     metrics_pairs: int = key(200, "validation pairs to translate", ">= 1", resumable=True)
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")

@@ -188,9 +188,9 @@ class Training:
             return
         write_config(self.config, self.workdir / rundir.CONFIG)
         texts = [text for _, _, text in walk_components(self.config)]
-        for name, file in files_of(texts).items():
+        for name, content in files_of(texts).items():
             (self.workdir / rundir.COMPONENTS).mkdir(exist_ok=True)
-            replace_file(self.workdir / rundir.COMPONENTS / name, file.content)
+            replace_file(self.workdir / rundir.COMPONENTS / name, content)
         self.vocabularies.save(self.workdir)
 
     def run(self, profiled: range, on_metrics: OnMetrics | None) -> None:
