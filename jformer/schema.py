@@ -15,16 +15,9 @@ from ml_collections import config_dict
 from jformer import components
 from jformer.errors import UserError, nearest
 
-LARGEST = 2**31 - 1  # the maximum of JAX's int32
 RATE = (">= 0", "< 1")  # bounds of a probability, such as dropout
 URL = re.compile("[a-zA-Z][a-zA-Z0-9+.-]+:/")  # one slash: `Path("gs://bucket")` has no second
-COMPARISONS: Any = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "!=": operator.ne,
-}
+COMPARISONS = {">=": operator.ge, "<": operator.lt}
 
 
 def key(
@@ -37,15 +30,12 @@ def key(
 ) -> Any:
     """Declare a config key; a default of None means an integer that may be unset.
 
-    `bounds` are conditions on the value, such as ">= 1". An integer without an upper bound must be
-    at most `LARGEST`. `only_if` has a key of the same section and the values that enable this one:
-    `("search", "sampling")`. A resumed run may change a key that is `resumable`.
+    `bounds` are conditions on the value, such as ">= 1". `only_if` has a key of the same section,
+    and the values that enable this one: `("search", "sampling")`. A resumed run may change a key
+    that is `resumable`.
     """
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
-    is_integer = default is None or type(default) is int
-    if is_integer and not any(bound.startswith("<") for bound in bounds):
-        bounds = (*bounds, f"<= {LARGEST}")
     metadata |= {"doc": doc, "bounds": bounds, "only_if": only_if, "resumable": resumable}
     return dataclasses.field(default=default, metadata=metadata)
 
