@@ -70,6 +70,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
     close = [] if end in by_end else difflib.get_close_matches(name, names, n=1)
     if match := close or [by_end[end] for end in ends]:
         return f"; did you mean {match[0]}?"
-    return (
-        f"; available: {', '.join(names) or 'none'}" if len(names) <= 30 else "; --help lists all"
-    )
+    if len(names) > 30:
+        return "; --help lists all"
+    return f"; available: {', '.join(names) or 'none'}"

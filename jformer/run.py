@@ -195,8 +195,6 @@ class Run(Restored):
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
         check_strings("sources", sources)
         check_strings("targets", targets)
-        if len(sources) != len(targets):
-            raise UserError(f"{len(sources)} sources and {len(targets)} targets")
         pairs = zip(targets, sources, strict=True)
         targets = [self.scorer.target(*pair, self.config) for pair in pairs]
         sources = model_sources(sources, self.vocabularies, self.config.data)

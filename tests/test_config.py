@@ -59,7 +59,7 @@ def test_the_default_is_the_papers_base_model():
     [
         ({"model__num_heads": 7}, r"config\.model\.num_heads=7\b.*512"),
         ({"data__name": "phrase"}, r"config\.data\.name=phrase: .*phrases\?"),
-        ({"data__name": "files"}, r"config\.data\.train is empty"),
+        ({"data__name": "files"}, r"config\.data\.name=files: .*config\.data\.train"),
         ({"data__target_tokenizer": "words"}, r"config\.data\.joint_vocabulary=False"),
         ({"train__batch_tokens": 100}, r"config\.train\.batch_tokens=100: .*max_length=256"),
         ({"optimizer__name": "adam(epsilom=0.1)"}, r"config\.optimizer\.name=.*epsilon\?"),

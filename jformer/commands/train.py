@@ -11,7 +11,6 @@ from typing import Any
 from jformer import cli
 from jformer.commands.evaluate import print_scores
 from jformer.config import component_files
-from jformer.console import say
 from jformer.rundir import default_workdir
 
 
@@ -31,7 +30,6 @@ def main(args: Any) -> int:
     from jformer.results import known_scores, score_all
     from jformer.run import load
     from jformer.training.loop import train
-    from jformer.training.provenance import describe_complete
     from jformer.training.sharding import is_first, join
 
     workdir = Path(args.workdir or default_workdir(config))
@@ -42,9 +40,7 @@ def main(args: Any) -> int:
     run = load(workdir, plugins=component_files(config))
     run = run.with_decode(**dataclasses.asdict(config.decode))
     scores = known_scores(run, splits)
-    if scores.keys() == splits.keys():
-        say(describe_complete(config, run.step))
-    else:
+    if scores.keys() != splits.keys():
         scores = score_all(run, splits)
     print_scores(args.format, scores, run)
     return 0

@@ -64,11 +64,8 @@ class Config(Section):
             reason = f"must be >= {data.assignment('max_length')}, the length of one pair"
             raise train.wrong("batch_tokens", reason)
         if model.max_positions < self.longest:
-            raise model.wrong(
-                "positions",
-                f"max_positions must be >= {self.longest}, for data.max_length, "
-                f"data.length_multiple, decode.max_extra_length and decode.min_length",
-            )
+            reason = f"max_positions must be >= {self.longest}; or decrease config.data.max_length"
+            raise model.wrong("positions", reason)
         if model.tying == "all" and not data.joint_vocabulary:
             reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"
             raise data.wrong("joint_vocabulary", reason)

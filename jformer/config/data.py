@@ -3,7 +3,6 @@
 import dataclasses
 
 from jformer.components import NAMED_DATASETS, name_of, parse
-from jformer.errors import UserError
 from jformer.schema import Section, choice, component, key, paths
 
 
@@ -70,8 +69,7 @@ class DataConfig(Section):
 
     def check(self) -> None:
         super().check()
-        for name in ("train", "validation") if name_of(self.name) == "files" else ():
-            if not getattr(self, name):
-                raise UserError(f"config.data.{name} is empty: set config.data.{name}=PATH")
+        if name_of(self.name) == "files" and not (self.train and self.validation):
+            raise self.wrong("name", "requires config.data.train and config.data.validation")
         if len(self.vocabulary.split(",")) > 2 - self.joint_vocabulary:
             raise self.wrong("vocabulary", "must be one file, or SOURCE,TARGET if not joint")

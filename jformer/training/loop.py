@@ -79,6 +79,7 @@ def train(
         if wanted == "all" or (name == "validation") == (wanted == "validation")
     }
     if provenance.is_complete(config, workdir):
+        say(provenance.describe_complete(config, workdir))
         if data:
             text = text_hashes(config, corpora, splits["validation"])
             provenance.check_same_text(text, workdir)

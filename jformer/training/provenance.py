@@ -157,8 +157,9 @@ def is_trained(config: Config, workdir: Path) -> bool:
     return position.get("ended", False) and 0 < patience <= position["best"]["worse"]
 
 
-def describe_complete(config: Config, step: int) -> str:
-    """Return the line about a run that is complete at `step`, with the key to train longer."""
+def describe_complete(config: Config, workdir: Path) -> str:
+    """Return the line about a complete run, with the key to train longer."""
+    step = max(Checkpoints(workdir).steps())
     change = "increase config.train.steps"
     if step < config.train.steps:
         change = "set config.train.patience=0"
