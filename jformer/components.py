@@ -188,8 +188,7 @@ def find(key: str, kind: str, text: str) -> Any:
         raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
     part = attribute(kind, component, f"{key}={text}")
-    if reason := error_in_options(component.options, part):
-        raise UserError(f"{key}={text}: {reason}")
+    check_options(component.options, part, f"{key}={text}")
     function = naming_failures_in(component.file)(part) if component.file else part
     if not isinstance(part, type):
         return functools.partial(function, **component.options) if component.options else function
@@ -220,18 +219,17 @@ def options_of(part: Any) -> dict[str, inspect.Parameter]:
     return {x.name: x for x in parameters if x.kind in kinds and x.name not in ("parent", "name")}
 
 
-def error_in_options(options: dict[str, Any], part: Any) -> str:
-    """Return the error in the options of a part; empty if they are valid."""
+def check_options(options: dict[str, Any], part: Any, named_by: str) -> None:
+    """Raise `UserError` for an option that is unknown, missing or of a wrong simple type."""
     known = options_of(part)
     for option, value in options.items():
         if option not in known:
-            return f"unknown option {option}{nearest(option, known)}"
+            raise UserError(f"{named_by}: unknown option {option}{nearest(option, known)}")
         if not fits(value, known[option].annotation):
-            return f"wrong value of the option {known[option]}"
+            raise UserError(f"{named_by}: wrong value of the option {known[option]}")
     for option, parameter in known.items():
         if parameter.default is parameter.empty and option not in options:
-            return f"requires the option {parameter}"
-    return ""
+            raise UserError(f"{named_by}: requires the option {parameter}")
 
 
 def fits(value: Any, kind: Any) -> bool:

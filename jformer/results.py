@@ -46,10 +46,7 @@ def named_test_set(name: str, more_references: str, config: Config) -> Split:
     for path in filter(None, more_references.split(",")):
         lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
         if len(lines) != len(test.sources):
-            raise UserError(
-                f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}: each line "
-                f"must be a reference for the same line"
-            )
+            raise UserError(f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}")
         references.append(lines)
     return dataclasses.replace(test, more_references=references)
 

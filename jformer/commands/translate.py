@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.console import say
 from jformer.data.corpora import read_lines, require_file, without_ends
 from jformer.errors import UserError
 from jformer.files import check_output, sha256_of
@@ -46,8 +45,6 @@ def main(args: Any) -> int:
     else:
         opened = open_output(args.output)
     with opened as output:
-        if sys.stderr.isatty():  # a pipeline stays silent
-            say("translating; the first lines take longer ...")
         translate_stream(run, open_texts(args), output, args.format, total)
     return 0
 
