@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,10 @@ def own_test_sets(config: Config) -> dict[str, Split]:
     return {name: read_split(files, config.data) for name, files in corpora.items()}
 
 
-def named_test_set(name: str, more_references: str, config: Config) -> Split:
+def named_test_set(name: str, more_references: Sequence[str], config: Config) -> Split:
     """Open `sacrebleu:NAME`, or pairs of text as for training.
 
-    `more_references` names files of further references, separated by commas.
+    `more_references` are files of further references.
     """
     if name.startswith(SACREBLEU):
         languages = config.data.source_language, config.data.target_language
@@ -43,7 +44,7 @@ def named_test_set(name: str, more_references: str, config: Config) -> Split:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
         test = read_split([scorer.open_pairs(name, config)], config.data)
     references = [*test.more_references]
-    for path in filter(None, more_references.split(",")):
+    for path in more_references:
         lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
         if len(lines) != len(test.sources):
             raise UserError(f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}")

@@ -44,7 +44,8 @@ def config_to_open(workdir: Path, plugins: Sequence[str]) -> Config:
         if not Path(file).is_file():
             raise UserError(f"plugins={file}: not found")
         components.allow(file)
-    files, config = {Path(file).name: file for file in plugins}, config_of(workdir)
+    config = config_of(workdir)
+    files = {Path(file).name: file for file in plugins}
     changed = {
         key: components.with_file(value, lambda file: files.get(Path(file).name, file))
         for key, field, value in walk(config)

@@ -16,7 +16,8 @@ from jformer.rundir import RESULTS
 
 def add_flags(parser: cli.Parser) -> None:
     parser.add_path("--data", "PAIRS", f"{cli.PAIRS}; sacrebleu:NAME is a test set of sacreBLEU")
-    parser.add_path("--references", "FILE,FILE", "more reference translations for --data")
+    text = "more reference translations for --data"
+    parser.add_path("--references", "FILE,FILE", text, type=cli.paths, default=[])
     parser.add_path("--against", "RUN[@C]", "run to compare with, using the paired bootstrap")
     parser.add_argument("--format", choices=("text", "json"), help="only the table, or only JSON")
     cli.add_run_flags(parser)
@@ -25,7 +26,7 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
     if args.references and not args.data:
-        raise UserError(f"--references={args.references}: requires --data=PAIRS")
+        raise UserError("--references: requires --data=PAIRS")
 
     from jformer.results import named_test_set, own_test_sets, score_all
     from jformer.run import load

@@ -18,9 +18,9 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_path(
         "--workdir", "DIR", "the run directory (default: runs/CONFIG-DATASET-LANGUAGES)"
     )
-    add, text = parser.add_argument, "write JAX's profile of COUNT steps, starting at STEP"
-    add("--profile", default="", metavar="STEP:COUNT", help=text)
-    add("--format", choices=("text", "json"), help="format of the scores")
+    text = "write JAX's profile of COUNT steps, starting at STEP"
+    parser.add_argument("--profile", default="", metavar="STEP:COUNT", help=text)
+    parser.add_argument("--format", choices=("text", "json"), help="only the table, or only JSON")
     cli.add_config_flags(parser)
 
 

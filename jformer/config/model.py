@@ -37,7 +37,7 @@ class ModelConfig(Section):
     norm_position: str = choice("norm after each residual sum, or before sub-layers", "post", "pre")
     final_norm: str = choice("a norm after each stack; auto: if norm_position=pre", *ON_OFF)
     positions: str = component("sinusoidal", "positions", "position encoding; Section 3.5")
-    tying: str = choice("embeddings that share one matrix; Section 3.4", "all", "output", "none")
+    tying: str = choice("which matrices are shared; Section 3.4", "all", "output", "none")
     output_bias: bool = key(False, "a bias for each logit; not in the paper")
     zero_padding: bool = key(False, "keep the embedding of padding at zero")
     initializer: str = choice("initial values of the kernels", "scaled_xavier", "xavier", "normal")
