@@ -103,7 +103,8 @@ def translate_stream(
         sources, *starts = zip(*columns, strict=True)
         start = starts[0] if starts else None
         found = run.hypotheses(sources, start, format != "text", numbers[0], cut)
-        output.write("".join(map(TRANSLATIONS[format], numbers, sources, found)))
+        lines = zip(numbers, sources, found, strict=True)
+        output.write("".join(translation_line(format, *line) for line in lines))
         progress.advance(len(window))
     progress.close()
     warn_of_lines(cut)
@@ -126,7 +127,8 @@ def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple
     for window in windows(pairs, 0, run):
         numbers, sources, targets = zip(*window, strict=True)
         scored = run.score(sources, targets, numbers[0])
-        output.write("".join(map(SCORES[format], numbers, sources, targets, scored)))
+        lines = zip(numbers, sources, targets, scored, strict=True)
+        output.write("".join(score_line(format, *line) for line in lines))
         total += sum(pair.log_prob for pair in scored)
         tokens += sum(len(pair.token_log_probs) for pair in scored)
     return total, tokens
@@ -139,31 +141,23 @@ def windows(items: Iterator[Any], done: int, run: Run) -> Iterator[list[Any]]:
         yield window
 
 
-def text_line(number: int, source: str, hypotheses: Sequence[Hypothesis]) -> str:
-    # A line break inside a translation would shift all lines after it against the input.
-    return hypotheses[0].text.replace("\n", " ") + "\n"
-
-
-def json_line(number: int, source: str, hypotheses: Sequence[Hypothesis]) -> str:
+def translation_line(format: str, number: int, source: str, n_best: list[Hypothesis]) -> str:
+    if format == "text":
+        # A line break inside a translation would shift all lines after it against the input.
+        return n_best[0].text.replace("\n", " ") + "\n"
     outputs = []
-    for hypothesis in hypotheses:
+    for hypothesis in n_best:
         fields = dataclasses.asdict(hypothesis)
         fields |= {"alignment": pharaoh(hypothesis.alignment or []), "parts": None}
         outputs.append({key: value for key, value in fields.items() if value is not None})
     return as_json(line=number, source=source, outputs=outputs)
 
 
-def score_text(number: int, source: str, target: str, scored: Scored) -> str:
-    return f"{scored.log_prob:.6f}\n"
-
-
-def score_json(number: int, source: str, target: str, scored: Scored) -> str:
+def score_line(format: str, number: int, source: str, target: str, scored: Scored) -> str:
+    if format == "text":
+        return f"{scored.log_prob:.6f}\n"
     return as_json(line=number, source=source, target=target, **dataclasses.asdict(scored))
 
 
 def as_json(**fields: Any) -> str:
     return json.dumps(fields, ensure_ascii=False) + "\n"
-
-
-TRANSLATIONS = {"text": text_line, "jsonl": json_line}
-SCORES = {"text": score_text, "jsonl": score_json}
