@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from ml_collections import config_dict
 
-from jformer.components import naming_failures_in
+from jformer.components import BUILT_IN, naming_failures_in
 from jformer.config import Config, freeze, overridden
 from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
@@ -110,8 +110,7 @@ def add_config_flags(parser: Parser) -> None:
     """Declare --config and all config keys."""
     text = (
         "path of a config file, or name of a built-in config: "
-        f"{', '.join(own_configs())}; :DATASET selects the corpus: phrases, multi30k, iwslt14, "
-        "iwslt17, wmt14, wmt16, tatoeba, hub or files"
+        f"{', '.join(own_configs())}; :DATASET selects the corpus: {', '.join(BUILT_IN['dataset'])}"
     )
     parser.add_argument("--config", required=True, metavar="CONFIG[:DATASET]", help=text)
     add_keys(parser)

@@ -66,9 +66,7 @@ def local_paths(name: str, text: str) -> str:
     """
     for path in text.split(","):
         if URL.match(path):
-            raise UserError(
-                f"{name}={path}: must be a local path, not a URL; mount it, or copy its content"
-            )
+            raise UserError(f"{name}={path}: must be a local path; mount it, or copy its content")
     return ",".join(map(os.path.expanduser, text.split(",")))
 
 
