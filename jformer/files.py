@@ -86,8 +86,8 @@ def check_output(name: str, inputs: Iterable[Path] = ()) -> None:
     """
     if not name:
         return
-    path = Path(name)
-    if path.resolve() in [file.resolve() for file in inputs]:
+    path = Path(name).resolve()
+    if path in [file.resolve() for file in inputs]:
         raise UserError(f"--output={name}: is an input of this command; choose another file")
     is_new = not path.exists()
     with writing(f"--output={name}"):
