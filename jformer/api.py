@@ -1,6 +1,5 @@
 """The functions of `import jformer`: a config, training from Python, and opening a run."""
 
-import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from jformer.cli import config_from
 from jformer.config import Config, component_files, freeze
 from jformer.data.datasets import open_data
-from jformer.errors import Stopped, UserError
+from jformer.errors import UserError
 from jformer.run import Run, load
 from jformer.rundir import default_workdir
 from jformer.schema import local_paths, replaced
@@ -56,9 +55,9 @@ def train(
     numbers and the current `Run`. Steps never decrease, and a checkpoint that is due at this step
     is complete. If it returns a true value, the run is saved and training ends after this step.
 
-    Raises `UserError` for a user error, and `RunError` if training cannot continue. Ctrl-C raises
-    `KeyboardInterrupt`, and any other signal raises `Stopped`, both after a save. Call this from
-    the main thread, because signal handlers require it.
+    Raises `UserError` for a user error, `RunError` if training cannot continue, and `Stopped` after
+    Ctrl-C or another signal and a save. Call this from the main thread, because signal handlers
+    require it.
     """
     if (pairs is None) != (validation is None):
         raise UserError("jformer.train requires both pairs and validation, or neither")
@@ -74,10 +73,5 @@ def train(
         def callback(step: int, split: str, numbers: dict[str, float], restored: Restored) -> Any:
             return on_metrics(step, split, numbers, Run(**vars(restored)))
 
-    try:
-        train_in(config, workdir, data=data, on_metrics=callback)
-    except Stopped as stopped:
-        if stopped.number == signal.SIGINT:
-            raise KeyboardInterrupt(str(stopped)) from stopped
-        raise
+    train_in(config, workdir, data=data, on_metrics=callback)
     return load(workdir, plugins=component_files(config))

@@ -7,7 +7,6 @@ table of commands. argparse reads the flags, and the types of config keys are in
 import argparse
 import dataclasses
 import importlib
-import io
 import logging
 import os
 import runpy
@@ -20,11 +19,11 @@ from typing import Any, NoReturn
 
 from ml_collections import config_dict
 
-from jformer.components import naming_failures_in
+from jformer.components import BUILT_IN, naming_failures_in
 from jformer.config import Config, freeze, overridden
 from jformer.errors import RunError, Stopped, UserError, nearest
 from jformer.rundir import config_to_open
-from jformer.schema import flatten, local_paths, walk
+from jformer.schema import local_paths, walk
 
 # Prefixes of the keys that may change after training.
 OF_RUN = ("decode.", "data.bad_lines", "data.directory")
@@ -38,7 +37,6 @@ PAIRS = (
 
 def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
     """Call `run` and return its exit status; print an error as one line that names `program`."""
-    use_utf8()
     logging.basicConfig(format="%(message)s", level=logging.WARNING, force=True)
     logging.getLogger("jformer").setLevel(logging.INFO)
     message: object
@@ -62,13 +60,6 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
     return status
 
 
-def use_utf8() -> None:
-    """Print UTF-8 in any locale; undecodable bytes of file names are escaped."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-
-
 def drop_output() -> None:
     """Discard unwritten output, which would raise again at exit."""
     try:
@@ -86,17 +77,17 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
     def add_path(self, name: str, metavar: str, help: str, **options: Any) -> None:
-        """Declare a flag for a local path, or several separated by commas; empty by default."""
-        self.add_argument(name, default="", type=path, metavar=metavar, help=help, **options)
+        """Declare a flag for a local path, empty by default, or a list if the type is `paths`."""
+        options = {"default": "", "type": path, **options}
+        self.add_argument(name, metavar=metavar, help=help, **options)
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
         """Parse flags; `overrides` in the result has the values of --config.KEY=VALUE."""
+        known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
         for argument in arguments:
-            name, equals, value = argument.partition("=")
-            if name.startswith("--") and name not in self._option_string_actions:
-                raise UserError(f"{argument}: {self._reason(name.removeprefix('--'))}")
-            if equals and not value and not name.startswith("--config."):
-                raise UserError(f"{argument}: must not be empty; set a value or remove it")
+            name = argument.partition("=")[0].removeprefix("--")
+            if argument.startswith("--") and name not in known:
+                raise UserError(f"{argument}: unknown flag or key{nearest(name, known)}")
         args = self.parse_args(arguments)
         names = [name for name in vars(args) if name.startswith("config.")]
         args.overrides = {name.removeprefix("config."): getattr(args, name) for name in names}
@@ -104,14 +95,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message.removeprefix("argument "))
-
-    def _reason(self, name: str) -> str:
-        """Return why a flag is unknown, and what to write instead."""
-        known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
-        _, prefix, key = name.rpartition("config.")
-        if prefix and key in flatten(Config()) and "workdir" in known:
-            return f"cannot be changed after training; only {', '.join(OF_RUN)} can"
-        return f"unknown {'key' if prefix else 'flag'}{nearest(name, known)}"
 
 
 def parser_of(name: str, commands: Mapping[str, str], parser: Parser | None = None) -> Parser:
@@ -124,18 +107,17 @@ def parser_of(name: str, commands: Mapping[str, str], parser: Parser | None = No
 
 
 def add_config_flags(parser: Parser) -> None:
-    """Declare --config and all config keys, after the other flags of a command."""
+    """Declare --config and all config keys."""
     text = (
         "path of a config file, or name of a built-in config: "
-        f"{', '.join(own_configs())}; :DATASET selects the corpus: phrases, multi30k, iwslt14, "
-        "iwslt17, wmt14, wmt16, tatoeba, hub or files"
+        f"{', '.join(own_configs())}; :DATASET selects the corpus: {', '.join(BUILT_IN['dataset'])}"
     )
     parser.add_argument("--config", required=True, metavar="CONFIG[:DATASET]", help=text)
     add_keys(parser)
 
 
 def add_run_flags(parser: Parser, ensemble: bool = True) -> None:
-    """Declare the flags of a command that opens a run, after its other flags."""
+    """Declare the flags of a command that opens a run."""
     parser.add_path("--workdir", "DIR", "the run directory", required=True)
     text = (
         "average, last, served (default: the better of these two on validation data at the end of "
@@ -144,16 +126,15 @@ def add_run_flags(parser: Parser, ensemble: bool = True) -> None:
     parser.add_argument("--checkpoint", default="served", metavar="C", help=text)
     if ensemble:
         text = "more runs, whose probabilities are averaged"
-        parser.add_path("--ensemble", "RUN[@C],RUN[@C]", text)
+        parser.add_path("--ensemble", "RUN[@C],RUN[@C]", text, type=paths, default=[])
     text = "Python files of the run's components, to execute"
-    parser.add_path("--plugins", "FILE,FILE", text)
+    parser.add_path("--plugins", "FILE,FILE", text, type=paths, default=[])
     add_keys(parser, OF_RUN)
 
 
 def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
-    """Declare the config keys with these prefixes, after the flags, to shorten the usage line."""
-    usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
-    parser.usage = f"{usage} [--config.KEY=VALUE ...]"
+    """Declare the config keys with these prefixes."""
+    parser.usage = "%(prog)s [FLAGS] [--config.KEY=VALUE ...]"
     about = "with their defaults; a resumed run may change keys marked *"
     group = parser.add_argument_group("config keys", about)
     for name, field, default in walk(Config()):
@@ -177,24 +158,13 @@ def int_or_none(text: str) -> int | None:
 
 
 def path(text: str) -> str:
-    """Return local paths, with `~` as the home folder; `UserError` for a URL."""
+    """Return a local path, with `~` as the home folder; `UserError` for a URL."""
     return local_paths("path", text)
 
 
-def files_in(text: str) -> list[str]:
-    return [name for name in text.split(",") if name]
-
-
-def positive(kind: type) -> Callable[[str], Any]:
-    """Return the argparse type of a positive number."""
-
-    def number(text: str) -> Any:
-        if not kind(text) > 0:
-            raise ValueError
-        return kind(text)
-
-    number.__name__ = f"positive {kind.__name__}"  # for argparse's message
-    return number
+def paths(text: str) -> list[str]:
+    """Return local paths that are separated by commas."""
+    return [name for name in path(text).split(",") if name]
 
 
 def own_configs() -> dict[str, str]:
@@ -238,6 +208,5 @@ def open_run(args: argparse.Namespace, config: Config) -> Any:
     """Open the runs of --workdir and --ensemble, with `config` in place of the stored one."""
     from jformer.run import load
 
-    ensemble, plugins = files_in(args.ensemble), files_in(args.plugins)
-    run = load(args.workdir, args.checkpoint, ensemble, plugins=plugins)
+    run = load(args.workdir, args.checkpoint, args.ensemble, args.plugins)
     return dataclasses.replace(run, config=config)

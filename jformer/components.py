@@ -188,17 +188,14 @@ def find(key: str, kind: str, text: str) -> Any:
         raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
     part = attribute(kind, component, f"{key}={text}")
-    if reason := error_in_options(component.options, part):
-        raise UserError(f"{key}={text}: {reason}")
-    if isinstance(part, type):
-        with naming_failures_in(component.file):
-            part = part(**component.options)
-        if hasattr(part, "check"):
-            part.check()
-        return part
-    if component.file:
-        part = naming_failures_in(component.file)(part)
-    return functools.partial(part, **component.options) if component.options else part
+    check_options(component.options, part, f"{key}={text}")
+    function = naming_failures_in(component.file)(part) if component.file else part
+    if not isinstance(part, type):
+        return functools.partial(function, **component.options) if component.options else function
+    instance = function(**component.options)
+    if hasattr(instance, "check"):
+        instance.check()
+    return instance
 
 
 def attribute(kind: str, component: Component, named_by: str) -> Any:
@@ -222,31 +219,26 @@ def options_of(part: Any) -> dict[str, inspect.Parameter]:
     return {x.name: x for x in parameters if x.kind in kinds and x.name not in ("parent", "name")}
 
 
-def error_in_options(options: dict[str, Any], part: Any) -> str:
-    """Return the error in the options of a part; empty if they are valid."""
-    known, empty = options_of(part), inspect.Parameter.empty
+def check_options(options: dict[str, Any], part: Any, named_by: str) -> None:
+    """Raise `UserError` for an option that is unknown, missing or of a wrong simple type."""
+    known = options_of(part)
     for option, value in options.items():
         if option not in known:
-            return f"unknown option {option}{nearest(option, known) if known else '; it has none'}"
-        kind = known[option].annotation
-        if kind is empty:
-            kind = type(known[option].default)
-        if not fits(value, kind):
-            return f"{option}={value!r}: must be {kind.__name__ if type(kind) is type else kind}"
+            raise UserError(f"{named_by}: unknown option {option}{nearest(option, known)}")
+        if not fits(value, known[option].annotation):
+            raise UserError(f"{named_by}: wrong value of the option {known[option]}")
     for option, parameter in known.items():
-        if parameter.default is empty and option not in options:
-            return f"requires the option {option}"
-    return ""
+        if parameter.default is parameter.empty and option not in options:
+            raise UserError(f"{named_by}: requires the option {parameter}")
 
 
 def fits(value: Any, kind: Any) -> bool:
     """Return whether a literal has the annotated type; only simple types are checked."""
     if typing.get_origin(kind) is typing.Literal:
         return value in typing.get_args(kind)
-    kinds = {*typing.get_args(kind)} or {kind}  # both types of int | None
-    if float in kinds:
-        kinds.add(int)
-    return type(value) in kinds or not kinds & {bool, int, float, str}
+    if kind is float:
+        return type(value) in (int, float)
+    return kind not in (bool, int, str) or type(value) is kind
 
 
 def arguments(kind: str, text: str) -> dict[str, Any]:
@@ -276,47 +268,41 @@ def load(file: str, named_by: str) -> ModuleType:
             f"{named_by}: is Python code. If you trust it, name it with --plugins={file}, or in "
             f"Python plugins=[{file!r}]; a run has a copy in components/"
         )
-    return run_file(absolute(file)).module
-
-
-@dataclasses.dataclass(frozen=True)
-class File:
-    content: bytes
-    module: ModuleType
-
-    @property
-    def hash(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()[:12]
+    return run_file(absolute(file))
 
 
 @functools.cache
-def run_file(path: str) -> File:
+def read_file(path: str) -> bytes:
+    """Read a user's file once per process, which may run for hours while the file is edited."""
+    with naming_failures_in(path):
+        return Path(path).read_bytes()
+
+
+@functools.cache
+def run_file(path: str) -> ModuleType:
     """Run a Python file as an import does, once per process."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     module = ModuleType(f"jformer_component_{hashlib.sha256(path.encode()).hexdigest()[:8]}")
     module.__file__ = path
     sys.modules[module.__name__] = module  # dataclasses, such as flax modules, look it up there
     with naming_failures_in(path):
-        exec(compile(content, path, "exec"), vars(module))
-    return File(content, module)
+        exec(compile(read_file(path), path, "exec"), vars(module))
+    return module
 
 
-def files_of(texts: Iterable[str]) -> dict[str, File]:
-    """Return the allowed files that component strings name, by their base names.
+def files_of(texts: Iterable[str]) -> dict[str, bytes]:
+    """Return the contents of the allowed files that component strings name, by their base names.
 
-    Raises `UserError` if two files have the same name, because a run stores copies by name.
+    A run stores copies by these names, so they must differ.
     """
-    files: dict[str, File] = {}
-    for item in (item for text in texts for item in split_list(text)):
-        path = absolute(parse(item).file)
-        if path in _allowed:
-            file = run_file(path)
-            if files.setdefault(Path(path).name, file) is not file:
-                raise UserError(f"{path}: another component file has this name; rename it")
-    return files
+    items = [item for text in texts for item in split_list(text)]
+    paths = [absolute(parse(item).file) for item in items]
+    return {Path(path).name: read_file(path) for path in paths if path in _allowed}
+
+
+def hashes_of(texts: Iterable[str]) -> dict[str, str]:
+    """Return `{file name: hash}` of the files of `files_of`."""
+    files = files_of(texts).items()
+    return {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files}
 
 
 def with_file(text: str, rename: Callable[[str], str]) -> str:
@@ -340,9 +326,7 @@ def naming_failures_in(path: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
-        if not path:
-            raise
+    except Exception as error:
         frames, own = traceback.extract_tb(error.__traceback__), absolute(path)
         lines = [f":{at.lineno}" for at in frames if os.path.abspath(at.filename) == own]
         message = " ".join(f"{type(error).__name__}: {error}".split())[:300]

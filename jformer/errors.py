@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import importlib
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 
@@ -26,9 +26,8 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
 
 
 def check_strings(name: str, values: Any) -> None:
-    """Raise `TypeError` unless an argument is a list of strings; one string is an error."""
-    is_list = isinstance(values, Collection) and not isinstance(values, str)
-    if not (is_list and all(isinstance(text, str) for text in values)):
+    """Raise `TypeError` if an argument is one string, which would be read as a list of letters."""
+    if isinstance(values, str):
         raise TypeError(f"{name} must be a list of strings, not {values!r:.99}")
 
 
@@ -51,8 +50,6 @@ def explaining_out_of_memory(advice: str) -> Iterator[None]:
     """Raise `RunError` with `advice` if the host or a device runs out of memory."""
     try:
         yield
-    except (UserError, RunError):
-        raise
     except Exception as error:
         if is_out_of_memory(error):
             raise RunError(f"out of memory {advice}") from error
@@ -70,4 +67,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
     close = [] if end in by_end else difflib.get_close_matches(name, names, n=1)
     if match := close or [by_end[end] for end in ends]:
         return f"; did you mean {match[0]}?"
-    return f"; available: {', '.join(names)}" if len(names) <= 30 else "; --help lists all"
+    if len(names) > 30:
+        return "; --help lists all"
+    return f"; available: {', '.join(names) or 'none'}"

@@ -1,7 +1,7 @@
 """Writing of files: atomic inside run directories, and in place for paths that a user names.
 
-A path that a user names is opened like a shell redirection: links, devices and pipes work, and
-no file is renamed over it. Missing parent folders are created.
+A path that a user names is opened like a shell redirection, and no file is renamed over it. Missing
+parent folders are created.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jformer.errors import RunError, UserError
+from jformer.errors import UserError
 
 SUMS = "SHA256SUMS"  # checksums of the files in a folder, which `sha256sum -c` verifies
 
@@ -56,28 +56,22 @@ def first_damage(folder: Path, is_checked: Callable[[str], bool] = lambda name: 
     path = folder / SUMS
     if not path.exists():
         return ""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for line in lines:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         digest, _, name = line.partition("  ")
         try:
             if is_checked(name) and sha256_of(folder / name) != digest:
                 return f"{name} has changed"
-        except (OSError, ValueError) as error:
-            return f"{name} cannot be read ({error})"
-    return "" if lines else f"{SUMS} is empty"
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+    return ""
 
 
 def read_object(path: Path, fix: str) -> dict[str, Any]:
     """Return the JSON object in a file; `UserError` names a damaged file and the fix."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {fix}") from error
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON ({error}); {fix}") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: is damaged: must be a JSON object; {fix}")
-    return content
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); {fix}") from error
 
 
 def write_object(path: Path, content: dict[str, Any]) -> None:
@@ -85,35 +79,22 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
     replace_file(path, json.dumps(content, indent=2).encode() + b"\n")
 
 
-def check_writable(flag: str, name: str) -> None:
-    """Raise `UserError` if --FLAG=NAME cannot be written; call it before long work."""
-    path = Path(name)
-    with writing(f"--{flag}={name}"):
-        if not path.parent.exists():
-            path.parent.mkdir(parents=True)
-        if path.is_fifo():
-            return  # opening it would wait for a reader
-        is_new = not path.exists()
-        path.open("ab").close()
-        if is_new:
-            path.resolve().unlink()  # a link to a missing file stays
+def check_output(name: str, inputs: Iterable[Path] = ()) -> None:
+    """Make the folder of --output=NAME, unless it is empty; call this before long work.
 
-
-def check_output(name: str, inputs: Iterable[str]) -> None:
-    """Raise `UserError` if --output=NAME cannot be written, or is one of the inputs."""
+    Raises `UserError` if NAME cannot be written, or is one of the inputs.
+    """
     if not name:
         return
-    if os.path.realpath(name) in map(os.path.realpath, filter(None, inputs)):
+    path = Path(name).resolve()
+    if path in [file.resolve() for file in inputs]:
         raise UserError(f"--output={name}: is an input of this command; choose another file")
-    check_writable("output", name)
-    if not is_special(name):
-        check_writable("output", f"{name}.partial")
-
-
-def write_file(flag: str, name: str, content: bytes) -> None:
-    """Write the content of --FLAG=NAME."""
-    with writing(f"--{flag}={name}", RunError):
-        Path(name).write_bytes(content)
+    is_new = not path.exists()
+    with writing(f"--output={name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+    if is_new:
+        path.unlink()
 
 
 @contextlib.contextmanager
@@ -128,11 +109,6 @@ def new_folder(flag: str, name: str) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(name, ignore_errors=True)
         raise
-
-
-def is_special(name: str) -> bool:
-    """Return whether a path names a device or a pipe."""
-    return os.path.exists(name) and not os.path.isfile(name) and not os.path.isdir(name)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@
 
 COMMAND is train by default. `COMMAND --help` shows the flags and config keys of a command.
 
-Results go to standard output, everything else to standard error, both in UTF-8. Exit status:
+Results go to standard output, everything else to standard error. Exit status:
 
     0               done
     1               an internal or runtime error
@@ -38,7 +38,6 @@ COMMANDS = {
     "completion": "jformer.extras.completion",
 }
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # a setting of glibc's malloc
-AT_ONCE = {"--help", "-h", "--version"}  # flags that only print
 
 
 def main(argv: list[str]) -> int:
@@ -62,7 +61,7 @@ def run(arguments: list[str]) -> int:
         raise UserError(f"{name}: unknown command{nearest(name, COMMANDS)}")
     command = importlib.import_module(COMMANDS[name])
     parser = cli.parser_of(name, COMMANDS)
-    if AT_ONCE & {*flags}:
+    if "--help" in flags or "-h" in flags:
         parser.print_help()
         return 0
     return command.main(parser.parse(flags))
@@ -90,7 +89,6 @@ def use_huge_pages() -> None:
     """
     variable, value = HUGE_PAGES
     trains = name_and_flags(sys.argv[1:])[0] == "train" or "--measure" in sys.argv
-    trains = trains and not AT_ONCE & {*sys.argv}
     if sys.platform == "linux" and trains and variable not in os.environ:
         os.environ[variable] = value
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -3,18 +3,18 @@
 import dataclasses
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jformer import rundir
-from jformer.components import find, parse, without_folders
-from jformer.config import Config, DecodeConfig
+from jformer.components import find
+from jformer.config import Config
 from jformer.console import say
 from jformer.data.corpora import Split, decode_lines, read_lines, require_file
 from jformer.data.datasets import open_corpora, read_split
 from jformer.errors import UserError
 from jformer.evaluation.named_sets import open_test_set
-from jformer.files import is_special, sha256_of
 from jformer.run import Run
 from jformer.training.loss import perplexity
 from jformer.training.provenance import component_hashes, versions
@@ -31,10 +31,10 @@ def own_test_sets(config: Config) -> dict[str, Split]:
     return {name: read_split(files, config.data) for name, files in corpora.items()}
 
 
-def named_test_set(name: str, more_references: str, config: Config) -> Split:
+def named_test_set(name: str, more_references: Sequence[str], config: Config) -> Split:
     """Open `sacrebleu:NAME`, or pairs of text as for training.
 
-    `more_references` names files of further references, separated by commas.
+    `more_references` are files of further references.
     """
     if name.startswith(SACREBLEU):
         languages = config.data.source_language, config.data.target_language
@@ -43,16 +43,11 @@ def named_test_set(name: str, more_references: str, config: Config) -> Split:
     else:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
         test = read_split([scorer.open_pairs(name, config)], config.data)
-    if more_references and test.gold:
-        raise UserError(f"--references={more_references}: requires a test set of translations")
     references = [*test.more_references]
-    for path in filter(None, more_references.split(",")):
+    for path in more_references:
         lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
         if len(lines) != len(test.sources):
-            raise UserError(
-                f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}: each line "
-                f"must be a reference for the same line"
-            )
+            raise UserError(f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}")
         references.append(lines)
     return dataclasses.replace(test, more_references=references)
 
@@ -121,11 +116,11 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 def known_scores(run: Run, tests: dict[str, Split]) -> dict[str, dict[str, Any]]:
     """Return the stored scores for the same parameters, the same search and the same text."""
-    results = read_results(run.workdir)
+    results = rundir.read_results(run.workdir)
     return {
         name: results[name]
         for name, test in tests.items()
-        if name in results and identity(run, test).items() <= results[name].items()
+        if identity(run, test).items() <= results.get(name, {}).items()
     }
 
 
@@ -138,11 +133,8 @@ def made_by(run: Run) -> dict[str, Any]:
     """Return everything that determines a run's outputs, in the form of results.json."""
     members, decode = (run, *run.others), dataclasses.asdict(run.config.decode)
     del decode["read_ahead"], decode["batch_size"]
-    for name in ("search", "constraint", "choose"):
-        decode[name] = without_folders(decode[name])
-    hashes = component_hashes(run.config) | option_hashes(run.config.decode)
     return {
-        **({"components": hashes} if hashes else {}),
+        "components": component_hashes(run.config),
         "step": run.step,
         "steps": [*run.steps],
         "checkpoint": run.checkpoint,
@@ -150,22 +142,6 @@ def made_by(run: Run) -> dict[str, Any]:
         "params_sha256": [member.params_sha256 for member in members],
         "decode": decode,
     }
-
-
-def option_hashes(decode: DecodeConfig) -> dict[str, str]:
-    """Return the hashes of the files that options of the search name, such as a glossary."""
-    options = (parse(text).options for text in (decode.search, decode.constraint, decode.choose))
-    values = [value for each in options for value in each.values() if isinstance(value, str)]
-    return {value: sha256_of(Path(value)) for value in values if Path(value).is_file()}
-
-
-def job_of(run: Run, format: str, files: dict[str, str]) -> dict[str, Any]:
-    """Return everything that an output depends on; {} if an input can be read only once."""
-    named = {key: name for key, name in files.items() if name}
-    if any(map(is_special, named.values())):
-        return {}
-    hashes = {key: sha256_of(Path(name)) for key, name in named.items()}
-    return {**hashes, "format": format, "workdir": str(run.workdir.resolve()), **made_by(run)}
 
 
 def label(run: Run) -> str:

@@ -195,8 +195,6 @@ class Run(Restored):
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
         check_strings("sources", sources)
         check_strings("targets", targets)
-        if len(sources) != len(targets):
-            raise UserError(f"{len(sources)} sources and {len(targets)} targets")
         pairs = zip(targets, sources, strict=True)
         targets = [self.scorer.target(*pair, self.config) for pair in pairs]
         sources = model_sources(sources, self.vocabularies, self.config.data)
@@ -254,7 +252,7 @@ def load(
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
     folder = Path(local_paths("workdir", str(workdir)))
-    files = local_paths("plugins", ",".join(map(str, plugins)))
+    files = [local_paths("plugins", str(file)) for file in plugins]
     restored = restore(folder, str(checkpoint), files)
     others = tuple(load(*run_and_checkpoint(name), plugins=plugins) for name in ensemble)
     for name, other in zip(ensemble, others, strict=True):

@@ -6,14 +6,14 @@ that reads or writes a run directory uses the names defined here.
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from jformer import components
 from jformer.config import Config, read_config
 from jformer.errors import UserError
-from jformer.files import read_object, write_object
+from jformer.files import read_object, write_object, writing
 from jformer.schema import walk, with_values
 
 CONFIG = "config.json"
@@ -35,22 +35,17 @@ def config_of(workdir: Path) -> Config:
     return read_config(workdir / CONFIG)
 
 
-def config_to_open(workdir: Path, plugins: str) -> Config:
+def config_to_open(workdir: Path, plugins: Sequence[str]) -> Config:
     """Return the config of a run to open, with the files `plugins` in place of its own.
 
     A run directory may come from anybody, so a file that only its config names is never run.
     """
-    files: dict[str, str] = {}
-    for file in filter(None, plugins.split(",")):
+    for file in plugins:
         if not Path(file).is_file():
             raise UserError(f"plugins={file}: not found")
-        files[Path(file).name] = file
         components.allow(file)
-    return with_component_files(config_of(workdir), files)
-
-
-def with_component_files(config: Config, files: dict[str, str]) -> Config:
-    """Return the config with `files[NAME]` in place of each component file called NAME."""
+    config = config_of(workdir)
+    files = {Path(file).name: file for file in plugins}
     changed = {
         key: components.with_file(value, lambda file: files.get(Path(file).name, file))
         for key, field, value in walk(config)
@@ -97,15 +92,13 @@ def locked(workdir: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout  # slow to import, and only training needs it
 
     lock = FileLock(workdir / LOCK, timeout=0)
-    try:
+    with writing(f"workdir={workdir}"):
         workdir.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise UserError(
-            f"{workdir}: another process is training there; wait for it, or choose another workdir"
-        ) from None
-    except OSError as error:
-        raise UserError(f"workdir={workdir}: cannot be written ({error.strerror})") from error
+        try:
+            lock.acquire()
+        except Timeout:
+            reason = "another process is training there; wait for it, or choose another workdir"
+            raise UserError(f"{workdir}: {reason}") from None
     try:
         yield
     finally:
@@ -121,4 +114,4 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError):
             lines.append(json.loads(line))
-    return [line for line in lines if isinstance(line, dict) and {"step", "split"} <= line.keys()]
+    return lines

@@ -15,16 +15,9 @@ from ml_collections import config_dict
 from jformer import components
 from jformer.errors import UserError, nearest
 
-LARGEST = 2**31 - 1  # the maximum of JAX's int32
 RATE = (">= 0", "< 1")  # bounds of a probability, such as dropout
 URL = re.compile("[a-zA-Z][a-zA-Z0-9+.-]+:/")  # one slash: `Path("gs://bucket")` has no second
-COMPARISONS: Any = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "!=": operator.ne,
-}
+COMPARISONS = {">=": operator.ge, "<": operator.lt}
 
 
 def key(
@@ -37,15 +30,12 @@ def key(
 ) -> Any:
     """Declare a config key; a default of None means an integer that may be unset.
 
-    `bounds` are conditions on the value, such as ">= 1". An integer without an upper bound must be
-    at most `LARGEST`. `only_if` has a key of the same section and the values that enable this one:
-    `("search", "sampling")`. A resumed run may change a key that is `resumable`.
+    `bounds` are conditions on the value, such as ">= 1". `only_if` has a key of the same section,
+    and the values that enable this one: `("search", "sampling")`. A resumed run may change a key
+    that is `resumable`.
     """
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
-    is_integer = default is None or type(default) is int
-    if is_integer and not any(bound.startswith("<") for bound in bounds):
-        bounds = (*bounds, f"<= {LARGEST}")
     metadata |= {"doc": doc, "bounds": bounds, "only_if": only_if, "resumable": resumable}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -55,10 +45,10 @@ def choice(doc: str, *words: str, resumable: bool = False) -> Any:
     return key(words[0], f"{doc}: {', '.join(words)}", *words, resumable=resumable)
 
 
-def component(default: str, kind: str, doc: str, several: bool = False, **options: Any) -> Any:
+def component(default: str, kind: str, doc: str, **options: Any) -> Any:
     """Declare a key that names a component of a kind of `jformer.components`, or a list of them."""
     doc = f"{doc}: {', '.join(components.BUILT_IN[kind])}, or your own as FILE.py:NAME"
-    return key(default, doc, component=kind, several=several, **options)
+    return key(default, doc, component=kind, **options)
 
 
 def paths(doc: str, only_if: tuple[str, ...] | None = None) -> Any:
@@ -76,9 +66,7 @@ def local_paths(name: str, text: str) -> str:
     """
     for path in text.split(","):
         if URL.match(path):
-            raise UserError(
-                f"{name}={path}: must be a local path, not a URL; mount it, or copy its content"
-            )
+            raise UserError(f"{name}={path}: must be a local path; mount it, or copy its content")
     return ",".join(map(os.path.expanduser, text.split(",")))
 
 
@@ -124,8 +112,8 @@ def violation(field: dataclasses.Field, value: Any) -> str:
         return f"must be {wanted.__name__}, not {type(value).__name__}"
     bounds = field.metadata["bounds"]
     if kind := field.metadata.get("component"):
-        items = component_items(field, value)
-        return next(filter(None, (components.error_in(kind, item) for item in items)), "")
+        errors = [components.error_in(kind, item) for item in components.split_list(value)]
+        return next(filter(None, errors), "")
     if wanted is str:
         return f"is unknown{nearest(value, bounds)}" if bounds and value not in bounds else ""
     for bound in bounds:
@@ -145,18 +133,12 @@ def walk(config: Any, path: str = "") -> Iterator[tuple[str, dataclasses.Field, 
             yield path + field.name, field, value
 
 
-def component_items(field: dataclasses.Field, value: str) -> list[str]:
-    """Return the components in the value of a key; none if the key is empty by default."""
-    if field.metadata["several"]:
-        return components.split_list(value)
-    return [value] if value or field.default else []
-
-
 def walk_components(config: Any) -> Iterator[tuple[str, str, str]]:
     """Yield `("config.model.norm", "norm", "layer_norm")` for each component of the config."""
     for path, field, value in walk(config):
         if kind := field.metadata.get("component"):
-            yield from ((f"config.{path}", kind, item) for item in component_items(field, value))
+            for item in components.split_list(value):
+                yield f"config.{path}", kind, item
 
 
 def flatten(config: Any) -> dict[str, Any]:

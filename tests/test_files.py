@@ -62,7 +62,7 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("folder", "Is a directory"), ("file/x.html", "Not a directory")]
+    ("name", "reason"), [("folder", "Is a directory"), ("file/x.html", "File exists")]
 )
 def test_a_path_that_cannot_be_written_is_one_line_before_any_work(
     write, tmp_path, capfd, monkeypatch, name, reason

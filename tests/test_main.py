@@ -1,7 +1,6 @@
 """The command line: flags, streams and exit statuses of the real program."""
 
 import importlib.metadata
-import io
 import json
 import os
 import re
@@ -15,7 +14,7 @@ import pytest
 import jformer
 from jformer.cli import config_of_flags
 from jformer.main import COMMANDS, main
-from tests.conftest import file_flags, number_words, small_flags, write_split
+from tests.conftest import small_flags
 
 STORED_RUN = Path(__file__).with_name("stored_run") / "run"
 
@@ -68,23 +67,6 @@ def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd, body, 
     (line,) = capfd.readouterr().err.splitlines()
     assert str(path) in line
     assert named in line
-
-
-def test_results_are_utf8_whatever_the_locale_says(tmp_path, monkeypatch, corpus_directory):
-    split = number_words(100, 400)
-    shifted = type(split)(split.sources, [f"höchst {line} ✓" for line in split.targets])
-    write_split(tmp_path / "train", shifted)
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii") for _ in range(2))
-    monkeypatch.setattr("sys.stdout", out)
-    monkeypatch.setattr("sys.stderr", err)
-    flags = [*file_flags(corpus_directory), f"--config.data.train={tmp_path / 'train'}"]
-    small = ["--config.data.vocabulary_size=300", "--config.train.batch_tokens=256"]
-    assert main(["jformer", "data", "--config=configs/tiny.py:files", *flags, *small]) == 0
-    assert "höchst| three| fou|r| zer|o| ✓|" in out.buffer.getvalue().decode("utf-8")
-    # A name of a file that is no UTF-8.
-    assert main(["jformer", "report", "/no/h\udcf6ch"]) == 2
-    err.flush()
-    assert "jformer: /no/h\\udcf6ch: not found" in err.buffer.getvalue().decode("utf-8")
 
 
 def test_a_value_may_stand_behind_a_space_and_the_last_one_counts():

@@ -14,7 +14,8 @@ import pytest
 
 from jformer.errors import RunError
 from jformer.main import main
-from jformer.stream import open_output
+from jformer.stream import open_resumable
+from tests.conftest import write_split
 from tests.test_stream import KNOWN, ONE_BY_ONE, WORKDIR, as_file, in_lines, run
 
 pytestmark = pytest.mark.process
@@ -56,7 +57,7 @@ def error_line(capfd):
     return error
 
 
-# ---- pipes and devices
+# ---- pipes
 
 
 def test_who_reads_may_leave_at_any_time(run, tmp_path):
@@ -68,23 +69,21 @@ def test_who_reads_may_leave_at_any_time(run, tmp_path):
     assert (result.stderr, result.returncode) == (b"", 141)
 
 
-def test_a_device_or_a_pipe_is_written_to_as_it_is(job, run, tmp_path, capfd):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with subprocess.Popen(["timeout", "100", "cat", pipe], stdout=subprocess.PIPE) as reader:
-        assert job(f"--output={pipe}") == 0
-        assert in_lines(reader.stdout.read()) == run.translate(FEW)
-    capfd.readouterr()
-    assert job("--output=/dev/full") == 1
+def test_a_full_device_is_one_line_and_a_pipe_is_not_an_input(job, tmp_path, capfd):
+    os.mkfifo(tmp_path / "pipe")
+    assert job(f"--input={tmp_path / 'pipe'}") == 2
+    assert f"{tmp_path / 'pipe'}: " in error_line(capfd)
+    score = ["score", f"--workdir={WORKDIR}", f"--data={tmp_path / 'pairs'}"]
+    write_split(tmp_path / "pairs", KNOWN)
+    assert main(["jformer", *score, "--output=/dev/full"]) == 1
     assert re.search("--output=/dev/full: .*No space left on device", error_line(capfd))
-    assert sorted(os.listdir(tmp_path)) == ["in", "pipe"]
 
 
 # ---- an output that cannot be written
 
 
 @pytest.mark.parametrize(
-    ("output", "reason"), [("in/out", "Not a directory"), ("folder", "Is a directory")]
+    ("output", "reason"), [("in/out", "File exists"), ("folder", "Is a directory")]
 )
 def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(
     job, tmp_path, capfd, output, reason
@@ -137,7 +136,6 @@ def begin(job, partial, content=b""):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jformer.stream.translate_stream", fail)
-        patch.setattr("jformer.stream.score_stream", fail)
         assert job() == 1
     with partial.open("ab") as file:
         file.write(content)
@@ -176,14 +174,12 @@ def test_only_the_same_command_resumes_a_file(job, run, tmp_path, capfd):
     partial = tmp_path / "out.partial"
     begin(job, partial, b"DONE\n")
     before = partial.read_bytes()
-    other = shutil.copytree(WORKDIR, tmp_path / "other")
     (tmp_path / "prefix").write_text("\n" * len(FEW))
     capfd.readouterr()
     for flags, options in (
         (["--config.decode.beam_size=1"], {}),
         ([f"--prefix={tmp_path / 'prefix'}"], {}),
         (["--format=jsonl"], {}),
-        ([], {"workdir": other}),
         ([], {"lines": [*FEW[:-1], "9 9"]}),
     ):
         assert job(*flags, **options) == 2
@@ -213,10 +209,10 @@ def test_whole_lines_are_done(tmp_path, content, done, kept):
     for _ in range(2):  # a job that fails again loses nothing
         with (
             contextlib.suppress(RunError),
-            open_output(str(tmp_path / "x"), {"a": 1}) as output,
+            open_resumable(str(tmp_path / "x"), {"a": 1}) as output,
         ):
             assert output.done == done
             raise RunError
-    with open_output(str(tmp_path / "x"), {"a": 1}):
+    with open_resumable(str(tmp_path / "x"), {"a": 1}):
         pass
     assert (tmp_path / "x").read_text() == kept

@@ -14,7 +14,7 @@ import pytest
 import jformer
 from jformer.decoding.translate import Hypothesis
 from jformer.main import main
-from jformer.stream import json_line, text_line
+from jformer.stream import translation_line
 from tests.conftest import number_words
 
 WORKDIR = Path(__file__).parent / "stored_run" / "run"  # knows numbers below 1000
@@ -163,8 +163,8 @@ def test_jsonl_has_all_that_python_has(run, translate):
 
 def test_a_line_break_in_an_output_shifts_nothing():
     one = Hypothesis("a\nb\tc", -1.0, -2.0, True, (), ["a", "\n", "b\tc"], [-1.0] * 4, [(0, 1)])
-    assert text_line(1, "x", [one]) == "a b\tc\n"
-    assert json_line(1, "x", [one]).count("\n") == 1
+    assert translation_line("text", 1, "x", [one]) == "a b\tc\n"
+    assert translation_line("jsonl", 1, "x", [one]).count("\n") == 1
 
 
 def test_with_any_beginning_of_an_output_as_its_prefix_it_is_the_output(run, translate, tmp_path):
@@ -189,7 +189,7 @@ def test_a_line_without_its_prefix_is_an_error(tmp_path, capfd, monkeypatch):
         monkeypatch.setattr("sys.stdin", file)
         assert call("translate", files[0], ONE_BY_ONE) == 2
     printed = capfd.readouterr()
-    assert "prefix:7: missing" in printed.err
+    assert f"{prefixes}:7: missing" in printed.err
     assert printed.out.count("\n") == 6
 
 

@@ -13,7 +13,7 @@ from jformer.config import Config
 from jformer.decoding.attention import Attention
 from jformer.decoding.translate import Hypothesis
 from jformer.run import Run, Scored
-from jformer.schema import LARGEST, walk
+from jformer.schema import walk
 from jformer.training.restore import Restored
 
 ROOT = Path(__file__).parents[2]
@@ -62,11 +62,11 @@ def default(value: Any) -> str:
 
 def values(field: dataclasses.Field) -> str:
     """Return the allowed words of a key, or its type and bounds."""
-    bounds = [bound for bound in field.metadata["bounds"] if bound != f"<= {LARGEST}"]
+    bounds = field.metadata["bounds"]
     if isinstance(field.default, str):
         return ", ".join(f"`{word}`" for word in bounds) or "text"
     kind = "int or unset" if field.default is None else type(field.default).__name__
-    return ", ".join([kind, *bounds]).replace(">= ", "≥\u00a0").replace("<= ", "≤\u00a0")
+    return ", ".join([kind, *bounds]).replace(">= ", "≥\u00a0")
 
 
 def meaning(field: dataclasses.Field) -> str:

@@ -6,7 +6,6 @@ Prints a table on a terminal, and all scores as JSON otherwise.
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from jformer import cli
@@ -17,7 +16,8 @@ from jformer.rundir import RESULTS
 
 def add_flags(parser: cli.Parser) -> None:
     parser.add_path("--data", "PAIRS", f"{cli.PAIRS}; sacrebleu:NAME is a test set of sacreBLEU")
-    parser.add_path("--references", "FILE,FILE", "more reference translations for --data")
+    text = "more reference translations for --data"
+    parser.add_path("--references", "FILE,FILE", text, type=cli.paths, default=[])
     parser.add_path("--against", "RUN[@C]", "run to compare with, using the paired bootstrap")
     parser.add_argument("--format", choices=("text", "json"), help="only the table, or only JSON")
     cli.add_run_flags(parser)
@@ -26,13 +26,12 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
     if args.references and not args.data:
-        raise UserError(f"--references={args.references}: requires --data=PAIRS")
+        raise UserError("--references: requires --data=PAIRS")
 
-    from jformer.results import named_test_set, own_test_sets, read_results, score_all
+    from jformer.results import named_test_set, own_test_sets, score_all
     from jformer.run import load
     from jformer.training.restore import run_and_checkpoint
 
-    read_results(Path(args.workdir))  # raises for a damaged file before any work
     if args.data:
         tests = {args.data: named_test_set(args.data, args.references, config)}
     else:
@@ -40,25 +39,20 @@ def main(args: Any) -> int:
     run = cli.open_run(args, config)
     against = None
     if args.against:
-        plugins = cli.files_in(args.plugins)
-        against = load(*run_and_checkpoint(args.against), plugins=plugins)
-    scores = score_all(run, tests, against)
-    print_scores(args.format, scores, run.workdir, table(scores, run.scorer.labels))
+        against = load(*run_and_checkpoint(args.against), plugins=args.plugins)
+    print_scores(args.format, score_all(run, tests, against), run)
     return 0
 
 
-def print_scores(format: str | None, scores: dict[str, Any], workdir: Path, table: str) -> None:
+def print_scores(format: str | None, scores: dict[str, Any], run: Any) -> None:
     """Print the table and the path of results.json, or the scores as one line of JSON.
 
     By default, a terminal gets the table and any other output gets JSON.
     """
-    on_terminal = sys.stdout is not None and sys.stdout.isatty()
-    if format == "json" or not (format or on_terminal):
+    if format == "text" or (format is None and sys.stdout.isatty()):
+        print(f"{table(scores, run.scorer.labels)}\n\nscores in {run.workdir / RESULTS}")
+    else:
         print(json.dumps(scores))
-        return
-    print(table)
-    if (workdir / RESULTS).exists():
-        print(f"\nscores in {workdir / RESULTS}")
 
 
 def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:

@@ -1,7 +1,6 @@
 """Print the log-probability of the target of each pair, given its source.
 
-The format jsonl adds the log-probability of each token. With --output, rerun a stopped command to
-resume it. The total then covers only the pairs scored after resuming.
+The format jsonl adds the log-probability of each token.
 """
 
 from typing import Any
@@ -23,21 +22,18 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     config = cli.config_of(args)
 
-    from jformer.results import job_of
     from jformer.stream import open_output, score_stream
     from jformer.training.loss import perplexity
 
     scorer = find("config.data.scorer", "scorer", config.data.scorer)
     corpus = scorer.open_pairs(args.data, config)
-    files = {str(path): str(path) for path in corpus.files}
-    check_output(args.output, files)
+    check_output(args.output, corpus.files)
     for _ in read(corpus, config.data.bad_lines, Report(), strict=True):
         pass  # raises for a bad line before any work
     run = cli.open_run(args, config)
-    with open_output(args.output, job_of(run, args.format, files)) as output:
+    with open_output(args.output) as output:
         total, tokens = score_stream(run, corpus, output, args.format)
-    before = f"after line {output.done:,}: " if output.done else ""
     if tokens:
         mean = perplexity(-total, tokens)
-        say(f"{before}log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
+        say(f"log-probability {total:.2f} of {tokens:,} tokens, perplexity {mean:.3f}")
     return 0

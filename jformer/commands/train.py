@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.commands.evaluate import print_scores, score_rows
+from jformer.commands.evaluate import print_scores
 from jformer.config import component_files
-from jformer.console import aligned
 from jformer.rundir import default_workdir
 
 
@@ -19,30 +18,29 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_path(
         "--workdir", "DIR", "the run directory (default: runs/CONFIG-DATASET-LANGUAGES)"
     )
-    add, text = parser.add_argument, "write JAX's profile of COUNT steps, starting at STEP"
-    add("--profile", default="", metavar="STEP:COUNT", help=text)
-    add("--format", choices=("text", "json"), help="format of the scores")
+    text = "write JAX's profile of COUNT steps, starting at STEP"
+    parser.add_argument("--profile", default="", metavar="STEP:COUNT", help=text)
+    parser.add_argument("--format", choices=("text", "json"), help="only the table, or only JSON")
     cli.add_config_flags(parser)
 
 
 def main(args: Any) -> int:
     config = cli.config_of(args)
 
-    from jformer.results import known_scores, read_results, score_all
+    from jformer.results import known_scores, score_all
     from jformer.run import load
     from jformer.training.loop import train
     from jformer.training.sharding import is_first, join
 
     workdir = Path(args.workdir or default_workdir(config))
     join(config.parallel)
-    read_results(workdir)  # raises for a damaged file before any work
     splits = train(config, workdir, args.profile)
     if not is_first():
         return 0
     run = load(workdir, plugins=component_files(config))
     run = run.with_decode(**dataclasses.asdict(config.decode))
     scores = known_scores(run, splits)
-    if not splits.keys() <= scores.keys():
+    if scores.keys() != splits.keys():
         scores = score_all(run, splits)
-    print_scores(args.format, scores, workdir, aligned(score_rows(scores, run.scorer.labels)))
+    print_scores(args.format, scores, run)
     return 0

@@ -1,7 +1,7 @@
 """Translate each line of the input into one line of the output.
 
-With --output, rerun a stopped command to resume after the last whole line. The format jsonl has
-config.decode.n_best outputs per line, with scores, tokens and alignments. With
+With --input and --output, rerun a stopped command to resume after the last whole line. The format
+jsonl has config.decode.n_best outputs per line, with scores, tokens and alignments. With
 config.decode.choose=mbr, each line has one output: the best of n_best candidates.
 """
 
@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.console import say
-from jformer.data.corpora import read_lines, without_ends
+from jformer.data.corpora import read_lines, require_file, without_ends
 from jformer.errors import UserError
-from jformer.files import check_output
+from jformer.files import check_output, sha256_of
 
 
 def add_flags(parser: cli.Parser) -> None:
@@ -26,24 +25,31 @@ def add_flags(parser: cli.Parser) -> None:
 
 def main(args: Any) -> int:
     config = cli.config_of(args)
-    several = config.decode.n_best > 1 and config.decode.choose == "score"
-    if args.format == "text" and several:
+    if args.format == "text" and config.decode.n_best > 1 and config.decode.choose == "score":
         raise UserError("--format=text: has one output per line; set jsonl for n_best")
+    # A pipe as --input could be read only once.
+    files = [require_file(Path(name)) for name in (args.input, args.prefix) if name]
+    check_output(args.output, files)
 
-    files = {"input": args.input, "prefix": args.prefix}
-    check_output(args.output, files.values())
+    from jformer.results import made_by
+    from jformer.stream import open_output, open_resumable, parallel, translate_stream
 
-    from jformer.results import job_of
-    from jformer.stream import check_lines, open_output, translate_stream
-
-    total = check_lines([args.input, args.prefix], config.data.bad_lines)
+    total = None
+    if args.input:  # a bad or a missing line is an error before any work
+        total = sum(1 for _ in parallel(open_texts(args), config.data.bad_lines))
     run = cli.open_run(args, config)
-    job = job_of(run, args.format, files) if args.input else {}
-    lines = read_lines(Path(args.input)) if args.input else without_ends(sys.stdin.buffer)
-    prefixes = read_lines(Path(args.prefix)) if args.prefix else None
-    with open_output(args.output, job) as output:
-        name = args.input or "standard input"
-        if sys.stderr.isatty():  # a pipeline stays silent
-            say(f"translating {name}; the first lines take longer ...")
-        translate_stream(run, lines, name, prefixes, output, args.format, total)
+    if args.input and args.output:
+        inputs = [sha256_of(file) for file in files]
+        job = {"inputs": inputs, "format": args.format, **made_by(run)}
+        opened = open_resumable(args.output, job)
+    else:
+        opened = open_output(args.output)
+    with opened as output:
+        translate_stream(run, open_texts(args), output, args.format, total)
     return 0
+
+
+def open_texts(args: Any) -> list[tuple[str, Any]]:
+    """Return the name and the lines of the input and, if given, of the prefixes."""
+    texts = [(name, read_lines(Path(name))) for name in (args.input, args.prefix) if name]
+    return texts if args.input else [("standard input", without_ends(sys.stdin.buffer)), *texts]

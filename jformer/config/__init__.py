@@ -6,7 +6,6 @@ is a module with its keys and their checks.
 """
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,8 +38,7 @@ class Config(Section):
     path = "config"
 
     name: str = key("base", "name of the config, and of its default run directory", resumable=True)
-    # JAX takes seeds modulo 2^32.
-    seed: int = key(0, "seed of parameters, dropout and data order", ">= 0", "<= 4294967295")
+    seed: int = key(0, "seed of parameters, dropout and data order", ">= 0")
     compilation_cache: str = choice(
         "keep compiled programs on disk; auto: if JAX can load them", *ON_OFF, resumable=True
     )
@@ -66,11 +64,8 @@ class Config(Section):
             reason = f"must be >= {data.assignment('max_length')}, the length of one pair"
             raise train.wrong("batch_tokens", reason)
         if model.max_positions < self.longest:
-            raise model.wrong(
-                "positions",
-                f"max_positions must be >= {self.longest}, for data.max_length, "
-                f"data.length_multiple, decode.max_extra_length and decode.min_length",
-            )
+            reason = f"max_positions must be >= {self.longest}; or decrease config.data.max_length"
+            raise model.wrong("positions", reason)
         if model.tying == "all" and not data.joint_vocabulary:
             reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"
             raise data.wrong("joint_vocabulary", reason)
@@ -126,7 +121,7 @@ def write_config(config: Config, path: Path) -> None:
 
 def read_config(path: Path) -> Config:
     """Return the config of a run, without running its component files."""
-    if not os.path.exists(path):
+    if not path.is_file():
         raise UserError(f"{path}: not found; is {path.parent} a run directory?")
     values = read_object(path, "restore the file")
     try:

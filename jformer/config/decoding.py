@@ -22,7 +22,7 @@ class DecodeConfig(Section):
     n_best: int = key(1, "outputs per sentence, or candidates for choose", ">= 1")
     choose: str = component("score", "choice", "choice among n_best outputs; score: all, sorted")
     length_penalty: float = key(
-        0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0", "<= 10"
+        0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0"
     )
     length_penalty_beta: float = key(5.0, "beta of the length penalty; 0: length^alpha", ">= 0")
     min_length: int = key(0, "minimum number of output tokens", ">= 0")
@@ -43,5 +43,3 @@ class DecodeConfig(Section):
             raise self.wrong("n_best", f"must be <= {self.assignment('beam_size')}")
         if name_of(self.choose) == "mbr" and self.n_best == 1:
             raise self.wrong("n_best", f"must be > 1 for {self.assignment('choose')}")
-        if self.max_length is not None and self.min_length >= self.max_length:
-            raise self.wrong("min_length", f"must be below {self.assignment('max_length')}")

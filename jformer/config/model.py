@@ -5,7 +5,6 @@ import math
 
 from jformer import components
 from jformer.backend import compute_capability, target_platform
-from jformer.errors import UserError
 from jformer.schema import RATE, Section, choice, component, key
 
 HOPPER = 9.0  # the compute capability of the GPUs where attention_kernel=auto selects cuDNN
@@ -38,15 +37,11 @@ class ModelConfig(Section):
     norm_position: str = choice("norm after each residual sum, or before sub-layers", "post", "pre")
     final_norm: str = choice("a norm after each stack; auto: if norm_position=pre", *ON_OFF)
     positions: str = component("sinusoidal", "positions", "position encoding; Section 3.5")
-    tying: str = choice(
-        "embeddings and output that share one matrix; Section 3.4", "all", "output", "none"
-    )
+    tying: str = choice("which matrices are shared; Section 3.4", "all", "output", "none")
     output_bias: bool = key(False, "a bias for each logit; not in the paper")
     zero_padding: bool = key(False, "keep the embedding of padding at zero")
     initializer: str = choice("initial values of the kernels", "scaled_xavier", "xavier", "normal")
-    dtype: str = choice(
-        "compute dtype; auto: bfloat16 on GPU and TPU, float32 on CPU", *DTYPES, resumable=True
-    )
+    dtype: str = choice("compute dtype; auto: bfloat16, or float32 on CPU", *DTYPES, resumable=True)
     attention_kernel: str = choice(
         "kernel for Equation 1; auto: cuDNN on Hopper GPUs", *KERNELS, resumable=True
     )
@@ -57,15 +52,9 @@ class ModelConfig(Section):
 
     def check(self) -> None:
         super().check()
-        if self.d_model % 2:
-            raise self.wrong("d_model", "must be even (sines and cosines)")
         if self.d_model % self.num_heads and None in (self.d_k, self.d_v):
             reason = f"must divide d_model={self.d_model}, unless you set model.d_k and model.d_v"
             raise self.wrong("num_heads", reason)
-        if components.name_of(self.positions) == "rotary" and self.key_width % 2:
-            raise UserError(f"config.model.d_k={self.key_width}: must be even (rotary)")
-        if not self.out_projection and self.num_heads * self.value_width != self.d_model:
-            raise self.wrong("out_projection", "requires num_heads * d_v = d_model")
         if self.attention_kernel == "cudnn" and not self.fits_cudnn:
             raise self.wrong(
                 "attention_kernel",

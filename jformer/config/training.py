@@ -24,9 +24,7 @@ class TrainConfig(Section):
     r_drop_alpha: float = key(0.0, "weight of R-Drop, arXiv 2106.14448; 0: one pass", ">= 0")
     log_every: int = key(100, "steps between lines of metrics.jsonl", ">= 1", resumable=True)
     evaluate_every: int = key(2000, "steps between validation losses", ">= 1", resumable=True)
-    metrics: str = component(
-        "bleu", "metric", "scores of validation outputs", several=True, resumable=True
-    )
+    metrics: str = component("bleu", "metric", "scores of validation outputs", resumable=True)
     metrics_every: int = key(0, "steps between translations; 0: never", ">= 0", resumable=True)
     metrics_pairs: int = key(200, "validation pairs to translate", ">= 1", resumable=True)
     checkpoint_every: int = key(1000, "steps between checkpoints", ">= 1")
@@ -66,7 +64,7 @@ class OptimizerConfig(Section):
     clip_norm: float = key(0.0, "maximum norm of the gradient; 0: no clipping", ">= 0")
     schedule: str = component("equation_3", "schedule", "learning-rate schedule; Section 5.3")
     warmup_steps: int = key(4000, "steps of linear warm-up; Section 5.3", ">= 1")
-    learning_rate: float = key(5e-4, "peak learning rate", "> 0", only_if=WITH_RATE)
+    learning_rate: float = key(5e-4, "peak learning rate", ">= 0", only_if=WITH_RATE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,23 +72,16 @@ class ParallelConfig(Section):
     path = "config.parallel"
 
     backend: str = choice("jit over a mesh of devices, or pmap", "jit", "pmap", resumable=True)
-    fsdp: int = key(
-        1, "devices that share the parameters; -1: all others", ">= -1", "!= 0", resumable=True
-    )
-    model: int = key(
-        1, "devices for tensor parallelism; -1: all others", ">= -1", "!= 0", resumable=True
-    )
+    fsdp: int = key(1, "devices that share the parameters; -1: all others", resumable=True)
+    model: int = key(1, "devices for tensor parallelism; -1: all others", resumable=True)
     coordinator: str = key(
         "", "HOST:PORT/INDEX/NUMBER of processes, or auto on Slurm and TPU pods", resumable=True
     )
 
     def check(self) -> None:
         super().check()
-        if self.fsdp == self.model == -1:
-            raise self.wrong("model", "only one of fsdp and model can be -1")
         if self.backend == "pmap" and (self.fsdp, self.model) != (1, 1):
-            name = "fsdp" if self.fsdp != 1 else "model"
-            raise self.wrong(name, "must be 1 with pmap; set config.parallel.backend=jit")
+            raise self.wrong("backend", "requires fsdp=1 and model=1; set it to jit")
         if self.coordinator not in ("", "auto") and not self.address:
             raise self.wrong("coordinator", "must be HOST:PORT/INDEX/NUMBER, or auto")
 

@@ -270,8 +270,7 @@ def text_key(corpora: list[Corpus], data: DataConfig) -> list:
 
 def component_key(*texts: str) -> list:
     """Return component strings without folders, and the hashes of the user's files."""
-    hashes = {name: file.hash for name, file in components.files_of(texts).items()}
-    return [*map(components.without_folders, texts), hashes]
+    return [*map(components.without_folders, texts), components.hashes_of(texts)]
 
 
 def cache_folder(data: DataConfig) -> Path:

@@ -25,7 +25,7 @@ def main(args: Any) -> int:
         cli.parser_of(name, args.commands, commands.add_parser(name, help=name))
     for parser in (root, *commands.choices.values()):
         for action in parser._actions:
-            if action.type is cli.path:
+            if action.type in (cli.path, cli.paths):
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(root, args.shell))
     return 0

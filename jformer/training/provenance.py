@@ -54,8 +54,7 @@ def versions(config: Config) -> dict[str, str]:
 
 def component_hashes(config: Config) -> dict[str, str]:
     """Return `{file name: hash}` of the user's component files that are in use."""
-    texts = [text for _, _, text in walk_components(config)]
-    return {name: file.hash for name, file in components.files_of(texts).items()}
+    return components.hashes_of(text for _, _, text in walk_components(config))
 
 
 @functools.cache

@@ -61,7 +61,7 @@ class Restored:
         return self.steps[-1]
 
 
-def restore(workdir: Path, which: str = "served", plugins: str = "") -> Restored:
+def restore(workdir: Path, which: str = "served", plugins: Sequence[str] = ()) -> Restored:
     """Restore the parameters of a checkpoint, or the mean of several, onto one device of any kind.
 
     `which` is `average` (of the last `train.average_checkpoints` regular steps, Section 6.1, or the
@@ -119,7 +119,7 @@ def initial_params(config: Config, params: Any, vocabularies: Vocabularies) -> A
     many rows remain new; raises `UserError` if all parameters do.
     """
     init_from = config.train.init_from
-    other = restore(*run_and_checkpoint(init_from), ",".join(component_files(config)))
+    other = restore(*run_and_checkpoint(init_from), component_files(config))
     other_params = flatten_dict(other.params, sep="/")
     taken, new, rows = flatten_dict(params, sep="/"), [], []
     for name, own in taken.items():

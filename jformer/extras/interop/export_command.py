@@ -35,7 +35,7 @@ def main(args: Any) -> int:
     from jformer.run import load
 
     with new_folder("output", args.output) as folder:
-        run = load(args.workdir, args.checkpoint, plugins=cli.files_in(args.plugins))
+        run = load(args.workdir, args.checkpoint, plugins=args.plugins)
         if args.original:
             hugging_face.export_m2m100(run, Path(args.original), folder)
         elif args.format == "jformer":

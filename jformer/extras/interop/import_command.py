@@ -44,7 +44,7 @@ def add_flags(parser: cli.Parser) -> None:
     text = "names of embedding, source_embedding and output in the state dict (default: found)"
     add("--names", type=assignments, default={}, metavar="embedding=NAME,...", help=text)
     text = "factor of the embeddings in the other program (default: sqrt(d_model))"
-    add("--embedding_scale", type=cli.positive(float), metavar="X", help=text)
+    add("--embedding_scale", type=float, metavar="X", help=text)
     for name in OF_LANGUAGES:
         add(f"--{name}", default="", metavar="CODE", help="for m2m100, as en or eng_Latn")
     cli.add_keys(parser)

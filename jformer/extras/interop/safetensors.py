@@ -42,7 +42,7 @@ def read(folder: str | Path, plugins: Sequence[str | Path] = ()) -> Run:
     """
     folder = Path(local_paths("folder", str(folder)))
     library = import_extra("safetensors", "safetensors", "safetensors")
-    config = config_to_open(folder, local_paths("plugins", ",".join(map(str, plugins))))
+    config = config_to_open(folder, [local_paths("plugins", str(file)) for file in plugins])
     vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     path = folder / WEIGHTS
