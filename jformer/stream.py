@@ -166,7 +166,7 @@ def json_line(number: int, source: str, hypotheses: Sequence[Hypothesis]) -> str
     outputs = []
     for hypothesis in hypotheses:
         fields = dataclasses.asdict(hypothesis)
-        fields |= {"alignment": pharaoh(hypothesis.alignment or []), "parts": None}
+        fields |= {"alignment": pharaoh(hypothesis.alignment or []), "source": None, "output": None}
         outputs.append({key: value for key, value in fields.items() if value is not None})
     return as_json(line=number, source=source, outputs=outputs)
 

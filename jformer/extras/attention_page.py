@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jformer.decoding.attention import Attention
+from jformer.decoding.scoring import Attention
 from jformer.errors import RunError, UserError
 
 MAX_WEIGHTS = 50_000_000  # of a page, at three bytes per weight
