@@ -119,7 +119,9 @@ class Decoder:
         ):
             # Each thread gets sentences of all lengths, so that all end at about the same time.
             pools = [
-                executor.submit(decode, self, rules, requests, order[n::threads], slots, part, stop)
+                executor.submit(
+                    run_pool, self, rules, requests, order[n::threads], slots, part, stop
+                )
                 for n in range(threads)
             ]
             try:
@@ -154,7 +156,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def decode(
+def run_pool(
     decoder: Decoder,
     rules: Rules,
     requests: Sequence[Request],
@@ -163,7 +165,7 @@ def decode(
     part: int,
     stop: threading.Event,
 ) -> dict[int, Hypotheses]:
-    """Decode these of the requests in a pool, until `stop` is set.
+    """Decode some of the requests, by index, until `stop` is set.
 
     The pool is refilled with `part` requests at a time. If that is all slots, T suffices for every
     output of a bucket, so that no output compiles another program.

@@ -36,7 +36,7 @@ class Sampling:
             raise UserError("config.decode.search: temperature and top_p must be > 0")
 
     def width(self, config: DecodeConfig) -> int:
-        """Return W, the number of hypotheses of a sentence."""
+        """Return W."""
         return config.n_best
 
     def extend(

@@ -83,7 +83,7 @@ def hypotheses(
     found = decoder.find([*requests.values()], rules)
     outputs = [[blank(prefix)] for prefix in prefixes]
     for (n, request), raw in zip(requests.items(), found, strict=True):
-        outputs[n] = decode(raw, request.source, vocabularies, config, first_line + n)
+        outputs[n] = to_hypotheses(raw, request.source, vocabularies, config, first_line + n)
     if config.choose != "score":
         choose = find("config.decode.choose", "choice", config.choose)
         for n, text in enumerate(texts):
@@ -130,14 +130,9 @@ def encode(
     starts = encode_prefixes([prefixes[n] for n in numbers], vocabularies.target)
     requests = {}
     for n, source, prefix in zip(numbers, sources, starts, strict=True):
-        text, line = texts[n], f"line {first_line + n}"
-        if len(prefix.ids) > max_length:
-            raise UserError(
-                f"{line}: its prefix has {len(prefix.ids)} tokens; must be at most "
-                f"{max_length} (config.data.max_length)"
-            )
+        text = texts[n]
         if len(source) > max_length:
-            report.add("cut", line)
+            report.add("cut", f"line {first_line + n}")
             source = source[:max_length]
             text = vocabularies.source.decode(source)
         seed = zlib.crc32(np.asarray(source, np.int32).tobytes()) >> 1  # fits int32
@@ -146,7 +141,7 @@ def encode(
     return requests
 
 
-def decode(
+def to_hypotheses(
     raw: Hypotheses, source: list[int], vocabularies: Vocabularies, config: DecodeConfig, line: int
 ) -> list[Hypothesis]:
     """Return up to `n_best` hypotheses with their texts."""

@@ -34,7 +34,7 @@ def make_norm(config: ModelConfig) -> Callable[[Array], Array]:
 
 
 def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
-    """Apply a norm and return its result in the dtype of x."""
+    """Apply a norm, with a result in the dtype of x."""
     return norm(x_BLD).astype(x_BLD.dtype)
 
 
