@@ -41,8 +41,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "activation": {
         "relu": "jformer.model.numerics:relu",
-        "gelu": "jformer.model.layers:gelu",
-        "silu": "jformer.model.layers:silu",
+        "gelu": "jformer.model.numerics:gelu",
+        "silu": "flax.linen:silu",
     },
     "positions": {
         "sinusoidal": "jformer.model.positions:Sinusoidal",

@@ -8,7 +8,7 @@ devices are restored on one device of any kind.
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,17 @@ from jformer.components import find
 from jformer.config import overridden
 from jformer.data.corpora import Report
 from jformer.data.tokens import model_sources
-from jformer.data.vocabulary import Vocabularies, Vocabulary
-from jformer.decoding.attention import Attention, attention_of
+from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.pool import Decoder
-from jformer.decoding.scoring import Forced, Pair, align, score_pairs, words_of
-from jformer.decoding.sentences import join_texts
+from jformer.decoding.scoring import (
+    Attention,
+    Forced,
+    Pair,
+    align,
+    attention_of,
+    score_pairs,
+    words_of,
+)
 from jformer.decoding.translate import Hypothesis, hypotheses, warm_up
 from jformer.errors import UserError, check_strings
 from jformer.evaluation.scorer import Translations
@@ -182,15 +188,26 @@ class Run(Restored):
 
     def _detailed(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Return the hypotheses with tokens, their log-probabilities and a word alignment."""
-        parts = [part for n_best in found for hypothesis in n_best for part in hypothesis.parts]
+        searched = [h for n_best in found for h in n_best if h.tokens is None]  # not blank
         layers = min(member.config.model.decoder_layers for member in (self, *self.others))
         # The last layer but one aligns best (Garg et al. 2019, arXiv 1909.02074).
-        results = self._forced([(part.source, part.output) for part in parts], max(1, layers - 1))
+        results = self._forced([(h.source, h.output) for h in searched], max(1, layers - 1))
         forced = iter(results)
         return [
-            [detailed(hypothesis, forced, self.vocabularies) for hypothesis in n_best]
+            [h if h.tokens is not None else self._with_details(h, next(forced)) for h in n_best]
             for n_best in found
         ]
+
+    def _with_details(self, hypothesis: Hypothesis, forced: Forced) -> Hypothesis:
+        source, target = self.vocabularies.source, self.vocabularies.target
+        target_words_T = words_of(hypothesis.output, target)
+        source_words_S = words_of(hypothesis.source, source)
+        return dataclasses.replace(
+            hypothesis,
+            tokens=target.tokens(hypothesis.output),
+            token_log_probs=forced.log_probs_T.tolist(),
+            alignment=align(forced.weights_TS, target_words_T, source_words_S),
+        )
 
     def _encoded(self, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
         check_strings("sources", sources)
@@ -204,27 +221,6 @@ class Run(Restored):
     def _forced(self, pairs: list[Pair], layer: int = 0, first_pair: int = 1) -> list[Forced]:
         models, params, slots = self.decoder.models, self.decoder.params, self.decoder.slots
         return score_pairs(models, params, pairs, slots, layer, first_pair)
-
-
-def detailed(
-    hypothesis: Hypothesis, forced: Iterator[Forced], vocabularies: Vocabularies
-) -> Hypothesis:
-    """Return it with its details, taken from the next result of `forced` for each of its parts."""
-    tokens, log_probs, links, text = [], [], [], ""
-    for part in hypothesis.parts:
-        result = next(forced)
-        sources_S = words_of(part.source, vocabularies.source)
-        targets_T = words_of(part.output, vocabularies.target)
-        # Joined without a space, a part continues the last word of the parts before it.
-        text = join_texts([text, vocabularies.target.decode(part.output)])
-        first_word = len(text.split()) - (int(targets_T.max(initial=-1)) + 1)
-        pairs = align(result.weights_TS, targets_T, sources_S)
-        links += [(i + part.first_word, j + first_word) for i, j in pairs]
-        tokens += vocabularies.target.tokens(part.output)
-        log_probs += result.log_probs_T.tolist()
-    return dataclasses.replace(
-        hypothesis, tokens=tokens, token_log_probs=log_probs, alignment=links
-    )
 
 
 def load(

@@ -148,7 +148,7 @@ def translation_line(format: str, number: int, source: str, n_best: list[Hypothe
     outputs = []
     for hypothesis in n_best:
         fields = dataclasses.asdict(hypothesis)
-        fields |= {"alignment": pharaoh(hypothesis.alignment or []), "parts": None}
+        fields |= {"alignment": pharaoh(hypothesis.alignment or []), "source": None, "output": None}
         outputs.append({key: value for key, value in fields.items() if value is not None})
     return as_json(line=number, source=source, outputs=outputs)
 

@@ -32,7 +32,7 @@ def test_outputs_come_with_scores_tokens_and_alignments(run):
     sentences = ["1 2 3", "", "4 5 6 7 8"]
     found = run.hypotheses(sentences, n_best=2, details=True, length_penalty=0.7)
     assert [ones[0].text for ones in found] == run.translate(sentences, length_penalty=0.7)
-    assert found[1] == [Hypothesis("", 0.0, 0.0, True, (), [], [], [])]
+    assert found[1] == [Hypothesis("", 0.0, 0.0, True, (), (), [], [], [])]
     for sentence, ones in zip(sentences, found, strict=True):
         assert [one.score for one in ones] == sorted((one.score for one in ones), reverse=True)
         for one in ones:

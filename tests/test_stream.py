@@ -162,7 +162,9 @@ def test_jsonl_has_all_that_python_has(run, translate):
 
 
 def test_a_line_break_in_an_output_shifts_nothing():
-    one = Hypothesis("a\nb\tc", -1.0, -2.0, True, (), ["a", "\n", "b\tc"], [-1.0] * 4, [(0, 1)])
+    one = Hypothesis(
+        "a\nb\tc", -1.0, -2.0, True, [3], [4], ["a", "\n", "b\tc"], [-1.0] * 4, [(0, 1)]
+    )
     assert translation_line("text", 1, "x", [one]) == "a b\tc\n"
     assert translation_line("jsonl", 1, "x", [one]).count("\n") == 1
 

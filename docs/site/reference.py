@@ -10,7 +10,7 @@ import jformer
 from jformer import main
 from jformer.cli import parser_of
 from jformer.config import Config
-from jformer.decoding.attention import Attention
+from jformer.decoding.scoring import Attention
 from jformer.decoding.translate import Hypothesis
 from jformer.run import Run, Scored
 from jformer.schema import walk

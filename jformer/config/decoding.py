@@ -9,7 +9,6 @@ from jformer.schema import Section
 
 # A resumed run may change every key of this section.
 key = functools.partial(schema.key, resumable=True)
-choice = functools.partial(schema.choice, resumable=True)
 component = functools.partial(schema.component, resumable=True)
 
 
@@ -31,9 +30,6 @@ class DecodeConfig(Section):
         50, "maximum number of output tokens beyond the source's; Section 6.1", ">= 0"
     )
     constraint: str = component("none", "constraint", "tokens that may come next in an output")
-    long_texts: str = choice(
-        "cut sources beyond data.max_length tokens, or split them at sentences", "cut", "split"
-    )
     batch_size: int = key(64, "sentences decoded at a time", ">= 1")
     read_ahead: int = key(2_000, "lines read and sorted by length; 1: one line at a time", ">= 1")
 

@@ -44,8 +44,7 @@ REASONS = {
     "too_long": "pairs skipped: more tokens than config.data.max_length",  # long_pairs=skip
     "truncated": "pairs cut to config.data.max_length tokens",  # long_pairs=truncate
     "replaced": "lines with bytes that are not UTF-8, replaced with U+FFFD",
-    "cut": "lines cut to config.data.max_length tokens; set config.decode.long_texts=split to "
-    "translate whole lines",
+    "cut": "lines cut to config.data.max_length tokens; split long texts into sentences first",
     "prefix": "outputs without their line's prefix, which the vocabulary cannot express",
 }
 NAMES_KEPT = 3

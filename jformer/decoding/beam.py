@@ -2,8 +2,7 @@
 
 Each position keeps the 2W best continuations. Any of the W best that end in EOS are finished, and
 the W best without EOS stay live. A sentence is done at its limit, or when no live hypothesis can
-enter the best `n_best` finished ones (with `early_stopping`: when W are finished). If no hypothesis
-has finished, the live ones are the result. search.py calls `Beam.extend` for each token.
+enter the best `n_best` finished ones. If no hypothesis has finished, the live ones are the result.
 """
 
 import dataclasses
@@ -25,15 +24,14 @@ class Beam:
     """Beam search with `config.decode.beam_size` hypotheses.
 
     `diversity` is a penalty per sibling rank (Li et al. 2016, arXiv 1611.08562). `early_stopping`
-    ends the search of a sentence once beam_size hypotheses have ended, as fairseq and CTranslate2
-    do. Otherwise it ends once no other hypothesis can be better.
+    ends a search once W hypotheses have finished, as fairseq and CTranslate2 do.
     """
 
     diversity: float = 0.0
     early_stopping: bool = False
 
     def width(self, config: DecodeConfig) -> int:
-        """Return W, the number of hypotheses of a sentence."""
+        """Return W."""
         return config.beam_size
 
     def extend(

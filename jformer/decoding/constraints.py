@@ -91,13 +91,6 @@ def next_logits(
     allowed_WV = jnp.broadcast_to(allowed_V, logits_WV.shape)
     allowed_WV &= rules.constraint.allowed(search.live_tokens_WT, t, sentence)
     if rules.ranks_V is not None:
-        allowed_WV = allowed_by_prefix(
-            sentence.prefix_T,
-            sentence.spans_T2,
-            search.live_tokens_WT,
-            t,
-            rules.ranks_V,
-            allowed_WV,
-        )
+        allowed_WV = allowed_by_prefix(sentence, search, rules.ranks_V, allowed_WV)
     search = dataclasses.replace(search, cache=cache, beam_indices_WT=beam_indices_WT)
     return search, jnp.where(allowed_WV, logits_WV, -jnp.inf), log_total_W

@@ -1,7 +1,7 @@
 """Many sentences in one compiled search: new sentences replace finished ones in its slots.
 
-A `Decoder` has models and search settings. It decodes requests in pools: one per thread, or a
-single pool if all requests fit at once.
+A `Decoder` has models and search settings. It decodes requests in a single pool if all fit at once,
+otherwise in a pool per thread.
 
 A pool has a fixed number of slots and static shapes: S source positions, T tokens. The longest
 sentences come first, and the shapes shrink with them, so that the last steps, with many empty
@@ -11,13 +11,13 @@ longer sources.
 
 import dataclasses
 import functools
+import itertools
 import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +29,20 @@ from jformer.config import EOS, DecodeConfig
 from jformer.decoding import ensemble
 from jformer.decoding.constraints import NO_RULES, Rules
 from jformer.decoding.ensemble import Models
-from jformer.decoding.search import (
-    Hypotheses,
-    Search,
-    Sentence,
-    advance,
-    init_search,
-    result_of,
-)
+from jformer.decoding.search import Hypotheses, Search, Sentence, advance, init_search, result_of
 from jformer.errors import explaining_out_of_memory
 
 MIN_BUCKET = 16  # source positions of the smallest bucket; each next one doubles
 PARTS = 8  # a pool is refilled when this share of its slots is empty
 SLOTS_PER_THREAD = 16  # with fewer slots, a search is mostly overhead
+
+# A search is compiled for `beam_size`, takes these keys as arguments, and uses no others.
+ARGUMENTS = ("n_best", "length_penalty", "length_penalty_beta", "min_length")
+jax.tree_util.register_pytree_node(
+    DecodeConfig,
+    lambda config: ([getattr(config, name) for name in ARGUMENTS], config.beam_size),
+    lambda W, values: DecodeConfig(beam_size=W, **dict(zip(ARGUMENTS, values, strict=True))),
+)
 
 State = tuple[Sentence, Search]
 Static = tuple[Models, int]  # static arguments of compiled programs: the models, and W hypotheses
@@ -71,6 +72,15 @@ class Request:
         return max(limit, config.min_length + 1, len(self.prefix) + 1)
 
 
+class Settings(NamedTuple):
+    """What all searches of a pool have in common, as arguments of compiled programs."""
+
+    params: tuple[Any, ...]
+    config: DecodeConfig
+    strategy: Any  # the component that extends the hypotheses
+    rules: Rules
+
+
 def slots_for(number: int) -> int:
     """Return the slots for a small number of requests: a power of four, to compile few shapes."""
     slots = 1
@@ -89,49 +99,54 @@ class Decoder:
     max_length: int  # source positions, EOS included
     slots: int  # sentences at a time
 
-    def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> dict[int, Hypotheses]:
-        """Decode all requests: return the hypotheses by the index of the request."""
+    def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> list[Hypotheses]:
+        """Decode all requests, and return the hypotheses of each."""
+        if not requests:
+            return []
+        threads, slots = 1, min(slots_for(len(requests)), self.slots)
+        part = slots
+        if len(requests) > self.slots:
+            threads = thread_count(self.slots)
+            slots = self.slots // threads
+            part = max(1, slots // PARTS)
         order = sorted(
             range(len(requests)), key=lambda n: (-requests[n].bucket, -len(requests[n].source))
         )
-        longest_first = {n: requests[n] for n in order}
-        with explaining_out_of_memory("while decoding: lower config.decode.batch_size"):
-            if len(requests) > self.slots:
-                return self._find_in_threads(longest_first, rules)
-            slots = min(slots_for(len(requests)), self.slots)
-            return Pool(self, rules, slots, slots).decode(longest_first, threading.Event())
-
-    def _find_in_threads(self, requests: dict[int, Request], rules: Rules) -> dict[int, Hypotheses]:
-        threads, stop = self.threads(), threading.Event()
-        slots = self.slots // threads
-        pools = [Pool(self, rules, slots, max(1, slots // PARTS)) for _ in range(threads)]
-        if threads == 1:
-            return pools[0].decode(requests, stop)
-        # Each thread gets sentences of all lengths, so that all end at about the same time.
-        shares = [dict(list(requests.items())[n::threads]) for n in range(threads)]
-        with ThreadPoolExecutor(threads) as executor:
-            searches = [
-                executor.submit(pool.decode, share, stop)
-                for pool, share in zip(pools, shares, strict=True)
+        stop, found = threading.Event(), {}
+        with (
+            explaining_out_of_memory("while decoding: lower config.decode.batch_size"),
+            ThreadPoolExecutor(threads) as executor,
+        ):
+            # Each thread gets sentences of all lengths, so that all end at about the same time.
+            pools = [
+                executor.submit(
+                    run_pool, self, rules, requests, order[n::threads], slots, part, stop
+                )
+                for n in range(threads)
             ]
             try:
-                found: dict[int, Hypotheses] = {}
-                for each in as_completed(searches):
-                    found |= each.result()
-                return found
+                for pool in as_completed(pools):
+                    found |= pool.result()
             finally:
                 stop.set()  # an error or Ctrl-C also ends the other threads
+        return [found[n] for n in range(len(requests))]
 
-    def threads(self) -> int:
-        """Return the number of threads that search, each with its share of the slots.
+    def shape(self, bucket: int, for_all: bool) -> tuple[int, int]:
+        """Return S and T of a pool, with T `for_all` outputs or only for most."""
+        config = self.config
+        max_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
+        T = max_T if for_all else min(max(bucket + 16, bucket * 3 // 2), max_T)
+        return min(bucket, self.max_length), T
 
-        XLA runs most operations of a search on one core of a CPU; other cores would be idle.
-        """
-        devices = set().union(*(leaf.devices() for leaf in jax.tree.leaves(self.params)))
-        # All devices must receive the programs in the same order.
-        if len(devices) > 1 or jax.default_backend() != "cpu":
-            return 1
-        return max(1, min(usable_cores(), self.slots // SLOTS_PER_THREAD))
+
+def thread_count(slots: int) -> int:
+    """Return the number of threads that search, each with its share of the slots.
+
+    XLA runs most operations of a search on one core of a CPU; other cores would be idle.
+    """
+    if jax.default_backend() != "cpu":
+        return 1
+    return max(1, min(usable_cores(), slots // SLOTS_PER_THREAD))
 
 
 def usable_cores() -> int:
@@ -141,112 +156,84 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-class Pool:
-    """The state of the searches on the device, and the request in each slot.
+def run_pool(
+    decoder: Decoder,
+    rules: Rules,
+    requests: Sequence[Request],
+    longest_first: Sequence[int],
+    slots: int,
+    part: int,
+    stop: threading.Event,
+) -> dict[int, Hypotheses]:
+    """Decode some of the requests, by index, until `stop` is set.
 
-    It is refilled with `part` requests at a time. If that is all slots, T suffices for every output
-    of a bucket, so that no output compiles another program.
+    The pool is refilled with `part` requests at a time. If that is all slots, T suffices for every
+    output of a bucket, so that no output compiles another program.
     """
-
-    def __init__(self, decoder: Decoder, rules: Rules, slots: int, part: int):
-        self._decoder, self._rules, self._part = decoder, rules, part
-        strategy = find("config.decode.search", "search", decoder.config.search)
-        self._strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
-        self._static = (decoder.models, strategy.width(decoder.config))
-        self._numbers = np.zeros(slots, int)  # of the requests
-        self._buckets = np.zeros(slots, int)  # of the requests; 0: free slot
-        self._max_t = 0  # of the unfinished searches
-        self._shape = (0, 0)
-        self._state: Any = None
-
-    def decode(self, requests: dict[int, Request], stop: threading.Event) -> dict[int, Hypotheses]:
-        """Decode requests, the longest first, until `stop` is set."""
-        found: dict[int, Hypotheses] = {}
-        queue = deque(requests)
-        while (queue or self._buckets.any()) and not stop.is_set():
-            bucket = requests[queue[0]].bucket if queue else 0
-            self._fit(max(bucket, self._buckets.max()), example=next(iter(requests.values())))
-            while queue and np.sum(self._buckets == 0) >= self._part:
-                part = [queue.popleft() for _ in range(min(self._part, len(queue)))]
-                self._insert({number: requests[number] for number in part})
-            found |= self._run()
-        return found
-
-    def _fit(self, bucket: int, example: Request) -> None:
-        """Choose shapes for sources of this bucket and for the outputs so far."""
-        while self._max_t >= self._tokens(bucket) - 1:
+    config = decoder.config
+    strategy = find("config.decode.search", "search", config.search)
+    static = (decoder.models, strategy.width(config))
+    strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
+    settings = Settings(decoder.params, config, strategy, rules)
+    empty_row = dataclasses.replace(requests[0], source=[], prefix=[], spans=())
+    queue = deque(longest_first)
+    in_slots: dict[int, int] = {}  # the request in each slot
+    state, shape = None, (0, 0)
+    max_t = 0  # of the unfinished searches
+    found = {}
+    while (queue or in_slots) and not stop.is_set():
+        bucket = max(requests[n].bucket for n in (*in_slots.values(), *itertools.islice(queue, 1)))
+        new_shape = decoder.shape(bucket, part == slots)
+        while max_t >= new_shape[1] - 1:
             bucket *= 2
-        shape = (min(bucket, self._decoder.max_length), self._tokens(bucket))
-        if shape == self._shape:
-            return
-        self._shape = shape
-        batch = self._batch([dataclasses.replace(example, source=[], prefix=[], spans=())])
-        empty = empty_state(self._static, len(self._buckets), self._decoder.params, *batch)
-        self._state = empty if self._state is None else resize(self._state, empty)
+            new_shape = decoder.shape(bucket, part == slots)
+        if new_shape != shape:
+            shape = new_shape
+            batch = stack([empty_row] * part, config, *shape)
+            state = resize(static, slots, decoder.params, state, *batch)
 
-    def _tokens(self, bucket: int) -> int:
-        """Return T in the shapes of a bucket."""
-        config = self._decoder.config
-        max_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
-        if self._part == len(self._buckets):
-            return max_T
-        return min(max(bucket + 16, bucket * 3 // 2), max_T)  # long enough for most outputs
+        while queue and slots - len(in_slots) >= part:
+            numbers = [queue.popleft() for _ in range(min(part, len(queue)))]
+            free = [slot for slot in range(slots) if slot not in in_slots][: len(numbers)]
+            in_slots |= zip(free, numbers, strict=True)
+            missing = part - len(numbers)
+            rows = [*(requests[n] for n in numbers), *[empty_row] * missing]
+            # Rows without a request are dropped, because their slots are out of bounds.
+            slots_R = np.array([*free, *[slots] * missing])
+            state = insert(static, decoder.params, state, slots_R, *stack(rows, config, *shape))
 
-    def _insert(self, requests: dict[int, Request]) -> None:
-        """Start searches for at most `part` requests, in free slots."""
-        slots = np.flatnonzero(self._buckets == 0)[: len(requests)]
-        self._numbers[slots] = [*requests]
-        self._buckets[slots] = [request.bucket for request in requests.values()]
-        # Rows without a request are dropped, because their slots are out of bounds.
-        slots_R = np.full(self._part, len(self._buckets))
-        slots_R[: len(slots)] = slots
-        batch = self._batch([*requests.values()])
-        self._state = insert(self._static, self._decoder.params, self._state, slots_R, *batch)
+        min_waiting = min(slots, slots - len(in_slots) + part)
+        state, seen = run_searches(decoder.models, settings, state, min_waiting)
+        busy, t, hypotheses = jax.device_get(seen)
+        max_t = np.max(t, where=busy, initial=0)
+        for slot in [slot for slot in in_slots if not busy[slot]]:
+            found[in_slots.pop(slot)] = jax.tree.map(lambda x, n=slot: x[n], hypotheses)
+    return found
 
-    def _batch(self, requests: Sequence[Request]) -> tuple[np.ndarray, Sentence]:
-        """Return sources and sentences, without their memory, of `part` rows."""
-        S, T = self._shape
 
-        def row(request: Request) -> tuple[np.ndarray, Sentence]:
-            sentence = Sentence(
-                memory=None,
-                prefix_T=padded(request.prefix, (T,)),
-                limit=np.int32(request.limit(self._decoder.config)),
-                seed=np.int32(request.seed),
-                spans_T2=padded(np.reshape(request.spans, (-1, 2)), (T, 2)),
-                given=request.given,
-                progress=request.progress,
-            )
-            return padded([*request.source, EOS], (S,)), sentence
+def stack(
+    requests: Sequence[Request], config: DecodeConfig, S: int, T: int
+) -> tuple[np.ndarray, Sentence]:
+    """Return the sources (R, S) of R requests, and their sentences without memory."""
 
-        return jax.tree.map(
-            lambda *rows: padded(rows, (self._part, *rows[0].shape), rows[0].dtype),
-            *map(row, requests),
+    def row(request: Request) -> tuple[np.ndarray, Sentence]:
+        sentence = Sentence(
+            memory=None,
+            prefix_T=padded(request.prefix, (T,)),
+            limit=np.int32(request.limit(config)),
+            seed=np.int32(request.seed),
+            spans_T2=padded(np.reshape(request.spans, (-1, 2)), (T, 2)),
+            given=request.given,
+            progress=request.progress,
         )
+        return padded([*request.source, EOS], (S,)), sentence
 
-    def _run(self) -> dict[int, Hypotheses]:
-        """Search until a part or all of the pool waits; remove and return completed searches."""
-        slots = len(self._buckets)
-        min_waiting = min(slots, np.sum(self._buckets == 0) + self._part)
-        self._state, seen = run_searches(
-            self._decoder.models,
-            self._decoder.params,
-            self._decoder.config,
-            self._strategy,
-            self._rules,
-            self._state,
-            min_waiting,
-        )
-        busy, t, found = jax.device_get(seen)
-        self._max_t = np.max(t, where=busy, initial=0)
-        done = np.flatnonzero((self._buckets > 0) & ~busy)
-        self._buckets[done] = 0
-        return {int(self._numbers[n]): jax.tree.map(itemgetter(n), found) for n in done}
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *map(row, requests))
 
 
-def padded(values: Any, shape: tuple[int, ...], dtype: Any = np.int32) -> np.ndarray:
+def padded(values: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return an array of this shape that begins with the values; the rest is 0 (PAD)."""
-    result = np.zeros(shape, dtype)
+    result = np.zeros(shape, np.int32)
     result[: len(values)] = values
     return result
 
@@ -263,21 +250,21 @@ def init_searches(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def empty_state(static: Static, slots: int, params: tuple[Any, ...], *batch: Any) -> State:
-    """Return a pool without sentences, in the shapes of a batch."""
-    searches = init_searches(static, params, *batch)  # for the shapes: XLA drops the computation
-    return jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), searches)
+def resize(
+    static: Static, slots: int, params: tuple[Any, ...], state: State | None, *batch: Any
+) -> State:
+    """Copy the state into the shapes of a batch, or return a state without sentences.
 
-
-@jax.jit
-def resize(state: State, empty: State) -> State:
-    """Copy the state into the shapes of `empty`; positions beyond them are not in use."""
+    Positions beyond the smaller shapes are not in use.
+    """
+    shapes = jax.eval_shape(functools.partial(init_searches, static), params, *batch)
+    empty = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), shapes)
 
     def copy(old, new):
         common = tuple(slice(min(a, b)) for a, b in zip(old.shape, new.shape, strict=True))
         return new.at[common].set(old[common])
 
-    return jax.tree.map(copy, state, empty)
+    return empty if state is None else jax.tree.map(copy, state, empty)
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
@@ -289,20 +276,12 @@ def insert(
     return jax.tree.map(lambda old, new: old.at[slots_R].set(new, mode="drop"), state, new)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=5)
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
 def run_searches(
-    models: Models,
-    params: tuple[Any, ...],
-    config: DecodeConfig,
-    strategy: Any,
-    rules: Rules,
-    state: State,
-    min_waiting: Array,
+    models: Models, settings: Settings, state: State, min_waiting: Array
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
-    """Advance until `min_waiting` slots wait; return the pool, and the state that the host reads.
-
-    `strategy` is the component that extends the hypotheses.
-    """
+    """Advance until `min_waiting` slots wait: return the pool, and what the host reads of it."""
+    params, config, strategy, rules = settings
     sentences_B, searches_B = state
     step = ensemble.make_step(models, params)
     extend = functools.partial(strategy.extend, step, config, rules=rules)

@@ -8,7 +8,6 @@ if sorted by their entries.
 
 import bisect
 import functools
-import operator
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from jax import Array
 
 from jformer.config import PAD
 from jformer.data.vocabulary import Vocabulary
+from jformer.decoding.search import Search, Sentence
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # an entry for a byte, not for this text
 SPACE = "\u2581"  # in SentencePiece's entries
@@ -54,20 +54,21 @@ def ranking(vocabulary: Vocabulary) -> Ranking:
 
 
 def encode_prefixes(texts: Sequence[str], vocabulary: Vocabulary) -> list[Prefix]:
-    both = zip(texts, vocabulary.encode(texts), strict=True)
-    return [
-        with_spans(text, ids, vocabulary) if text and ids else Prefix([], []) for text, ids in both
-    ]
+    encoded = vocabulary.encode(texts)
+    return [with_spans(text, ids, vocabulary) for text, ids in zip(texts, encoded, strict=True)]
 
 
 def with_spans(text: str, ids: list[int], vocabulary: Vocabulary) -> Prefix:
+    if not (text and ids):
+        return Prefix([], [])
     order, within = ranking(vocabulary), vocabulary.within_words
     pieces = [order.entries[token] or "" for token in ids]
     if within is None:  # all unknown words share one entry
         pieces = vocabulary.normalized(text).split()
     rest, spans = "", []
     if text[-1].isspace() and not vocabulary.decode(ids)[-1:].isspace():  # the space was dropped
-        if operator.lt(*order.span(SPACE)):
+        first, stop = order.span(SPACE)
+        if first < stop:
             pieces, ids = [*pieces, SPACE], [*ids, PAD]
         else:
             rest = " "
@@ -85,20 +86,16 @@ def with_spans(text: str, ids: list[int], vocabulary: Vocabulary) -> Prefix:
 
 
 def allowed_by_prefix(
-    prefix_T: Array,
-    spans_T2: Array,
-    hypotheses_WT: Array,
-    t: Array,
-    ranks_V: Array,
-    otherwise_WV: Array,
+    sentence: Sentence, search: Search, ranks_V: Array, otherwise_WV: Array
 ) -> Array:
     """Return the tokens allowed at position t: `otherwise_WV` for hypotheses after the prefix."""
-    first, stop = spans_T2[t]
+    prefix_T, t = sentence.prefix_T, search.t
+    first, stop = sentence.spans_T2[t]
     of_prefix_V = jnp.arange(len(ranks_V)) == prefix_T[t]
     of_prefix_V |= (first <= ranks_V) & (ranks_V < stop)
     before_T = jnp.arange(len(prefix_T)) < t
     # A hypothesis with a different token already has the whole prefix.
-    follows_W = jnp.all((hypotheses_WT == prefix_T[None]) | ~before_T[None], axis=1)
+    follows_W = jnp.all((search.live_tokens_WT == prefix_T[None]) | ~before_T[None], axis=1)
     follows_W &= prefix_T[t] != PAD
     return jnp.where(follows_W[:, None], of_prefix_V[None], otherwise_WV)
 

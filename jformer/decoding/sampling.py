@@ -31,20 +31,12 @@ class Sampling:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise `UserError` for an invalid option."""
-        valid = {
-            "temperature": self.temperature > 0,
-            "top_k": self.top_k >= 0,
-            "top_p": 0 < self.top_p <= 1,
-            "seed": 0 <= self.seed < 2**32,
-        }
-        for name, is_valid in valid.items():
-            if not is_valid:
-                value = getattr(self, name)
-                raise UserError(f"config.decode.search: {name}={value} is out of range")
+        """Raise `UserError` for an option with which no token can be drawn."""
+        if self.temperature <= 0 or self.top_p <= 0:
+            raise UserError("config.decode.search: temperature and top_p must be > 0")
 
     def width(self, config: DecodeConfig) -> int:
-        """Return W, the number of hypotheses of a sentence."""
+        """Return W."""
         return config.n_best
 
     def extend(

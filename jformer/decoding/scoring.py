@@ -1,4 +1,4 @@
-"""Forced decoding: log-probabilities of given targets, and word alignments by attention.
+"""Forced decoding: log-probabilities of given targets, attention weights and word alignments.
 
 A pair has the ids of both sides, without EOS. An alignment has links `i-j` of source and target
 word in Pharaoh's format; words are separated by white space and counted from 0.
@@ -7,19 +7,19 @@ word in Pharaoh's format; words are separated by white space and counted from 0.
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from jformer.config import BOS, EOS, PAD
-from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.attention import attention_weights
+from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.ensemble import Models, mean_logits
 from jformer.errors import UserError
+from jformer.model.transformer import Transformer
 
 Pair = tuple[Sequence[int], Sequence[int]]
 Links = list[tuple[int, int]]
@@ -32,12 +32,7 @@ class Forced:
     """The result for one pair."""
 
     log_probs_T: np.ndarray  # of each target token, then of EOS
-    weights_TS: np.ndarray | None = None  # mean over a layer's heads, EOS included on both sides
-
-
-def max_positions(models: Models) -> float:
-    """Return the maximum number of tokens, EOS included, that all models accept."""
-    return min(model.config.max_positions for model in models)
+    weights_TS: Any = None  # mean over a layer's heads, EOS included on both sides
 
 
 def score_pairs(
@@ -52,7 +47,7 @@ def score_pairs(
 
     Probabilities and weights are averaged over the models. Errors number pairs from `first_pair`.
     """
-    limit = max_positions(models)
+    limit = min(model.config.max_positions for model in models)
     for number, pair in enumerate(pairs, start=first_pair):
         longest = max(len(ids) + 1 for ids in pair)
         if longest > limit:
@@ -60,18 +55,18 @@ def score_pairs(
                 f"config.model.positions: max_positions={limit}, but pair {number} has "
                 f"{longest} tokens; shorten it"
             )
-    results: list[Forced] = [None] * len(pairs)  # type: ignore[list-item]
+    results: dict[int, Forced] = {}
     for numbers, source_BS, target_BT1 in batches(pairs, batch_size, limit):
         found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
         for row, number in enumerate(numbers):
             S, T = (len(ids) + 1 for ids in pairs[number])
             weights_TS = found[1][row, :T, :S] if layer else None
             results[number] = Forced(found[0][row, :T], weights_TS)
-    return results
+    return [results[number] for number in range(len(pairs))]
 
 
 def batches(
-    pairs: Sequence[Pair], batch_size: int, limit: float = math.inf
+    pairs: Sequence[Pair], batch_size: int, limit: float
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Yield indices of pairs of similar lengths, and their padded rows with BOS and EOS."""
 
@@ -94,20 +89,72 @@ def batches(
 def forced(models: Models, layer: int, params, source_BS, target_BT1):
     """Return log-probabilities (B, T) of the tokens after BOS, and weights (B, T, S) or None."""
     target_BT, labels_BT = target_BT1[:, :-1], target_BT1[:, 1:]
-    logits = [
-        model.apply({"params": p}, source_BS, target_BT)
-        for model, p in zip(models, params, strict=True)
-    ]
-    log_probs_BTV = jax.nn.log_softmax(mean_logits(logits))
+    results: list[Any] = []
+    for model, p in zip(models, params, strict=True):
+        if layer:
+            results.append(logits_and_weights(model, p, source_BS, target_BT))
+        else:
+            results.append((model.apply({"params": p}, source_BS, target_BT), {}))
+    log_probs_BTV = jax.nn.log_softmax(mean_logits([logits_BTV for logits_BTV, _ in results]))
     log_probs_BT = jnp.take_along_axis(log_probs_BTV, labels_BT[..., None], axis=-1)[..., 0]
     if not layer:
         return log_probs_BT, None
     name = f"decoder_{layer - 1}/cross_attention"
-    weights = [
-        jnp.mean(attention_weights(model, p, source_BS, target_BT)[name], axis=1)
-        for model, p in zip(models, params, strict=True)
-    ]
+    weights = [jnp.mean(weights[name], axis=1) for _, weights in results]
     return log_probs_BT, sum(weights) / len(weights)
+
+
+def logits_and_weights(
+    model: Transformer, params: Any, source_BS: Array, target_BT: Array
+) -> tuple[Array, dict[str, Array]]:
+    """Return the logits, and the weights (B, H, Q, M) of every attention by name, in float32."""
+    # A scan over layers would not keep the weights.
+    model = model.clone(config=dataclasses.replace(model.config, scan_layers=False, remat="none"))
+    logits_BTV, kept = model.apply(
+        {"params": params}, source_BS, target_BT, mutable="intermediates"
+    )
+    leaves = jax.tree_util.tree_leaves_with_path(kept["intermediates"])
+    return logits_BTV, {
+        "/".join(key.key for key in path[:2]): weights.astype(jnp.float32)
+        for path, weights in leaves
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """The weights (H, Q, M) of every attention for one pair, in float32.
+
+    They are named `encoder_0/self_attention`, `decoder_0/self_attention` and
+    `decoder_0/cross_attention`. Row t of the decoder's weights predicts token t + 1.
+    """
+
+    weights: dict[str, np.ndarray]
+    source_tokens: list[str]  # with EOS at the end
+    target_tokens: list[str]  # with BOS before the first
+
+    def layers(self, stack: str, kind: str) -> list[np.ndarray]:
+        """Return one kind of weights by layer, such as `"decoder", "cross_attention"`."""
+        names = [f"{stack}_{n}/{kind}" for n in range(len(self.weights))]
+        return [self.weights[name] for name in names if name in self.weights]
+
+
+def attention_of(
+    model: Transformer, params: Any, vocabularies: Vocabularies, source: str, target: str
+) -> Attention:
+    """Return the attention weights of all positions of a source and a given target.
+
+    Raises `UserError` for a text beyond the table of learned positions.
+    """
+    (source_ids,) = vocabularies.source.encode([source])
+    (target_ids,) = vocabularies.target.encode([target])
+    source_ids, target_ids = [*source_ids, EOS], [BOS, *target_ids]
+    compiled = jax.jit(logits_and_weights, static_argnums=0)
+    _, weights = compiled(model, params, jnp.array([source_ids]), jnp.array([target_ids]))
+    return Attention(
+        {name: np.asarray(weights_1HQM[0]) for name, weights_1HQM in weights.items()},
+        vocabularies.source.tokens(source_ids),
+        vocabularies.target.tokens(target_ids),
+    )
 
 
 def words_of(ids: Sequence[int], vocabulary: Vocabulary) -> np.ndarray:
@@ -116,14 +163,11 @@ def words_of(ids: Sequence[int], vocabulary: Vocabulary) -> np.ndarray:
     return np.array(ends, int) - 1
 
 
-def align(
-    weights_TS: np.ndarray | None, target_words_T: np.ndarray, source_words_S: np.ndarray
-) -> Links:
+def align(weights_TS: np.ndarray, target_words_T: np.ndarray, source_words_S: np.ndarray) -> Links:
     """Link each target word to the source word with the largest sum of weights over their tokens.
 
     The last row and column of the weights belong to EOS and are ignored.
     """
-    assert weights_TS is not None, "forced decoding without a layer has no weights"
     weights_TS = weights_TS[: len(target_words_T), : len(source_words_S)]
     shape = (target_words_T.max(initial=-1) + 1, source_words_S.max(initial=-1) + 1)
     of_words = np.zeros(shape)

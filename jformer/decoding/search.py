@@ -27,14 +27,6 @@ from jax import Array
 
 from jformer.config import PAD, DecodeConfig
 
-# A search is compiled for `beam_size`, takes these keys as arguments, and uses no others.
-ARGUMENTS = ("n_best", "length_penalty", "length_penalty_beta", "min_length")
-jax.tree_util.register_pytree_node(
-    DecodeConfig,
-    lambda config: ([getattr(config, name) for name in ARGUMENTS], config.beam_size),
-    lambda W, values: DecodeConfig(beam_size=W, **dict(zip(ARGUMENTS, values, strict=True))),
-)
-
 
 @struct.dataclass
 class Sentence:

@@ -7,8 +7,7 @@ bfloat16 it can, because products of other shapes round differently.
 import dataclasses
 import logging
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -18,36 +17,29 @@ from jformer.data.corpora import Report
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.constraints import Constraint, Rules
 from jformer.decoding.pool import Decoder, Request, slots_for
-from jformer.decoding.prefixes import Prefix, begins_with, encode_prefixes, ranking
+from jformer.decoding.prefixes import begins_with, encode_prefixes, ranking
 from jformer.decoding.search import Hypotheses
-from jformer.decoding.sentences import join_texts, pieces
 from jformer.errors import RunError, UserError
 
 log = logging.getLogger(__name__)
 
 
-class Part(NamedTuple):
-    """The source and the output of one search, as ids without EOS."""
-
-    source: list[int]
-    output: list[int]
-    first_word: int  # index in the text of the word in which the source begins
-
-
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
-    """One output for a text. If the text was split, score and log_prob are sums over its parts.
+    """One output for a text.
 
-    Tokens, their log-probabilities and the alignment are set only with `details=True`.
+    Its tokens, their log-probabilities and the alignment are set only with `details=True`. A blank
+    text has none.
     """
 
     text: str
     score: float  # log_prob with the length penalty, by which the search ranks
     log_prob: float  # of its tokens, and of EOS if it is complete
     complete: bool  # whether it ended with EOS, not at its length limit
-    parts: tuple[Part, ...] = ()  # more than one if the text was split, none if it is blank
+    source: Sequence[int] = ()  # ids without EOS, cut to config.data.max_length
+    output: Sequence[int] = ()  # ids without EOS
     tokens: list[str] | None = None
-    token_log_probs: list[float] | None = None  # one more than tokens, for EOS (of each part)
+    token_log_probs: list[float] | None = None  # one more than tokens, for EOS
     alignment: list[tuple[int, int]] | None = None  # indices of source word and target word
     well_formed: bool | None = None  # whether the output needed no repair, if known
 
@@ -82,32 +74,16 @@ def hypotheses(
     BLEU requires the `target_language`. Cut lines are counted in `report`; without a report, a
     warning names them.
     """
-    prefixes, counts = prefixes or [""] * len(texts), report or Report()
+    counts = Report() if report is None else report
+    prefixes = prefixes or [""] * len(texts)
     config, constraint = decoder.config, constraint_of(decoder.config, vocabularies)
-    encoded = list(encode(decoder, vocabularies, texts, prefixes, first_line, counts))
-    requests = []
-    for _, text, _, ids, start in encoded:
-        seed = zlib.crc32(np.asarray(ids, np.int32).tobytes()) >> 1  # fits int32
-        given, progress = constraint.encode(text, ids)
-        requests.append(Request(ids, start.ids, seed, start.spans, given, progress))
+    requests = encode(decoder, vocabularies, constraint, texts, prefixes, first_line, counts)
     ranks_V = ranking(vocabularies.target).ranks_V if any(prefixes) else None
-    found = decoder.find(requests, Rules(constraint, ranks_V, vocabularies.target.language_token))
-    parts: list[list[list[Hypothesis]]] = [[] for _ in texts]
-    for i, (n, _, first_word, source, _) in enumerate(encoded):
-        if np.isnan(found[i].scores_W).any():
-            raise RunError(
-                f"line {first_line + n}: the model's logits are not finite, so there is "
-                f"no best output; try another checkpoint, or model.dtype=float32"
-            )
-        part = as_texts(found[i], source, first_word, vocabularies, config.n_best)
-        if not part:
-            raise UserError(
-                f"line {first_line + n}: no output is possible with "
-                f"config.decode.constraint={config.constraint} and this prefix"
-            )
-        parts[n].append(part)
-    blank = [Hypothesis(prefix, 0.0, 0.0, True) for prefix in prefixes]
-    outputs = [join(each) if each else [blank[n]] for n, each in enumerate(parts)]
+    rules = Rules(constraint, ranks_V, vocabularies.target.language_token)
+    found = decoder.find([*requests.values()], rules)
+    outputs = [[blank(prefix)] for prefix in prefixes]
+    for (n, request), raw in zip(requests.items(), found, strict=True):
+        outputs[n] = to_hypotheses(raw, request.source, vocabularies, config, first_line + n)
     if config.choose != "score":
         choose = find("config.decode.choose", "choice", config.choose)
         for n, text in enumerate(texts):
@@ -138,66 +114,61 @@ def warn_of_lines(report: Report) -> None:
 def encode(
     decoder: Decoder,
     vocabularies: Vocabularies,
+    constraint: Constraint,
     texts: Sequence[str],
     prefixes: Sequence[str],
     first_line: int,
     report: Report,
-) -> Iterator[tuple[int, str, int, list[int], Prefix]]:
-    """Yield the number of a text, a part of it, the part's first word, its ids and its prefix.
+) -> dict[int, Request]:
+    """Return a request for each text that is not blank, by its index.
 
-    A source that is too long is cut and reported, or split into several parts. A blank text has no
-    part.
+    A source that is too long is cut and reported.
     """
     max_length = decoder.max_length - 1
     numbers = [n for n, text in enumerate(texts) if text.strip()]
     sources = vocabularies.source.encode([texts[n] for n in numbers])
     starts = encode_prefixes([prefixes[n] for n in numbers], vocabularies.target)
+    requests = {}
     for n, source, prefix in zip(numbers, sources, starts, strict=True):
-        if len(prefix.ids) > max_length:
-            raise UserError(
-                f"line {first_line + n}: its prefix has {len(prefix.ids)} tokens; must be at most "
-                f"{max_length} (config.data.max_length)"
-            )
-        parts = [(source, 0, texts[n])]
-        if len(source) > max_length and decoder.config.long_texts == "split":
-            parts = list(pieces(texts[n], max_length, vocabularies.source.encode))
-        elif len(source) > max_length:
+        text = texts[n]
+        if len(source) > max_length:
             report.add("cut", f"line {first_line + n}")
-            cut = source[:max_length]
-            parts = [(cut, 0, vocabularies.source.decode(cut))]
-        for ids, first_word, text in parts:
-            yield n, text, first_word, ids, prefix
-            prefix = Prefix([], [])
+            source = source[:max_length]
+            text = vocabularies.source.decode(source)
+        seed = zlib.crc32(np.asarray(source, np.int32).tobytes()) >> 1  # fits int32
+        given, progress = constraint.encode(text, source)
+        requests[n] = Request(source, prefix.ids, seed, prefix.spans, given, progress)
+    return requests
 
 
-def as_texts(
-    raw: Hypotheses, source: list[int], first_word: int, vocabularies: Vocabularies, n: int
+def to_hypotheses(
+    raw: Hypotheses, source: list[int], vocabularies: Vocabularies, config: DecodeConfig, line: int
 ) -> list[Hypothesis]:
+    """Return up to `n_best` hypotheses with their texts."""
+    if np.isnan(raw.scores_W).any():
+        raise RunError(
+            f"line {line}: the model's logits are not finite, so there is no best output; try "
+            f"another checkpoint, or model.dtype=float32"
+        )
     result: list[Hypothesis] = []
     for tokens_T, score, log_prob in zip(raw.tokens_WT, raw.scores_W, raw.sums_W, strict=True):
-        if score > -np.inf and len(result) < n:
+        if score > -np.inf and len(result) < config.n_best:
             ids = tokens_T[tokens_T != PAD].tolist()
             complete = ids[-1:] == [EOS]
             ids = ids[:-1] if complete else ids
-            text, part = vocabularies.target.decode(ids), Part(source, ids, first_word)
-            result.append(Hypothesis(text, float(score), float(log_prob), complete, (part,)))
+            text = vocabularies.target.decode(ids)
+            result.append(Hypothesis(text, float(score), float(log_prob), complete, source, ids))
+    if not result:
+        raise UserError(
+            f"line {line}: no output is possible with "
+            f"config.decode.constraint={config.constraint} and this prefix"
+        )
     return result
 
 
-def join(parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
-    """Join the hypotheses of a text's parts by rank: the best of each, then the second best."""
-    if len(parts) == 1:
-        return parts[0]
-    return [
-        Hypothesis(
-            join_texts(part.text for part in rank),
-            sum(part.score for part in rank),
-            sum(part.log_prob for part in rank),
-            all(part.complete for part in rank),
-            tuple(pair for part in rank for pair in part.parts),
-        )
-        for rank in zip(*parts, strict=False)
-    ]
+def blank(prefix: str) -> Hypothesis:
+    """Return the output for a blank text."""
+    return Hypothesis(prefix, 0.0, 0.0, True, tokens=[], token_log_probs=[], alignment=[])
 
 
 def warm_up(

@@ -16,7 +16,7 @@ from jformer import cli
 from jformer.files import check_output
 
 if TYPE_CHECKING:  # importing it takes a second
-    from jformer.decoding.attention import Attention
+    from jformer.decoding.scoring import Attention
 
 KINDS = (
     ("encoder", "self_attention"),

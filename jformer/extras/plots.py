@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jformer.decoding.attention import Attention
+from jformer.decoding.scoring import Attention
 from jformer.errors import import_extra
 from jformer.extras.report import RunSummary
 

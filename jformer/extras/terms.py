@@ -27,7 +27,6 @@ from jformer.data.corpora import decode_lines, read_lines
 from jformer.data.vocabulary import Vocabulary
 from jformer.decoding.constraints import Constraint
 from jformer.decoding.search import Search, Sentence
-from jformer.decoding.sentences import WITHOUT_SPACES
 from jformer.errors import UserError
 from jformer.model.numerics import top_tokens
 
@@ -35,6 +34,11 @@ log = logging.getLogger(__name__)
 
 MAX_TERMS = 8  # of a sentence
 MAX_TOKENS = 16  # of a term
+# Scripts written without spaces: Thai, Lao, Burmese, Khmer, kana, Chinese, and full-width forms.
+WITHOUT_SPACES = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u312f\u31a0-\u9fff\uf900-\ufaff"
+    "\uff01-\uff9f\U00020000-\U0003ffff]"
+)
 # A character that must not precede or follow a term. Python's \w lacks the combining marks of Latin
 # and Indic scripts. Arabic and Korean attach prefixes and particles to words.
 LETTER = rf"(?!{WITHOUT_SPACES.pattern}|[\u0620-\u064a\uac00-\ud7a3])[\w\u0300-\u036f\u0900-\u0dff]"

@@ -16,7 +16,7 @@ from jax import Array
 
 from jformer.components import arguments, find
 from jformer.config import PAD, ModelConfig
-from jformer.model.linear import Linear, kernel_init
+from jformer.model.linear import Linear
 from jformer.model.numerics import Dropout, attend_fused, einsum_f32
 from jformer.model.positions import Positions
 from jformer.model.shapes import checked
@@ -61,9 +61,9 @@ def attend(
     """Equation 1: return the mixed values (B, H, Q, U) and the attention weights (B, H, Q, M).
 
     The softmax is in float32 whatever the compute dtype. A query whose mask row is all False gets
-    a finite answer that the loss must ignore. `bias_BHQM` is added to the logits and `drop` is
-    applied to the weights, for variants of the paper. Every attention component receives the
-    distances, memory position minus query position, and its kind. This component ignores both.
+    a finite answer that the loss must ignore. Variants add `bias_BHQM` to the logits and `drop`
+    weights. Other attention components need their kind and the distances, memory position minus
+    query position.
     """
     # The keys come first: in decoding, XLA multiplies many keys by few queries up to 1.8 times as
     # fast on a CPU as few queries by many keys.
@@ -92,13 +92,12 @@ class MultiHeadAttention(nn.Module):
         if self.kind == "cross" and not positions.cross_attention:
             positions = Positions()
         self.positions = positions
-        config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-        dtype, H, use_bias = config.compute_dtype, config.num_heads, config.attention_bias
-        self.query = Linear((H, config.key_width), first, dtype, use_bias=use_bias)
-        self.key = Linear((H, config.key_width), first, dtype, use_bias=use_bias)
-        self.value = Linear((H, config.value_width), first, dtype, use_bias=use_bias)
+        config, H, use_bias = self.config, self.config.num_heads, self.config.attention_bias
+        self.query = Linear(config, (H, config.key_width), use_bias)
+        self.key = Linear(config, (H, config.key_width), use_bias)
+        self.value = Linear(config, (H, config.value_width), use_bias)
         if config.out_projection:
-            self.out = Linear((config.d_model,), last, dtype, input_axes=2, use_bias=use_bias)
+            self.out = Linear(config, (config.d_model,), use_bias, input_axes=2, ends_branch=True)
         self.weights_dropout = Dropout(config.attention_dropout)
         for name, module in positions.modules(config).items():
             setattr(self, name, module)
@@ -110,33 +109,18 @@ class MultiHeadAttention(nn.Module):
         memory_BMD: Array,
         mask_B1QM: Array,
         train: bool = False,
-        positions_BQ: Array | None = None,
-        positions_BM: Array | None = None,
+        positions: tuple[Array, Array] | None = None,
     ) -> Array:
         """Let each position of `x_BQD` attend to the memory: (B, Q, D).
 
-        Positions default to the indices within the row.
+        The positions of queries and memory default to the indices within the row.
         """
-        if positions_BQ is None:
-            positions_BQ = jnp.arange(x_BQD.shape[1])[None]
-        if positions_BM is None:
-            positions_BM = jnp.arange(memory_BMD.shape[1])[None]
-        k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions_BM)
-        q_BHQK = self.project_q(x_BQD, positions_BQ)
+        if positions is None:
+            positions = jnp.arange(x_BQD.shape[1])[None], jnp.arange(memory_BMD.shape[1])[None]
+        k_BHMK, v_BHMU = self.project_kv(memory_BMD, positions[1])
         # The fused kernel cannot return the weights to a caller who requests them.
-        if self.config.fused_attention and not self.is_mutable_collection("intermediates"):
-            scaled = arguments("attention", self.config.attention)["scaled"]
-            mixed_BHQU = attend_fused(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, scaled)
-        else:
-            # Self-attention has the same distances in all rows, packed or not: B is 1.
-            distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
-            mixed_BHQU = self.mix(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, train)
-        return self.join_heads(mixed_BHQU)
-
-    @checked
-    def project_q(self, x_BQD: Array, positions_BQ: Array) -> Array:
-        """Project `x_BQD` to queries: (B, H, Q, K)."""
-        return self.positions.rotate(self.query(x_BQD).swapaxes(1, 2), positions_BQ)
+        fused = self.config.fused_attention and not self.is_mutable_collection("intermediates")
+        return self.attend_to(x_BQD, k_BHMK, v_BHMU, mask_B1QM, positions, train, fused)
 
     @checked
     def project_kv(self, memory_BMD: Array, positions_BM: Array) -> tuple[Array, Array]:
@@ -146,28 +130,33 @@ class MultiHeadAttention(nn.Module):
         return self.positions.rotate(k_BHMK, positions_BM), v_BHMU
 
     @checked
-    def mix(
+    def attend_to(
         self,
-        q_BHQK: Array,
+        x_BQD: Array,
         k_BHMK: Array,
         v_BHMU: Array,
         mask_B1QM: Array,
-        distances_BQM: Array,
+        positions: tuple[Array, Array],
         train: bool = False,
+        fused: bool = False,
     ) -> Array:
-        """Mix the values by the attention component and the position encoding: (B, H, Q, U)."""
-        bias_BHQM = self.positions.bias(self, q_BHQK, distances_BQM)
-        drop = functools.partial(self.weights_dropout, train=train)
-        mixed_BHQU, weights_BHQM = self.attend(
-            q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, self.kind, bias_BHQM, drop
-        )
-        # Kept only if a caller requests it: apply(..., mutable="intermediates").
-        self.sow("intermediates", "weights_BHQM", weights_BHQM)
-        return self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM)
-
-    @checked
-    def join_heads(self, mixed_BHQU: Array) -> Array:
-        """Concatenate the heads of each position and project them: (B, Q, D)."""
+        """Let each position of `x_BQD` attend to projected keys and values: (B, Q, D)."""
+        positions_BQ, positions_BM = positions
+        q_BHQK = self.positions.rotate(self.query(x_BQD).swapaxes(1, 2), positions_BQ)
+        if fused:
+            scaled = arguments("attention", self.config.attention)["scaled"]
+            mixed_BHQU = attend_fused(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, scaled)
+        else:
+            # Self-attention has the same distances in all rows, packed or not: B is 1.
+            distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
+            bias_BHQM = self.positions.bias(self, q_BHQK, distances_BQM)
+            drop = functools.partial(self.weights_dropout, train=train)
+            mixed_BHQU, weights_BHQM = self.attend(
+                q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM, self.kind, bias_BHQM, drop
+            )
+            # Kept only if a caller requests it: apply(..., mutable="intermediates").
+            self.sow("intermediates", "weights_BHQM", weights_BHQM)
+            mixed_BHQU = self.positions.add_values(self, mixed_BHQU, weights_BHQM, distances_BQM)
         mixed_BQHU = mixed_BHQU.swapaxes(1, 2)
         if self.config.out_projection:
             return self.out(mixed_BQHU)

@@ -72,7 +72,8 @@ def decode_step(
     reorders `beam_indices_WT` instead of the cache: the slot with the history of each hypothesis at
     each position up to t.
     """
-    x_1WD = model.embed(model.embeddings.target_VD, tokens_W[None], t[None])
+    x_W1D = model.embed(model.embeddings.target_VD, tokens_W[:, None], first=t)
+    x_1WD = x_W1D.swapaxes(0, 1)
     new_cache = []
     for layer, layer_cache, cross_kv in zip(model.decoder, cache, memory.cross_kv, strict=True):
         x_1WD, layer_cache = layer_step(
@@ -111,10 +112,9 @@ def layer_step(
 
     def cross_attention(x_1WD):
         k_HKS, v_HSU = cross_kv
-        k_1HSK, v_1HSU = k_HKS.swapaxes(1, 2)[None], v_HSU[None]
-        positions_1S, mask_111S = jnp.arange(k_1HSK.shape[2])[None], cross_mask_11S[None]
-        return attend_to(
-            layer.cross_attention, x_1WD, positions_1W, k_1HSK, v_1HSU, positions_1S, mask_111S
+        positions = positions_1W, jnp.arange(k_HKS.shape[2])[None]
+        return layer.cross_attention.attend_to(
+            x_1WD, k_HKS.swapaxes(1, 2)[None], v_HSU[None], cross_mask_11S[None], positions
         )
 
     x_1WD = layer.residual_branches(x_1WD, self_attention, cross_attention, train=False)
@@ -136,14 +136,9 @@ def attend_histories(
     if W > MAX_MASKED_BEAMS:
         k_WHTK = k_HKWT[:, :, beam_indices_WT, positions_T].transpose(2, 0, 3, 1)
         v_WHTU = v_HWTU[:, beam_indices_WT, positions_T].swapaxes(0, 1)
-        x_W1D = attend_to(
-            attention,
-            x_1WD.swapaxes(0, 1),
-            t[None, None],
-            k_WHTK,
-            v_WHTU,
-            positions_T[None],
-            reached_T[None, None, None],
+        positions = t[None, None], positions_T[None]
+        x_W1D = attention.attend_to(
+            x_1WD.swapaxes(0, 1), k_WHTK, v_WHTU, reached_T[None, None, None], positions
         )
         return x_W1D.swapaxes(0, 1)
     # One attention over all X = W T positions, masked so that each hypothesis sees only its own,
@@ -153,21 +148,5 @@ def attend_histories(
     H, K = k_HKWT.shape[:2]
     k_1HXK = k_HKWT.reshape(H, K, W * T).swapaxes(1, 2)[None]
     v_1HXU = v_HWTU.reshape(1, H, W * T, -1)
-    positions_1X = jnp.tile(positions_T, W)[None]
-    return attend_to(attention, x_1WD, jnp.full((1, W), t), k_1HXK, v_1HXU, positions_1X, mask_11WX)
-
-
-@checked
-def attend_to(
-    attention: MultiHeadAttention,
-    x_BQD: Array,
-    positions_BQ: Array,
-    k_BHMK: Array,
-    v_BHMU: Array,
-    positions_BM: Array,
-    mask_B1QM: Array,
-) -> Array:
-    """Attend to keys and values that `project_kv` returned earlier: (B, Q, D)."""
-    distances_BQM = positions_BM[:, None, :] - positions_BQ[:, :, None]
-    q_BHQK = attention.project_q(x_BQD, positions_BQ)
-    return attention.join_heads(attention.mix(q_BHQK, k_BHMK, v_BHMU, mask_B1QM, distances_BQM))
+    positions = jnp.full((1, W), t), jnp.tile(positions_T, W)[None]
+    return attention.attend_to(x_1WD, k_1HXK, v_1HXU, mask_11WX, positions)

@@ -8,33 +8,9 @@ from jax import Array
 from jformer.components import find
 from jformer.config import ModelConfig
 from jformer.model.attention import MultiHeadAttention
-from jformer.model.linear import Linear, kernel_init
-from jformer.model.numerics import Dropout, layer_norm
+from jformer.model.linear import Linear
+from jformer.model.numerics import Dropout, layer_norm, shard_by_batch
 from jformer.model.shapes import checked
-
-
-def gelu(x: Array) -> Array:
-    """GELU as defined by Hendrycks and Gimpel (2016, arXiv 1606.08415), not an approximation."""
-    return nn.gelu(x, approximate=False)
-
-
-def silu(x: Array) -> Array:
-    return nn.silu(x)
-
-
-@checked
-def shard_by_batch(x_BLD: Array) -> Array:
-    """Shard activations over the batch axis only; a no-op without logical axis rules.
-
-    Without it XLA may shard them over D, as the parameters are, and move them between sub-layers.
-    """
-    return nn.with_logical_constraint(x_BLD, ("B", None, None))
-
-
-@checked
-def shard_by_column(x_BLD: Array) -> Array:
-    """Shard activations over D, as a look-up in an embedding matrix sharded over D leaves them."""
-    return nn.with_logical_constraint(x_BLD, ("B_data", None, "D"))
 
 
 class LayerNorm(nn.Module):
@@ -58,11 +34,8 @@ def make_norm(config: ModelConfig) -> Callable[[Array], Array]:
 
 
 def normalize(norm: Callable[[Array], Array], x_BLD: Array) -> Array:
-    """Apply a norm and return its result in the dtype of x."""
-    normed_BLD = norm(x_BLD)
-    if normed_BLD.shape != x_BLD.shape:
-        raise ValueError(f"a norm returned {normed_BLD.shape} for {x_BLD.shape}")
-    return normed_BLD.astype(x_BLD.dtype)
+    """Apply a norm, with a result in the dtype of x."""
+    return norm(x_BLD).astype(x_BLD.dtype)
 
 
 class Residual(nn.Module):
@@ -92,10 +65,9 @@ class FeedForward(nn.Module):
     config: ModelConfig
 
     def setup(self):
-        config, first, last = self.config, kernel_init(self.config), kernel_init(self.config, True)
-        dtype = config.compute_dtype
-        self.ffn_in = Linear((config.d_ff,), first, dtype, use_bias=True)
-        self.ffn_out = Linear((config.d_model,), last, dtype, use_bias=True)
+        config = self.config
+        self.ffn_in = Linear(config, (config.d_ff,))
+        self.ffn_out = Linear(config, (config.d_model,), ends_branch=True)
         self.activation = find("config.model.activation", "activation", config.activation)
         self.activation_dropout = Dropout(config.activation_dropout)
 
@@ -123,7 +95,7 @@ class EncoderLayer(nn.Module):
     @checked
     def __call__(self, x_BSD: Array, mask_B1SS: Array, train: bool = False) -> Array:
         x_BSD = self.self_attention_residual(
-            x_BSD, lambda x_BSD: self.self_attention(x_BSD, x_BSD, mask_B1SS, train), train
+            x_BSD, lambda x: self.self_attention(x, x, mask_B1SS, train), train
         )
         return self.feed_forward_residual(x_BSD, lambda x: self.feed_forward(x, train), train)
 
@@ -150,16 +122,13 @@ class DecoderLayer(nn.Module):
         memory_BSD: Array,
         memory_mask_B1TS: Array,
         train: bool = False,
-        positions_BT: Array | None = None,
-        positions_BS: Array | None = None,
+        positions: tuple[Array, Array] | None = None,
     ) -> Array:
-        """Return the new states. The positions are counted within each text of a packed row."""
+        """Return the new states. In packed rows, `positions` of targets and sources are needed."""
         return self.residual_branches(
             x_BTD,
-            lambda x_BTD: self.self_attention(x_BTD, x_BTD, mask_B1TT, train),
-            lambda x_BTD: self.cross_attention(
-                x_BTD, memory_BSD, memory_mask_B1TS, train, positions_BT, positions_BS
-            ),
+            lambda x: self.self_attention(x, x, mask_B1TT, train),
+            lambda x: self.cross_attention(x, memory_BSD, memory_mask_B1TS, train, positions),
             train,
         )
 

@@ -12,14 +12,15 @@ from jformer.config import ModelConfig
 class Linear(nn.Module):
     """Map the last `input_axes` axes of an array to axes of the sizes `outputs`.
 
-    The kernel has all these axes: (D, H, K) for the queries of H heads.
+    The kernel has all these axes: (D, H, K) for the queries of H heads. `ends_branch` marks the
+    last kernel of a residual branch.
     """
 
+    config: ModelConfig
     outputs: tuple[int, ...]
-    kernel_init: Callable
-    dtype: str
+    use_bias: bool = True
     input_axes: int = 1
-    use_bias: bool = False
+    ends_branch: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
@@ -27,19 +28,21 @@ class Linear(nn.Module):
         rows, columns = math.prod(inputs), math.prod(self.outputs)
 
         def init(key, shape):
-            return self.kernel_init(key, (rows, columns)).reshape(shape)
+            draw = kernel_init(self.config, self.ends_branch)
+            return draw(key, (rows, columns)).reshape(shape)
 
-        kernel = self.param("kernel", init, (*inputs, *self.outputs)).astype(self.dtype)
+        dtype = self.config.compute_dtype
+        kernel = self.param("kernel", init, (*inputs, *self.outputs)).astype(dtype)
         # Multiply matrices: with more axes XLA transposes kernels and activations in memory.
-        y_NF = x.reshape(-1, rows).astype(self.dtype) @ kernel.reshape(rows, columns)
+        y_NF = x.reshape(-1, rows).astype(dtype) @ kernel.reshape(rows, columns)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), self.outputs)
-            y_NF += bias.astype(self.dtype).reshape(1, columns)
+            y_NF += bias.astype(dtype).reshape(1, columns)
         return y_NF.reshape(*batch, *self.outputs)
 
 
-def kernel_init(config: ModelConfig, ends_branch: bool = False) -> Callable:
-    """Return the initializer of a kernel; `ends_branch` marks the last kernel of a residual branch.
+def kernel_init(config: ModelConfig, ends_branch: bool) -> Callable:
+    """Return the initializer of a kernel.
 
     The paper does not specify one. The default is Xavier, divided by sqrt(2N) at the end of a
     branch, as in GPT-2 (Radford et al. 2019). Branches that start small relative to the residual

@@ -1,4 +1,4 @@
-"""Products, fused attention, ReLU, LayerNorm, top k and dropout, each written for speed.
+"""Products, fused attention, activations, LayerNorm, top k, dropout and sharding, for speed.
 
 The mathematics does not change. Tests compare each function with its plain form.
 """
@@ -85,6 +85,11 @@ def relu_gradient(result: Array, d_result: Array) -> tuple[Array]:
 relu.defvjp(relu_and_residual, relu_gradient)
 
 
+def gelu(x: Array) -> Array:
+    """GELU as defined by Hendrycks and Gimpel (2016, arXiv 1606.08415), not an approximation."""
+    return nn.gelu(x, approximate=False)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(x_BLD: Array, scale_D: Array, bias_D: Array, epsilon: float) -> Array:
     """Layer normalization (Ba et al. 2016, arXiv 1607.06450) in float32; the result is like x.
@@ -152,6 +157,21 @@ def top_tokens(logits_WV: Array, count: int) -> tuple[Array, Array]:
     logits_WC, indices_WC = jax.lax.top_k(candidates.reshape(W, BLOCK * count), count)
     blocks_WC = jnp.take_along_axis(chosen, indices_WC % count, axis=1)
     return logits_WC, indices_WC // count * blocks + blocks_WC
+
+
+@checked
+def shard_by_batch(x_BLD: Array) -> Array:
+    """Shard activations over the batch axis only; a no-op without logical axis rules.
+
+    Without it XLA may shard them over D, as the parameters are, and move them between sub-layers.
+    """
+    return nn.with_logical_constraint(x_BLD, ("B", None, None))
+
+
+@checked
+def shard_by_column(x_BLD: Array) -> Array:
+    """Shard activations over D, as a look-up in an embedding matrix sharded over D leaves them."""
+    return nn.with_logical_constraint(x_BLD, ("B_data", None, "D"))
 
 
 def mix(bits: Array) -> Array:

@@ -37,11 +37,10 @@ def sinusoids(positions_L: Array, d_model: int) -> Array:
 class Positions:
     """No position encoding, and the base class of all others: override the methods that apply.
 
-    An encoding is added to the embeddings, or it acts inside each self-attention. With
-    `cross_attention` it also acts inside cross-attention.
+    An encoding is added to the embeddings, or it acts inside each self-attention.
     """
 
-    cross_attention = False
+    cross_attention = False  # whether it also acts inside cross-attention
 
     def table(self, matrix: Callable[[str, int], Array]) -> Array | None:
         """Return the learned table that `added` needs; `matrix(name, rows)` creates one."""
@@ -60,10 +59,7 @@ class Positions:
         return x_BHLK
 
     def bias(self, attention: nn.Module, q_BHQK: Array, distances_BQM: Array) -> Array | float:
-        """Return the term to add to the logits of Equation 1: (B, H, Q, M).
-
-        In self-attention B is 1: the distances are the same in all rows.
-        """
+        """Return the term to add to the logits: (B, H, Q, M). B is 1 in self-attention."""
         return 0.0
 
     def add_values(

@@ -14,18 +14,13 @@ from jax import Array
 from jformer.config import ModelConfig
 from jformer.model.attention import causal_mask, padding_mask, segment_mask
 from jformer.model.embeddings import create_embeddings
-from jformer.model.layers import (
-    DecoderLayer,
-    EncoderLayer,
-    make_norm,
-    normalize,
-    shard_by_batch,
-    shard_by_column,
-)
-from jformer.model.numerics import Dropout, einsum_f32
+from jformer.model.layers import DecoderLayer, EncoderLayer, make_norm, normalize
+from jformer.model.numerics import Dropout, einsum_f32, shard_by_batch, shard_by_column
 from jformer.model.positions import positions_in_segments
 from jformer.model.shapes import checked
 from jformer.model.stack import rematerialized, scan_layers
+
+Segments = tuple[Array, Array] | None  # of source and target
 
 
 class Transformer(nn.Module):
@@ -55,11 +50,7 @@ class Transformer(nn.Module):
             self.decoder_norm = make_norm(config)
 
     def __call__(
-        self,
-        source_BS: Array,
-        target_BT: Array,
-        train: bool = False,
-        segments: tuple[Array, Array] | None = None,
+        self, source_BS: Array, target_BT: Array, train: bool = False, segments: Segments = None
     ) -> Array:
         """Return logits (B, T, V) of the token after each target position.
 
@@ -70,18 +61,14 @@ class Transformer(nn.Module):
         return logits_of(*self.decoder_states(source_BS, target_BT, train, segments))
 
     def decoder_states(
-        self,
-        source_BS: Array,
-        target_BT: Array,
-        train: bool = False,
-        segments: tuple[Array, Array] | None = None,
+        self, source_BS: Array, target_BT: Array, train: bool = False, segments: Segments = None
     ) -> tuple[Array, Array]:
         """Return the last states of the decoder (B, T, D), and the matrix (V, D) of the logits.
 
         A bias of the logits is one more column of the matrix, and the states end in a 1 for it.
         """
-        memory_BSD = self.encode(source_BS, train, None if segments is None else segments[0])
-        states_BTD = self.run_decoder(target_BT, memory_BSD, source_BS, train, segments)
+        memory_BSD = self.encode(source_BS, train, segments)
+        states_BTD = self.decode(target_BT, memory_BSD, source_BS, train, segments)
         output_VD, bias_V = self.embeddings.output_VD, self.embeddings.output_bias_V
         if bias_V is None:
             return states_BTD, output_VD
@@ -90,15 +77,13 @@ class Transformer(nn.Module):
         return jnp.concatenate([states_BTD, ones_BT1], axis=2), columns
 
     @checked
-    def encode(
-        self, source_BS: Array, train: bool = False, segments_BS: Array | None = None
-    ) -> Array:
+    def encode(self, source_BS: Array, train: bool = False, segments: Segments = None) -> Array:
         """Encode the sources: (B, S, D)."""
-        positions_S = jnp.arange(source_BS.shape[1])
-        x_BSD = self.embed(self.embeddings.source_VD, source_BS, positions_S, train, segments_BS)
-        mask_B1SS = padding_mask(source_BS)
-        if segments_BS is not None:
-            mask_B1SS = segment_mask(segments_BS, segments_BS)
+        positions_BS, mask_B1SS = None, padding_mask(source_BS)
+        if segments is not None:
+            positions_BS = positions_in_segments(segments[0])
+            mask_B1SS = segment_mask(segments[0], segments[0])
+        x_BSD = self.embed(self.embeddings.source_VD, source_BS, train, positions_BS)
         x_BSD = self.run_stack(self.encoder, x_BSD, mask_B1SS, train)
         return self.final_norm("encoder_norm", x_BSD)
 
@@ -109,32 +94,20 @@ class Transformer(nn.Module):
         memory_BSD: Array,
         source_BS: Array,
         train: bool = False,
-        segments: tuple[Array, Array] | None = None,
+        segments: Segments = None,
     ) -> Array:
-        """Return logits (B, T, V), given the encoded sources; `source_BS` shows their padding."""
-        states_BTD = self.run_decoder(target_BT, memory_BSD, source_BS, train, segments)
-        return self.logits(states_BTD)
-
-    def run_decoder(
-        self,
-        target_BT: Array,
-        memory_BSD: Array,
-        source_BS: Array,
-        train: bool,
-        segments: tuple[Array, Array] | None,
-    ) -> Array:
-        """Return the last states of the decoder: (B, T, D)."""
-        segments_BT, positions_T = None, jnp.arange(target_BT.shape[1])
-        positions: tuple = (None, None)
-        mask_B1TT, memory_mask_B1TS = causal_mask(positions_T.shape[0]), padding_mask(source_BS)
+        """Return the last states (B, T, D) for `logits`; `source_BS` shows the memory's padding."""
+        positions, positions_BT = None, None
+        mask_B1TT, memory_mask_B1TS = causal_mask(target_BT.shape[1]), padding_mask(source_BS)
         if segments is not None:
             segments_BS, segments_BT = segments
             mask_B1TT &= segment_mask(segments_BT, segments_BT)
             memory_mask_B1TS = segment_mask(segments_BT, segments_BS)
-            positions = positions_in_segments(segments_BT), positions_in_segments(segments_BS)
-        x_BTD = self.embed(self.embeddings.target_VD, target_BT, positions_T, train, segments_BT)
+            positions_BT = positions_in_segments(segments_BT)
+            positions = positions_BT, positions_in_segments(segments_BS)
+        x_BTD = self.embed(self.embeddings.target_VD, target_BT, train, positions_BT)
         x_BTD = self.run_stack(
-            self.decoder, x_BTD, mask_B1TT, memory_BSD, memory_mask_B1TS, train, *positions
+            self.decoder, x_BTD, mask_B1TT, memory_BSD, memory_mask_B1TS, train, positions
         )
         return self.final_norm("decoder_norm", x_BTD)
 
@@ -164,18 +137,18 @@ class Transformer(nn.Module):
         self,
         embedding_VD: Array,
         tokens_BL: Array,
-        positions_L: Array,
         train: bool = False,
-        segments_BL: Array | None = None,
+        positions_BL: Array | None = None,
+        first: Array | int = 0,
     ) -> Array:
         """Embed the tokens: times sqrt(d_model), plus position (Sections 3.4, 3.5), dropout (5.4).
 
-        One position may serve all tokens, as in the cached decode step.
+        Positions are counted from `first`, unless `positions_BL` has those of packed rows.
         """
         positions, table = self.embeddings.positions, self.embeddings.position_table
-        encoding_BLD = positions.added(positions_L, self.config.d_model, table)[None]
-        if segments_BL is not None:
-            encoding_BLD = encoding_BLD[0][positions_in_segments(segments_BL)]
+        positions_L = first + jnp.arange(tokens_BL.shape[1])
+        encoding_LD = positions.added(positions_L, self.config.d_model, table)
+        encoding_BLD = encoding_LD[None] if positions_BL is None else encoding_LD[positions_BL]
         # In float32, because the gradient of the look-up is a sum over tokens.
         x_BLD = embedding_VD[tokens_BL] * self.config.d_model**0.5 + encoding_BLD
         x_BLD = x_BLD.astype(self.config.compute_dtype)

@@ -136,9 +136,9 @@ def write_files(config: Config, vocabularies: Vocabularies, workdir: Path) -> No
     """Write the config, copies of component files, and the vocabularies."""
     write_config(config, workdir / rundir.CONFIG)
     texts = [text for _, _, text in walk_components(config)]
-    for name, file in components.files_of(texts).items():
+    for name, content in components.files_of(texts).items():
         (workdir / rundir.COMPONENTS).mkdir(exist_ok=True)
-        replace_file(workdir / rundir.COMPONENTS / name, file.content)
+        replace_file(workdir / rundir.COMPONENTS / name, content)
     vocabularies.save(workdir)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from jformer.components import arguments, find
 from jformer.config import BOS, EOS, PAD
+from jformer.decoding import pool  # noqa: F401  makes a config an argument of compiled programs
 from jformer.decoding.constraints import NO_RULES, Rules
 from jformer.decoding.search import Sentence, advance, init_search, result_of
 

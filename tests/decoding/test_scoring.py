@@ -9,8 +9,15 @@ import pytest
 
 from jformer.config import BOS, EOS, ModelConfig
 from jformer.data.vocabulary import Vocabulary
-from jformer.decoding.attention import attention_weights
-from jformer.decoding.scoring import align, batches, pharaoh, score_pairs, words_of
+from jformer.decoding.scoring import (
+    Attention,
+    align,
+    batches,
+    logits_and_weights,
+    pharaoh,
+    score_pairs,
+    words_of,
+)
 from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from tests import reference
@@ -41,11 +48,11 @@ def alone(model, params, pair):
 def weights_of(model, params, pair):
     """`{name: (H, T, S)}`, without any padding."""
     source_1S, target_1T = jnp.array([[*pair[0], EOS]]), jnp.array([[BOS, *pair[1]]])
-    found = plain_weights(model, params, source_1S, target_1T)
+    _, found = plain_weights(model, params, source_1S, target_1T)
     return {name: weights_1HTS[0] for name, weights_1HTS in found.items()}
 
 
-plain_weights = jax.jit(attention_weights, static_argnums=0)
+plain_weights = jax.jit(logits_and_weights, static_argnums=0)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +94,7 @@ def test_an_ensemble_has_the_mean_of_probabilities_and_of_weights(one):
 
 def test_a_batch_holds_no_more_positions_than_fit(monkeypatch):
     monkeypatch.setattr("jformer.decoding.scoring.POSITIONS", 64)
-    found = list(batches(PAIRS * 3, 8))
+    found = list(batches(PAIRS * 3, 8, limit=100))
     assert sorted(n for numbers, _, _ in found for n in numbers) == list(range(3 * len(PAIRS)))
     for numbers, source_BS, target_BT1 in found:
         assert len(numbers) <= len(source_BS) <= 8
@@ -140,3 +147,12 @@ def test_a_target_word_is_linked_to_the_source_word_that_its_tokens_attend_to_mo
     links = align(weights_TS, np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]))
     assert links == [(0, 1), (1, 0), (2, 2)]
     assert pharaoh(links) == "0-1 1-0 2-2"
+
+
+def test_the_layers_of_an_attention_are_in_the_order_of_their_numbers():
+    weights = {f"decoder_{n}/cross_attention": np.full((1, 2, 3), n) for n in (10, *range(10))}
+    weights["encoder_0/self_attention"] = np.zeros((1, 3, 3))
+    attention = Attention(weights, ["a", "b", "#2"], ["#1", "c"])
+    layers = attention.layers("decoder", "cross_attention")
+    assert [layer[0, 0, 0] for layer in layers] == list(range(11))
+    assert attention.layers("decoder", "self_attention") == []

@@ -1,24 +1,18 @@
 """Texts in, texts out: whatever the batch, the order and the lines between."""
 
 import dataclasses
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 
-from jformer.config import EOS, Config, DataConfig, DecodeConfig, ModelConfig
+from jformer.config import EOS, DecodeConfig, ModelConfig
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.pool import Decoder
-from jformer.decoding.sentences import split
-from jformer.decoding.translate import (
-    hypotheses,
-    warm_up,
-)
+from jformer.decoding.translate import hypotheses, warm_up
 from jformer.errors import RunError
 from jformer.model.transformer import Transformer
-from jformer.run import Run
 from tests.conftest import random_params
 
 # Lengths and numbers of sentences are chosen so that few shapes are compiled.
@@ -76,47 +70,13 @@ def test_output_does_not_depend_on_the_batch_size_or_the_order(translator):
     assert [not text for text in alone] == [not s.strip() for s in SENTENCES]
 
 
-LONG = "One two three. Four five! six? seven eight nine ten one."
-
-
-def test_all_sentences_of_a_text_that_is_split_are_translated_and_joined(translator, caplog):
-    sentences = [sentence.strip() for sentence in split(LONG)]
-    assert sentences == ["One two three.", "Four five!", "six?", "seven eight nine ten one."]
-    assert max(map(len, map(translator.ids, sentences))) <= 31 < len(translator.ids(LONG))
-    texts = [*sentences, LONG, "three"]
-    found = translator.find(texts, max_length=32, long_texts="split")
-    assert not caplog.records
-    assert len(found[4]) == min(map(len, found[:4])) > 1
-    for rank, one in enumerate(found[4]):
-        parts = [every[rank] for every in found[:4]]
-        assert one.text == " ".join(part.text for part in parts)
-        # Sums of float32 numbers.
-        assert one.score == pytest.approx(sum(part.score for part in parts), abs=1e-5)
-        assert one.log_prob == pytest.approx(sum(part.log_prob for part in parts), abs=1e-5)
-        assert [x[:2] for x in one.parts] == [part.parts[0][:2] for part in parts]
-        assert [x.first_word for x in one.parts] == [0, 3, 5, 6]
-
-
-def test_parts_of_japanese_are_joined_without_a_space_and_their_words_counted_so():
-    yes, texts = "はい", ["はい。いいえ。" * 9, "はい。いいえ。"]
-    translator = Translator(texts)
-    params = translator.that_likes(*translator.ids(yes), 100)
-    data = DataConfig(name="given", max_length=16)
-    decode = DecodeConfig(beam_size=1, max_extra_length=4, long_texts="split")
-    config = Config(model=MODEL, data=data, decode=decode)
-    run = Run(Path(), "last", config, translator.vocabularies, translator.model, params, (1,))
-    (long,), (short,) = run.hypotheses(texts, details=True)
-    assert set(long.text.split(yes)) == set(short.text.split(yes)) == {""}
-    assert len(long.text) > len(short.text)
-    assert {target for _, target in long.alignment} == {0}  # it is one word
-
-
-def test_the_prefix_of_a_text_that_is_split_is_that_of_its_first_part(translator):
-    sentences = [sentence.strip() for sentence in split(LONG)]
-    texts, prefixes = [LONG, *sentences, "three"], ["four", "four", "", "", "", ""]
-    whole, *parts = translator.find(texts, prefixes, max_length=32, long_texts="split")
-    assert whole[0].text == " ".join(every[0].text for every in parts[:4])
-    assert whole[0].text.startswith("four")
+def test_a_source_that_is_too_long_is_cut_and_reported(translator, caplog):
+    long = "one two three four five six seven eight nine ten " * 3
+    cut = translator.vocabularies.source.decode(translator.ids(long)[:31])
+    found = translator.find(["three", long, cut], max_length=32, first_line=11)
+    assert found[1] == found[2]
+    (warning,) = caplog.messages
+    assert "line 12" in warning
 
 
 def test_outputs_begin_with_their_prefixes_also_those_of_blank_lines(translator):
@@ -126,10 +86,10 @@ def test_outputs_begin_with_their_prefixes_also_those_of_blank_lines(translator)
     assert [found[n].text for n in (2, 5)] == ["two one", ""]
     assert [found[n].text for n in (1,)] == translator(SENTENCES[1:2])
     for one, prefix in zip(found, prefixes, strict=True):
-        for part in one.parts:
+        if one.source:
             ids = translator.ids(prefix)[:-1]  # the last may be another token that begins with it
-            assert part.output[: len(ids)] == ids
-            assert len(part.output) > len(ids) or one.complete
+            assert one.output[: len(ids)] == ids
+            assert len(one.output) > len(ids) or one.complete
     assert translator.find(SENTENCES, [""] * len(SENTENCES)) == translator.find(SENTENCES)
 
 
@@ -153,7 +113,7 @@ STRANGE = [
 def test_what_no_training_saw_is_translated_like_anything_else(translator):
     for text in STRANGE:
         assert translator.vocabularies.source.decode(translator.ids(text)) == text
-    outputs = translator(STRANGE, max_length=32, long_texts="split")
+    outputs = translator(STRANGE, max_length=32)
     assert len(outputs) == len(STRANGE)
 
 
@@ -163,8 +123,8 @@ def test_an_output_without_an_end_stops_at_its_limit_and_is_kept_whole(translato
     for text, every in zip(["one two", "four"], found, strict=True):
         for one in every:
             assert not one.complete
-            assert len(one.parts[0][1]) == len(translator.ids(text)) + 4
-            assert one.text == translator.vocabularies.target.decode(one.parts[0][1])
+            assert len(one.output) == len(translator.ids(text)) + 4
+            assert one.text == translator.vocabularies.target.decode(one.output)
             assert np.isfinite(one.score)
 
 
@@ -172,7 +132,7 @@ def test_an_output_that_ends_at_once_is_an_empty_text(translator):
     ended = translator.that_likes(EOS, 100)
     for every in translator.find(["one two", "four"], params=ended):
         best = every[0]
-        assert (best.text, best.complete, best.parts[0][1]) == ("", True, [])
+        assert (best.text, best.complete, best.output) == ("", True, [])
         assert best.log_prob == pytest.approx(0, abs=1e-3)  # it is nearly certain
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jformer
-from jformer.decoding.attention import Attention
+from jformer.decoding.scoring import Attention
 from jformer.extras.attention_page import page
 from jformer.main import main
 

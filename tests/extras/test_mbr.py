@@ -21,7 +21,7 @@ CHINESE = ["我有一只猫。", "我有一只狗。", "他有一只狗。", "�
 
 
 def choice(texts, language, **options):
-    hypotheses = [Hypothesis(text, 0.0, 0.0, True, ()) for text in texts]
+    hypotheses = [Hypothesis(text, 0.0, 0.0, True) for text in texts]
     return mbr(Candidates("", hypotheses, language), **options)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jformer.decoding.attention import Attention
+from jformer.decoding.scoring import Attention
 from jformer.extras.plots import draw_attention, draw_curves
 from jformer.extras.report import read_run
 from jformer.rundir import read_metrics

@@ -139,9 +139,8 @@ def test_outputs_are_those_of_generate_with_the_language_forced(beams, imported)
             max_new_tokens=longest, forced_bos_token_id=language, do_sample=False,
             output_scores=True, return_dict_in_generate=True, **search,
         )  # fmt: skip
-        (output,) = best.parts
         expected = [token for token in found.sequences[0].tolist()[1:] if token not in (1, 2)]
-        assert rows[output.output].tolist() == expected
+        assert rows[best.output].tolist() == expected
         assert LANGUAGE not in best.text
         if beams > 1:
             assert best.score == pytest.approx(float(found.sequences_scores[0]), abs=1e-4)
@@ -154,7 +153,7 @@ def test_a_prefix_follows_the_language(imported):
     *_, run = imported
     ((best,),) = run.hypotheses([SENTENCES[0]], ["Freitag, 3"], beam_size=1)
     assert best.text.startswith("Freitag, 3")
-    assert best.parts[0].output[0] == run.vocabulary.language_token
+    assert best.output[0] == run.vocabulary.language_token
 
 
 def test_a_score_is_that_of_the_language_and_the_text(imported):
