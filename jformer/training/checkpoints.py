@@ -242,8 +242,10 @@ def first_line(error: BaseException) -> str:
 @functools.cache
 def silence_orbax() -> None:
     """Silence what orbax's threads print about errors that also arrive as exceptions."""
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).disabled = True
+    logging.getLogger("absl").addFilter(lambda record: "/orbax/" not in record.pathname)
+    logging.getLogger("asyncio").addFilter(
+        lambda record: not any(name in record.getMessage() for name in ("orbax", "zarr"))
+    )
     hook = sys.unraisablehook
 
     def report(unraisable: Any) -> None:
