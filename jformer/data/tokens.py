@@ -264,8 +264,7 @@ def text_key(corpora: list[Corpus], data: DataConfig) -> list:
     """
     digests = [digest for corpus in corpora for _, digest in corpus.hashes]
     names = [path.name for corpus in corpora for path in corpus.files]
-    languages = [data.source_language, data.target_language]
-    return [digests, names, languages, data.bad_lines, component_key(data.name, data.scorer)]
+    return [digests, names, data.languages, data.bad_lines, component_key(data.name, data.scorer)]
 
 
 def component_key(*texts: str) -> list:
