@@ -104,9 +104,9 @@ def memory(config: Config) -> str:
 def step_bytes(config: Config, tokens: int, length: int) -> int:
     """Return the bytes of memory of the compiled train step on one device of this machine."""
     traced = trace_step(config, jax.devices()[:1], rows_that_fit(tokens, length), length)
-    memory = traced.lower().compile().memory_analysis()
-    sizes = memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes
-    return sizes - memory.alias_size_in_bytes  # the donated state counts once
+    found = traced.lower().compile().memory_analysis()
+    sizes = found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    return sizes - found.alias_size_in_bytes  # the donated state counts once
 
 
 def measure(config: Config) -> str:
