@@ -41,14 +41,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_sums(folder: Path, pattern: str = "*") -> None:
+def write_sums(folder: Path, pattern: str) -> None:
     """Write the checksums of all files that match a pattern of `Path.glob`."""
     files = [path for path in sorted(folder.glob(pattern)) if path.is_file()]
     lines = [f"{sha256_of(path)}  {path.relative_to(folder)}\n" for path in files]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def first_damage(folder: Path, is_checked: Callable[[str], bool] = lambda name: True) -> str:
+def first_damage(folder: Path, is_checked: Callable[[str], bool]) -> str:
     """Describe the first listed file that is missing or has changed; empty if all are intact.
 
     A folder without checksums passes, as do files that are not listed, such as .DS_Store.
