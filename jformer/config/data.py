@@ -71,5 +71,7 @@ class DataConfig(Section):
         super().check()
         if name_of(self.name) == "files" and not (self.train and self.validation):
             raise self.wrong("name", "requires config.data.train and config.data.validation")
+        if self.source_language == self.target_language:
+            raise self.wrong("target_language", "must differ from config.data.source_language")
         if len(self.vocabulary.split(",")) > 2 - self.joint_vocabulary:
             raise self.wrong("vocabulary", "must be one file, or SOURCE,TARGET if not joint")
