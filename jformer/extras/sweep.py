@@ -58,6 +58,8 @@ def add_flags(parser: cli.Parser) -> None:
 
 
 def main(args: Any) -> int:
+    if args.jobs < 1:
+        raise UserError(f"--jobs={args.jobs}: must be >= 1")
     folder = Path(args.workdir or f"runs/{Path(args.file).stem}")
     keys = [f"--config.{key}={value}" for key, value in args.overrides.items()]
     points = make_points(args.file, folder, keys, args.only, args.seeds)
