@@ -207,7 +207,7 @@ def test_a_run_ends_after_its_patience_with_all_saved_and_goes_on_with_more(
 def test_updates_that_are_not_finite_change_nothing_and_ten_in_a_row_end_the_run(
     corpus_directory, tmp_path, capsys
 ):
-    """The first update makes parameters so large that no other is finite. A resumed run restarts."""
+    """The first update makes all others infinite. A resumed run counts from its start."""
     workdir, too_high = tmp_path / "run", "--config.optimizer.schedule=equation_3(factor=1e30)"
 
     def run(steps):
