@@ -112,7 +112,8 @@ class Decoder:
         order = sorted(
             range(len(requests)), key=lambda n: (-requests[n].bucket, -len(requests[n].source))
         )
-        stop, found = threading.Event(), {}
+        stop = threading.Event()
+        found: dict[int, Hypotheses] = {}
         with (
             explaining_out_of_memory("while decoding: lower config.decode.batch_size"),
             ThreadPoolExecutor(threads) as executor,
@@ -180,7 +181,7 @@ def run_pool(
     in_slots: dict[int, int] = {}  # the request in each slot
     state, shape = None, (0, 0)
     max_t = 0  # of the unfinished searches
-    found = {}
+    found: dict[int, Hypotheses] = {}
     while (queue or in_slots) and not stop.is_set():
         bucket = max(requests[n].bucket for n in (*in_slots.values(), *itertools.islice(queue, 1)))
         new_shape = decoder.shape(bucket, part == slots)
