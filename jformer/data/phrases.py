@@ -25,8 +25,8 @@ def read_phrases(
     """
     if {source, target} != {*COLUMNS} or not 20 <= pairs <= PAIRS:
         raise UserError(
-            f"config.data.name=phrases: has languages en and de, and 20 to {PAIRS:,} pairs; for "
-            f"other text, set config.data.name=files"
+            f"config.data.name=phrases: has 20 to {PAIRS:,} pairs in en and de, not {pairs:,} in "
+            f"{source}-{target}; for other text, set config.data.name=files"
         )
     held_out = min(SPLIT_PAIRS, pairs // 20)
     sizes = dict.fromkeys(("validation", "test", "test_unseen_names"), held_out)
