@@ -190,7 +190,7 @@ def test_each_point_is_run_once_and_printed_in_a_row(tmp_path, capsys):
     out, err = capsys.readouterr()
     heading, _, *rows = table_of(out)
     assert [row[heading.index("changed")] for row in rows] == ["base", "dropout=0.4"]
-    assert {row[heading.index("validation BLEU")] for row in rows} == {"**5.00**"}
+    assert {row[heading.index("validation BLEU (last)")] for row in rows} == {"**5.00**"}
     assert re.search("^base: step [1-5]/5$", err, re.M)  # the last line of its log so far
     overrides = tmp_path / "model.dropout=0.4" / "overrides.json"
     assert json.loads(overrides.read_text()) == {"model.dropout": 0.4}
