@@ -97,11 +97,10 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message.removeprefix("argument "))
 
 
-def parser_of(name: str, commands: Mapping[str, str], parser: Parser | None = None) -> Parser:
-    """Return the parser of a command, or add its flags to `parser`."""
+def parser_of(name: str, commands: Mapping[str, str]) -> Parser:
+    """Return the parser of a command."""
     module = importlib.import_module(commands[name])
-    parser = parser or Parser(prog=f"jformer {name}", description=module.__doc__)
-    parser.set_defaults(commands=commands)
+    parser = Parser(prog=f"jformer {name}", description=module.__doc__)
     module.add_flags(parser)
     return parser
 

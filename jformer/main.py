@@ -35,7 +35,6 @@ COMMANDS = {
     "sweep": "jformer.extras.sweep",
     "import": "jformer.extras.interop.import_command",
     "doctor": "jformer.extras.doctor",
-    "completion": "jformer.extras.completion",
 }
 HUGE_PAGES = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")  # a setting of glibc's malloc
 

@@ -5,11 +5,13 @@ The table has one row per config: its changes, scores, parameters, FLOPs and tra
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import html
 import importlib.resources
 import logging
 import os
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -25,12 +27,16 @@ from jformer.schema import walk
 
 log = logging.getLogger(__name__)
 
-REPORTED: dict[str, tuple[str, int, Callable]] = {  # short name, decimal places, the best value
-    "bleu": ("BLEU", 2, max),
-    "bleu_lowercase": ("lc", 2, max),
-    "chrf": ("chrF", 2, max),
-    "f1": ("F1", 2, max),
-    "perplexity": ("PPL", 3, min),
+# Of metrics.jsonl and results.json: heading, format and, of scores, the best value.
+METRICS: dict[str, tuple[str, Callable[[float], str], Callable | None]] = {
+    "flops": ("FLOPs", "{:.1e}".format, None),
+    "seconds": ("time", console.as_duration, None),
+    "nll": ("NLL", "{:.3f}".format, min),
+    "bleu": ("BLEU", "{:.2f}".format, max),
+    "bleu_lowercase": ("lc", "{:.2f}".format, max),
+    "chrf": ("chrF", "{:.2f}".format, max),
+    "f1": ("F1", "{:.2f}".format, max),
+    "perplexity": ("PPL", "{:.3f}".format, min),
 }
 # Keys without effect on the model, besides paths: runs that differ only in them share a row.
 IGNORED = {
@@ -46,12 +52,12 @@ IGNORED = {
     "decode.batch_size",
     "decode.read_ahead",
 }
-# Split and name in metrics.jsonl, title of the plot, label of its y axis.
+# Split and name in metrics.jsonl, title of the plot.
 CURVES = (
-    ("validation", "nll", "Validation likelihood", "NLL, nats per token"),
-    ("validation", "bleu", "Validation BLEU of the first pairs", "BLEU"),
-    ("validation", "f1", "Validation F1 of the first sentences", "F1"),
-    ("train", "nll", "Training likelihood", "NLL, nats per token"),
+    ("validation", "nll", "Validation NLL, nats per token"),
+    ("validation", "bleu", "Validation BLEU of the first pairs"),
+    ("validation", "f1", "Validation F1 of the first sentences"),
+    ("train", "nll", "Training NLL, nats per token"),
 )
 
 
@@ -79,11 +85,11 @@ class RunSummary:
     workdir: Path
     config: Config
     lines: list[dict[str, Any]]  # of metrics.jsonl
-    scores: dict[tuple[str, str], dict[str, Any]]  # by split and checkpoint
+    results: dict[str, Any]  # of results.json
 
     @property
-    def progress(self) -> str:
-        return f"{last_step(self.lines):,} of {self.config.train.steps:,}"
+    def last_step(self) -> int:
+        return max((line["step"] for line in self.lines), default=0)
 
     def curve(self, split: str, name: str) -> list[tuple[int, float]]:
         return [
@@ -92,27 +98,28 @@ class RunSummary:
             if line["split"] == split and name in line
         ]
 
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """Runs of one config, code and text; they may differ in IGNORED keys and paths."""
-
-    label: str  # the values that differ from the base
-    runs: list[RunSummary]
-
-    def last(self, split: str, name: str) -> list[float]:
-        """Return the last number of each run's curve."""
-        curves = [run.curve(split, name) for run in self.runs]
-        return [curve[-1][1] for curve in curves if curve]
-
-    def scores(self, key: tuple[str, str], name: str) -> list[float]:
-        found = [run.scores.get(key, {}) for run in self.runs]
-        return [scores[name] for scores in found if name in scores]
+    @functools.cached_property
+    def numbers(self) -> dict[tuple[str, str], float]:
+        """The newest metrics and the scores, by heading and by name in `METRICS`."""
+        found = {}
+        for split, name in (("train", "flops"), ("train", "seconds"), ("validation", "nll")):
+            if curve := self.curve(split, name):
+                found[f"{split} {METRICS[name][0]}", name] = curve[-1][1]
+        for split, scores in self.results.items():
+            checkpoint = scores["checkpoint"]
+            if scores["step"] != self.last_step:
+                checkpoint += f", step {scores['step']:,}"
+            for name, (title, _, _) in METRICS.items():
+                if name in scores and (self.config.data.is_lowercase or name != "bleu_lowercase"):
+                    found[f"{split} {title} ({checkpoint})", name] = scores[name]
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    rows: list[Row]
+    """Runs in the same row may differ in IGNORED keys and paths."""
+
+    rows: dict[str, list[RunSummary]]  # by the values that differ from the base
     table: list[list[str]]  # the heading, then the cells of every row
     base: str  # the most common values of the keys that rows change
 
@@ -129,19 +136,9 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
 
 
 def read_run(workdir: Path) -> RunSummary:
-    config, lines, scores = config_of(workdir), read_metrics(workdir), {}
-    for split, found in read_results(workdir).items():
-        if split == SERVED:
-            continue
-        checkpoint, step = found.get("checkpoint", ""), found.get("step")
-        if step not in (None, last_step(lines)):
-            checkpoint += f", step {step:,}"
-        scores[split, checkpoint] = found
-    return RunSummary(workdir, config, lines, scores)
-
-
-def last_step(lines: list[dict[str, Any]]) -> int:
-    return max((line["step"] for line in lines), default=0)
+    results = read_results(workdir)
+    results.pop(SERVED, None)
+    return RunSummary(workdir, config_of(workdir), read_metrics(workdir), results)
 
 
 def compare(workdirs: Sequence[Path]) -> Comparison:
@@ -153,23 +150,19 @@ def compare(workdirs: Sequence[Path]) -> Comparison:
         except (UserError, OSError) as error:
             log.warning("%s is excluded: %s", workdir, error)
     if not runs:
-        return Comparison([], [], "")
+        return Comparison({}, [], "")
     facts = [comparable(run) for run in runs]
     keys = dict.fromkeys(key for each in facts for key in each)
     # The most frequent value of each key; the first if several tie.
     common = {key: statistics.mode(each[key] for each in facts if key in each) for key in keys}
-    together: dict[tuple[tuple[str, Any], ...], list[RunSummary]] = {}
-    for run, each in zip(runs, facts, strict=True):
-        changes = tuple((key, value) for key, value in each.items() if value != common[key])
-        together.setdefault(changes, []).append(run)
-    names = short_names(dict.fromkeys(key for changes in together for key, _ in changes))
-
-    def label(values: Iterable[tuple[str, Any]]) -> str:
-        return ", ".join(f"{names[key]}={value}" for key, value in values)
-
-    rows = [Row(label(changes) or "base", alike) for changes, alike in together.items()]
-    rows.sort(key=lambda row: row.label != "base")
-    base = label((key, common[key]) for key in names)
+    changes = [{k: v for k, v in each.items() if v != common[k]} for each in facts]
+    names = short_names(dict.fromkeys(key for each in changes for key in each))
+    rows: dict[str, list[RunSummary]] = {}
+    for run, each in zip(runs, changes, strict=True):
+        label = ", ".join(f"{names[key]}={value}" for key, value in each.items()) or "base"
+        rows.setdefault(label, []).append(run)
+    rows = dict(sorted(rows.items(), key=lambda row: row[0] != "base"))
+    base = ", ".join(f"{names[key]}={common[key]}" for key in names)
     return Comparison(rows, make_table(rows), f"base: {base}" if base else "")
 
 
@@ -223,28 +216,30 @@ def count_parameters(run: RunSummary) -> str:
         return "-"
 
 
-def make_table(rows: list[Row]) -> list[list[str]]:
+def make_table(rows: dict[str, list[RunSummary]]) -> list[list[str]]:
     """Return the heading, then the cells of every row; the best scores are between `**`."""
-    runs = [run for row in rows for run in row.runs]
-    columns = {"run": [", ".join(names_of(row.runs, runs)) for row in rows]}
-    columns["changed"] = [row.label for row in rows]
-    if len(runs) > len(rows):
-        columns["seeds"] = [str(len({run.config.seed for run in row.runs})) for row in rows]
-    columns["steps"] = [", ".join(dict.fromkeys(run.progress for run in row.runs)) for row in rows]
-    columns["validation NLL"] = score_cells([row.last("validation", "nll") for row in rows], 3, min)
-    scored = dict.fromkeys(key for run in runs for key in run.scores)
-    several = len({checkpoint for _, checkpoint in scored}) > 1
-    lowercase = any(run.config.data.is_lowercase for run in runs)
-    for split, checkpoint in scored:
-        for name, (metric, digits, best) in REPORTED.items():
-            values = [row.scores((split, checkpoint), name) for row in rows]
-            if any(values) and (lowercase or name != "bleu_lowercase"):
-                heading = f"{split} {metric} ({checkpoint})" if several else f"{split} {metric}"
-                columns[heading] = score_cells(values, digits, best)
-    columns["parameters"] = [count_parameters(row.runs[0]) for row in rows]
-    columns["FLOPs"] = [mean_cell(row.last("train", "flops"), "{:.1e}".format) for row in rows]
-    columns["time"] = [mean_cell(row.last("train", "seconds"), console.as_duration) for row in rows]
+    groups = [*rows.values()]
+    all_runs = [run for runs in groups for run in runs]
+    columns = {
+        "run": [", ".join(names_of(runs, all_runs)) for runs in groups],
+        "changed": [*rows],
+        "seeds": [str(len({run.config.seed for run in runs})) for runs in groups],
+        "steps": [steps_of(runs) for runs in groups],
+        "parameters": [count_parameters(runs[0]) for runs in groups],
+    }
+    for heading, name in dict.fromkeys(key for run in all_runs for key in run.numbers):
+        values = [numbers_of(runs, (heading, name)) for runs in groups]
+        columns[heading] = format_numbers(values, *METRICS[name][1:])
     return [[*columns], *map(list, zip(*columns.values(), strict=True))]
+
+
+def steps_of(runs: list[RunSummary]) -> str:
+    """Return the step of the run that is least advanced."""
+    return f"{min(run.last_step for run in runs):,} of {runs[0].config.train.steps:,}"
+
+
+def numbers_of(runs: list[RunSummary], key: tuple[str, str]) -> list[float]:
+    return [run.numbers[key] for run in runs if key in run.numbers]
 
 
 def names_of(runs: list[RunSummary], all_runs: list[RunSummary]) -> list[str]:
@@ -253,22 +248,17 @@ def names_of(runs: list[RunSummary], all_runs: list[RunSummary]) -> list[str]:
     return [os.path.relpath(run.workdir, folder) for run in runs]
 
 
-def score_cells(rows: list[list[float]], digits: int, best: Callable) -> list[str]:
-    """Format each row's mean, with the standard deviation of several values; mark the best mean."""
-    means = [round(statistics.mean(values), digits) if values else None for values in rows]
-    known = [mean for mean in means if mean is not None]
+def format_numbers(rows: list[list[float]], form: Callable, best: Callable | None) -> list[str]:
+    """Format each row's mean; of scores also the standard deviation, and mark the best mean."""
+    means = [statistics.mean(values) for values in rows if values]
     cells = []
-    for values, mean in zip(rows, means, strict=True):
-        cell = "-" if mean is None else f"{mean:.{digits}f}"
-        if len(values) > 1:
-            cell += f" ± {statistics.stdev(values):.{digits}f}"
-        is_best = len(known) > 1 and mean == best(known)
+    for values in rows:
+        cell = form(statistics.mean(values)) if values else "-"
+        is_best = best and len(means) > 1 and cell == form(best(means))
+        if best and len(values) > 1:
+            cell += f" ± {form(statistics.stdev(values))}"
         cells.append(f"**{cell}**" if is_best else cell)
     return cells
-
-
-def mean_cell(values: list[float], form: Callable[[float], str]) -> str:
-    return form(statistics.mean(values)) if values else "-"
 
 
 def markdown(comparison: Comparison) -> str:
@@ -285,45 +275,27 @@ def page(comparison: Comparison) -> str:
 
 
 def html_table(lines: list[list[str]]) -> str:
-    heading, *rows = [[*map(html.escape, cells)] for cells in lines]
-    breakable = [name.replace("_", "_<wbr>") for name in heading]
-    text = f"<tr><th>{'</th><th>'.join(breakable)}</th></tr>\n"
-    for cells in rows:
-        text += "<tr>"
-        for name, cell in zip(heading, cells, strict=True):
-            shown = f"<b>{cell.strip('*')}</b>" if cell.startswith("**") else cell
-            text += f'<td data-column="{name}">{shown}</td>'
-        text += "</tr>\n"
-    return text
+    text = ""
+    for cells in lines:
+        text += f"<tr><td>{'</td><td>'.join(map(html.escape, cells))}</td></tr>\n"
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", text)
 
 
-def curves(rows: list[Row]) -> str:
+def curves(rows: dict[str, list[RunSummary]]) -> str:
     """Return the HTML of one plot for each kind of curve that any run has."""
     plotly = import_extra("plotly.graph_objects", "--output", "plotly")
-    runs = [run for row in rows for run in row.runs]
+    runs = [run for alike in rows.values() for run in alike]
     parts: list[str] = []
-    for split, name, title, unit in CURVES:
+    for split, name, title in CURVES:
         figure = plotly.Figure(layout={"title": title, "template": "plotly_white"})
-        # The legend is below the plot, because names are long and a phone is narrow.
-        figure.update_layout(
-            xaxis_title="step (parameter updates)",
-            yaxis_title=unit,
-            legend={"orientation": "h", "y": -0.25},
-            margin={"l": 50, "r": 10},
-            showlegend=True,
-        )
-        colors = figure.layout.template.layout.colorway
-        for number, row in enumerate(rows):
-            for run, label in zip(row.runs, names_of(row.runs, runs), strict=True):
-                if points := run.curve(split, name):
-                    figure.add_scatter(
-                        x=[step for step, _ in points],
-                        y=[value for _, value in points],
-                        name=label,
-                        line_color=colors[number % len(colors)],
-                    )
+        # The legend is below the plot, because names are long.
+        legend = {"orientation": "h", "y": -0.25}
+        figure.update_layout(xaxis_title="step (parameter updates)", legend=legend, showlegend=True)
+        for run, label in zip(runs, names_of(runs, runs), strict=True):
+            if points := run.curve(split, name):
+                steps, values = zip(*points, strict=True)
+                figure.add_scatter(x=steps, y=values, name=label)
         if figure.data:
             # The first plot includes plotly itself, for all of them.
-            options = {"include_plotlyjs": not parts, "config": {"responsive": True}}
-            parts.append(figure.to_html(full_html=False, **options))
+            parts.append(figure.to_html(full_html=False, include_plotlyjs=not parts))
     return "\n".join(parts)

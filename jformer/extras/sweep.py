@@ -13,6 +13,8 @@ import contextlib
 import dataclasses
 import fnmatch
 import hashlib
+import itertools
+import math
 import os
 import runpy
 import shlex
@@ -21,7 +23,6 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,6 @@ from jformer.rundir import config_of
 from jformer.schema import flatten
 
 MAX_NAME = 100  # characters of a folder's name; file systems allow 255
-OVERRIDES = "overrides.json"  # in each run directory, because long names are shortened
 PAUSE = 0.5  # seconds between two polls of the processes
 SILENT = 10.0  # seconds between two reports of progress
 REQUEUES = 1000  # after a time limit; a preempted job is always requeued
@@ -84,7 +84,7 @@ class Point:
     workdir: Path
     config: Config
     flags: tuple[str, ...]
-    changed: tuple[str, ...]  # keys
+    overrides: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -135,14 +135,12 @@ def make_points(path: str, folder: Path, flags: list[str], only: str, seeds: int
         first = make_point(folder, shared, overrides)
         seeded = [{**overrides, "seed": first.config.seed + more} for more in range(1, seeds)]
         points += [first, *(make_point(folder, shared, each) for each in seeded)]
-    names: dict[Config, str] = {}
-    for point in points:
-        if point.config in names:
-            raise UserError(f"{path}: {point.name} is the same run as {names[point.config]}")
-        names[point.config] = point.name
+    if len({point.config for point in points}) < len(points):
+        raise UserError(f"{path}: yields the same config twice")
     chosen = [point for point in points if fnmatch.fnmatch(point.name, only)]
     if not chosen:
-        raise UserError(f"--only={only}: no point matches; available: {', '.join(names.values())}")
+        names = ", ".join(point.name for point in points)
+        raise UserError(f"--only={only}: no point matches; available: {names}")
     return chosen
 
 
@@ -154,7 +152,8 @@ def make_point(folder: Path, shared: list[str], overrides: dict[str, Any]) -> Po
     flags = [*shared, *(f"--config.{key}={value}" for key, value in overrides.items())]
     config = cli.config_of_flags(flags)
     check_same_config(config, workdir)
-    return Point(workdir, config, tuple(flags), tuple(overrides))
+    values = flatten(config)
+    return Point(workdir, config, tuple(flags), {key: values[key] for key in overrides})
 
 
 def name_of(overrides: dict[str, Any]) -> str:
@@ -169,34 +168,29 @@ def name_of(overrides: dict[str, Any]) -> str:
     return f"{name[: MAX_NAME - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Share:
-    """The part of the machine that one of several processes uses."""
+def environments(jobs: int) -> list[dict[str, str]]:
+    """Divide the GPUs among `jobs` processes, or the memory of each GPU if there are more jobs."""
+    gpus = visible_gpus()
+    if not gpus:
+        return [{}] * jobs
+    if jobs <= len(gpus):
+        return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[number::jobs])} for number in range(jobs)]
+    # By default, each JAX process reserves three quarters of a GPU's memory.
+    share = 0.9 / math.ceil(jobs / len(gpus))
+    memory = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{share:.3f}"}
+    names = itertools.islice(itertools.cycle(gpus), jobs)
+    return [{"CUDA_VISIBLE_DEVICES": name, **memory} for name in names]
 
-    environment: dict[str, str] = dataclasses.field(default_factory=dict)
-    cores: frozenset[int] = frozenset()  # empty: all
 
-
-def shares(jobs: int) -> list[Share]:
-    """Divide the cores and GPUs that this process may use among `jobs` processes.
+def core_sets(jobs: int) -> list[set[int]]:
+    """Divide the CPU cores that this process may use; an empty set stands for all cores.
 
     Small models gain: a process on one core has more than half its speed on two cores.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    gpus = visible_gpus()
-    found = []
-    for number in range(jobs):
-        environment = {}
-        if gpus:
-            own = gpus[number::jobs] or [gpus[number % len(gpus)]]
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
-        if 0 < len(gpus) < jobs:
-            # By default, each JAX process reserves three quarters of a GPU's memory.
-            share = 0.9 / -(-jobs // len(gpus))
-            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
-        own_cores = cores[number::jobs] if 1 < jobs <= len(cores) else []
-        found.append(Share(environment, frozenset(own_cores)))
-    return found
+    if not 1 < jobs <= len(cores):
+        return [set()] * jobs
+    return [set(cores[number::jobs]) for number in range(jobs)]
 
 
 def visible_gpus() -> list[str]:
@@ -211,12 +205,10 @@ def visible_gpus() -> list[str]:
     return [str(number) for number, _ in enumerate(listed.stdout.splitlines())]
 
 
-def start(point: Point, share: Share) -> subprocess.Popen:
-    """Start the process that runs or resumes a point."""
-    say(f"{point.name}: starts")
+def start(point: Point, environment: dict[str, str], cores: set[int]) -> subprocess.Popen:
+    """Start the process that runs or resumes a point; an empty set of cores stands for all."""
     point.workdir.mkdir(parents=True, exist_ok=True)
-    values = flatten(point.config)
-    write_object(point.workdir / OVERRIDES, {key: values[key] for key in point.changed})
+    write_object(point.workdir / "overrides.json", point.overrides)
     with point.partial.open("wb") as scores, point.log.open("ab") as log:
         # The parent handles Ctrl-C and preemption signals, and asks the run to save and end.
         before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -225,13 +217,13 @@ def start(point: Point, share: Share) -> subprocess.Popen:
             stdin=subprocess.DEVNULL,
             stdout=scores,
             stderr=log,
-            env={**os.environ, **share.environment},
+            env={**os.environ, **environment},
             start_new_session=True,
         )
         signal.signal(signal.SIGUSR2, before)
-    if share.cores:
+    if cores:
         with contextlib.suppress(ProcessLookupError):  # the process has already ended
-            os.sched_setaffinity(process.pid, share.cores)
+            os.sched_setaffinity(process.pid, cores)
     return process
 
 
@@ -244,57 +236,43 @@ def finish(point: Point, status: int) -> str:
     return f"{how}: {point.last_line} (log: {point.log})"
 
 
-class Progress:
-    """Reports the results of points, and every few seconds the last lines of running logs."""
-
-    def __init__(self, points: list[Point]):
-        self.failed: list[str] = []
-        self._total, self._done = len(points), 0
-        self._lines = {point.name: point.last_line for point in points}  # of earlier processes
-        self._reported = time.monotonic()
-
-    def ended(self, point: Point, fault: str) -> None:
-        self._done += 1
-        self.failed += [point.name] if fault else []
-        result = f"failed: {fault}" if fault else "complete"
-        say(f"{self._done}/{self._total}  {point.name}: {result}")
-
-    def running(self, points: Iterable[Point]) -> None:
-        if time.monotonic() - self._reported < SILENT:
-            return
-        self._reported = time.monotonic()
-        for point in points:
-            if (line := point.last_line) != self._lines[point.name]:
-                say(f"{point.name}: {line}")
-                self._lines[point.name] = line
+def report_end(point: Point, fault: str) -> list[str]:
+    """Print the result of a point; return its name if it failed."""
+    say(f"{point.name}: failed: {fault}" if fault else f"{point.name}: complete")
+    return [point.name] if fault else []
 
 
 def run_here(points: list[Point], jobs: int) -> list[str]:
     """Run points on this machine, `jobs` at a time; return the names of failed points."""
     from jformer.training.signals import Signals
 
-    waiting, free, progress = [*points], shares(jobs), Progress(points)
-    running: list[tuple[Point, subprocess.Popen, Share]] = []
+    waiting, free = [*points], [*zip(environments(jobs), core_sets(jobs), strict=True)]
+    running: dict[subprocess.Popen, tuple[Point, tuple[dict[str, str], set[int]]]] = {}
+    failed: list[str] = []
+    reported = time.monotonic()
     with Signals(minutes=0) as stop:
         while waiting or running:
             while waiting and free:
                 point, share = waiting.pop(0), free.pop(0)
-                running.append((point, start(point, share), share))
-            for job in [*running]:
-                point, process, share = job
+                say(f"{point.name}: starts; {len(waiting)} points wait")
+                running[start(point, *share)] = point, share
+            for process in [*running]:
                 if process.poll() is not None:
-                    running.remove(job)
+                    point, share = running.pop(process)
                     free.append(share)
-                    progress.ended(point, finish(point, process.returncode))
-            progress.running(point for point, _, _ in running)
+                    failed += report_end(point, finish(point, process.returncode))
+            if time.monotonic() - reported > SILENT:
+                reported = time.monotonic()
+                for point, _ in running.values():
+                    say(f"{point.name}: {point.last_line}")
             if stop.caught:
-                for _, process, _ in running:
+                for process in running:
                     process.terminate()
-                for _, process, _ in running:
+                for process in running:
                     process.wait()
                 raise Stopped(stop.caught)
             time.sleep(PAUSE)
-    return progress.failed
+    return failed
 
 
 class Task:
@@ -305,7 +283,7 @@ class Task:
         self._process: subprocess.Popen | None = None
 
     def __call__(self) -> str:
-        self._process = start(self._point, Share())
+        self._process = start(self._point, {}, set())
         status = self._process.wait()
         while status == 128 + signal.SIGTERM:
             # The cluster stopped this job, and requeues it unless it ends by itself.
@@ -330,21 +308,16 @@ def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
         return []  # submitit warns about an empty array
     try:
         with executor.batch():
-            submitted = [executor.submit(Task(point)) for point in points]
+            jobs = [executor.submit(Task(point)) for point in points]
     except FailedJobError as error:
         raise RunError(f"the cluster rejected the jobs: {one_line(error)}") from error
     say("submitted; Ctrl-C leaves the jobs to the cluster, and `report` shows their progress")
-    running, progress = [*zip(points, submitted, strict=True)], Progress(points)
-    while running:
-        for point, job in [*running]:
-            if job.done():
-                running.remove((point, job))
-                failure = job.exception()
-                reason = str(failure).partition("\n")[0]  # a traceback follows
-                progress.ended(point, f"job {job.job_id}: {reason}" if failure else job.result())
-        progress.running(point for point, _ in running)
-        time.sleep(PAUSE)
-    return progress.failed
+    failed: list[str] = []
+    for point, job in zip(points, jobs, strict=True):
+        failure = job.exception()  # waits for the end of the job
+        reason = str(failure).partition("\n")[0]  # a traceback follows
+        failed += report_end(point, f"job {job.job_id}: {reason}" if failure else job.result())
+    return failed
 
 
 def make_executor(submit: str, jobs: int, folder: Path) -> Any:

@@ -31,6 +31,6 @@ for step in range(first + 1, steps + 1):
         sys.stderr.write("small_program: stopped, all is saved\n")
         sys.exit(128 + signal.SIGTERM)
     time.sleep(0.02)
-scores = json.dumps({"validation": {"bleu": steps, "perplexity": 8.0}})
+scores = json.dumps({"validation": {"checkpoint": "last", "step": steps, "bleu": steps}})
 (workdir / "results.json").write_text(scores)
 sys.stdout.write(scores)

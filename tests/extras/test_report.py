@@ -72,12 +72,12 @@ def test_a_row_has_what_differs_from_the_most_common_with_its_scores(write_run, 
     found = report()
     assert list(found) == ["base", "dropout=0.5", "num_heads=2"]
     assert found["dropout=0.5"] == {
-        "run": "a/b/dropout", "changed": "dropout=0.5", "steps": "2,400 of 2,400",
+        "run": "a/b/dropout", "changed": "dropout=0.5", "seeds": "1", "steps": "2,400 of 2,400",
+        "parameters": "1,417,216", "train FLOPs": "3.3e+12", "train time": "1:01:15",
         "validation NLL": "**2.125**",
-        "validation BLEU": "29.00", "validation PPL": "**7.000**",
-        "parameters": "1,417,216", "FLOPs": "3.3e+12", "time": "1:01:15",
+        "validation BLEU (average)": "29.00", "validation PPL (average)": "**7.000**",
     }  # fmt: skip
-    assert found["num_heads=2"]["validation BLEU"] == "**31.00**"
+    assert found["num_heads=2"]["validation BLEU (average)"] == "**31.00**"
 
 
 def test_a_run_that_is_going_on_has_its_step_and_what_is_known(write_run, report):
@@ -94,7 +94,7 @@ def test_a_run_that_is_going_on_has_its_step_and_what_is_known(write_run, report
         "num_heads=2": ("1,200 of 2,400", "2.250"),
         "num_heads=4": ("0 of 2,400", "-"),
     }
-    assert found["num_heads=4"]["parameters"] == found["num_heads=4"]["time"] == "-"
+    assert found["num_heads=4"]["parameters"] == found["num_heads=4"]["train time"] == "-"
 
 
 def test_runs_of_one_config_are_a_row_with_their_spread(write_run, report):
@@ -105,8 +105,8 @@ def test_runs_of_one_config_are_a_row_with_their_spread(write_run, report):
     write_run("model.num_heads=2", {"model.num_heads": 2}, bleu=29.0)
     found = report()
     assert {name: row["seeds"] for name, row in found.items()} == {"base": "3", "num_heads=2": "1"}
-    assert found["base"]["validation BLEU"] == "**31.00 ± 1.00**"
-    assert found["num_heads=2"]["validation BLEU"] == "29.00"
+    assert found["base"]["validation BLEU (average)"] == "**31.00 ± 1.00**"
+    assert found["num_heads=2"]["validation BLEU (average)"] == "29.00"
 
 
 def test_runs_of_other_code_or_text_are_rows_of_their_own(write_run, report):
@@ -121,14 +121,14 @@ def test_scores_of_different_checkpoints_are_in_different_columns(write_run, rep
     write_run("average", bleu=30.0)
     write_run("last", {"model.num_heads": 2}, bleu=31.0, checkpoint="last")
     write_run("earlier", {"model.num_heads": 4}, bleu=32.0, checkpoint="last", step=1200)
-    cells = {name: [*row.values()][4:7] for name, row in report().items()}
+    cells = {name: [*row.values()][-3:] for name, row in report().items()}
     assert cells == {
         "base": ["30.00", "-", "-"],
         "num_heads=2": ["-", "-", "31.00"],
         "num_heads=4": ["-", "32.00", "-"],
     }
     heading = [*report()["base"]]
-    assert heading[4:7] == [
+    assert heading[-3:] == [
         "validation BLEU (average)",
         "validation BLEU (last, step 1,200)",
         "validation BLEU (last)",
@@ -174,12 +174,12 @@ def test_the_command_prints_markdown_and_writes_a_page(write_run, tmp_path, caps
     printed = capsys.readouterr().out
     assert printed == markdown(compare(find_runs([tmp_path / "runs"]))) + "\n"
     *lines, nothing, base = printed.splitlines()
-    assert lines[0].startswith("| run | changed | steps |")
+    assert lines[0].startswith("| run | changed | seeds | steps |")
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
     assert (nothing, base) == ("", "base: source_language=<b>&a")
     text = output.read_text()
     assert "source_language=&lt;b&gt;&amp;a" in text
-    assert '<td data-column="validation BLEU"><b>31.00</b></td>' in text
+    assert "<td><b>31.00</b></td>" in text
     assert '"name":"base"' in text  # in the legend
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert not re.search(r"(src|href)=\"(?!data:)", outside)  # it needs nothing but itself

@@ -17,7 +17,14 @@ import pytest
 from jformer.config import write_config
 from jformer.errors import RunError, Stopped, UserError
 from jformer.extras import sweep
-from jformer.extras.sweep import Point, Share, make_points, run_on_cluster, shares, start
+from jformer.extras.sweep import (
+    Point,
+    core_sets,
+    environments,
+    make_points,
+    run_on_cluster,
+    start,
+)
 from jformer.main import run
 
 SWEEP = "tests/extras/sweep_of_two.py"
@@ -97,7 +104,7 @@ def test_further_seeds_follow_the_configs_own_and_only_chooses_points(make, only
     ("body", "message"),
     [
         ('yield {"model.dropuot": 0.1}', r"--config\.model\.dropuot=0\.1: unknown.*dropout"),
-        ("yield from ({}, {})", "base is the same run as base"),
+        ("yield from ({}, {})", "yields the same config twice"),
         ('yield "model.num_heads=4"', r"mine\.py: ValueError"),
         ('yield {"model.num_heads": 1 // 0}', r"mine\.py:5: ZeroDivisionError"),
         ("return None", r"mine\.py: TypeError"),
@@ -151,10 +158,9 @@ def test_a_point_is_complete_if_its_process_ended_well_with_this_very_config(mak
 
 def test_cores_are_divided_among_several_processes(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(5)))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert [{*share.cores} for share in shares(2)] == [{0, 2, 4}, {1, 3}]
-    assert shares(1) == [Share()]  # all of them
-    assert shares(6) == [Share()] * 6
+    assert core_sets(2) == [{0, 2, 4}, {1, 3}]
+    assert core_sets(1) == [set()]  # all of them
+    assert core_sets(6) == [set()] * 6
 
 
 @pytest.mark.parametrize("visible", [None, "3,GPU-8f2a,5,6"])
@@ -166,9 +172,11 @@ def test_gpus_are_divided_and_more_processes_share_their_memory(monkeypatch, vis
     listed = subprocess.CompletedProcess([], 0, "GPU: NVIDIA H200\n" * 4)
     monkeypatch.setattr("subprocess.run", lambda command, **_: listed)
     a, b, c, d = (visible or "0,1,2,3").split(",")
-    found = [share.environment for share in shares(2)]
-    assert found == [{"CUDA_VISIBLE_DEVICES": f"{a},{c}"}, {"CUDA_VISIBLE_DEVICES": f"{b},{d}"}]
-    eight = [share.environment for share in shares(8)]
+    assert environments(2) == [
+        {"CUDA_VISIBLE_DEVICES": f"{a},{c}"},
+        {"CUDA_VISIBLE_DEVICES": f"{b},{d}"},
+    ]
+    eight = environments(8)
     assert [share["CUDA_VISIBLE_DEVICES"] for share in eight] == [a, b, c, d] * 2
     assert {share["XLA_PYTHON_CLIENT_MEM_FRACTION"] for share in eight} == {"0.450"}
 
@@ -190,7 +198,7 @@ def test_each_point_is_run_once_and_printed_in_a_row(tmp_path, capsys):
     out, err = capsys.readouterr()
     heading, _, *rows = table_of(out)
     assert [row[heading.index("changed")] for row in rows] == ["base", "dropout=0.4"]
-    assert {row[heading.index("validation BLEU")] for row in rows} == {"**5.00**"}
+    assert {row[heading.index("validation BLEU (last)")] for row in rows} == {"**5.00**"}
     assert re.search("^base: step [1-5]/5$", err, re.M)  # the last line of its log so far
     overrides = tmp_path / "model.dropout=0.4" / "overrides.json"
     assert json.loads(overrides.read_text()) == {"model.dropout": 0.4}
@@ -233,7 +241,7 @@ def test_a_failed_point_is_reported_and_tried_again_and_the_others_run(tmp_path,
 def test_ctrl_c_on_a_terminal_does_not_reach_the_runs(tmp_path):
     """A terminal sends SIGINT to every process of the command's process group."""
     (point,) = make_points(SWEEP, tmp_path, ["--config.train.steps=1", *NO_FILES], "base", 1)
-    process = start(point, Share())
+    process = start(point, {}, set())
     assert os.getpgid(process.pid) == process.pid
     process.wait()
 
