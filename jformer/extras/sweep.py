@@ -242,6 +242,17 @@ def report_end(point: Point, fault: str) -> list[str]:
     return [point.name] if fault else []
 
 
+def report_running(points: list[Point], reported: float) -> float:
+    """Print the last line of each point's log if the last report is old; return its time."""
+    now = time.monotonic()
+    if now - reported < SILENT:
+        return reported
+    for point in points:
+        if point.log.exists():  # else it waits for its node
+            say(f"{point.name}: {point.last_line}")
+    return now
+
+
 def run_here(points: list[Point], jobs: int) -> list[str]:
     """Run points on this machine, `jobs` at a time; return the names of failed points."""
     from jformer.training.signals import Signals
@@ -261,10 +272,7 @@ def run_here(points: list[Point], jobs: int) -> list[str]:
                     point, share = running.pop(process)
                     free.append(share)
                     failed += report_end(point, finish(point, process.returncode))
-            if time.monotonic() - reported > SILENT:
-                reported = time.monotonic()
-                for point, _ in running.values():
-                    say(f"{point.name}: {point.last_line}")
+            reported = report_running([point for point, _ in running.values()], reported)
             if stop.caught:
                 for process in running:
                     process.terminate()
@@ -312,11 +320,17 @@ def run_on_cluster(points: list[Point], executor: Any) -> list[str]:
     except FailedJobError as error:
         raise RunError(f"the cluster rejected the jobs: {one_line(error)}") from error
     say("submitted; Ctrl-C leaves the jobs to the cluster, and `report` shows their progress")
+    running = [*zip(points, jobs, strict=True)]
     failed: list[str] = []
-    for point, job in zip(points, jobs, strict=True):
-        failure = job.exception()  # waits for the end of the job
-        reason = str(failure).partition("\n")[0]  # a traceback follows
-        failed += report_end(point, f"job {job.job_id}: {reason}" if failure else job.result())
+    reported = time.monotonic()
+    while running:
+        for point, job in [pair for pair in running if pair[1].done()]:
+            running.remove((point, job))
+            failure = job.exception()
+            reason = str(failure).partition("\n")[0]  # a traceback follows
+            failed += report_end(point, f"job {job.job_id}: {reason}" if failure else job.result())
+        reported = report_running([point for point, _ in running], reported)
+        time.sleep(PAUSE)
     return failed
 
 
