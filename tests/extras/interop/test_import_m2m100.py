@@ -227,7 +227,7 @@ def test_the_export_names_what_differs_from_the_original(imported, tmp_path, cap
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--source_language=en"], "--target_language"),
+        (["--source_language=en"], "no language"),
         (["--source_language=xx", "--target_language=de"], "no language xx"),
         (["--source_language=a", "--target_language=de"], "no language a"),  # a piece
     ],
