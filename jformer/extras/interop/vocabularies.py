@@ -57,7 +57,7 @@ def read_vocabulary(path: Path, specials: SpecialIds | None) -> ForeignVocabular
     Without `specials`, the special tokens are found by their names.
     """
     if not path.is_file():
-        raise UserError(f"{path}: no such file; a vocabulary is required")
+        raise UserError(f"{path}: no such file; set --vocabulary=FILE")
     tokenizer = word_list(path) if path.suffix == ".txt" else Vocabulary.load(path).tokenizer
     ids = tokenizer.get_vocab(with_added_tokens=True)
     return renumbered(json.loads(tokenizer.to_str()), ids, specials or found_by_name(ids, path))
