@@ -74,7 +74,7 @@ def trace_step(config: Config, devices: Sequence[Any], rows: int, length: int) -
     The batch has `rows` rows of `length` source and `length` target positions.
     """
     mesh = sharding.make_mesh(config, devices)
-    *create, step = from_config(config, Transformer(config.model, config.data.vocabulary_size))
+    create, step = from_config(config, Transformer(config.model, config.data.vocabulary_size))
     key = jax.eval_shape(lambda: jax.random.key(0))
     state = jax.eval_shape(create, key)
     shardings, by_rows = sharding.state_shardings(state, mesh), sharding.by_rows(mesh)

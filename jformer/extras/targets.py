@@ -1,16 +1,14 @@
 """Known devices, and the cost of a train step on them as reported by their own compilers.
 
 The devices need not be present: JAX's plugins for them (the extra `targets`) suffice. XLA reports
-the memory, and the collectives and bytes that the device would move. Autotuning and timing require
-the device, so the times here are rooflines.
+the memory, and the bytes that the device would move. Autotuning and timing require the device, so
+the times here are rooflines.
 """
 
 import contextlib
 import dataclasses
 import importlib.util
-import math
 import os
-import re
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -27,12 +25,6 @@ from jformer.training.flops import sheet_flops, step_flops
 
 # Fraction of the data sheet's peak that large products reach.
 REACHED = 0.8
-MACHINE = 8  # GPUs in a machine
-# The results of a collective in XLA's text, and the bits and axes of an array.
-COLLECTIVE = re.compile(
-    r" = (.*?) (?:all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?:-done)?\("
-)
-ARRAY = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +35,9 @@ class Device:
     kind: str  # as JAX names it
     memory: float  # bytes
     bandwidth: float  # bytes of its memory
-    links: float  # bytes to and from its neighbours, in one direction
     capability: float = 0  # a GPU's architecture by NVIDIA's count
     cores: int = 0  # a GPU's multiprocessors
     cache: int = 0  # bytes of a GPU's L2
-    network: float = math.inf  # bytes from a GPU to other machines
 
     @property
     def speed(self) -> float:
@@ -58,12 +48,12 @@ class Device:
 
 
 DEVICES = {
-    "a100": Device("gpu", "NVIDIA A100-SXM4-80GB", 80e9, 2039e9, 300e9, 8.0, 108, 40 << 20, 25e9),
-    "h100": Device("gpu", "NVIDIA H100 80GB HBM3", 80e9, 3350e9, 450e9, 9.0, 132, 50 << 20, 50e9),
-    "h200": Device("gpu", "NVIDIA H200", 141e9, 4800e9, 450e9, 9.0, 132, 50 << 20, 50e9),
-    "v5e": Device("tpu", "TPU v5e", 16e9, 819e9, 200e9),
-    "v5p": Device("tpu", "TPU v5p", 95e9, 2765e9, 600e9),
-    "v6e": Device("tpu", "TPU v6e", 32e9, 1640e9, 448e9),
+    "a100": Device("gpu", "NVIDIA A100-SXM4-80GB", 80e9, 2039e9, 8.0, 108, 40 << 20),
+    "h100": Device("gpu", "NVIDIA H100 80GB HBM3", 80e9, 3350e9, 9.0, 132, 50 << 20),
+    "h200": Device("gpu", "NVIDIA H200", 141e9, 4800e9, 9.0, 132, 50 << 20),
+    "v5e": Device("tpu", "TPU v5e", 16e9, 819e9),
+    "v5p": Device("tpu", "TPU v5p", 95e9, 2765e9),
+    "v6e": Device("tpu", "TPU v6e", 32e9, 1640e9),
 }
 # The slices that libtpu describes, by number of chips.
 SLICES = {
@@ -98,7 +88,6 @@ class Cost:
     temporaries: int  # bytes
     flops: float  # of products
     other_bytes: float  # to and from memory, in all kernels except the products of libraries
-    sent_bytes: int  # in collectives
 
     @property
     def memory(self) -> int:
@@ -106,7 +95,7 @@ class Cost:
 
     @property
     def compute_seconds(self) -> float:
-        """The roofline: no step is faster.
+        """The roofline: no step is faster. The exchange between chips is left out.
 
         A GPU runs its kernels one after another: products at REACHED of the peak, and all others
         at the bandwidth of its memory. A TPU overlaps the others with its products.
@@ -115,16 +104,6 @@ class Cost:
         products = self.flops / (REACHED * device.speed)
         others = self.other_bytes / device.bandwidth if device.platform == "gpu" else 0
         return products + others
-
-    @property
-    def collective_seconds(self) -> float:
-        """The time of all collectives, if none overlaps with the computation.
-
-        Between machines, each of the eight GPUs of a machine sends an eighth.
-        """
-        device = self.target.device
-        between = self.sent_bytes / MACHINE / device.network if self.target.chips > MACHINE else 0
-        return self.sent_bytes / device.links + between
 
 
 def parse_target(name: str) -> Target:
@@ -184,21 +163,7 @@ def compile_step(config: Config, target: Target, tokens: int, length: int) -> Co
         memory.temp_size_in_bytes,
         step_flops(config, rows, length, length) / target.chips,
         analysis["bytes accessed"],
-        sent_bytes(compiled.as_text()),
     )
-
-
-def sent_bytes(text: str) -> int:
-    """Return the bytes that a chip sends and receives in a program's collectives.
-
-    A ring sends about twice the result of an all-reduce, which data parallelism needs. Others send
-    less.
-    """
-    total = 0
-    for results in COLLECTIVE.findall(text):
-        for bits, axes in ARRAY.findall(results):
-            total += 2 * int(bits) // 8 * math.prod(map(int, filter(None, axes.split(","))))
-    return total
 
 
 def lower_step(config: Config, target: Target, devices: list, rows: int, length: int) -> Any:
@@ -213,31 +178,25 @@ def describe(config: Config, target: Target) -> str:
     with explaining_out_of_memory(f"on {name}: the train step does not fit; see docs/memory.md"):
         cost = compile_step(config, target, tokens, length)
     fits = "" if cost.memory <= target.device.memory else "; does not fit, see docs/memory.md"
-    between = f" + {1e3 * cost.collective_seconds:.1f} ms between chips" if target.chips > 1 else ""
     return (
         f"{name}: {cost.memory / 1e9:.2f} of {target.device.memory / 1e9:.0f} GB per chip, state "
         f"{cost.state / 1e9:.2f} and activations {cost.temporaries / 1e9:.2f}{fits}\n"
-        f"{name}: at least {1e3 * cost.compute_seconds:.1f} ms{between} per step of {tokens:,} "
-        f"tokens per side, rows of {length} (config.data.max_length)"
+        f"{name}: at least {1e3 * cost.compute_seconds:.1f} ms per step of {tokens:,} tokens "
+        f"per side, rows of {length} (config.data.max_length)"
     )
 
 
 @contextlib.contextmanager
 def compiling(target: Target) -> Iterator[None]:
     """Let jformer and JAX compile for the target."""
-    device = target.device
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(compiling_for(device.platform, device.capability))
-        if device.platform == "gpu":
-            # JAX queries the device's cuDNN version here.
-            from jax._src.cudnn import fused_attention_stablehlo as cudnn
-
-            for name, answer in (
-                ("check_cudnn_version", 91200),
-                ("check_compute_capability", True),
-                ("is_cuda_compute_capability_equal", False),
-            ):
-                stack.enter_context(mock.patch.object(cudnn, name, lambda *_, a=answer: a))
+    # JAX queries the GPU and its cuDNN here.
+    gpu_queries = mock.patch.multiple(
+        "jax._src.cudnn.fused_attention_stablehlo",
+        check_cudnn_version=lambda *_: 91200,
+        check_compute_capability=lambda *_: True,
+        is_cuda_compute_capability_equal=lambda *_: False,
+    )
+    with compiling_for(target.device.platform, target.device.capability), gpu_queries:
         yield
 
 

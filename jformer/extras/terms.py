@@ -55,10 +55,7 @@ def terms(vocabulary: Vocabulary, *, file: str = "", keep: str = "") -> "Terms":
     targets = read_terms(file) if file else {}
     longest_first = sorted(targets, key=len, reverse=True)
     patterns = [rf"(?<!{LETTER}){re.escape(source)}(?!{LETTER})" for source in longest_first]
-    try:
-        pattern = re.compile("|".join([*patterns, keep] if keep else patterns))
-    except re.error as error:
-        raise UserError(f"config.decode.constraint: keep={keep!r}: {error}") from error
+    pattern = re.compile("|".join([*patterns, keep] if keep else patterns))
 
     def find(source: str) -> dict[str, str]:
         """Return the strings that the output must contain, and each with the space before it."""

@@ -29,7 +29,6 @@ for name in sys.argv[1:]:
     cost = targets.compile_step(config, target, 4096, 256)
     assert 1e6 < cost.state < 1e9 and 1e6 < cost.temporaries < 1e10, cost
     assert 0.05 < 1e3 * cost.compute_seconds < 20, cost
-    assert (target.chips > 1) == (cost.collective_seconds > 0), cost
 """
 
 
@@ -53,11 +52,11 @@ def test_another_name_is_an_error_with_a_hint(name, hint):
 @pytest.mark.parametrize(("temporaries", "fits"), [(60e9, True), (80e9, False)])
 def test_a_step_that_does_not_fit_is_named(monkeypatch, temporaries, fits):
     target = targets.parse_target("h100-8")
-    cost = targets.Cost(target, 1e9, temporaries, 989e9, 335e6, 335e6)
+    cost = targets.Cost(target, 1e9, temporaries, 989e9, 335e6)
     monkeypatch.setattr(targets, "compile_step", lambda *_: cost)
     text = targets.describe(jformer.get_config("base"), target)
     assert ("does not fit" in text) != fits
-    assert "at least 1.4 ms + 0.7 ms between" in text  # products at 80 % of the peak, and 335 MB
+    assert "at least 1.4 ms" in text  # products at 80 % of the peak, and 335 MB
 
 
 @pytest.mark.parametrize("name", ["a100", "h100", "v5e"])
@@ -99,16 +98,3 @@ def test_a_missing_plugin_is_one_line_that_names_it_before_any_work(capsys):
     printed = capsys.readouterr()
     assert "jax[tpu]" in printed.err
     assert printed.out == ""
-
-
-PROGRAM = """
-  %sum = f32[4,8]{1,0} all-reduce(%values), channel_id=1, to_apply=%add
-  %part-start = (bf16[4,8]{1,0}, bf16[16,8]{1,0}) all-gather-start(%part), dimensions={0}
-  %whole = bf16[16,8]{1,0} all-gather-done(%part-start)
-  %several = (f32[2]{0}, f32[]) all-reduce(%a, %b), to_apply=%add
-  ROOT %result = f32[4,8]{1,0} add(%output, %sum)
-"""
-
-
-def test_each_collective_sends_twice_its_results():
-    assert targets.sent_bytes(PROGRAM) == 2 * (4 * 4 * 8 + 2 * 16 * 8 + 4 * 2 + 4)

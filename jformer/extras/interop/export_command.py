@@ -27,8 +27,6 @@ def add_flags(parser: cli.Parser) -> None:
 def main(args: Any) -> int:
     if args.dtype != "float32" and args.format != "jformer":
         raise UserError(f"--dtype={args.dtype}: requires --format=jformer")
-    if args.original and args.format != "transformers":
-        raise UserError(f"--original={args.original}: requires --format=transformers")
     cli.config_of(args)  # raises for a run that cannot be opened, before any work
 
     from jformer.extras.interop import ctranslate2, hugging_face, run_directory, safetensors
@@ -36,10 +34,10 @@ def main(args: Any) -> int:
 
     with new_folder("output", args.output) as folder:
         run = load(args.workdir, args.checkpoint, plugins=args.plugins)
-        if args.original:
-            hugging_face.export_m2m100(run, Path(args.original), folder)
-        elif args.format == "jformer":
+        if args.format == "jformer":
             run_directory.export(run, folder, args.dtype)
+        elif args.format == "transformers" and args.original:
+            hugging_face.export_m2m100(run, Path(args.original), folder)
         elif args.format == "transformers":
             hugging_face.export(run, folder, args.format)
         elif args.format == "safetensors":

@@ -14,18 +14,9 @@ from typing import Any
 from jformer import cli
 from jformer.config import Config
 from jformer.console import say
-from jformer.errors import UserError
 from jformer.schema import flatten
 
-OF_LANGUAGES = ("source_language", "target_language")
-# The flags that a layout requires.
-REQUIRED = {
-    "pytorch": ("vocabulary",),
-    "annotated": ("vocabulary",),
-    "marian": (),
-    "m2m100": OF_LANGUAGES,
-}
-OF_STATE_DICTS = ("source_vocabulary", "specials", "names", "embedding_scale")
+LAYOUTS = ("pytorch", "annotated", "marian", "m2m100")
 # Keys that a state dict does not show.
 ASSUMED = ("num_heads", "norm_position", "activation", "norm", "positions")
 
@@ -34,9 +25,9 @@ def add_flags(parser: cli.Parser) -> None:
     parser.add_path(
         "--from", "FILE", "the weights; for marian and m2m100 the folder", required=True
     )
-    parser.add_argument("--layout", required=True, choices=REQUIRED, help="layout of the weights")
+    parser.add_argument("--layout", required=True, choices=LAYOUTS, help="layout of the weights")
     parser.add_path("--workdir", "DIR", "the run directory to write", required=True)
-    text = "a tokenizer.json, a SentencePiece .model, or a .txt with a token per line"
+    text = "of a state dict: a tokenizer.json, a SentencePiece .model, or a .txt of tokens"
     parser.add_path("--vocabulary", "FILE", text)
     parser.add_path("--source_vocabulary", "FILE", "the vocabulary of the source, if different")
     add, text = parser.add_argument, "ids of the special tokens (default: found by their names)"
@@ -45,7 +36,7 @@ def add_flags(parser: cli.Parser) -> None:
     add("--names", type=assignments, default={}, metavar="embedding=NAME,...", help=text)
     text = "factor of the embeddings in the other program (default: sqrt(d_model))"
     add("--embedding_scale", type=float, metavar="X", help=text)
-    for name in OF_LANGUAGES:
+    for name in ("source_language", "target_language"):
         add(f"--{name}", default="", metavar="CODE", help="for m2m100, as en or eng_Latn")
     cli.add_keys(parser)
 
@@ -62,12 +53,6 @@ def assignments(text: str) -> dict[str, str]:
 def main(args: Any) -> int:
     path = Path(getattr(args, "from"))
     is_folder = args.layout in ("marian", "m2m100")
-    required, optional = REQUIRED[args.layout], () if is_folder else OF_STATE_DICTS
-    for name in ("vocabulary", *OF_LANGUAGES, *OF_STATE_DICTS):
-        is_set = bool(getattr(args, name))
-        if is_set != (name in required) and name not in optional:
-            reason = "does not use it; remove this flag" if is_set else "requires it"
-            raise UserError(f"--{name}: --layout={args.layout} {reason}")
 
     from jformer.extras.interop import hugging_face, state_dicts
     from jformer.extras.interop.run_directory import import_run

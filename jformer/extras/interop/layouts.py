@@ -100,11 +100,6 @@ def halves_order(d_model: int) -> np.ndarray:
     return np.arange(d_model).reshape(-1, 2).T.ravel()
 
 
-def paper_order(d_model: int) -> np.ndarray:
-    """Return the inverse of `halves_order`."""
-    return np.argsort(halves_order(d_model))
-
-
 def reordered(arrays: dict[str, np.ndarray], order: np.ndarray) -> dict[str, np.ndarray]:
     """Permute the d_model features of our arrays by name, which is an exact change of the model."""
     return {

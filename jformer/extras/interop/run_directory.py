@@ -57,7 +57,8 @@ def import_run(
         names = ", ".join(sorted(unmatched))
         raise UserError(f"{theirs.where}: weights and config disagree about {names}")
     if source.layout == "marian":
-        arrays = layouts.reordered(arrays, layouts.paper_order(config.model.d_model))
+        paper_order = np.argsort(layouts.halves_order(config.model.d_model))  # the inverse
+        arrays = layouts.reordered(arrays, paper_order)
     with new_folder("workdir", workdir) as folder:
         write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)
         restore(folder)

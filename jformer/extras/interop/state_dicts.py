@@ -117,31 +117,21 @@ def read_tensors(path: Path) -> dict[str, np.ndarray]:
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     # The library's arrays of numpy lack bfloat16.
     library: Any = import_extra("safetensors.flax", f"{path}: reading it", "safetensors")
-    try:
-        tensors = library.load_file(path)
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{path}: not a safetensors file ({reason})") from error
-    return {name: np.asarray(x, np.float32) for name, x in tensors.items()}
+    return {name: np.asarray(x, np.float32) for name, x in library.load_file(path).items()}
 
 
 def read_pytorch(path: Path) -> dict[str, np.ndarray]:
     torch: Any = import_extra("torch", f"{path}: a file of PyTorch", "torch")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
+        for name in WRAPPERS:
+            state = state.get(name, state)
+        return {name: tensor.float().numpy() for name, tensor in state.items()}
     except Exception as error:
         raise UserError(
-            f"{path}: must contain only tensors, because reading anything else would run "
-            f"code of its author. Save a state dict: torch.save(model.state_dict(), FILE)"
+            f"{path}: must be a state dict of tensors, because reading anything else could run "
+            f"code of its author. Write one: torch.save(model.state_dict(), FILE)"
         ) from error
-    for name in WRAPPERS:
-        state = state.get(name, state)
-    if strange := [name for name, each in state.items() if not isinstance(each, torch.Tensor)]:
-        raise UserError(
-            f"{path}: has {', '.join(strange[:5])}, which are not tensors; "
-            f"save torch.save(model.state_dict(), FILE)"
-        )
-    return {name: tensor.float().numpy() for name, tensor in state.items()}
 
 
 def read(
@@ -215,9 +205,9 @@ def values_of(tensors: dict[str, np.ndarray], layout: str, path: Path) -> dict[s
 
 def is_table_of_sinusoids(tensor: np.ndarray, D: int) -> bool:
     """Return whether a tensor has the paper's sinusoids, a position per row."""
-    table_LD = np.atleast_1d(tensor.squeeze())[:ROWS_COMPARED]
-    if table_LD.ndim != 2 or table_LD.shape[1] != D:
+    if tensor.shape[-1:] != (D,):
         return False
+    table_LD = tensor.reshape(-1, D)[:ROWS_COMPARED]
     # Theirs may be computed from logarithms, in float32 or less.
     return np.allclose(table_LD, sinusoids(np.arange(len(table_LD)), D), atol=1e-2)
 

@@ -27,7 +27,6 @@ SPECIALS = {
     "beginning": ("<s>", "<bos>", "<sos>", "[bos]", "[cls]"),
     "end": ("</s>", "<eos>", "[eos]", "[sep]"),
 }
-UNKNOWN = ("<unk>", "[unk]")
 LEAST_LIKELY = -1e6  # the score of a piece that the model knows, and its Unigram does not
 SpecialIds = tuple[int, int, int]  # the other program's ids of PAD, BOS and EOS
 RESTORE = "copy the model's folder again"
@@ -58,7 +57,7 @@ def read_vocabulary(path: Path, specials: SpecialIds | None) -> ForeignVocabular
     Without `specials`, the special tokens are found by their names.
     """
     if not path.is_file():
-        raise UserError(f"{path}: no such file; a vocabulary is required")
+        raise UserError(f"{path}: no such file; set --vocabulary=FILE")
     tokenizer = word_list(path) if path.suffix == ".txt" else Vocabulary.load(path).tokenizer
     ids = tokenizer.get_vocab(with_added_tokens=True)
     return renumbered(json.loads(tokenizer.to_str()), ids, specials or found_by_name(ids, path))
@@ -67,11 +66,8 @@ def read_vocabulary(path: Path, specials: SpecialIds | None) -> ForeignVocabular
 def word_list(path: Path) -> Tokenizer:
     """Return a tokenizer of words between spaces; the token in line n, from 0, has the id n."""
     words = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    unknown = next((word for word in words if word.lower() in UNKNOWN), None)
-    if unknown is None:
-        raise UserError(f"{path}: must contain {' or '.join(UNKNOWN)}")
     ids = {word: number for number, word in enumerate(words)}
-    tokenizer = Tokenizer(models.WordLevel(ids, unknown))
+    tokenizer = Tokenizer(models.WordLevel(ids, "<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return tokenizer
 

@@ -61,22 +61,19 @@ def open_treebank(
     number (number).
     """
     data = config.data
-    if not (data.directory or data.validation):
-        raise UserError(
-            "config.data.name=parsing: set config.data.directory=FOLDER, or config.data.train and "
-            "config.data.validation to files"
-        )
-    if not data.directory:  # `open_corpora` adds data.train
+    if data.directory:
+        splits: dict[str, list[Corpus]] = {}
+        for path in sorted(Path(data.directory).glob("*")):
+            if match := FILE_NAME.fullmatch(path.name):
+                corpus, split = match.groups()
+                name = f"{corpus}.test" if corpus and split == "test" else SPLITS[split]
+                splits.setdefault(name, []).append(open_trees(str(path), tags))
+    else:  # `open_corpora` adds data.train
         patterns = {"validation": data.validation, "test": data.test}
-        return {split: [open_trees(files, tags)] for split, files in patterns.items() if files}
-    splits: dict[str, list[Corpus]] = {"train": [], "validation": []}
-    for path in sorted(Path(data.directory).glob("*")):
-        if match := FILE_NAME.fullmatch(path.name):
-            corpus, split = match.groups()
-            name = f"{corpus}.test" if corpus and split == "test" else SPLITS[split]
-            splits.setdefault(name, []).append(open_trees(str(path), tags))
-    if not (splits["train"] and splits["validation"]):
-        raise data.wrong("directory", "must have files NAME.train.mrg and NAME.dev.mrg, or .mrg.gz")
+        splits = {split: [open_trees(files, tags)] for split, files in patterns.items() if files}
+    if "validation" not in splits:
+        reason = "must have files NAME.train.mrg and NAME.dev.mrg; or set config.data.validation"
+        raise data.wrong("directory", reason)
     return splits
 
 
@@ -103,9 +100,8 @@ def trees_in(lines: Iterable[str], name: str) -> Iterator[Tree]:
 
     Raises `UserError` with the file's name and the line if the brackets do not form a tree.
     """
-    stack: list[
-        tuple[int, str, list[Any]]
-    ] = []  # open brackets: line, label, constituents or words
+    # Open brackets: line, label, and constituents or words.
+    stack: list[tuple[int, str, list[Any]]] = []
     for number, line in enumerate(lines, start=1):
         for part in PART.findall(line):
             if part[0] == "(":

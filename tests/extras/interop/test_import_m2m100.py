@@ -26,7 +26,7 @@ from tests.extras.interop.small import logits_here_and_in_transformers  # noqa: 
 
 D, F, H = 32, 40, 4
 LANGUAGES = {"m2m100": ("en", "de"), "nllb": ("eng_Latn", "deu_Latn")}
-SEEDS = {"m2m100": 4, "nllb": 3}
+SEEDS = {"m2m100": 8, "nllb": 20}  # some outputs end before the limit, and some do not
 SENTENCES = ["3.5 kilometers and Sweden", "Friday, May 3, 2041", " a  word of Zürich", "557 lira"]
 
 
@@ -227,7 +227,7 @@ def test_the_export_names_what_differs_from_the_original(imported, tmp_path, cap
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--source_language=en"], "--target_language"),
+        (["--source_language=en"], "no language"),
         (["--source_language=xx", "--target_language=de"], "no language xx"),
         (["--source_language=a", "--target_language=de"], "no language a"),  # a piece
     ],

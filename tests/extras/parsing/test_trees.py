@@ -136,7 +136,7 @@ def test_splits_may_be_patterns_of_files_and_each_to_train_on_is_a_corpus(tmp_pa
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({}, "directory=FOLDER"),
+        ({}, r"directory=: .*\.dev\.mrg.*validation"),
         ({"directory": "{}"}, r"directory={}: .*\.dev\.mrg"),
         ({"validation": "{}/x.train.mrg", "train": "{}/y*.mrg"}, r"{}/y\*\.mrg: "),
     ],
