@@ -61,26 +61,6 @@ def write(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"), [("folder", "Is a directory"), ("file/x.html", "File exists")]
-)
-def test_a_path_that_cannot_be_written_is_one_line_before_any_work(
-    write, tmp_path, capfd, monkeypatch, name, reason
-):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").write_text("x")
-    monkeypatch.setattr("jformer.extras.report.read_run", None)  # the work
-    before = sorted(tmp_path.iterdir())
-    capfd.readouterr()
-    assert write(tmp_path / name) == 2
-    printed = capfd.readouterr()
-    [error] = printed.err.splitlines()
-    assert f"--output={tmp_path / name}: " in error
-    assert reason in error
-    assert printed.out == ""
-    assert sorted(tmp_path.iterdir()) == before
-
-
 def test_a_file_that_does_not_fit_on_the_disk_is_one_line_with_exit_status_1(
     write, tmp_path, capfd
 ):

@@ -15,7 +15,6 @@ import pytest
 from jformer.errors import RunError
 from jformer.main import main
 from jformer.stream import open_resumable
-from tests.conftest import write_split
 from tests.test_stream import KNOWN, ONE_BY_ONE, WORKDIR, as_file, in_lines, run
 
 pytestmark = pytest.mark.process
@@ -67,16 +66,6 @@ def test_who_reads_may_leave_at_any_time(run, tmp_path):
     result = subprocess.run(["bash", "-c", line], capture_output=True)
     assert result.stdout.decode() == run.translate(LINES[:1])[0] + "\n"
     assert (result.stderr, result.returncode) == (b"", 141)
-
-
-def test_a_full_device_is_one_line_and_a_pipe_is_not_an_input(job, tmp_path, capfd):
-    os.mkfifo(tmp_path / "pipe")
-    assert job(f"--input={tmp_path / 'pipe'}") == 2
-    assert f"{tmp_path / 'pipe'}: " in error_line(capfd)
-    score = ["score", f"--workdir={WORKDIR}", f"--data={tmp_path / 'pairs'}"]
-    write_split(tmp_path / "pairs", KNOWN)
-    assert main(["jformer", *score, "--output=/dev/full"]) == 1
-    assert re.search("--output=/dev/full: .*No space left on device", error_line(capfd))
 
 
 # ---- an output that cannot be written

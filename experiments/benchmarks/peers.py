@@ -133,9 +133,7 @@ def marian_model(config: Config, vocabulary_size: int, longest: int) -> Any:
 def marian_of(run: "Run", longest: int) -> Any:
     """Return Marian with the weights of a run, for texts of up to `longest` tokens."""
     from jformer.extras.interop.hugging_face import state_dict
-    from jformer.extras.interop.layouts import check_model
 
-    check_model(run.config.model, "transformers")
     model = marian_model(run.config, run.vocabulary.size, longest)
     state = state_dict(run.params, run.config.model)
     tensors = {name: torch.tensor(value) for name, value in state.items()}
