@@ -1,10 +1,10 @@
-"""Progress that a log file can hold, with one estimate of the time left, and tables."""
+"""Progress that a log file can hold, with one estimate of the time left."""
 
 import re
 
 import pytest
 
-from jformer.console import Progress, aligned, markdown
+from jformer.console import Progress
 
 
 @pytest.fixture
@@ -25,9 +25,3 @@ def test_a_log_gets_a_line_now_and_then(capsys, clock, total, line):
     clock[0] = 40
     progress.advance(500)
     assert re.fullmatch(rf"{line}\n", capsys.readouterr().err)
-
-
-def test_columns_of_a_table_are_aligned():
-    rows = [["name", "BLEU"], ["a longer name", "1.0"]]
-    assert aligned(rows) == "name           BLEU\na longer name   1.0"
-    assert markdown(rows) == "| name | BLEU |\n| :-- | --: |\n| a longer name | 1.0 |"
