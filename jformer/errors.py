@@ -26,8 +26,8 @@ class Stopped(Exception):  # noqa: N818  not an error: the same command resumes
 
 
 def check_strings(name: str, values: Any) -> None:
-    """Raise `TypeError` if an argument is one string, which would be read as a list of letters."""
-    if isinstance(values, str):
+    """Raise `TypeError` unless an argument is a list of strings; one string is an error."""
+    if isinstance(values, str) or not all(isinstance(text, str) for text in values):
         raise TypeError(f"{name} must be a list of strings, not {values!r:.99}")
 
 

@@ -90,7 +90,7 @@ def test_a_tsv_file_and_several_references_are_scored(evaluate, pairs, tmp_path)
             ["--data={}/pairs", "--references={}/pairs.de,{}/second"],
             ["{}/second", "3 lines", "{}/pairs", "20"],
         ),
-        (["--data={}/empty"], ["{}/empty.en", "{}/empty.de"]),
+        (["--data={}/empty"], ["{}/empty.en"]),
         (["--data={}/pairs", "--against={}/run@10"], ["{}/run", "step 10"]),
     ],
 )

@@ -45,4 +45,4 @@ def test_it_reads_a_config_by_its_name_and_the_corpus_in_an_empty_folder(install
     assert ran.returncode == 0, ran.stderr
     file, facts = ran.stdout.splitlines()
     assert Path(file) == installed / "jformer" / "main.py"
-    assert json.loads(facts)["pairs"] > 800
+    assert json.loads(facts)["pairs_per_epoch"] > 800

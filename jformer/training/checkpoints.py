@@ -249,7 +249,9 @@ def silence_orbax() -> None:
     hook = sys.unraisablehook
 
     def report(unraisable: Any) -> None:
-        if str(unraisable.exc_value) != "Event loop is closed":
+        code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
+        is_orbax = code is not None and "/orbax/" in code.co_filename
+        if not is_orbax and str(unraisable.exc_value) != "Event loop is closed":
             hook(unraisable)
 
     sys.unraisablehook = report
