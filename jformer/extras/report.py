@@ -109,8 +109,9 @@ class RunSummary:
             checkpoint = scores["checkpoint"]
             if scores["step"] != self.last_step:
                 checkpoint += f", step {scores['step']:,}"
-            for name, (title, _, _) in METRICS.items():
-                if name in scores and (self.config.data.is_lowercase or name != "bleu_lowercase"):
+            for name, (title, _, best) in METRICS.items():
+                is_needed = self.config.data.is_lowercase or name != "bleu_lowercase"
+                if best and name in scores and is_needed:
                     found[f"{split} {title} ({checkpoint})", name] = scores[name]
         return found
 

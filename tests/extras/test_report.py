@@ -36,7 +36,7 @@ def write_run(tmp_path):
         lines = [json.dumps(line) + "\n" for line in lines if line["step"] <= steps]
         (workdir / "metrics.jsonl").write_text("".join(lines) + '{"step": 2500, "spl')
         if scores:
-            found = {"checkpoint": "average", "step": 2400, **scores}
+            found = {"checkpoint": "average", "step": 2400, "seconds": 1.5, **scores}
             (workdir / "results.json").write_text(json.dumps({"validation": found}))
         if code or text:
             checkpoint = workdir / "checkpoints" / "2400"
