@@ -183,7 +183,7 @@ def environments(jobs: int) -> list[dict[str, str]]:
 
 
 def core_sets(jobs: int) -> list[set[int]]:
-    """Divide the CPU cores that this process may use; an empty set stands for all cores.
+    """Divide the CPU cores that this process may use; an empty set means all cores.
 
     Small models gain: a process on one core has more than half its speed on two cores.
     """
@@ -206,7 +206,7 @@ def visible_gpus() -> list[str]:
 
 
 def start(point: Point, environment: dict[str, str], cores: set[int]) -> subprocess.Popen:
-    """Start the process that runs or resumes a point; an empty set of cores stands for all."""
+    """Start the process that runs or resumes a point; an empty set of cores means all."""
     point.workdir.mkdir(parents=True, exist_ok=True)
     write_object(point.workdir / "overrides.json", point.overrides)
     with point.partial.open("wb") as scores, point.log.open("ab") as log:
