@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from jformer.console import Progress
+from jformer.console import Progress, say
 from jformer.data.corpora import Corpus, Report, decode_lines, read
 from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import Hypothesis, warn_of_lines
@@ -86,6 +86,8 @@ def resume(file: io.FileIO, path: Path, job: dict[str, Any]) -> int:
     file.truncate(len(head) + size if done else 0)
     if not done:
         file.write(head)
+    if done:
+        say(f"resuming after line {done:,}")
     return done
 
 

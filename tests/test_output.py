@@ -110,6 +110,7 @@ def test_on_a_full_disk_whole_lines_stay_and_the_same_command_resumes(job, tmp_p
     written = expected[:cut].replace(b"one zero zero", b"DONE", 1)
     partial.write_bytes(head + b"\n" + written)
     assert job(*flags, lines=lines) == 0
+    assert "after line 19" in capfd.readouterr().err
     assert out.read_bytes() == expected.replace(b"one zero zero", b"DONE", 1)
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 

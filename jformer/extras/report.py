@@ -105,14 +105,18 @@ class RunSummary:
         for split, name in (("train", "flops"), ("train", "seconds"), ("validation", "nll")):
             if curve := self.curve(split, name):
                 found[f"{split} {METRICS[name][0]}", name] = curve[-1][1]
+        decode = dataclasses.asdict(self.config.decode)
         for split, scores in self.results.items():
-            checkpoint = scores["checkpoint"]
+            made_by = [scores["checkpoint"]]
             if scores["step"] != self.last_step:
-                checkpoint += f", step {scores['step']:,}"
+                made_by.append(f"step {scores['step']:,}")
+            for key, value in scores.get("decode", {}).items():
+                if key in decode and decode[key] != value:
+                    made_by.append(f"{key}={value}")
             for name, (title, _, best) in METRICS.items():
                 is_needed = self.config.data.is_lowercase or name != "bleu_lowercase"
                 if best and name in scores and is_needed:
-                    found[f"{split} {title} ({checkpoint})", name] = scores[name]
+                    found[f"{split} {title} ({', '.join(made_by)})", name] = scores[name]
         return found
 
 

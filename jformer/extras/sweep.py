@@ -265,7 +265,7 @@ def run_here(points: list[Point], jobs: int) -> list[str]:
         while waiting or running:
             while waiting and free:
                 point, share = waiting.pop(0), free.pop(0)
-                say(f"{point.name}: starts; {len(waiting)} points wait")
+                say(f"{point.name}: starts; waiting: {len(waiting)}")
                 running[start(point, *share)] = point, share
             for process in [*running]:
                 if process.poll() is not None:

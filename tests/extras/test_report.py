@@ -117,20 +117,23 @@ def test_runs_of_other_code_or_text_are_rows_of_their_own(write_run, report):
     assert rows == [("a, b, no checkpoint yet", "base"), ("c", "code"), ("d", "text")]
 
 
-def test_scores_of_different_checkpoints_are_in_different_columns(write_run, report):
+def test_scores_of_different_checkpoints_or_searches_are_in_different_columns(write_run, report):
     write_run("average", bleu=30.0)
     write_run("last", {"model.num_heads": 2}, bleu=31.0, checkpoint="last")
     write_run("earlier", {"model.num_heads": 4}, bleu=32.0, checkpoint="last", step=1200)
-    cells = {name: [*row.values()][-3:] for name, row in report().items()}
+    write_run("greedy", {"model.num_heads": 1}, bleu=29.0, decode={"beam_size": 1, "n_best": 1})
+    cells = {name: [*row.values()][-4:] for name, row in report().items()}
     assert cells == {
-        "base": ["30.00", "-", "-"],
-        "num_heads=2": ["-", "-", "31.00"],
-        "num_heads=4": ["-", "32.00", "-"],
+        "base": ["30.00", "-", "-", "-"],
+        "num_heads=1": ["-", "-", "29.00", "-"],
+        "num_heads=2": ["-", "-", "-", "31.00"],
+        "num_heads=4": ["-", "32.00", "-", "-"],
     }
     heading = [*report()["base"]]
-    assert heading[-3:] == [
+    assert heading[-4:] == [
         "validation BLEU (average)",
         "validation BLEU (last, step 1,200)",
+        "validation BLEU (average, beam_size=1)",
         "validation BLEU (last)",
     ]
 
