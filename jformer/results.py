@@ -107,13 +107,6 @@ def perplexity_of(run: Run, test: Split) -> dict[str, float]:
     return {"perplexity": perplexity(-sum(pair.log_prob for pair in scored), tokens)}
 
 
-def read_results(workdir: Path) -> dict[str, Any]:
-    """Return `{test set: scores}` for all scored sets; `UserError` for a damaged file."""
-    results = rundir.read_results(workdir)
-    results.pop(rundir.SERVED, None)
-    return results
-
-
 def known_scores(run: Run, tests: dict[str, Split]) -> dict[str, dict[str, Any]]:
     """Return the stored scores for the same parameters, the same search and the same text."""
     results = rundir.read_results(run.workdir)

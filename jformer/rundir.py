@@ -65,6 +65,13 @@ def read_results(workdir: Path) -> dict[str, Any]:
     return read_object(path, "delete it to score the run again") if path.exists() else {}
 
 
+def read_scores(workdir: Path) -> dict[str, Any]:
+    """Return `{test set: scores}` of results.json; `UserError` for a damaged file."""
+    results = read_results(workdir)
+    results.pop(SERVED, None)
+    return results
+
+
 def write_results(workdir: Path, name: str, content: dict[str, Any]) -> None:
     """Replace one entry of results.json."""
     write_object(workdir / RESULTS, {**read_results(workdir), name: content})

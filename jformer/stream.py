@@ -84,10 +84,10 @@ def resume(file: io.FileIO, path: Path, job: dict[str, Any]) -> int:
             if line.endswith(b"\n"):
                 done, size = done + 1, size + len(line)
     file.truncate(len(head) + size if done else 0)
-    if not done:
-        file.write(head)
     if done:
         say(f"resuming after line {done:,}")
+    else:
+        file.write(head)
     return done
 
 

@@ -12,8 +12,9 @@ import pytest
 from jformer.commands.evaluate import table
 from jformer.evaluation.scores import LABELS, score
 from jformer.main import main
-from jformer.results import known_scores, own_test_sets, read_results
+from jformer.results import known_scores, own_test_sets
 from jformer.run import load
+from jformer.rundir import read_scores
 from tests.conftest import number_words, small_flags, write_split
 from tests.test_stream import WORKDIR, as_file
 
@@ -56,7 +57,7 @@ def test_scores_are_those_of_the_outputs_printed_as_a_table_and_kept_beside_othe
     files = [f"--input={pairs}.en", f"--output={out}"]
     assert main(["jformer", "translate", f"--workdir={workdir}", *files]) == 0
     table, scores = evaluate(f"--data={pairs}")
-    assert read_results(workdir) == {**other, **scores}
+    assert read_scores(workdir) == {**other, **scores}
     found = scores[str(pairs)]
     assert (found["step"], found["checkpoint"], found["ensemble"]) == (3000, "last", [])
     assert found["decode"]["beam_size"] == 4
@@ -140,7 +141,7 @@ def test_an_ensemble_is_scored_as_one(trained_workdir, pairs, tmp_path, capfd):
 
 
 def test_scores_that_cannot_be_kept_are_printed_with_a_warning(workdir, pairs, capfd):
-    before = read_results(workdir)
+    before = read_scores(workdir)
     # No file can be written there, not even by root.
     (workdir / "results.json.partial").mkdir()
     (workdir / "results.json.partial" / "x").touch()
@@ -149,7 +150,7 @@ def test_scores_that_cannot_be_kept_are_printed_with_a_warning(workdir, pairs, c
     ((name, scores),) = json.loads(printed.out.splitlines()[-1]).items()
     assert scores["bleu"] > 0
     assert re.search(rf"{workdir / 'results.json'}: .*{name}\b.*Is a directory", printed.err)
-    assert read_results(workdir) == before
+    assert read_scores(workdir) == before
 
 
 def test_damaged_results_are_named_before_anything_is_scored(
@@ -169,7 +170,7 @@ def test_damaged_results_are_named_before_anything_is_scored(
 
 def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
     workdir = shutil.copytree(trained_workdir, tmp_path / "run")
-    own = {"test": read_results(workdir)["test"]}  # other tests may have scored more there
+    own = {"test": read_scores(workdir)["test"]}  # other tests may have scored more there
     (workdir / "results.json").write_text(json.dumps(own))
     run = load(workdir)
     tests = own_test_sets(run.config)

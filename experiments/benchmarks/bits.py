@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jformer.results import read_results
+from jformer.rundir import read_scores
 
 TINY = [
     "--config=configs/tiny.py",
@@ -73,7 +73,7 @@ def hashes(folder: Path) -> dict[str, str]:
         lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
         losses = [[line["step"], line.get("loss"), line.get("nll")] for line in lines]
         found[f"{name}: losses"] = digest(json.dumps(losses).encode())
-        (scores,) = read_results(folder / name).values()
+        (scores,) = read_scores(folder / name).values()
         found[f"{name}: parameters"] = scores["params_sha256"][0]
     source = folder / "source.txt"
     source.write_text("\n".join(f"{number} minutes and Yiddish" for number in range(40)) + "\n")

@@ -73,7 +73,7 @@ class Request:
 
 
 class Settings(NamedTuple):
-    """What all searches of a pool have in common, as arguments of compiled programs."""
+    """The arguments of a compiled program that all searches of a pool share."""
 
     params: tuple[Any, ...]
     config: DecodeConfig

@@ -22,7 +22,7 @@ from jformer.components import without_folders
 from jformer.config import Config
 from jformer.errors import UserError, import_extra
 from jformer.files import check_output
-from jformer.rundir import CONFIG, SERVED, config_of, has_run, read_metrics, read_results
+from jformer.rundir import CONFIG, config_of, has_run, read_metrics, read_scores
 from jformer.schema import walk
 
 log = logging.getLogger(__name__)
@@ -141,9 +141,8 @@ def find_runs(folders: Sequence[str | Path]) -> list[Path]:
 
 
 def read_run(workdir: Path) -> RunSummary:
-    results = read_results(workdir)
-    results.pop(SERVED, None)
-    return RunSummary(workdir, config_of(workdir), read_metrics(workdir), results)
+    lines, scores = read_metrics(workdir), read_scores(workdir)
+    return RunSummary(workdir, config_of(workdir), lines, scores)
 
 
 def compare(workdirs: Sequence[Path]) -> Comparison:
