@@ -93,11 +93,10 @@ class Section:
                 value.check()
             elif reason := violation(field, value):
                 raise self.wrong(field.name, reason)
-            elif value != field.default and (only_if := field.metadata["only_if"]):
-                other, *values = only_if
-                # A component of the user's own may read any key of its section.
-                present = components.name_of(str(getattr(self, other)))
-                if present and present not in values:
+            elif field.metadata["only_if"] and value != field.default:
+                other, *values = field.metadata["only_if"]
+                # A component of the user's own, without a name here, may read any key.
+                if components.name_of(str(getattr(self, other))) not in ("", *values):
                     reason = f"requires {self.path}.{other}={' or '.join(values)}"
                     raise self.wrong(field.name, reason)
 
@@ -106,15 +105,14 @@ def violation(field: dataclasses.Field, value: Any) -> str:
     """Return the violation of the field's type or bounds by `value`; empty if it is valid."""
     if value is None and field.default is None:
         return ""
-    wanted = int if field.default is None else type(field.default)
-    accepted: Any = (int, float) if wanted is float else wanted
-    if isinstance(value, bool) != (wanted is bool) or not isinstance(value, accepted):
-        return f"must be {wanted.__name__}, not {type(value).__name__}"
+    kind = int if field.default is None else type(field.default)
+    if type(value) is not kind and (kind, type(value)) != (float, int):
+        return f"must be {kind.__name__}, not {type(value).__name__}"
     bounds = field.metadata["bounds"]
-    if kind := field.metadata.get("component"):
-        errors = [components.error_in(kind, item) for item in components.split_list(value)]
+    if names := field.metadata.get("component"):
+        errors = [components.error_in(names, item) for item in components.split_list(value)]
         return next(filter(None, errors), "")
-    if wanted is str:
+    if kind is str:
         return f"is unknown{nearest(value, bounds)}" if bounds and value not in bounds else ""
     for bound in bounds:
         comparison, limit = bound.split()
@@ -151,27 +149,21 @@ def thaw(config: Any) -> config_dict.ConfigDict:
     return config_dict.ConfigDict(dataclasses.asdict(config)).lock()
 
 
-def with_values(config: Any, values: Mapping[str, Any]) -> Any:
-    """Return a config with other values of some keys, such as `{"model.dropout": 0.3}`."""
-    nested: dict[str, Any] = {}
+def replaced(config: Any, values: Mapping[str, Any], path: str = "config.") -> Any:
+    """Return a config with other values of some keys, at `path` in messages.
+
+    `values` is `{"model.dropout": 0.3}`, or a tree `{"model": {"dropout": 0.3}}`.
+    """
+    changes: dict[str, Any] = {}
+    fields = {field.name: field for field in dataclasses.fields(config)}  # without properties
     for key, value in values.items():
-        section, _, name = key.rpartition(".")
-        (nested.setdefault(section, {}) if section else nested)[name] = value
-    return replaced(config, nested)
-
-
-def replaced(default: Any, values: Any, path: str = "", root: Any = None) -> Any:
-    """Return `default`, a tree of frozen dataclasses, updated with `values`, a tree of dicts."""
-    root = root or default
-    changes = {}
-    fields = {field.name: field for field in dataclasses.fields(default)}  # without properties
-    for name, value in values.items():
+        name, _, rest = key.partition(".")
         if name not in fields:
-            raise UserError(f"config.{path}{name} is unknown{nearest(name, flatten(root))}")
-        before = getattr(default, name)
+            raise UserError(f"{path}{key} is unknown{nearest(key, flatten(config))}")
+        before = changes.get(name, getattr(config, name))
         if dataclasses.is_dataclass(before):
-            value = replaced(before, value, f"{path}{name}.", root)
-        elif fields[name].metadata.get("is_path") and isinstance(value, str):
-            value = local_paths(f"config.{path}{name}", value)
+            value = replaced(before, {rest: value} if rest else value, f"{path}{name}.")
+        elif fields[name].metadata.get("is_path"):
+            value = local_paths(path + name, str(value))
         changes[name] = value
-    return dataclasses.replace(default, **changes)
+    return dataclasses.replace(config, **changes)

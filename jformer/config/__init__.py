@@ -19,7 +19,7 @@ from jformer.config.model import ON_OFF, ModelConfig
 from jformer.config.training import OptimizerConfig, ParallelConfig, TrainConfig
 from jformer.errors import UserError
 from jformer.files import read_object, write_object
-from jformer.schema import Section, choice, key, replaced, thaw, walk_components, with_values
+from jformer.schema import Section, choice, key, replaced, thaw, walk_components
 
 # The token ids shared by the data, the model and the search.
 PAD, BOS, EOS = 0, 1, 2
@@ -87,7 +87,7 @@ def overridden(config: Config, values: Mapping[str, Any], stored: Config | None 
 
     Component files are run, unless the config `stored` of a run already names them.
     """
-    config = with_values(config, values)
+    config = replaced(config, values)
     config.check()
     check_components(config, stored)
     return config

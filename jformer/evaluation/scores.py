@@ -10,7 +10,7 @@ References are streams: one list per translator, each as long as the hypotheses.
 import importlib.metadata
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
@@ -82,15 +82,14 @@ def score(
     """
     text = [hypotheses, *references]
     tokenizer = tokenizer_for(target_language)
-    scores: dict[str, Any] = {}
-    for name, metric in metrics_for(target_language).items():
-        scores |= measure(name, metric, text, samples=SAMPLES if name == "bleu" else 1)
+    metrics = metrics_for(target_language)
     # `force` silences a second warning about text that looks tokenised.
-    lowercase = BLEU(lowercase=True, force=True, tokenize=tokenizer)
-    scores |= measure("bleu_lowercase", lowercase, text)
-    language = language_of(target_language)
+    metrics["bleu_lowercase"] = BLEU(lowercase=True, force=True, tokenize=tokenizer)
+    scores: dict[str, Any] = {}
+    for name, metric in metrics.items():
+        scores |= measure(name, metric, text, samples=SAMPLES if name == "bleu" else 1)
     if tokenizer in ("13a", "ko-mecab"):  # words are separated by spaces
-        scores |= moses_scores(text, language)
+        scores |= moses_scores(text, language_of(target_language))
     return scores
 
 
@@ -118,10 +117,13 @@ def measure(
     name: str,
     metric: BLEU | CHRF | TER,
     text: Sequence[Sequence[str]],
-    preprocessing: dict[str, str] | None = None,
+    steps: Mapping[str, str] = {},
     samples: int = 1,
 ) -> dict[str, Any]:
-    """Return a score, its interval if there are samples, and its signature."""
+    """Return a score, its interval if there are samples, and its signature.
+
+    `steps` describes the preprocessing of the text in the signature.
+    """
     hypotheses, *references = text
     result = metric.corpus_score(hypotheses, references, samples)
     signature = metric.get_signature()
@@ -131,7 +133,7 @@ def measure(
         # sacreBLEU leaves both out if all samples score 0.
         mean, half = details.get("confidence_mean", 0.0), details.get("confidence_var", 0.0)
         scores[f"{name}_interval"] = interval(mean, half)
-    for key, value in (preprocessing or {}).items():
+    for key, value in steps.items():
         signature.update(key, value)
     return {**scores, signature_key(name): str(signature)}
 
@@ -193,29 +195,30 @@ def compare(
     # The first column has the names; the others, in the order of `metrics`, have keys like chrF2.
     results: list[Any] = [*columns.values()][1:]
     verdicts = {}
-    for metric, results_of, signature in zip(metrics, results, signatures.values(), strict=True):
+    for metric, pair, signature in zip(metrics, results, signatures.values(), strict=True):
         scored = []
-        for result in results_of:
+        for name, result in zip(names, pair, strict=True):
             score, mean, half = (float(x) for x in (result.score, result.mean, result.ci))
-            scored.append({"score": score, "mean": mean, "interval": interval(mean, half)})
-        # For equal scores sacreBLEU counts the samples that differ by more than 0. A system
-        # compared with itself has no such samples, and p would be 1/1001.
-        first, second = results_of
-        p_value = 1.0 if first.score == second.score else float(second.p_value)
-        found = verdict(names, scored, p_value, lower_is_better=metric == "ter")
+            ends = interval(mean, half)
+            scored.append({"name": name, "score": score, "mean": mean, "interval": ends})
+        found = verdict(scored, float(pair[1].p_value), lower_is_better=metric == "ter")
         verdicts[metric] = {**found, "signature": str(signature)}
     return verdicts
 
 
-def verdict(
-    names: tuple[str, str], systems: list[dict], p_value: float, lower_is_better: bool = False
-) -> dict[str, Any]:
-    """Return `systems` with their names, the `p_value`, and the `better` system, if any."""
-    ours, theirs = (system["score"] for system in systems)
-    first_is_better = ours < theirs if lower_is_better else ours > theirs
+def verdict(systems: list[dict], p_value: float, lower_is_better: bool = False) -> dict[str, Any]:
+    """Return the `systems`, the `p_value`, and the `better` system, if any.
+
+    For equal scores sacreBLEU counts the samples that differ by more than 0. A system compared with
+    itself has no such samples, and its p-value would be 1/1001, so it is 1 here.
+    """
+    first, second = systems
+    first_is_better = (first["score"] < second["score"]) == lower_is_better
+    is_equal = first["score"] == second["score"]
+    p_value = 1.0 if is_equal else p_value
     return {
-        "systems": [{"name": n, **system} for n, system in zip(names, systems, strict=True)],
+        "systems": systems,
         "p_value": p_value,
-        "better": "" if ours == theirs else names[0 if first_is_better else 1],
+        "better": "" if is_equal else (first if first_is_better else second)["name"],
         "significant": p_value < SIGNIFICANT,
     }

@@ -19,7 +19,7 @@ from jformer.data.tokens import model_sources, tokenize
 from jformer.data.vocabulary import Vocabularies
 from jformer.decoding.pool import Decoder
 from jformer.decoding.translate import hypotheses
-from jformer.evaluation.metrics import Validation, score_by
+from jformer.evaluation.scorer import Validation, score_by
 from jformer.model.transformer import Transformer
 from jformer.training import sharding
 from jformer.training.loss import SUMS, perplexity

@@ -1,7 +1,6 @@
 """The table of scores: all scores can be read in it, and missing scores leave no trace."""
 
 import math
-import re
 
 from jformer.commands.evaluate import table
 from jformer.evaluation.scores import LABELS, compare, score
@@ -34,11 +33,12 @@ def test_a_comparison_names_the_better_system_unless_it_may_be_chance():
     worse = worsened(REFERENCE, 0.9, seed=5)
     against = compare(worse, OUTPUT, [REFERENCE], ("small", "big"))
     against["chrf"] |= {"p_value": 0.06, "significant": False}
-    blocks = table({"test": {"bleu": 1.0, "against": against}}, LABELS).split("\n\n")
-    heading, bleu, chrf, _ = blocks[1].splitlines()
-    assert re.match(r"test\b.*\bsmall +big +p\b.*0\.05$", heading)
+    text = table({"test": {"bleu": 1.0, "against": against}}, LABELS)
+    bleu, chrf, _ = text.split("\n\n")[1].splitlines()
     ours = against["bleu"]["systems"][0]
-    low, high = ours["interval"]
-    assert bleu.split()[:3] == ["BLEU", f"{ours['score']:.2f}", f"({low:.2f}-{high:.2f})"]
-    assert bleu.split()[-2:] == [f"{against['bleu']['p_value']:.3f}", "big"]
-    assert chrf.split()[-2:] == ["0.060", "neither"]
+    assert bleu.startswith("test, BLEU  small ")
+    for number in (ours["score"], *ours["interval"]):
+        assert f"{number:.2f}" in bleu
+    assert bleu.endswith("big")
+    assert "0.060" in chrf
+    assert chrf.endswith("neither")

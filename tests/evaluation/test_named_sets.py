@@ -10,7 +10,7 @@ import sacrebleu
 from sacrebleu import DATASETS
 
 from jformer.errors import UserError
-from jformer.evaluation.named_sets import open_test_set
+from jformer.evaluation.scorer import open_test_set
 
 SOURCES = ["A &amp; B", 'it is "so"', "the end"]
 TARGETS = ["A &amp; B", 'es ist "so"', "das Ende"]

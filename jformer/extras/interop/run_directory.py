@@ -22,7 +22,7 @@ from jformer.files import new_folder, write_sums
 from jformer.model.transformer import Transformer
 from jformer.run import Run
 from jformer.rundir import CHECKPOINTS, CONFIG, METRICS, locked
-from jformer.schema import walk, with_values
+from jformer.schema import replaced, walk
 from jformer.training.checkpoints import CHECKED, Checkpoints
 from jformer.training.loop import NEW
 from jformer.training.provenance import metadata
@@ -145,7 +145,7 @@ def without_paths(config: Config) -> Config:
         for key, field, value in walk(config)
         if field.metadata.get("is_path")
     }
-    return with_values(config, names)
+    return replaced(config, names)
 
 
 def write_run(
@@ -154,7 +154,7 @@ def write_run(
     """Write a run directory with one checkpoint; config.json, which makes it a run, last."""
     # It serves this checkpoint alone, which is therefore a regular one.
     regular = {"checkpoint_every": step, "average_checkpoints": 1, "ema_decay": 0.0}
-    config = with_values(config, {f"train.{name}": value for name, value in regular.items()})
+    config = replaced(config, {f"train.{name}": value for name, value in regular.items()})
     with locked(workdir):
         with Checkpoints(workdir, config.train) as checkpoints:
             state = TrainState(np.int32(step), params, None)

@@ -16,8 +16,7 @@ from jformer.config import Config
 from jformer.data.corpora import Corpus, Split
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.evaluation.metrics import Validation
-from jformer.evaluation.scorer import Translations
+from jformer.evaluation.scorer import Translations, Validation
 from jformer.evaluation.scores import verdict
 from jformer.extras.parsing.trees import TOP, Tree, linearise, open_trees, tree_of, trees_in
 from jformer.extras.parsing.words import with_classes
@@ -96,12 +95,12 @@ class Trees(Translations):
         tables = [count_all(trees_in(each, "outputs"), test.gold) for each in (ours, theirs)]
         scores, samples = [*map(f1_of, tables)], [*map(sampled_f1, tables)]
         systems = [
-            {"score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
-            for score, f1s in zip(scores, samples, strict=True)
+            {"name": name, "score": score, "mean": float(f1s.mean()), "interval": interval(f1s)}
+            for name, score, f1s in zip(names, scores, samples, strict=True)
         ]
         difference, differences = scores[0] - scores[1], samples[0] - samples[1]
         as_far = np.abs(differences - differences.mean()) >= abs(difference)
-        return {"f1": verdict(names, systems, float((np.sum(as_far) + 1) / (SAMPLES + 1)))}
+        return {"f1": verdict(systems, float((np.sum(as_far) + 1) / (SAMPLES + 1)))}
 
 
 def f1(validation: Validation) -> float:
