@@ -83,14 +83,13 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
         """Parse flags; `overrides` in the result has the values of --config.KEY=VALUE."""
-        known = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
-        for argument in arguments:
-            name = argument.partition("=")[0].removeprefix("--")
-            if argument.startswith("--") and name not in known:
-                raise UserError(f"{argument}: unknown flag or key{nearest(name, known)}")
-        args = self.parse_args(arguments)
-        names = [name for name in vars(args) if name.startswith("config.")]
-        args.overrides = {name.removeprefix("config."): getattr(args, name) for name in names}
+        args, unknown = self.parse_known_args(arguments)
+        if unknown:
+            name = unknown[0].partition("=")[0].removeprefix("--")
+            known = [flag.removeprefix("--") for flag in self._option_string_actions]
+            raise UserError(f"{unknown[0]}: unknown flag or key{nearest(name, known)}")
+        keys = [name for name in vars(args) if name.startswith("config.")]
+        args.overrides = {key.removeprefix("config."): getattr(args, key) for key in keys}
         return args
 
     def error(self, message: str) -> NoReturn:

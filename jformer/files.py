@@ -8,7 +8,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,16 +52,13 @@ def first_damage(folder: Path, is_checked: Callable[[str], bool]) -> str:
 
     A folder without checksums passes, as do files that are not listed, such as .DS_Store.
     """
-    path = folder / SUMS
-    if not path.exists():
-        return ""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    sums = folder / SUMS
+    text = sums.read_text(encoding="utf-8", errors="replace") if sums.exists() else ""
+    for line in text.splitlines():
         digest, _, name = line.partition("  ")
-        try:
-            if is_checked(name) and sha256_of(folder / name) != digest:
-                return f"{name} has changed"
-        except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
+        path = folder / name
+        if is_checked(name) and not (path.is_file() and sha256_of(path) == digest):
+            return f"{name} is missing or has changed"
     return ""
 
 
@@ -97,18 +93,13 @@ def check_output(name: str, inputs: Iterable[Path] = ()) -> None:
         path.unlink()
 
 
-@contextlib.contextmanager
-def new_folder(flag: str, name: str) -> Iterator[Path]:
-    """Yield the folder --FLAG=NAME, which must be new or empty; remove it if the block fails."""
+def new_folder(flag: str, name: str) -> Path:
+    """Make the folder --FLAG=NAME, which must be new or empty."""
     with writing(f"--{flag}={name}"):
         os.makedirs(name, exist_ok=True)
         if os.listdir(name):
             raise UserError(f"--{flag}={name}: must be a new or an empty folder")
-    try:
-        yield Path(name)
-    except BaseException:
-        shutil.rmtree(name, ignore_errors=True)
-        raise
+    return Path(name)
 
 
 @contextlib.contextmanager

@@ -18,8 +18,8 @@ import importlib
 import os
 import sys
 
+from jformer import __version__
 from jformer.errors import UserError, nearest
-from jformer.version import __version__
 
 # The modules of the commands, imported when used. Each has `add_flags(parser)` and `main(args)`.
 COMMANDS = {
@@ -58,12 +58,8 @@ def run(arguments: list[str]) -> int:
     name, flags = name_and_flags(arguments)
     if name not in COMMANDS:
         raise UserError(f"{name}: unknown command{nearest(name, COMMANDS)}")
-    command = importlib.import_module(COMMANDS[name])
-    parser = cli.parser_of(name, COMMANDS)
-    if "--help" in flags or "-h" in flags:
-        parser.print_help()
-        return 0
-    return command.main(parser.parse(flags))
+    args = cli.parser_of(name, COMMANDS).parse(flags)
+    return importlib.import_module(COMMANDS[name]).main(args)
 
 
 def print_help() -> None:

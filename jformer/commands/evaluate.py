@@ -62,7 +62,8 @@ def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
         values = [scores.get(name) for scores in results.values()]
         if any(value is not None for value in values):
             rows.append([label, *map(cell, values)])
-    signatures, comparisons = {}, []
+    signatures: dict[str, str] = {}
+    comparisons = []
     for test, scores in results.items():
         signatures |= {name: scores[name] for name in scores if name.startswith("signature")}
         for metric, verdict in scores.get("against", {}).items():

@@ -32,16 +32,16 @@ def main(args: Any) -> int:
     from jformer.extras.interop import ctranslate2, hugging_face, run_directory, safetensors
     from jformer.run import load
 
-    with new_folder("output", args.output) as folder:
-        run = load(args.workdir, args.checkpoint, plugins=args.plugins)
-        if args.format == "jformer":
-            run_directory.export(run, folder, args.dtype)
-        elif args.format == "transformers" and args.original:
-            hugging_face.export_m2m100(run, Path(args.original), folder)
-        elif args.format == "transformers":
-            hugging_face.export(run, folder, args.format)
-        elif args.format == "safetensors":
-            safetensors.export(run, folder, args.format)
-        else:
-            ctranslate2.export(run, folder, args.format)
+    folder = new_folder("output", args.output)
+    run = load(args.workdir, args.checkpoint, plugins=args.plugins)
+    if args.format == "jformer":
+        run_directory.export(run, folder, args.dtype)
+    elif args.format == "transformers" and args.original:
+        hugging_face.export_m2m100(run, Path(args.original), folder)
+    elif args.format == "transformers":
+        hugging_face.export(run, folder, args.format)
+    elif args.format == "safetensors":
+        safetensors.export(run, folder, args.format)
+    else:
+        ctranslate2.export(run, folder, args.format)
     return 0

@@ -42,7 +42,7 @@ def import_run(
     The config keys in `overrides` replace the values that are read from the weights. Embeddings are
     multiplied by `embedding_scale` in the other program; None: by what its files say, or
     sqrt(d_model). Raises `UserError` that names every tensor of theirs, or parameter of ours, that
-    has no counterpart. A directory that cannot be opened is removed.
+    has no counterpart.
     """
     matrices = in_our_rows(source, embedding_scale)
     config = imported_config(source, matrices, overrides)
@@ -59,9 +59,9 @@ def import_run(
     if source.layout == "marian":
         paper_order = np.argsort(layouts.halves_order(config.model.d_model))  # the inverse
         arrays = layouts.reordered(arrays, paper_order)
-    with new_folder("workdir", workdir) as folder:
-        write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)
-        restore(folder)
+    folder = new_folder("workdir", workdir)
+    write_run(folder, config, vocabularies, unflatten_dict(arrays, sep="/"), STEP)
+    restore(folder)
     report(source, arrays)
     return config
 
