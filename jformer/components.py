@@ -161,7 +161,7 @@ def split_list(text: str) -> list[str]:
 def error_in(kind: str, text: str) -> str:
     """Return the error in the form or the name of a component; empty if it is valid.
 
-    This imports nothing. `find` also checks the options and the user's file.
+    This imports nothing. `find` checks the options.
     """
     try:
         component = parse(text)
@@ -176,11 +176,9 @@ def error_in(kind: str, text: str) -> str:
 def find(key: str, kind: str, text: str) -> Any:
     """Return a component: a function with its options bound, or an instance of a class.
 
-    `key` names the config key in messages. Raises `UserError` for a wrong form, an unknown name
-    or option, and a file that cannot be run.
+    `key` names the config key in messages. Raises `UserError` for an unknown option, and for a file
+    that is not allowed or fails.
     """
-    if reason := error_in(kind, text):
-        raise UserError(f"{key}={text}: {reason}")
     component = parse(text)
     part = attribute(kind, component)
     if reason := error_in_options(component.options, options_of(part)):
@@ -205,7 +203,7 @@ def attribute(kind: str, component: Component) -> Any:
             f"{file}: is Python code. If you trust it, name it with --plugins={file}, or in Python "
             f"plugins=[{file!r}]; a run has a copy in components/"
         )
-    own = vars(run_file(absolute(file)))
+    own = vars(sys.modules[absolute(file)])
     if name not in own:
         raise UserError(f"{file}: has no {name}{nearest(name, own)}")
     return own[name]
@@ -242,32 +240,28 @@ def arguments(kind: str, text: str) -> dict[str, Any]:
     return {**defaults, **component.options}
 
 
-# The files that `find` may run: their contents by absolute path. A file is read once per process,
-# which may run for hours while the file is edited.
-_allowed: dict[str, bytes] = {}
+_allowed: dict[str, bytes] = {}  # the contents of the files that were run, by absolute path
 
 
 def allow(file: str) -> None:
-    """Let `find` run a file that the user has named."""
+    """Run a Python file that the user has named, so that `find` finds its parts.
+
+    A file runs once per process, which may last for hours while the file is edited.
+    """
     path = absolute(file)
-    if path not in _allowed:
-        with naming_failures_in(file):
-            _allowed[path] = Path(path).read_bytes()
+    if path in _allowed:
+        return
+    module = ModuleType(path)
+    module.__file__ = path
+    with naming_failures_in(path):
+        content = Path(path).read_bytes()
+        sys.modules[path] = module  # dataclasses, such as flax modules, look it up there
+        exec(compile(content, path, "exec"), vars(module))
+    _allowed[path] = content
 
 
 def absolute(file: str) -> str:
     return os.path.abspath(os.path.expanduser(file))
-
-
-@functools.cache
-def run_file(path: str) -> ModuleType:
-    """Run an allowed Python file as an import does, once per process."""
-    module = ModuleType(path)
-    module.__file__ = path
-    sys.modules[path] = module  # dataclasses, such as flax modules, look it up there
-    with naming_failures_in(path):
-        exec(compile(_allowed[path], path, "exec"), vars(module))
-    return module
 
 
 def files_of(texts: Iterable[str]) -> dict[str, bytes]:
@@ -303,7 +297,7 @@ def naming_failures_in(path: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        frames, own = traceback.extract_tb(error.__traceback__), absolute(path)
-        lines = [f":{at.lineno}" for at in frames if os.path.abspath(at.filename) == own]
-        message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f":{at.lineno}" for at in frames if at.filename == absolute(path)]
+        message = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"{path}{''.join(lines[-1:])}: {message}") from error

@@ -409,7 +409,7 @@ def overridden(config: Config, values: Mapping[str, Any], stored: Config | None 
 
 
 def check_components(config: Config, stored: Config | None = None) -> None:
-    """Allow the files that the user's config names; raise `UserError` for an unknown option.
+    """Run the files that the user's config names; raise `UserError` for an unknown option.
 
     A component that the config `stored` of a run already names was not named by the user.
     """
@@ -436,9 +436,7 @@ def write_config(config: Config, path: Path) -> None:
 
 def read_config(path: Path) -> Config:
     """Return the config of a run, without running its component files."""
-    if not path.is_file():
-        raise UserError(f"{path}: not found; is {path.parent} a run directory?")
-    values = read_object(path, "restore the file")
+    values = read_object(path, f"is {path.parent} a run directory?")
     try:
         config = schema.replaced(Config(), values)
         config.check()

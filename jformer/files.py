@@ -23,15 +23,11 @@ def replace_file(path: Path, content: bytes) -> None:
     After a kill, a power cut or on a full disk, `path` is the complete old or new file.
     """
     partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def sha256_of(path: Path) -> str:
@@ -76,21 +72,11 @@ def write_object(path: Path, content: dict[str, Any]) -> None:
 
 
 def check_output(name: str, inputs: Iterable[Path] = ()) -> None:
-    """Make the folder of --output=NAME, unless it is empty; call this before long work.
-
-    Raises `UserError` if NAME cannot be written, or is one of the inputs.
-    """
-    if not name:
-        return
-    path = Path(name).resolve()
-    if path in [file.resolve() for file in inputs]:
+    """Make the folder of --output=NAME; `UserError` if NAME is one of the inputs."""
+    if Path(name) in inputs:
         raise UserError(f"--output={name}: is an input of this command; choose another file")
-    is_new = not path.exists()
     with writing(f"--output={name}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
-    if is_new:
-        path.unlink()
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
 
 
 def new_folder(flag: str, name: str) -> Path:

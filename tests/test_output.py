@@ -71,23 +71,17 @@ def test_who_reads_may_leave_at_any_time(run, tmp_path):
 # ---- an output that cannot be written
 
 
-@pytest.mark.parametrize(
-    ("output", "reason"), [("in/out", "File exists"), ("folder", "Is a directory")]
-)
-def test_an_output_that_cannot_be_written_is_refused_before_the_model_is_loaded(
-    job, tmp_path, capfd, output, reason
+def test_an_output_whose_folder_cannot_be_made_is_refused_before_the_model_is_loaded(
+    job, tmp_path, capfd
 ):
-    (tmp_path / "folder").mkdir()
     shutil.copy(WORKDIR / "config.json", tmp_path)  # and there is no model
-    assert job(f"--output={tmp_path / output}", workdir=tmp_path) == 2
-    assert re.search(f"--output={tmp_path / output}: .*{reason}", error_line(capfd))
+    assert job(f"--output={tmp_path}/in/out", workdir=tmp_path) == 2
+    assert re.search(f"--output={tmp_path}/in/out: .*File exists", error_line(capfd))
 
 
-def test_an_input_is_not_written_to_under_any_name(job, tmp_path, capfd):
-    link = tmp_path / "link"
-    link.symlink_to("in")
-    assert job(f"--output={link}") == 2
-    assert f"--output={link}: " in error_line(capfd)
+def test_an_input_is_not_written_to(job, tmp_path, capfd):
+    assert job(f"--output={tmp_path / 'in'}") == 2
+    assert f"--output={tmp_path / 'in'}: " in error_line(capfd)
     assert (tmp_path / "in").read_bytes() == as_file(FEW)
 
 
