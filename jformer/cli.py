@@ -5,19 +5,19 @@ table of commands. argparse reads the flags, and the types of config keys are in
 """
 
 import argparse
+import ast
+import contextlib
 import dataclasses
+import functools
 import importlib
 import logging
 import os
 import runpy
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
-
-from ml_collections import config_dict
 
 from jformer.components import BUILT_IN, naming_failures_in
 from jformer.config import Config, freeze, overridden
@@ -46,7 +46,7 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         return status
     except BrokenPipeError:
         drop_output()
-        return 128 + signal.SIGPIPE
+        return 141  # as if SIGPIPE had ended it
     except (UserError, RunError, OSError) as error:
         if debug:
             traceback.print_exc()
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
     def add_path(self, name: str, metavar: str, help: str, **options: Any) -> None:
         """Declare a flag for a local path, empty by default, or a list if the type is `paths`."""
-        options = {"default": "", "type": path, **options}
+        options = {"default": "", "type": functools.partial(local_paths, name), **options}
         self.add_argument(name, metavar=metavar, help=help, **options)
 
     def parse(self, arguments: list[str]) -> argparse.Namespace:
@@ -139,30 +139,22 @@ def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
         if name.startswith(beginnings):
             mark = "* " if field.metadata["resumable"] else ""
             text = mark + field.metadata["doc"].replace("%", "%%")
-            kind = {bool: boolean, type(None): int_or_none}.get(type(default), type(default))
-            options: Any = {"nargs": "?", "const": True} if kind is boolean else {}
-            options |= {"type": kind, "metavar": str(default) or "''", "help": text}
+            options: Any = {"nargs": "?", "const": True} if isinstance(default, bool) else {}
+            options["type"] = str if isinstance(default, str) else literal
+            options |= {"metavar": str(default) or "''", "help": text}
             group.add_argument(f"--config.{name}", default=argparse.SUPPRESS, **options)
 
 
-def boolean(text: str) -> bool:
-    if text not in ("True", "true", "False", "false"):
-        raise ValueError
-    return text in ("True", "true")
-
-
-def int_or_none(text: str) -> int | None:
-    return None if text == "None" else int(text)
-
-
-def path(text: str) -> str:
-    """Return a local path, with `~` as the home folder; `UserError` for a URL."""
-    return local_paths("path", text)
+def literal(text: str) -> Any:
+    """Return the Python literal, or the text if it is none; the schema checks the type."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    return text
 
 
 def paths(text: str) -> list[str]:
     """Return local paths that are separated by commas."""
-    return [name for name in path(text).split(",") if name]
+    return local_paths("paths", text).split(",")
 
 
 def own_configs() -> dict[str, str]:
@@ -173,18 +165,14 @@ def own_configs() -> dict[str, str]:
     return {path.stem: str(path) for folder in folders for path in sorted(folder.glob("*.py"))}
 
 
-def config_from(text: str) -> Any:
+def config_from(text: str) -> dict[str, Any]:
     """Call `get_config(DATASET)` in the file of `--config=CONFIG[:DATASET]`."""
     name, *dataset = text.split(":", 1)
     path = own_configs().get(name, os.path.expanduser(name))
     if not os.path.isfile(path):
         raise UserError(f"config={text}: not found{nearest(name, own_configs())}")
     with naming_failures_in(path):
-        get_config = runpy.run_path(path).get("get_config")
-        config = get_config(*dataset) if get_config else None
-    if not isinstance(config, Mapping | config_dict.ConfigDict):
-        raise UserError(f"{path}: must define get_config(), which returns a config")
-    return config
+        return dict(runpy.run_path(path)["get_config"](*dataset))
 
 
 def config_of(args: argparse.Namespace) -> Config:

@@ -147,15 +147,13 @@ def name_of(text: str) -> str:
 
 def split_list(text: str) -> list[str]:
     """Split a list of components at commas outside parentheses."""
-    items, item = [], ""
+    items: list[str] = []
     for part in text.split(","):
-        item += part
-        if item.count("(") == item.count(")"):
-            items.append(item.strip())
-            item = ""
+        if items and items[-1].count("(") > items[-1].count(")"):
+            items[-1] += f",{part}"
         else:
-            item += ","
-    return [item for item in [*items, item] if item]
+            items.append(part)
+    return [item.strip() for item in items if item.strip()]
 
 
 def error_in(kind: str, text: str) -> str:
@@ -275,8 +273,7 @@ def files_of(texts: Iterable[str]) -> dict[str, bytes]:
 
 def hashes_of(texts: Iterable[str]) -> dict[str, str]:
     """Return `{file name: hash}` of the files of `files_of`."""
-    files = files_of(texts).items()
-    return {name: hashlib.sha256(content).hexdigest()[:12] for name, content in files}
+    return {name: hashlib.sha256(x).hexdigest()[:12] for name, x in files_of(texts).items()}
 
 
 def without_folders(text: str, given: Mapping[str, str] = {}) -> str:

@@ -53,20 +53,12 @@ def test_a_mistake_is_one_line_and_exit_status_2(arguments, named, tmp_path, cap
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        ("    return 1 / 0", ":2: ZeroDivisionError"),
-        ("    return", "get_config()"),
-    ],
-)
-def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd, body, named):
+def test_a_config_file_that_fails_is_named_with_its_line(tmp_path, capfd):
     path = tmp_path / "own.py"
-    path.write_text(f"def get_config():\n{body}\n")
+    path.write_text("def get_config():\n    return 1 / 0\n")
     assert main(["jformer", f"--config={path}", f"--workdir={tmp_path / 'new'}"]) == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert str(path) in line
-    assert named in line
+    assert f"{path}:2: ZeroDivisionError" in line
 
 
 def test_a_value_may_stand_behind_a_space_and_the_last_one_counts():
