@@ -87,12 +87,6 @@ class ModelConfig(Section):
         if self.d_model % self.num_heads and None in (self.d_k, self.d_v):
             reason = f"must divide d_model={self.d_model}, unless you set model.d_k and model.d_v"
             raise self.wrong("num_heads", reason)
-        if self.attention_kernel == "cudnn" and not self.fits_cudnn:
-            raise self.wrong(
-                "attention_kernel",
-                "requires attention=dot_product, positions other than relative and alibi, "
-                "attention_dropout=0, bfloat16, and d_k = d_v, a multiple of 8 up to 128",
-            )
 
     @property
     def decoder_layers(self) -> int:
@@ -123,21 +117,15 @@ class ModelConfig(Section):
     @property
     def fused_attention(self) -> bool:
         """Whether cuDNN's kernel computes attention over whole texts on this backend."""
-        if self.attention_kernel == "xla" or self.compute_dtype != "bfloat16":
+        if self.attention_kernel == "xla" or target_platform() != "gpu":
             return False
-        if target_platform() != "gpu":
-            return False
-        is_hopper = compute_capability() == HOPPER
-        return self.attention_kernel == "cudnn" or (is_hopper and self.fits_cudnn)
-
-    @property
-    def fits_cudnn(self) -> bool:
-        """Whether cuDNN's fused kernel can compute this attention."""
+        is_chosen = self.attention_kernel == "cudnn" or compute_capability() == HOPPER
         return (
-            name_of(self.attention) == "dot_product"
+            is_chosen
+            and self.compute_dtype == "bfloat16"
+            and name_of(self.attention) == "dot_product"
             and name_of(self.positions) not in ("relative", "alibi", "")
             and self.attention_dropout == 0
-            and self.dtype != "float32"
             and self.key_width == self.value_width
             and self.key_width % 8 == 0
             and self.key_width <= 128

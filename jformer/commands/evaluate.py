@@ -68,9 +68,7 @@ def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
         signatures |= {name: scores[name] for name in scores if name.startswith("signature")}
         for metric, verdict in scores.get("against", {}).items():
             words = [f"{test}, {labels.get(metric, metric)}"]
-            for system in verdict["systems"]:
-                interval = cell(system["interval"])
-                words.append(f"{system['name']} {cell(system['score'])} ({interval})")
+            words += [f"{one['name']} {cell(one['score'])}" for one in verdict["systems"]]
             better = verdict["better"] if verdict["significant"] else "neither"
             words.append(f"p {verdict['p_value']:.3f}  better: {better}")
             comparisons.append("  ".join(words))

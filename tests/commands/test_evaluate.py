@@ -35,10 +35,7 @@ def test_a_comparison_names_the_better_system_unless_it_may_be_chance():
     against["chrf"] |= {"p_value": 0.06, "significant": False}
     text = table({"test": {"bleu": 1.0, "against": against}}, LABELS)
     bleu, chrf, _ = text.split("\n\n")[1].splitlines()
-    ours = against["bleu"]["systems"][0]
-    assert bleu.startswith("test, BLEU  small ")
-    for number in (ours["score"], *ours["interval"]):
-        assert f"{number:.2f}" in bleu
+    assert bleu.startswith(f"test, BLEU  small {against['bleu']['systems'][0]['score']:.2f}")
     assert bleu.endswith("big")
     assert "0.060" in chrf
     assert chrf.endswith("neither")
