@@ -45,12 +45,12 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         print(end="", flush=True)  # a failed write raises here, not at exit
         return status
     except BrokenPipeError:
-        drop_output()
+        # Otherwise Python writes the rest at exit, and reports the error again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as if SIGPIPE had ended it
     except (UserError, RunError, OSError) as error:
         if debug:
             traceback.print_exc()
-        drop_output()
         message, status = error, 2 if isinstance(error, UserError) else 1
     except Stopped as stopped:
         message, status = stopped, 128 + stopped.number
@@ -58,14 +58,6 @@ def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
         message, status = "interrupted; rerun the same command to resume", 130
     print(f"{program}: {message}", file=sys.stderr)
     return status
-
-
-def drop_output() -> None:
-    """Discard unwritten output, which would raise again at exit."""
-    try:
-        print(end="", flush=True)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Parser(argparse.ArgumentParser):

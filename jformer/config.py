@@ -18,7 +18,6 @@ from ml_collections import config_dict
 from jformer import components, schema
 from jformer.backend import compute_capability, target_platform
 from jformer.components import NAMED_DATASETS, name_of, parse, split_list
-from jformer.errors import UserError
 from jformer.files import read_object, write_object
 from jformer.schema import RATE, Section, choice, component, key, paths
 
@@ -35,7 +34,6 @@ VOCABULARY_SIZES = {
 HOPPER = 9.0  # the compute capability of the GPUs where attention_kernel=auto selects cuDNN
 ON_OFF = ("auto", "on", "off")
 DTYPES = ("auto", "float32", "bfloat16")
-KERNELS = ("auto", "xla", "cudnn")
 REMATS = ("none", "layer", "dots")
 WITH_RATE = ("schedule", "inverse_sqrt", "linear", "cosine", "constant")
 ADDRESS = re.compile(r"(.+):(\d+)/(\d+)/(\d+)")
@@ -75,7 +73,7 @@ class ModelConfig(Section):
     initializer: str = choice("initial values of the kernels", "scaled_xavier", "xavier", "normal")
     dtype: str = choice("compute dtype; auto: bfloat16, or float32 on CPU", *DTYPES, resumable=True)
     attention_kernel: str = choice(
-        "kernel for Equation 1; auto: cuDNN on Hopper GPUs", *KERNELS, resumable=True
+        "kernel for Equation 1; auto: cuDNN on Hopper GPUs", "auto", "xla", "cudnn", resumable=True
     )
     remat: str = choice(
         "recompute layers in the backward pass, or all but matrix products", *REMATS, resumable=True
@@ -425,9 +423,6 @@ def write_config(config: Config, path: Path) -> None:
 def read_config(path: Path) -> Config:
     """Return the config of a run, without running its component files."""
     values = read_object(path, f"is {path.parent} a run directory?")
-    try:
-        config = schema.replaced(Config(), values)
-        config.check()
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    config = schema.replaced(Config(), values, f"{path}: config.")
+    config.check()
     return config

@@ -72,10 +72,3 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
         cells[0] = row[0].ljust(widths[0])
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Format a table in Markdown; the first row is the heading, the first column left-aligned."""
-    heading, *lines = rows
-    ruler = [":--", *["--:"] * (len(heading) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [heading, ruler, *lines])

@@ -69,8 +69,7 @@ def table(results: dict[str, dict[str, Any]], labels: Mapping[str, str]) -> str:
         for metric, verdict in scores.get("against", {}).items():
             words = [f"{test}, {labels.get(metric, metric)}"]
             words += [f"{one['name']} {cell(one['score'])}" for one in verdict["systems"]]
-            better = verdict["better"] if verdict["significant"] else "neither"
-            words.append(f"p {verdict['p_value']:.3f}  better: {better}")
+            words.append(f"p {verdict['p_value']:.3f}  better: {verdict['better'] or 'neither'}")
             comparisons.append("  ".join(words))
     lines = [f"{name}: {signature}" for name, signature in signatures.items()]
     blocks = [aligned(rows), "\n".join(lines), "\n".join(comparisons)]

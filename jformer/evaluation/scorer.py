@@ -21,7 +21,7 @@ from jformer.config import Config
 from jformer.data.corpora import Corpus, Split, open_corpus
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
-from jformer.evaluation.scores import LABELS, compare, score, tokenizer_for
+from jformer.evaluation.scores import LABELS, Texts, compare, score, tokenizer_for
 
 
 class Translations:
@@ -47,18 +47,13 @@ class Translations:
         return text, None
 
     def scores(
-        self, outputs: Sequence[str], well_formed: list[bool | None], test: Split, config: Config
+        self, outputs: Texts, well_formed: list[bool | None], test: Split, config: Config
     ) -> dict[str, Any]:
         """Return scores by name."""
         return score(outputs, test.references, config.data.target_language)
 
     def compare(
-        self,
-        ours: Sequence[str],
-        theirs: Sequence[str],
-        test: Split,
-        names: tuple[str, str],
-        config: Config,
+        self, ours: Texts, theirs: Texts, test: Split, names: tuple[str, str], config: Config
     ) -> dict[str, Any]:
         """Return the paired comparison of two systems by score."""
         return compare(ours, theirs, test.references, names, config.data.target_language)

@@ -14,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
+Texts = Sequence[str]
 LABELS = {  # labels of the scores, in the order of a table
     "bleu": "BLEU",
     "bleu_interval": "  95 % interval",
@@ -54,19 +56,17 @@ def tokenizer_for(target_language: str) -> str:
     return tokenizer
 
 
-def metrics_for(target_language: str) -> dict[str, BLEU | CHRF | TER]:
+def metrics_for(target_language: str) -> dict[str, Metric]:
     """Return BLEU, chrF and, unless a language has neither spaces nor CJK characters, TER."""
     tokenizer = tokenizer_for(target_language)
-    metrics: dict[str, Any] = {"bleu": BLEU(tokenize=tokenizer), "chrf": CHRF()}
+    metrics: dict[str, Metric] = {"bleu": BLEU(tokenize=tokenizer), "chrf": CHRF()}
     if tokenizer != "char":
         asian = tokenizer in ("zh", "ja-mecab")
         metrics["ter"] = TER(normalized=asian, asian_support=asian)
     return metrics
 
 
-def score(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], target_language: str
-) -> dict[str, Any]:
+def score(hypotheses: Texts, references: Sequence[Texts], target_language: str) -> dict[str, Any]:
     """Return the scores in `LABELS` and their signatures.
 
     The interval is the 95 % bootstrap interval [low, high] of `bleu`. A language without spaces
@@ -79,13 +79,13 @@ def score(
     metrics["bleu_lowercase"] = BLEU(lowercase=True, force=True, tokenize=tokenizer)
     scores: dict[str, Any] = {}
     for name, metric in metrics.items():
-        scores |= measure(name, metric, text, samples=SAMPLES if name == "bleu" else 1)
+        scores |= measure(name, metric, text)
     if tokenizer in ("13a", "ko-mecab"):  # words are separated by spaces
         scores |= moses_scores(text, language_of(target_language))
     return scores
 
 
-def moses_scores(text: Sequence[Sequence[str]], language: str) -> dict[str, Any]:
+def moses_scores(text: Sequence[Texts], language: str) -> dict[str, Any]:
     """Return the scores on Moses' words; unknown languages use Moses' English abbreviations."""
     words = moses_words(text, language)
     # Lower case before tokenising, as in the literature: Moses finds sentence ends by case.
@@ -106,17 +106,14 @@ def moses_scores(text: Sequence[Sequence[str]], language: str) -> dict[str, Any]
 
 
 def measure(
-    name: str,
-    metric: BLEU | CHRF | TER,
-    text: Sequence[Sequence[str]],
-    steps: Mapping[str, str] = {},
-    samples: int = 1,
+    name: str, metric: Metric, text: Sequence[Texts], steps: Mapping[str, str] = {}
 ) -> dict[str, Any]:
-    """Return a score, its interval if there are samples, and its signature.
+    """Return a score, its interval for `bleu`, and its signature.
 
     `steps` describes the preprocessing of the text in the signature.
     """
     hypotheses, *references = text
+    samples = SAMPLES if name == "bleu" else 1
     result = metric.corpus_score(hypotheses, references, samples)
     signature = metric.get_signature()
     scores = {name: result.score}
@@ -139,7 +136,7 @@ def interval(mean: float, half: float) -> list[float]:
     return [max(mean - half, 0.0), mean + half]  # no score is negative
 
 
-def moses_words(text: Sequence[Sequence[str]], language: str) -> list[list[str]]:
+def moses_words(text: Sequence[Texts], language: str) -> list[list[str]]:
     """Return the lines as Moses' words separated by spaces, like Tensor2Tensor's get_ende_bleu.sh.
 
     The script replaces typographic punctuation, then runs tokenizer.perl, which also escapes: '
@@ -168,11 +165,7 @@ def split_compounds(words: str) -> str:
 
 
 def compare(
-    ours: Sequence[str],
-    theirs: Sequence[str],
-    references: Sequence[Sequence[str]],
-    names: tuple[str, str] = ("ours", "theirs"),
-    target_language: str = "en",
+    ours: Texts, theirs: Texts, references: Sequence[Texts], names: tuple[str, str], language: str
 ) -> dict[str, dict[str, Any]]:
     """Return a `verdict` and a `signature` for each of `bleu`, `chrf` and `ter`.
 
@@ -181,7 +174,7 @@ def compare(
     probability of a difference at least as large if both systems were equally good. Each system has
     the `mean` and the `interval` (95 %) of its scores on the samples.
     """
-    metrics = metrics_for(target_language)
+    metrics = metrics_for(language)
     systems = list(zip(names, (ours, theirs), strict=True))
     signatures, columns = PairedTest(systems, metrics, references, "bs", SAMPLES)()
     # The first column has the names; the others, in the order of `metrics`, have keys like chrF2.
@@ -193,24 +186,18 @@ def compare(
             score, mean, half = (float(x) for x in (result.score, result.mean, result.ci))
             ends = interval(mean, half)
             scored.append({"name": name, "score": score, "mean": mean, "interval": ends})
-        found = verdict(scored, float(pair[1].p_value), lower_is_better=metric == "ter")
+        # For equal scores sacreBLEU counts the samples that differ by more than 0. A system
+        # compared with itself has no such samples, and p would be 1/1001.
+        p_value = 1.0 if scored[0]["score"] == scored[1]["score"] else float(pair[1].p_value)
+        found = verdict(scored, p_value, lower_is_better=metric == "ter")
         verdicts[metric] = {**found, "signature": str(signature)}
     return verdicts
 
 
 def verdict(systems: list[dict], p_value: float, lower_is_better: bool = False) -> dict[str, Any]:
-    """Return the `systems`, the `p_value`, and the `better` system, if any.
-
-    For equal scores sacreBLEU counts the samples that differ by more than 0. A system compared with
-    itself has no such samples, and its p-value would be 1/1001, so it is 1 here.
-    """
+    """Return the `systems`, the `p_value`, and the `better` system; empty if p >= 0.05."""
     first, second = systems
     first_is_better = (first["score"] < second["score"]) == lower_is_better
-    is_equal = first["score"] == second["score"]
-    p_value = 1.0 if is_equal else p_value
-    return {
-        "systems": systems,
-        "p_value": p_value,
-        "better": "" if is_equal else (first if first_is_better else second)["name"],
-        "significant": p_value < SIGNIFICANT,
-    }
+    winner = first if first_is_better else second
+    better = winner["name"] if p_value < SIGNIFICANT else ""
+    return {"systems": systems, "p_value": p_value, "better": better}

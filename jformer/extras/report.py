@@ -267,7 +267,10 @@ def format_numbers(rows: list[list[float]], form: Callable, best: Callable | Non
 
 def markdown(comparison: Comparison) -> str:
     """Format the table in Markdown, followed by a line about the base of its rows."""
-    return f"{console.markdown(comparison.table)}\n\n{comparison.base}".rstrip()
+    heading, *rows = comparison.table
+    ruler = [":--", *["--:"] * (len(heading) - 1)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (heading, ruler, *rows)]
+    return "\n".join([*lines, "", comparison.base]).rstrip()
 
 
 def page(comparison: Comparison) -> str:

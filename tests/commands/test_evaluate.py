@@ -31,8 +31,8 @@ def test_every_score_has_a_row_and_every_test_set_a_column():
 
 def test_a_comparison_names_the_better_system_unless_it_may_be_chance():
     worse = worsened(REFERENCE, 0.9, seed=5)
-    against = compare(worse, OUTPUT, [REFERENCE], ("small", "big"))
-    against["chrf"] |= {"p_value": 0.06, "significant": False}
+    against = compare(worse, OUTPUT, [REFERENCE], ("small", "big"), "de")
+    against["chrf"] |= {"p_value": 0.06, "better": ""}
     text = table({"test": {"bleu": 1.0, "against": against}}, LABELS)
     bleu, chrf, _ = text.split("\n\n")[1].splitlines()
     assert bleu.startswith(f"test, BLEU  small {against['bleu']['systems'][0]['score']:.2f}")

@@ -17,7 +17,7 @@ from jformer.data.corpora import Corpus, Split
 from jformer.data.vocabulary import Vocabularies
 from jformer.errors import UserError
 from jformer.evaluation.scorer import Translations, Validation
-from jformer.evaluation.scores import verdict
+from jformer.evaluation.scores import Texts, verdict
 from jformer.extras.parsing.trees import TOP, Tree, linearise, open_trees, tree_of, trees_in
 from jformer.extras.parsing.words import with_classes
 
@@ -62,11 +62,7 @@ class Trees(Translations):
         return str(tree), well_formed
 
     def scores(
-        self,
-        outputs: Sequence[str],
-        well_formed: Sequence[bool | None],
-        test: Split,
-        config: Config,
+        self, outputs: Texts, well_formed: list[bool | None], test: Split, config: Config
     ) -> dict[str, Any]:
         counts_N3 = count_all(trees_in(outputs, "outputs"), test.gold)
         matched, gold, found = counts_N3.sum(axis=0)
@@ -80,12 +76,7 @@ class Trees(Translations):
         }
 
     def compare(
-        self,
-        ours: Sequence[str],
-        theirs: Sequence[str],
-        test: Split,
-        names: tuple[str, str],
-        config: Config,
+        self, ours: Texts, theirs: Texts, test: Split, names: tuple[str, str], config: Config
     ) -> dict[str, Any]:
         """Compare the F1 of two parsers by the paired bootstrap.
 
