@@ -386,28 +386,20 @@ def freeze(config: config_dict.ConfigDict | Mapping, values: Mapping[str, Any] =
 def overridden(config: Config, values: Mapping[str, Any], stored: Config | None = None) -> Config:
     """Return the config with other values of some keys; `UserError` names an invalid key.
 
-    Component files are run, unless the config `stored` of a run already names them.
+    The files of components are run, except those that the config `stored` of a run names: the user
+    did not name them.
     """
     config = schema.replaced(config, values)
     config.check()
-    check_components(config, stored)
-    return config
-
-
-def check_components(config: Config, stored: Config | None = None) -> None:
-    """Run the files that the user's config names; raise `UserError` for an unknown option.
-
-    A component that the config `stored` of a run already names was not named by the user.
-    """
     known = [*schema.walk_components(stored)] if stored else []
     for path, kind, text in schema.walk_components(config):
         component = parse(text)
-        if (path, kind, text) in known:
-            continue
-        if component.file:
+        is_users = (path, kind, text) not in known
+        if component.file and is_users:
             components.allow(component.file)
-        if component.file or component.options:
+        if (component.file or component.options) and is_users:
             components.find(path, kind, text)
+    return config
 
 
 def component_files(config: Config) -> list[str]:

@@ -15,18 +15,14 @@ from ml_collections import config_dict
 from jformer import components
 from jformer.errors import UserError, nearest
 
+Words = tuple[str, ...]
 RATE = (">= 0", "< 1")  # bounds of a probability, such as dropout
 URL = re.compile("[a-zA-Z][a-zA-Z0-9+.-]+:/")  # one slash: `Path("gs://bucket")` has no second
 COMPARISONS = {">=": operator.ge, "<": operator.lt}
 
 
 def key(
-    default: Any,
-    doc: str,
-    *bounds: str,
-    only_if: tuple[str, ...] | None = None,
-    resumable: bool = False,
-    **metadata: Any,
+    default: Any, doc: str, *bounds: str, only_if: Words = (), resumable: bool = False, **more: Any
 ) -> Any:
     """Declare a config key; a default of None means an integer that may be unset.
 
@@ -36,8 +32,8 @@ def key(
     """
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
-    metadata |= {"doc": doc, "bounds": bounds, "only_if": only_if, "resumable": resumable}
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = {"doc": doc, "bounds": bounds, "only_if": only_if, "resumable": resumable}
+    return dataclasses.field(default=default, metadata=metadata | more)
 
 
 def choice(doc: str, *words: str, resumable: bool = False) -> Any:
@@ -51,7 +47,7 @@ def component(default: str, kind: str, doc: str, **options: Any) -> Any:
     return key(default, doc, component=kind, **options)
 
 
-def paths(doc: str, only_if: tuple[str, ...] | None = None) -> Any:
+def paths(doc: str, only_if: Words = ()) -> Any:
     """Declare a key that is empty or has local files or folders, separated by commas.
 
     A resumed run may use other paths: hashes of their contents decide whether it is the same run.
