@@ -1,14 +1,13 @@
 """Writing of files: atomic inside run directories, and in place for paths that a user names.
 
-A path that a user names is opened like a shell redirection, and no file is renamed over it. Missing
-parent folders are created.
+A path that a user names is opened like a shell redirection, and no file is renamed over it.
 """
 
 import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,23 +68,6 @@ def read_object(path: Path, fix: str) -> dict[str, Any]:
 def write_object(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object for `read_object`."""
     replace_file(path, json.dumps(content, indent=2).encode() + b"\n")
-
-
-def check_output(name: str, inputs: Iterable[Path] = ()) -> None:
-    """Make the folder of --output=NAME; `UserError` if NAME is one of the inputs."""
-    if Path(name) in inputs:
-        raise UserError(f"--output={name}: is an input of this command; choose another file")
-    with writing(f"--output={name}"):
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-
-
-def new_folder(flag: str, name: str) -> Path:
-    """Make the folder --FLAG=NAME, which must be new or empty."""
-    with writing(f"--{flag}={name}"):
-        os.makedirs(name, exist_ok=True)
-        if os.listdir(name):
-            raise UserError(f"--{flag}={name}: must be a new or an empty folder")
-    return Path(name)
 
 
 @contextlib.contextmanager

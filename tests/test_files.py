@@ -9,8 +9,7 @@ import time
 import pytest
 
 from jformer.config import Config, write_config
-from jformer.errors import UserError
-from jformer.files import new_folder, replace_file
+from jformer.files import replace_file
 from jformer.main import main
 from tests.test_output import disk_full_at
 
@@ -66,12 +65,3 @@ def test_a_file_that_does_not_fit_on_the_disk_is_one_line_with_exit_status_1(
     assert disk_full_at(600, lambda: write(tmp_path / "page.html")) == 1
     [error] = capfd.readouterr().err.splitlines()
     assert "File too large" in error
-
-
-def test_a_new_folder_must_be_new_or_empty(tmp_path):
-    name = str(tmp_path / "made")
-    for _ in range(2):
-        assert new_folder("output", name).is_dir()
-    (tmp_path / "made" / "file").touch()
-    with pytest.raises(UserError, match=f"--output={name}"):
-        new_folder("output", name)

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -69,20 +67,6 @@ def test_who_reads_may_leave_at_any_time(run, tmp_path):
 
 
 # ---- an output that cannot be written
-
-
-def test_an_output_whose_folder_cannot_be_made_is_refused_before_the_model_is_loaded(
-    job, tmp_path, capfd
-):
-    shutil.copy(WORKDIR / "config.json", tmp_path)  # and there is no model
-    assert job(f"--output={tmp_path}/in/out", workdir=tmp_path) == 2
-    assert re.search(f"--output={tmp_path}/in/out: .*File exists", error_line(capfd))
-
-
-def test_an_input_is_not_written_to(job, tmp_path, capfd):
-    assert job(f"--output={tmp_path / 'in'}") == 2
-    assert f"--output={tmp_path / 'in'}: " in error_line(capfd)
-    assert (tmp_path / "in").read_bytes() == as_file(FEW)
 
 
 def test_on_a_full_disk_whole_lines_stay_and_the_same_command_resumes(job, tmp_path, capfd):

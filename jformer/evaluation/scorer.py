@@ -94,15 +94,13 @@ def open_test_set(name: str, source_language: str, target_language: str) -> list
     266 of the 3,003 English-German sentences of newstest2014; `wmt14/full` has all of them.
     """
     pair = f"{source_language}-{target_language}"
-    if pair not in sacrebleu.get_langpairs_for_testset(name):
-        raise UserError(f"{name}: unknown test set for {pair}; `sacrebleu --list` prints all")
     try:
         files = [sacrebleu.get_source_file(name, pair), *sacrebleu.get_reference_files(name, pair)]
-    # The network and the archive raise errors of any type, or sacreBLEU logs the reason and exits.
+    # A name, the network and the archive raise errors of any type, or sacreBLEU exits.
     except (Exception, SystemExit) as error:
         raise UserError(
-            f"{name}: cannot be downloaded ({error}); without a network, copy the folder "
-            f"{sacrebleu.SACREBLEU_DIR}/{name} from a machine that has it"
+            f"{name}, {pair}: {error}. `sacrebleu --list` prints all test sets. Without a network, "
+            f"copy the folder {sacrebleu.SACREBLEU_DIR}/{name} from a machine that has it"
         ) from error
     streams = []
     for path in files:
