@@ -123,19 +123,15 @@ def parse(text: str) -> Component:
 
     Raises `ValueError` with the reason if the text is none of these.
     """
-    match = re.fullmatch(r"(?:([^()]+\.py):)?([A-Za-z_]\w*)(\(.*\))?", text.strip(), re.DOTALL)
-    if not match:
+    match: Any = re.fullmatch(r"(?:([^()]+\.py):)?([A-Za-z_]\w*)(\(.*\))?", text.strip(), re.DOTALL)
+    try:
+        file, name, call = match.groups()
+        node: Any = ast.parse(f"f{call or '()'}", mode="eval").body
+        options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+    except (AttributeError, SyntaxError, TypeError, ValueError):
+        node = None
+    if node is None or node.args:
         raise ValueError("must be NAME or FILE.py:NAME, with options as in NAME(width=64)")
-    file, name, call = match.groups()
-    options = {}
-    if call:
-        try:
-            node: Any = ast.parse(f"f{call}", mode="eval").body
-            if node.args:
-                raise ValueError
-            options = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        except (AttributeError, SyntaxError, TypeError, ValueError):
-            raise ValueError("options must be keywords with literals, as in width=64") from None
     return Component(file or "", name, options)
 
 

@@ -4,7 +4,6 @@ The keys themselves are declared in `jformer.config`.
 """
 
 import dataclasses
-import operator
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,6 @@ from jformer.errors import UserError, nearest
 Words = tuple[str, ...]
 RATE = (">= 0", "< 1")  # bounds of a probability, such as dropout
 URL = re.compile("[a-zA-Z][a-zA-Z0-9+.-]+:/")  # one slash: `Path("gs://bucket")` has no second
-COMPARISONS = {">=": operator.ge, "<": operator.lt}
 
 
 def key(
@@ -112,7 +110,8 @@ def violation(field: dataclasses.Field, value: Any) -> str:
         return f"is unknown{nearest(value, bounds)}" if bounds and value not in bounds else ""
     for bound in bounds:
         comparison, limit = bound.split()
-        if not COMPARISONS[comparison](value, float(limit)):
+        is_below = value < float(limit)
+        if is_below != (comparison == "<"):
             return f"must be {bound}"
     return ""
 
