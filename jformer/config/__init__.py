@@ -37,9 +37,6 @@ DTYPES = ("auto", "float32", "bfloat16")
 REMATS = ("none", "layer", "dots")
 WITH_RATE = ("schedule", "inverse_sqrt", "linear", "cosine", "constant")
 ADDRESS = re.compile(r"(.+):(\d+)/(\d+)/(\d+)")
-# A resumed run may change every key of config.decode, so they are declared with these functions.
-_key = functools.partial(key, resumable=True)
-_component = functools.partial(component, resumable=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,26 +300,28 @@ class ParallelConfig(Section):
 
 @dataclasses.dataclass(frozen=True)
 class DecodeConfig(Section):
-    """Beam search and sampling."""
+    """Beam search and sampling. A resumed run may change every key of this section."""
 
     path = "config.decode"
+    key = functools.partial(schema.key, resumable=True)
+    component = functools.partial(schema.component, resumable=True)
 
-    search: str = _component("beam", "search", "decoding strategy")
-    beam_size: int = _key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", ">= 1")
-    n_best: int = _key(1, "outputs per sentence, or candidates for choose", ">= 1")
-    choose: str = _component("score", "choice", "choice among n_best outputs; score: all, sorted")
-    length_penalty: float = _key(
+    search: str = component("beam", "search", "decoding strategy")
+    beam_size: int = key(4, "hypotheses of a beam; 1 is greedy search; Section 6.1", ">= 1")
+    n_best: int = key(1, "outputs per sentence, or candidates for choose", ">= 1")
+    choose: str = component("score", "choice", "choice among n_best outputs; score: all, sorted")
+    length_penalty: float = key(
         0.6, "alpha of ((beta + length) / (beta + 1))^alpha; Section 6.1", ">= 0"
     )
-    length_penalty_beta: float = _key(5.0, "beta of the length penalty; 0: length^alpha", ">= 0")
-    min_length: int = _key(0, "minimum number of output tokens", ">= 0")
-    max_length: int | None = _key(None, "maximum number of output tokens", ">= 1")
-    max_extra_length: int = _key(
+    length_penalty_beta: float = key(5.0, "beta of the length penalty; 0: length^alpha", ">= 0")
+    min_length: int = key(0, "minimum number of output tokens", ">= 0")
+    max_length: int | None = key(None, "maximum number of output tokens", ">= 1")
+    max_extra_length: int = key(
         50, "maximum number of output tokens beyond the source's; Section 6.1", ">= 0"
     )
-    constraint: str = _component("none", "constraint", "tokens that may come next in an output")
-    batch_size: int = _key(64, "sentences decoded at a time", ">= 1")
-    read_ahead: int = _key(2_000, "lines read and sorted by length; 1: one line at a time", ">= 1")
+    constraint: str = component("none", "constraint", "tokens that may come next in an output")
+    batch_size: int = key(64, "sentences decoded at a time", ">= 1")
+    read_ahead: int = key(2_000, "lines read and sorted by length; 1: one line at a time", ">= 1")
 
     def check(self) -> None:
         super().check()
