@@ -132,7 +132,7 @@ def add_keys(parser: Parser, beginnings: tuple[str, ...] = ("",)) -> None:
             mark = "* " if field.metadata["resumable"] else ""
             text = mark + field.metadata["doc"].replace("%", "%%")
             options: Any = {"nargs": "?", "const": True} if isinstance(default, bool) else {}
-            options["type"] = str if isinstance(default, str) else literal
+            options["type"] = type(default) if isinstance(default, str | float) else literal
             options |= {"metavar": str(default) or "''", "help": text}
             group.add_argument(f"--config.{name}", default=argparse.SUPPRESS, **options)
 

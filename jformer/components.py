@@ -4,13 +4,12 @@
     muon(momentum=0.9)                 with options, each a keyword and a Python literal
     window.py:SlidingWindow(width=64)  a class or a function in a file of your own
 
-`find` resolves built-in parts, extras and your own parts. The table `BUILT_IN` lists the built-in
-parts and extras, which are imported on first use. docs/components.md has the signature of each
-kind.
+`BUILT_IN` lists the parts of this package, which are imported on first use. docs/components.md has
+the signature of each kind.
 
-Options are parsed and never evaluated. They are the keyword-only arguments of a function, or the
-fields of a class. A file is run only after `allow`: commands allow the files that the user's own
-config or --plugins names. Opening a stored run therefore never runs code by itself.
+Options are parsed and never evaluated: the keyword-only arguments of a function, or the fields of a
+class. Only `allow` runs a file. Commands allow the files that the user's own config or --plugins
+names, so opening a stored run never runs code by itself.
 """
 
 import ast

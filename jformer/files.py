@@ -43,10 +43,7 @@ def write_sums(folder: Path, pattern: str) -> None:
 
 
 def first_damage(folder: Path, is_checked: Callable[[str], bool]) -> str:
-    """Describe the first listed file that is missing or has changed; empty if all are intact.
-
-    A folder without checksums passes, as do files that are not listed, such as .DS_Store.
-    """
+    """Describe the first listed file that is missing or has changed; empty if all are intact."""
     sums = folder / SUMS
     text = sums.read_text(encoding="utf-8", errors="replace") if sums.exists() else ""
     for line in text.splitlines():

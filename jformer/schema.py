@@ -24,9 +24,8 @@ def key(
 ) -> Any:
     """Declare a config key; a default of None means an integer that may be unset.
 
-    `bounds` are conditions on the value, such as ">= 1". `only_if` has a key of the same section,
-    and the values that enable this one: `("search", "sampling")`. A resumed run may change a key
-    that is `resumable`.
+    `bounds` are conditions such as ">= 1". `only_if` has a key of the same section, and the values
+    that enable this one. A resumed run may change a `resumable` key.
     """
     if only_if:
         doc += f"; only if {only_if[0]}={' or '.join(only_if[1:])}"
@@ -54,10 +53,7 @@ def paths(doc: str, only_if: Words = ()) -> Any:
 
 
 def local_paths(name: str, text: str) -> str:
-    """Return comma-separated paths with `~` expanded; `UserError` for a URL.
-
-    Everything that accepts a path from the user calls this: flags, config keys and functions.
-    """
+    """Return comma-separated paths of the user with `~` expanded; `UserError` for a URL."""
     for path in text.split(","):
         if URL.match(path):
             raise UserError(f"{name}={path}: must be a local path; mount it, or copy its content")
@@ -77,9 +73,9 @@ class Section:
         return UserError(f"{self.assignment(name)}: {reason}")
 
     def check(self: Any) -> None:
-        """Raise `UserError` for a key that is out of bounds, or set but unused because of another.
+        """Raise `UserError` for a key that is out of bounds, or unused because of another.
 
-        Sections extend this with checks that involve several keys.
+        Sections add checks of several keys.
         """
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

@@ -1,10 +1,8 @@
 """The scorer of test sets, metrics of validation outputs, and sacreBLEU's test sets.
 
 `config.data.scorer` names the scorer. It also converts between the user's texts and the texts that
-the model reads and writes. For translations, both are the same.
-
-`config.train.metrics` names the metrics. A metric is a function of a `Validation`. Higher is
-better: negate an error rate. Your own scorer or metric is FILE.py:NAME and needs no change here.
+the model reads and writes. `config.train.metrics` names the metrics: functions of a `Validation`.
+Higher is better.
 """
 
 import dataclasses

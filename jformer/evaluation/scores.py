@@ -1,10 +1,9 @@
 """Scores of plain-text hypotheses against references, each with its signature.
 
 sacreBLEU's BLEU (cased and lowercased), chrF and TER are comparable between papers. BLEU uses
-sacreBLEU's tokenizer for the target language: in text without spaces, 13a would treat a sentence as
-one word, and a good translation would score 0. BLEU on Moses' words is for comparison with older
-results: with compounds split for the paper's Table 2, in lower case for the Multi30k literature.
-References are streams: one list per translator, each as long as the hypotheses.
+sacreBLEU's tokenizer for the target language: 13a would treat a sentence without spaces as one word.
+BLEU on Moses' words is for comparison with older results: with compounds split for the paper's
+Table 2, in lower case for the Multi30k literature. `references` has one list per translator.
 """
 
 import importlib.metadata
@@ -139,12 +138,9 @@ def interval(mean: float, half: float) -> list[float]:
 def moses_words(text: Sequence[Texts], language: str) -> list[list[str]]:
     """Return the lines as Moses' words separated by spaces, like Tensor2Tensor's get_ende_bleu.sh.
 
-    The script replaces typographic punctuation, then runs tokenizer.perl, which also escapes: '
-    becomes &apos;. Escapes rename words one to one on both sides and change no score. The script
-    replaces punctuation in outputs only, because its references are already tokenised. Here both
-    sides are plain text and treated alike; otherwise no typographic apostrophe would ever match. On
-    newstest2014 the Perl tokenizer yields the same score in German, and one within 0.003 in
-    English.
+    The script replaces typographic punctuation in the outputs, then runs tokenizer.perl, which also
+    escapes: ' becomes &apos;. Here both sides are plain text and treated alike. On newstest2014 the
+    Perl tokenizer yields the same score in German, and one within 0.003 in English.
     """
     from sacremoses import MosesPunctNormalizer, MosesTokenizer  # the import takes a second
 
@@ -157,10 +153,7 @@ def moses_words(text: Sequence[Texts], language: str) -> list[list[str]]:
 
 
 def split_compounds(words: str) -> str:
-    """Turn `rich-text format` into `rich ##AT##-##AT## text format`, as in GNMT's scores.
-
-    In `a-b-c` only the first hyphen is split: matches do not overlap, as in the script.
-    """
+    """Turn `rich-text format` into `rich ##AT##-##AT## text format`, as in GNMT's scores."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", words)
 
 
@@ -170,9 +163,8 @@ def compare(
     """Return a `verdict` and a `signature` for each of `bleu`, `chrf` and `ter`.
 
     sacreBLEU's paired bootstrap (Koehn, 2004) scores both systems on the same samples of the
-    sentences, drawn with replacement. The seed is $SACREBLEU_SEED, or 12345. The p-value is the
-    probability of a difference at least as large if both systems were equally good. Each system has
-    the `mean` and the `interval` (95 %) of its scores on the samples.
+    sentences. The seed is $SACREBLEU_SEED, or 12345. Each system has the `mean` and the `interval`
+    (95 %) of its scores on the samples.
     """
     metrics = metrics_for(language)
     systems = list(zip(names, (ours, theirs), strict=True))
