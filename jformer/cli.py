@@ -29,10 +29,7 @@ from jformer.schema import local_paths, walk
 OF_RUN = ("decode.", "data.bad_lines", "data.directory")
 FORMATS = ("text", "jsonl")
 OUTPUT = "file to write (default: standard output)"
-PAIRS = (
-    "pairs of sentences: PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet; "
-    "config.data.scorer may read other files"
-)
+PAIRS = "PREFIX for PREFIX.en and PREFIX.de (or .gz), FILE.tsv or FILE.parquet"
 
 
 def exit_status(program: str, run: Callable[[], int], debug: bool) -> int:
@@ -98,10 +95,8 @@ def parser_of(name: str, commands: Mapping[str, str]) -> Parser:
 
 def add_config_flags(parser: Parser) -> None:
     """Declare --config and all config keys."""
-    text = (
-        "path of a config file, or name of a built-in config: "
-        f"{', '.join(own_configs())}; :DATASET selects the corpus: {', '.join(BUILT_IN['dataset'])}"
-    )
+    names, datasets = ", ".join(own_configs()), ", ".join(BUILT_IN["dataset"])
+    text = f"file of a config, or a name: {names}; DATASET is one of {datasets}"
     parser.add_argument("--config", required=True, metavar="CONFIG[:DATASET]", help=text)
     add_keys(parser)
 
@@ -109,10 +104,7 @@ def add_config_flags(parser: Parser) -> None:
 def add_run_flags(parser: Parser, ensemble: bool = True) -> None:
     """Declare the flags of a command that opens a run."""
     parser.add_path("--workdir", "DIR", "the run directory", required=True)
-    text = (
-        "average, last, served (default: the better of these two on validation data at the end of "
-        "training), best, a step, or steps to average, such as 1000,2000"
-    )
+    text = "average, last, served (default: the better of these), best, a step, or steps: 1000,2000"
     parser.add_argument("--checkpoint", default="served", metavar="C", help=text)
     if ensemble:
         text = "more runs, whose probabilities are averaged"

@@ -69,7 +69,7 @@ def test_the_default_is_the_papers_base_model():
         ({"data__joint_vocabulary": False}, r"joint_vocabulary=False: .*config\.model\.tying"),
         ({"optimizer__learning_rate": 1e-3}, r"config\.optimizer\.schedule=inverse_sqrt or"),
         ({"train__best_by": "bleu"}, r"best_by=bleu: .*config\.train\.metrics_every"),
-        ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: .*config\.train\.average_check"),
+        ({"train__keep_checkpoints": 3}, r"keep_checkpoints=3: .*average_check"),
         ({"parallel__backend": "pmap", "parallel__model": 2}, r"config\.parallel\.backend=pmap"),
         ({"decode__n_best": 5}, r"n_best=5: .*config\.decode\.beam_size=4"),
         ({"decode__choose": "mbr"}, r"n_best=1: .*config\.decode\.choose=mbr"),

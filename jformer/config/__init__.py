@@ -80,8 +80,7 @@ class ModelConfig(Section):
     def check(self) -> None:
         super().check()
         if self.d_model % self.num_heads and None in (self.d_k, self.d_v):
-            reason = f"must divide d_model={self.d_model}, unless you set model.d_k and model.d_v"
-            raise self.wrong("num_heads", reason)
+            raise self.wrong("num_heads", f"must divide d_model={self.d_model}; or set d_k and d_v")
 
     @property
     def decoder_layers(self) -> int:
@@ -181,8 +180,8 @@ class DataConfig(Section):
     @property
     def is_lowercase(self) -> bool:
         """Whether the target tokenizer converts all text to lower case."""
-        target = self.target_tokenizer or self.tokenizer
-        return parse(target).options.get("normalization") == "lower"
+        component = parse(self.target_tokenizer or self.tokenizer)
+        return component.options.get("normalization") == "lower"
 
     @property
     def languages(self) -> str:
@@ -251,8 +250,7 @@ class TrainConfig(Section):
         if self.best_by != "nll" and not self.metrics_every:
             raise self.wrong("best_by", "requires config.train.metrics_every > 0")
         if self.keep_checkpoints and self.keep_checkpoints < self.average_checkpoints:
-            at_least = self.assignment("average_checkpoints")
-            raise self.wrong("keep_checkpoints", f"must be >= {at_least}")
+            raise self.wrong("keep_checkpoints", "must be >= average_checkpoints")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -361,14 +359,11 @@ class Config(Section):
         super().check()
         model, data, train = self.model, self.data, self.train
         if train.batch_tokens < data.max_length:
-            reason = f"must be >= {data.assignment('max_length')}, the length of one pair"
-            raise train.wrong("batch_tokens", reason)
+            raise train.wrong("batch_tokens", f"must be >= {data.assignment('max_length')}")
         if model.max_positions < self.longest:
-            reason = f"max_positions must be >= {self.longest}; or decrease config.data.max_length"
-            raise model.wrong("positions", reason)
+            raise model.wrong("positions", f"max_positions must be >= {self.longest}")
         if model.tying == "all" and not data.joint_vocabulary:
-            reason = "two vocabularies cannot share a matrix; set config.model.tying=output or none"
-            raise data.wrong("joint_vocabulary", reason)
+            raise data.wrong("joint_vocabulary", "requires config.model.tying=output or none")
 
 
 def default_config(dataset: str = "phrases") -> config_dict.ConfigDict:
@@ -392,11 +387,12 @@ def overridden(config: Config, values: Mapping[str, Any], stored: Config | None 
     config.check()
     known = [*schema.walk_components(stored)] if stored else []
     for path, kind, text in schema.walk_components(config):
+        if (path, kind, text) in known:
+            continue
         component = parse(text)
-        is_users = (path, kind, text) not in known
-        if component.file and is_users:
+        if component.file:
             components.allow(component.file)
-        if (component.file or component.options) and is_users:
+        if component.file or component.options:
             components.find(path, kind, text)
     return config
 

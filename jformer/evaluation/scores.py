@@ -1,9 +1,9 @@
 """Scores of plain-text hypotheses against references, each with its signature.
 
-sacreBLEU's BLEU (cased and lowercased), chrF and TER are comparable between papers. BLEU uses
-sacreBLEU's tokenizer for the target language: 13a would treat a sentence without spaces as one word.
-BLEU on Moses' words is for comparison with older results: with compounds split for the paper's
-Table 2, in lower case for the Multi30k literature. `references` has one list per translator.
+sacreBLEU's BLEU (cased and lowercased), chrF and TER are comparable between papers. BLEU uses its
+tokenizer for the target language: 13a would treat a sentence without spaces as one word. BLEU on
+Moses' words is for comparison with older results: with compounds split for the paper's Table 2, in
+lower case for the Multi30k literature. `references` has one list per translator.
 """
 
 import importlib.metadata
