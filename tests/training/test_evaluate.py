@@ -22,7 +22,7 @@ VALIDATION = number_words(20300, 20312)
     [
         ("nll", [3.0, 2.0, 2.0, 2.5, 1.0], [True, True, False, False, True]),
         ("bleu", [3.0, 2.0, 3.0, 3.5, 1.0], [True, False, False, True, False]),
-        ("nll", [np.nan, np.inf, 2.0, np.nan, 3.0], [False, True, True, False, False]),
+        ("nll", [np.nan, np.inf, 2.0, np.nan, 3.0], [False, False, True, False, False]),
     ],
 )
 def test_the_best_score_is_the_lowest_nll_or_the_highest_other_and_never_nan(name, scores, better):
