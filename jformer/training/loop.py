@@ -8,6 +8,7 @@ uninterrupted run.
 import contextlib
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from jformer.data.corpora import Corpus, Split
 from jformer.data.datasets import open_data
 from jformer.data.tokens import make_vocabularies, tokenize_corpora
 from jformer.data.vocabulary import Vocabularies
-from jformer.errors import Stopped, UserError, explaining_out_of_memory
+from jformer.errors import Stopped, explaining_out_of_memory
 from jformer.evaluation.scores import tokenizer_for
 from jformer.model.transformer import Transformer
 from jformer.run import Run
@@ -34,7 +35,7 @@ from jformer.schema import flatten, replaced
 from jformer.training import provenance, sharding
 from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.compilation import use_compilation_cache
-from jformer.training.evaluate import Best, check_decoding, likelihood, scores_of_outputs
+from jformer.training.evaluate import check_decoding, likelihood, scores_of_outputs
 from jformer.training.init_from import initial_params
 from jformer.training.logging import Log, Window, describe, profiled_steps
 from jformer.training.optimizer import make_optimizer
@@ -44,8 +45,10 @@ from jformer.training.step import create_state, make_train_step
 
 # Called with the step, the split and the numbers of a line, and the current run.
 OnMetrics = Callable[[int, str, dict[str, float], Run], Any]
+# The best validation score, negated unless it is the NLL, and the number of scores since then.
+NO_BEST = {"score": math.inf, "step": 0, "worse": 0}
 # The contents of a checkpoint besides the state, before the first step.
-NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "seconds": 0.0}
+NEW: dict[str, Any] = {"data": None, "window": {}, "best": NO_BEST, "seconds": 0.0}
 
 
 def train(
@@ -65,17 +68,13 @@ def train(
     data_set = f"{config.data.name}, {config.data.languages}"
     say(f"workdir     {workdir}")
     say(f"config      {config.name}, {config.train.steps:,} steps on {data_set}")
-    if on_metrics and jax.process_count() > 1:
-        raise UserError("on_metrics requires a run of one process")
     use_compilation_cache(config)
     mesh, profiled = sharding.make_mesh(config), profiled_steps(profile)
     corpora, splits = data or open_data(config)
     validation = splits["validation"]
-    scored = {
-        "all": splits,
-        "validation": {"validation": validation},
-        "test": {name: split for name, split in splits.items() if name != "validation"},
-    }[config.train.scored]
+    scored = {"validation": validation} if config.train.scored == "validation" else dict(splits)
+    if config.train.scored == "test":
+        del scored["validation"]
     text = provenance.text_hashes(config, corpora, validation)
     provenance.check_same_text(text, workdir)
     if provenance.is_complete(config, workdir):
@@ -157,7 +156,6 @@ class Training:
                 params = initial_params(config, self.state.params, self.vocabularies)
                 ema = None if self.state.ema is None else jax.tree.map(jnp.copy, params)
                 self.state = dataclasses.replace(self.state, params=params, ema=ema)
-        self.best = Best(**self.position["best"])
         size = self.vocabularies.target.size  # for FLOPs; the config only has the maximum size
         sized = replaced(config, {"data": {"vocabulary_size": size}})
         self.window = Window(sized, self.mesh, self.position["window"])
@@ -172,6 +170,7 @@ class Training:
         parts = jax.process_index(), jax.process_count()
         batches = iterate(self.batches, train.steps, position["data"], *parts)
         rate_after = learning_rate(config)
+        minutes = train.checkpoint_minutes or math.inf
         self.saved_at = time.monotonic()
         with (
             contextlib.closing(Log(config, self.workdir, done, position["seconds"])) as self.log,
@@ -184,7 +183,6 @@ class Training:
                 if step in profiled[-1:]:
                     jax.block_until_ready(self.state)
                     jax.profiler.stop_trace()
-                    say(f"profile     {self.workdir / rundir.PROFILE}")
                 if self.due(step, train.log_every):
                     rate = float(rate_after(step - 1))
                     numbers = {"learning_rate": rate, "seconds": self.log.seconds}
@@ -194,7 +192,8 @@ class Training:
                     self.save(ended)
                 ended |= self.call_back(on_metrics)
                 stop = sharding.agree(signals.caught, step)
-                if ended or stop or sharding.agree(self.save_is_due(), step):
+                is_late = time.monotonic() - self.saved_at >= 60 * minutes
+                if ended or stop or sharding.agree(is_late, step):
                     self.save(ended)
                 if ended or stop:
                     break
@@ -237,12 +236,18 @@ class Training:
             self.log.translations(step, self.validation, outputs)
         if scores:
             self.log(step, "validation", **scores)
-        score = scores.get(train.best_by)
-        if score is not None and self.best.note(step, train.best_by, score):
-            self.best_checkpoint.save(self.state, self.metadata)
-        ended = 0 < train.patience <= self.best.worse
+        best = self.position["best"]
+        if train.best_by in scores:
+            score = scores[train.best_by] * (1 if train.best_by == "nll" else -1)
+            if score < best["score"]:  # NaN is not
+                best = {"score": score, "step": step, "worse": 0}
+                self.best_checkpoint.save(self.state, self.metadata)
+            else:
+                best = {**best, "worse": best["worse"] + 1}
+            self.position["best"] = best
+        ended = 0 < train.patience <= best["worse"]
         if ended:
-            self.log(step, "ended", patience=train.patience, best_step=self.best.step)
+            self.log(step, "ended", patience=train.patience, best_step=best["step"])
         return ended
 
     @property
@@ -264,18 +269,12 @@ class Training:
         self.window.fetch()
         position = self.position | {
             "window": dict(self.window.sums),  # a copy: the save runs in the background
-            "best": dataclasses.asdict(self.best),
             "seconds": self.log.seconds,
             "text": self.text,
             "ended": ended,
         }
         self.checkpoints.save(self.state, self.metadata, position)
         self.saved_at = time.monotonic()
-
-    def save_is_due(self) -> bool:
-        """Return whether `train.checkpoint_minutes` have passed since the last save."""
-        minutes = self.config.train.checkpoint_minutes
-        return 0 < 60 * minutes <= time.monotonic() - self.saved_at
 
     def call_back(self, on_metrics: OnMetrics | None) -> bool:
         """Pass the new lines of the log to `on_metrics`; return whether it ends the run.
