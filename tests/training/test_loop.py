@@ -66,7 +66,7 @@ def saved(workdir, step):
         shapes = ocp.StandardCheckpointHandler().metadata(folder / name).tree
         like = functools.partial(jax.ShapeDtypeStruct, sharding=one)
         trees[name] = jax.tree.map(lambda x, like=like: like(x.shape, x.dtype), shapes)
-    found = Checkpoints(workdir).read(step, trees, "position")
+    found = Checkpoints(workdir).read(step, {**trees, "position": None})
     assert found["position"].pop("seconds") > 0
     return found
 
