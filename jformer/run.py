@@ -7,13 +7,9 @@ devices are restored on one device of any kind.
 
 import dataclasses
 import functools
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import jax
-import numpy as np
 
 from jformer.components import find
 from jformer.config import overridden
@@ -153,15 +149,6 @@ class Run(Restored):
         target = self.scorer.target(target, source, self.config)
         (source,) = model_sources([source], self.vocabularies, self.config.data)
         return attention_of(self.model, self.params, self.vocabularies, source, target)
-
-    @functools.cached_property
-    def params_sha256(self) -> str:
-        """Hash every bit of the parameters, to identify the parameters behind a stored score."""
-        digest = hashlib.sha256()
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
-            digest.update(jax.tree_util.keystr(path).encode())
-            digest.update(np.asarray(leaf).tobytes())
-        return digest.hexdigest()
 
     @functools.cached_property
     def decoder(self) -> Decoder:

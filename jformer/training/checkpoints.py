@@ -162,7 +162,7 @@ class Checkpoints:
             self.delete(damaged)
             position, metadata = found.pop("position"), found.pop("metadata")
             number = jax.device_put(np.int32(step), like.step.sharding)
-            return like.replace(step=number, **found), position, metadata
+            return dataclasses.replace(like, step=number, **found), position, metadata
         raise UserError(f"{self._folder}: no checkpoint can be restored")
 
     def newest(self, item: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jformer import rundir
+from jformer.backend import use_compilation_cache
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.batches import Batch, Position, iterate, make_batches
@@ -32,7 +33,6 @@ from jformer.schema import flatten, replaced
 from jformer.training import provenance, sharding
 from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.checks import check_decoding
-from jformer.training.compilation import use_compilation_cache
 from jformer.training.evaluate import Best, likelihood, on_one_device, scores_of_outputs
 from jformer.training.logging import Log, Window, describe, profiled_steps
 from jformer.training.optimizer import make_optimizer
@@ -67,7 +67,7 @@ def train(
     say(f"config      {config.name}, {config.train.steps:,} steps on {data_set}")
     if on_metrics and jax.process_count() > 1:
         raise UserError("on_metrics requires a run of one process")
-    use_compilation_cache(config)
+    use_compilation_cache(config.compilation_cache)
     mesh, profiled = sharding.make_mesh(config), profiled_steps(profile)
     corpora, splits = data or open_data(config)
     wanted = config.train.scored
@@ -162,6 +162,7 @@ class Training:
                 say(f"versions    {changed}: results may differ from an uninterrupted run")
         else:
             best_checkpoint.delete(best_checkpoint.steps())  # from a run with no other
+            (self.workdir / rundir.RESULTS).unlink(missing_ok=True)
             self.state = self.create(self.params_key)
             if config.train.init_from:
                 params = initial_params(config, self.state.params, self.vocabularies)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from jformer.backend import use_compilation_cache
 from jformer.config import Config, component_files
 from jformer.console import say
 from jformer.data.vocabulary import FIRST, Vocabularies, Vocabulary
@@ -19,7 +20,6 @@ from jformer.errors import UserError
 from jformer.model.transformer import Transformer
 from jformer.rundir import BEST, config_to_open, served_checkpoint
 from jformer.training.checkpoints import Checkpoints, averaged
-from jformer.training.compilation import use_compilation_cache
 from jformer.training.provenance import component_hashes
 
 NAMES = "served, average, last, best, a step, or comma-separated steps"
@@ -72,7 +72,7 @@ def restore(workdir: Path, which: str = "served", plugins: Sequence[str] = ()) -
     a missing file or checkpoint.
     """
     config = config_to_open(workdir, plugins)
-    use_compilation_cache(config)
+    use_compilation_cache(config.compilation_cache)
     regular = Checkpoints(workdir)
     if which == "served":
         which = served_checkpoint(workdir, max(regular.steps(), default=0)) or "last"
