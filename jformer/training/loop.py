@@ -78,8 +78,8 @@ def train(
     }
     text = provenance.text_hashes(config, corpora, splits["validation"])
     provenance.check_same_text(text, workdir)
-    if provenance.is_complete(config, workdir):
-        say(provenance.describe_complete(config, workdir))
+    if complete := provenance.describe_complete(config, workdir):
+        say(complete)
         return scored
     advice = (
         f"with {config.train.assignment('batch_tokens')}: decrease it, or increase "

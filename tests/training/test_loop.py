@@ -22,7 +22,7 @@ from jformer.main import main
 from jformer.rundir import BEST, read_metrics, read_results
 from jformer.schema import replaced
 from jformer.training.checkpoints import ARRAYS, Checkpoints
-from jformer.training.provenance import check_same_config, is_complete
+from jformer.training.provenance import check_same_config, describe_complete
 from tests.conftest import small_flags
 from tests.training.test_logging import lines_of
 
@@ -200,7 +200,8 @@ def test_a_run_ends_after_its_patience_with_all_saved_and_goes_on_with_more(
     changes = {"patience": 2}, {"patience": 0, "steps": 10}, {"patience": 5}, {"patience": 0}
     config = read_config(workdir / "config.json")
     others = [replaced(config, {"train": change}) for change in changes]
-    assert [is_complete(other, workdir) for other in others] == [True, True, False, False]
+    complete = [bool(describe_complete(other, workdir)) for other in others]
+    assert complete == [True, True, False, False]
 
 
 def test_updates_that_are_not_finite_change_nothing_and_ten_in_a_row_end_the_run(
