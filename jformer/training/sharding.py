@@ -13,11 +13,10 @@ Several processes form one mesh. They must have the same config and text, and sh
 
 import contextlib
 import functools
-import hashlib
 import json
 import logging
-import math
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,39 +86,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Return a mesh of all devices of all processes; `UserError` if the config does not fit."""
     devices = list(devices or jax.devices())
-    sizes = mesh_sizes(config, len(devices))
-    mesh = jax.make_mesh(
-        tuple(sizes.values()), tuple(sizes), (AxisType.Auto,) * len(sizes), devices=devices
-    )
-    rows = mesh.devices.reshape(-1, sizes["model"])
-    if any(len({device.process_index for device in row}) > 1 for row in rows):
-        raise UserError(
-            f"config.parallel.model={sizes['model']}: must divide the devices of each process, "
-            f"{jax.local_device_count()}"
-        )
+    shape = mesh_shape(config.parallel, len(devices))
+    axes = ("data", "fsdp", "model")
+    mesh = jax.make_mesh(shape, axes, (AxisType.Auto,) * len(axes), devices=devices)
+    for row in mesh.devices.reshape(-1, mesh.shape["model"]):
+        if len({device.process_index for device in row}) > 1:
+            size = config.parallel.assignment("model")
+            raise UserError(f"{size}: must divide the devices of each process")
     return mesh
 
 
-def mesh_sizes(config: Config, devices: int) -> dict[str, int]:
-    """Return the sizes of the axes; `data` has the devices that fsdp and model do not use.
-
-    Raises `UserError` if the config does not fit so many devices.
-    """
-    model, parallel = config.model, config.parallel
-    sizes = {"fsdp": parallel.fsdp, "model": parallel.model}
-    fixed = math.prod(size for size in sizes.values() if size != -1)
-    if devices % fixed:
+def mesh_shape(parallel: ParallelConfig, devices: int) -> tuple[int, ...]:
+    """Return the sizes of the axes: one of -1, or else `data`, has the remaining devices."""
+    sizes = (parallel.fsdp, parallel.model)
+    try:
+        return np.empty(devices).reshape(1 if -1 in sizes else -1, *sizes).shape
+    except ValueError as error:
         raise UserError(
             f"config.parallel: fsdp={parallel.fsdp} and model={parallel.model} must divide the "
             f"{devices} devices"
-        )
-    sizes = {name: devices // fixed if size == -1 else size for name, size in sizes.items()}
-    for axis, name in (("fsdp", "d_model"), ("model", "num_heads"), ("model", "d_ff")):
-        if getattr(model, name) % sizes[axis]:
-            raise UserError(
-                f"config.parallel.{axis}={sizes[axis]}: must divide {model.assignment(name)}"
-            )
-    return {"data": devices // math.prod(sizes.values()), **sizes}
+        ) from error
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -134,8 +120,8 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
     """Return the shardings of a state or of parameters; Adam's moments follow the parameters."""
 
     def sharding(path: tuple, leaf: Any) -> NamedSharding:
-        names = [str(getattr(key, "key", getattr(key, "name", ""))) for key in path]
-        axes = AXES.get("/".join(names[-2:])) or AXES.get(names[-1] if names else "") or ""
+        name = "/" + jax.tree_util.keystr(path, simple=True, separator="/")
+        axes = next((axes for end, axes in AXES.items() if name.endswith(f"/{end}")), "")
         if len(axes) != len(leaf.shape):
             return replicated(mesh)
         rules = [RULES.get(axis) for axis in axes]
@@ -228,8 +214,6 @@ def join(parallel: ParallelConfig) -> None:
     """Connect to the other processes of the run, if any; must precede any other use of JAX."""
     if not parallel.coordinator or jax.distributed.is_initialized():
         return
-    if parallel.backend == "pmap":
-        raise UserError("config.parallel.backend=pmap: requires a single process; set it to jit")
     address: tuple = ()  # JAX finds it on Slurm and TPU pods
     if parallel.address:
         host, port, index, number = parallel.address
@@ -237,15 +221,9 @@ def join(parallel: ParallelConfig) -> None:
     log.info(f"waiting up to {TIMEOUT} s for the other processes ...")
     # JAX's handler would swallow a SIGTERM that arrives before `Signals` sets its own.
     jax.config.update("jax_enable_preemption_service", False)
-    try:
-        jax.distributed.initialize(
-            *address, initialization_timeout=TIMEOUT, heartbeat_timeout_seconds=TIMEOUT
-        )
-    except (ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{parallel.assignment('coordinator')}: the processes did not connect ({error!r}); set "
-            f"it to HOST:PORT/INDEX/NUMBER in each process, or to auto on Slurm and TPU pods"
-        ) from error
+    jax.distributed.initialize(
+        *address, initialization_timeout=TIMEOUT, heartbeat_timeout_seconds=TIMEOUT
+    )
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)
         be_quiet()
@@ -261,16 +239,12 @@ def check_same(facts: Any, workdir: Path) -> None:
 
     Call this after the first process has locked `workdir`.
     """
-    if jax.process_count() == 1:
-        return
     seen = json.dumps([facts, (workdir / LOCK).exists()])
-    digest = np.frombuffer(hashlib.sha256(seen.encode()).digest(), np.uint8)
-    digests = multihost_utils.process_allgather(digest)
-    different = np.flatnonzero((digests != digests[0]).any(axis=1))
-    if len(different):
+    checksums = multihost_utils.process_allgather(np.uint32(zlib.crc32(seen.encode())))
+    if len({*checksums.tolist()}) > 1:
         raise UserError(
-            f"process {different[0]} differs from process 0 in config, text, vocabulary, component "
-            f"files or versions, or does not share workdir={workdir} with it"
+            f"the processes differ in config, text, vocabulary, component files or versions, or do "
+            f"not share workdir={workdir}"
         )
 
 

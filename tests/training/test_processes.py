@@ -123,6 +123,6 @@ def test_processes_without_a_shared_workdir_or_of_different_configs_all_end(tmp_
         processes.append(subprocess.Popen(program, env=ENVIRONMENT, text=True, **pipes))
     for process, name in zip(processes, ("first", "second"), strict=True):
         lines = process.communicate(timeout=120)[0].splitlines()
-        not_shared, different = (line for line in lines if "process 1" in line)
+        not_shared, different = (line for line in lines if "processes differ" in line)
         assert f"workdir={tmp_path / name}" in not_shared
-        assert different.startswith("process 1 ")
+        assert f"workdir={shared}" in different
