@@ -66,7 +66,6 @@ AXES = {
 }
 
 DEVICES = "devices"  # the name of pmap's axis
-TIMEOUT = 300  # seconds to wait for another process
 AGREE_EVERY = 10  # steps between exchanges of signals among several processes
 
 # XLA options for the train step under jit; the same flag in XLA_FLAGS takes precedence.
@@ -87,8 +86,7 @@ def make_mesh(config: Config, devices: Sequence[jax.Device] | None = None) -> Me
     """Return a mesh of all devices of all processes; `UserError` if the config does not fit."""
     devices = list(devices or jax.devices())
     shape = mesh_shape(config.parallel, len(devices))
-    axes = ("data", "fsdp", "model")
-    mesh = jax.make_mesh(shape, axes, (AxisType.Auto,) * len(axes), devices=devices)
+    mesh = jax.make_mesh(shape, ("data", "fsdp", "model"), (AxisType.Auto,) * 3, devices=devices)
     for row in mesh.devices.reshape(-1, mesh.shape["model"]):
         if len({device.process_index for device in row}) > 1:
             size = config.parallel.assignment("model")
@@ -122,13 +120,8 @@ def state_shardings(state: Any, mesh: Mesh) -> Any:
     def sharding(path: tuple, leaf: Any) -> NamedSharding:
         name = "/" + jax.tree_util.keystr(path, simple=True, separator="/")
         axes = next((axes for end, axes in AXES.items() if name.endswith(f"/{end}")), "")
-        if len(axes) != len(leaf.shape):
-            return replicated(mesh)
-        rules = [RULES.get(axis) for axis in axes]
-        split = [
-            rule if rule and size % mesh.shape[rule] == 0 else None
-            for rule, size in zip(rules, leaf.shape, strict=True)
-        ]
+        rules = zip(map(RULES.get, axes), leaf.shape, strict=False)  # most names have no axes
+        split = [rule if rule and size % mesh.shape[rule] == 0 else None for rule, size in rules]
         return NamedSharding(mesh, PartitionSpec(*split))
 
     return jax.tree_util.tree_map_with_path(sharding, state)
@@ -161,42 +154,33 @@ def compile_train_step(
     step: Callable, mesh: Mesh, shardings: Any, backend: str = "jit"
 ) -> Callable:
     """Return `(state, batch, key) -> (state, metrics)`; the memory of the input state is reused."""
-    if backend == "pmap":
-        return pmap_train_step(step, mesh)
 
     def step_over_mesh(state, batch, key):
         with logical_sharding(mesh):
             return step(state, batch, key)
 
+    def step_on_device(state, batch, key):
+        # One key per device, otherwise all devices would drop the same units.
+        return step(state, batch, jax.random.fold_in(key, jax.lax.axis_index(DEVICES)))
+
+    if backend == "pmap":
+        return jax.pmap(
+            step_on_device,
+            axis_name=DEVICES,
+            in_axes=(None, 0, None),  # None: replicated, as input and as output
+            out_axes=None,
+            devices=list(mesh.devices.flat),
+            donate_argnums=0,
+        )
+    flags = os.environ.get("XLA_FLAGS", "") + os.environ.get("LIBTPU_INIT_ARGS", "")
+    options = OPTIONS.get(target_platform(), {})
     everywhere = replicated(mesh)
     return jax.jit(
         step_over_mesh,
         in_shardings=(shardings, by_rows(mesh), everywhere),
         out_shardings=(shardings, everywhere),
         donate_argnums=0,
-        compiler_options=compiler_options(),
-    )
-
-
-def compiler_options() -> dict[str, Any]:
-    """Return XLA's options for the train step on the platform that it is compiled for."""
-    flags = os.environ.get("XLA_FLAGS", "") + os.environ.get("LIBTPU_INIT_ARGS", "")
-    options = OPTIONS.get(target_platform(), {})
-    return {name: value for name, value in options.items() if f"--{name}=" not in flags}
-
-
-def pmap_train_step(step: Callable, mesh: Mesh) -> Callable:
-    def step_on_device(state, batch, key):
-        # One key per device, otherwise all devices would drop the same units.
-        return step(state, batch, jax.random.fold_in(key, jax.lax.axis_index(DEVICES)))
-
-    return jax.pmap(
-        step_on_device,
-        axis_name=DEVICES,
-        in_axes=(None, 0, None),  # None: replicated, as input and as output
-        out_axes=None,
-        devices=list(mesh.devices.flat),
-        donate_argnums=0,
+        compiler_options={name: value for name, value in options.items() if name not in flags},
     )
 
 
@@ -218,12 +202,10 @@ def join(parallel: ParallelConfig) -> None:
     if parallel.address:
         host, port, index, number = parallel.address
         address = f"{host}:{port}", number, index
-    log.info(f"waiting up to {TIMEOUT} s for the other processes ...")
+    log.info("waiting for the other processes ...")
     # JAX's handler would swallow a SIGTERM that arrives before `Signals` sets its own.
     jax.config.update("jax_enable_preemption_service", False)
-    jax.distributed.initialize(
-        *address, initialization_timeout=TIMEOUT, heartbeat_timeout_seconds=TIMEOUT
-    )
+    jax.distributed.initialize(*address)
     if not is_first():
         logging.getLogger("jformer").setLevel(logging.WARNING)
         be_quiet()
@@ -253,8 +235,6 @@ def agree(request: int, step: int = 0) -> int:
 
     All processes must call this at the same step.
     """
-    if jax.process_count() == 1:
-        return request
-    if step % AGREE_EVERY:
+    if step % AGREE_EVERY and jax.process_count() > 1:
         return 0
     return int(multihost_utils.process_allgather(np.int32(request)).max())
