@@ -86,10 +86,26 @@ class Checkpoints:
     def __init__(self, workdir: Path, train: TrainConfig | None = None, folder: str = CHECKPOINTS):
         self._folder = (workdir / folder).absolute()
         self._manager: Any = None
-        if train is not None:
-            latest = ocp.checkpoint_managers.LatestN(1)
-            policy = latest if folder == BEST else KeepRegular(train)
-            self._manager = make_manager(self._folder, policy)
+        if train is None:
+            return
+        latest = ocp.checkpoint_managers.LatestN(1)
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=latest if folder == BEST else KeepRegular(train),
+            cleanup_tmp_directories=True,  # of killed saves
+            async_options=ocp.AsyncOptions(
+                post_finalization_callback=self._write_checksums,
+                create_directories_asynchronously=False,
+            ),
+            multiprocessing_options=ocp.options.MultiprocessingOptions(
+                barrier_sync_key_prefix=folder  # two folders may be written at once
+            ),
+        )
+        self._manager = ocp.CheckpointManager(self._folder, options=options)
+
+    def _write_checksums(self) -> None:
+        """Called in the background, by one process, after all writes and before the rename."""
+        (partial,) = self._folder.glob("*.orbax-checkpoint-tmp*")
+        write_sums(partial, CHECKED)
 
     def __enter__(self) -> Self:
         return self
@@ -151,26 +167,26 @@ class Checkpoints:
         """
         items: dict[str, Any] = {"position": None, "metadata": None}
         items |= {name: tree for name in ARRAYS if (tree := getattr(like, name)) is not None}
-        damaged = []
-        for step in reversed(self.steps()):
-            try:
-                found = self.read(step, items)
-            except UserError as error:
-                log.warning("%s", error)
-                damaged.append(step)
-                continue
-            self.delete(damaged)
-            position, metadata = found.pop("position"), found.pop("metadata")
-            number = jax.device_put(np.int32(step), like.step.sharding)
-            return dataclasses.replace(like, step=number, **found), position, metadata
-        raise UserError(f"{self._folder}: no checkpoint can be restored")
+        step, found = self._read_newest(items)
+        if not found:
+            raise UserError(f"{self._folder}: no checkpoint can be restored")
+        self.delete(damaged for damaged in self.steps() if damaged > step)
+        position, metadata = found.pop("position"), found.pop("metadata")
+        number = jax.device_put(np.int32(step), like.step.sharding)
+        return dataclasses.replace(like, step=number, **found), position, metadata
 
     def newest(self, item: str) -> dict[str, Any]:
-        """Return the `position` or the `metadata` of the newest step that can be read, or {}."""
+        """Return the `position` or the `metadata` of the newest undamaged step, or {}."""
+        return self._read_newest({item: None})[1].get(item, {})
+
+    def _read_newest(self, items: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the newest step whose items are undamaged, and the items; (0, {}) without one."""
         for step in reversed(self.steps()):
-            with contextlib.suppress(UserError):  # reported when the step itself is restored
-                return self.read(step, {item: None})[item]
-        return {}
+            try:
+                return step, self.read(step, items)
+            except UserError as error:
+                log.warning("%s", error)
+        return 0, {}
 
     def mean(self, steps: list[int], like: Any, item: str = "params") -> Any:
         """Return the mean of an item at these steps (Section 6.1), shaped and placed as `like`."""
@@ -198,24 +214,3 @@ def read_item(path: Path, like: Any) -> Any:
     if like is None:
         return json.loads((path / "metadata").read_bytes())
     return ocp.StandardCheckpointHandler().restore(path, args=ocp.args.StandardRestore(like))
-
-
-def make_manager(folder: Path, policy: Any) -> ocp.CheckpointManager:
-    """Return orbax's manager, which first removes the remains of killed saves."""
-
-    def write_checksums() -> None:
-        """Called in the background, by one process, after all writes and before the rename."""
-        (partial,) = folder.glob("*.orbax-checkpoint-tmp*")
-        write_sums(partial, CHECKED)
-
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=policy,
-        cleanup_tmp_directories=True,
-        async_options=ocp.AsyncOptions(
-            post_finalization_callback=write_checksums, create_directories_asynchronously=False
-        ),
-        multiprocessing_options=ocp.options.MultiprocessingOptions(
-            barrier_sync_key_prefix=folder.name  # two folders may be written at once
-        ),
-    )
-    return ocp.CheckpointManager(folder, options=options)
