@@ -157,8 +157,8 @@ class Training:
                 params = initial_params(config, self.state.params, self.vocabularies)
                 ema = None if self.state.ema is None else jax.tree.map(jnp.copy, params)
                 self.state = dataclasses.replace(self.state, params=params, ema=ema)
-        size = self.vocabularies.target.size  # for FLOPs; the config only has the maximum size
-        sized = replaced(config, {"data": {"vocabulary_size": size}})
+        # For FLOPs; the config only has the maximum size.
+        sized = replaced(config, {"data": {"vocabulary_size": self.vocabularies.target.size}})
         self.window = Window(sized, self.mesh, self.position["window"])
 
     def run(self, profiled: range, on_metrics: OnMetrics | None) -> None:
@@ -219,8 +219,7 @@ class Training:
         due = any(self.due(step, interval) for interval in every)
         self.window.fetch(behind=0 if due else 2)  # late, so that the devices never wait
         if not compiled:
-            seconds = time.perf_counter() - began
-            self.window.sums.update(timed_steps=1, timed_seconds=seconds)
+            self.window.sums.update(timed_steps=1, timed_seconds=time.perf_counter() - began)
 
     def validate(self, step: int) -> bool:
         """Compute and log the scores that are due, and save the state if it is the best so far.
