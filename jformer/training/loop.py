@@ -1,8 +1,7 @@
 """A training run: prepare, resume, train, log, validate, save.
 
-Every random draw is a function of the seed and the step, and a checkpoint contains the position in
-the data and the sums of the log. A stopped and resumed run therefore ends with the same bits as an
-uninterrupted run.
+Random draws depend on the seed and the step alone. A checkpoint also has the position in the data
+and the sums of the log. So a resumed run ends with the bits of an uninterrupted one.
 """
 
 import contextlib
@@ -60,9 +59,9 @@ def train(
 ) -> dict[str, Split]:
     """Train until step `config.train.steps`, from the newest checkpoint if there is one.
 
-    Returns the splits of `config.train.scored`. `profile` is STEP:COUNT, and `data` replaces the
-    corpora that the config names. Raises `Stopped` after a save if a signal ended the run, and
-    `RunError` if it cannot continue or save.
+    Returns the splits of `config.train.scored`. `profile` is STEP:COUNT. `data` replaces the
+    corpora of the config. Raises `Stopped` if a signal ended the run, after a save, and `RunError`
+    if it cannot continue or save.
     """
     provenance.check_same_config(config, workdir)
     data_set = f"{config.data.name}, {config.data.languages}"
@@ -104,10 +103,7 @@ class Training:
     def __init__(
         self, config: Config, corpora: list[Corpus], validation: Split, workdir: Path, mesh: Mesh
     ):
-        """Tokenize the text and build the train step, without writing to the run directory yet.
-
-        Raises `UserError` if processes differ in the config, the text or the vocabularies.
-        """
+        """Tokenize the text and build the train step, without writing to the run directory yet."""
         self.config, self.workdir, self.mesh, self.validation = config, workdir, mesh, validation
         self.text = provenance.text_hashes(config, corpora, validation)
         if Checkpoints(workdir).steps():
@@ -222,10 +218,7 @@ class Training:
             self.window.sums.update(timed_steps=1, timed_seconds=time.perf_counter() - began)
 
     def validate(self, step: int) -> bool:
-        """Compute and log the scores that are due, and save the state if it is the best so far.
-
-        Return whether the run is out of patience.
-        """
+        """Log the scores that are due, and save a best state; return whether patience has ended."""
         train = self.config.train
         scores: dict[str, float] = {}
         if self.due(step, train.evaluate_every):
@@ -252,7 +245,7 @@ class Training:
 
     @property
     def validated_params(self) -> Any:
-        """The moving average of the parameters, or the parameters if the run has no average."""
+        """The moving average of the parameters, if the run has one, or the parameters."""
         return self.state.params if self.state.ema is None else self.state.ema
 
     def as_run(self) -> Run:
@@ -277,14 +270,11 @@ class Training:
         self.saved_at = time.monotonic()
 
     def call_back(self, on_metrics: OnMetrics | None) -> bool:
-        """Pass the new lines of the log to `on_metrics`; return whether it ends the run.
-
-        A checkpoint of this step is complete before the call.
-        """
+        """Pass the new lines of the log to `on_metrics`; return whether it ends the run."""
         lines, self.log.lines = self.log.lines, []
         if not (lines and on_metrics):
             return False
-        self.checkpoints.steps()  # waits for the save
+        self.checkpoints.steps()  # waits for the save: a checkpoint of this step is complete
         run = self.as_run()
         ends = [on_metrics(*line, run) for line in lines]
         return any(ends)
@@ -292,7 +282,7 @@ class Training:
     def choose_served(self) -> None:
         """Record in results.json whether the average or the last checkpoint is served.
 
-        The lower validation NLL decides: early in training, the average of Section 6.1 is worse.
+        The lower validation NLL decides: the average (Section 6.1) of a short run is worse.
         """
         state, step = self.state, int(self.state.step)
         average = state.ema
