@@ -40,7 +40,7 @@ def main(args: Any) -> int:
     run = cli.open_run(args, config)
     if args.input and args.output:
         inputs = [sha256_of(file) for file in files]
-        job = {"inputs": inputs, "format": args.format, **made_by(run)}
+        job = {"inputs": inputs, "workdir": args.workdir, "format": args.format, **made_by(run)}
         opened = open_resumable(args.output, job)
     else:
         opened = open_output(args.output)

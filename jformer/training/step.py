@@ -132,14 +132,15 @@ def make_train_step(
     """
     gradients = make_gradients(model, config, sum_devices)
 
-    def update(step, grads, params, optimizer_state, ema):
-        updates, optimizer_state = optimizer.update(grads, optimizer_state, params, step=step)
+    def update(state, grads):
+        params, ema, step = state.params, state.ema, state.step
+        updates, moments = optimizer.update(grads, state.optimizer_state, params, step=step)
         params = optax.apply_updates(params, updates)
         if ema is not None:
             # A smaller initial decay forgets the initial parameters.
             decay = jnp.minimum(config.ema_decay, (1 + step) / (10 + step))
             ema = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, ema, params)
-        return params, optimizer_state, ema
+        return TrainState(step, params, moments, ema)
 
     def step(state, batch, key):
         # One key per step: a resumed run draws the dropout masks of an uninterrupted run.
@@ -148,24 +149,19 @@ def make_train_step(
         norm = optax.tree.norm(grads)
         # A non-finite update changes nothing but the number of the step.
         finite = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
-        old = (state.params, state.optimizer_state, state.ema)
-        new = update_if(finite, functools.partial(update, state.step, grads), old)
+        if target_platform() == "cpu":
+            # On a CPU, `select` would keep both the old and the new state in memory.
+            new = jax.lax.cond(finite, update, lambda state, grads: state, state, grads)
+        else:
+            # On a GPU, `cond` stalls until the host has read the condition. `select` fuses.
+            select = functools.partial(jax.lax.select, finite)
+            new = jax.tree.map(select, update(state, grads), state)
         metrics = {**sums, "gradient_norm": norm}
         metrics = {name: jnp.where(finite, value, 0) for name, value in metrics.items()}
         metrics["skipped"] = 1 - finite.astype(jnp.int32)
-        return TrainState(state.step + 1, *new), metrics
+        return new.replace(step=state.step + 1), metrics
 
     return step
-
-
-def update_if(condition: jax.Array, update: Callable[..., tuple], old: tuple) -> tuple:
-    """Return `update(*old)` if the condition is true, and `old` otherwise."""
-    if target_platform() == "cpu":
-        # On a CPU, `select` would keep both the old and the new state in memory.
-        return jax.lax.cond(condition, update, lambda *old: old, *old)
-    # On a GPU, `cond` stalls until the host has read the condition. `select` fuses into the update.
-    select = functools.partial(jax.lax.select, condition)
-    return jax.tree.map(select, update(*old), old)
 
 
 def evaluation_step(model: Transformer, params, batch):
