@@ -98,7 +98,7 @@ def translate_stream(
 
     `texts` are the sources and, optionally, a prefix for each.
     """
-    rows = enumerate(parallel(texts, run.config.data.bad_lines), start=1)
+    rows = enumerate(parallel(texts), start=1)
     progress, cut = Progress("line", total, output.done), Report()
     for window in windows(rows, output.done, run):
         numbers, columns = zip(*window, strict=True)
@@ -112,9 +112,9 @@ def translate_stream(
     warn_of_lines(cut)
 
 
-def parallel(texts: Texts, bad_lines: str) -> Iterator[list[str]]:
+def parallel(texts: Texts) -> Iterator[list[str]]:
     """Yield line i of all texts; `UserError` names a bad or a missing line."""
-    sides = [decode_lines(lines, name, bad_lines) for name, lines in texts]
+    sides = [decode_lines(lines, name) for name, lines in texts]
     for number, row in enumerate(itertools.zip_longest(*sides), start=1):
         if None in row:
             name, _ = texts[row.index(None)]
@@ -125,8 +125,7 @@ def parallel(texts: Texts, bad_lines: str) -> Iterator[list[str]]:
 def score_stream(run: Run, corpus: Corpus, output: Output, format: str) -> tuple[float, int]:
     """Write the scores of all pairs; return the sum of log-probabilities and the token count."""
     total, tokens = 0.0, 0
-    pairs = read(corpus, run.config.data.bad_lines, Report(), strict=True)
-    for window in windows(pairs, 0, run):
+    for window in windows(read(corpus), 0, run):
         numbers, sources, targets = zip(*window, strict=True)
         scored = run.score(sources, targets, numbers[0])
         lines = zip(numbers, sources, targets, scored, strict=True)
