@@ -8,25 +8,34 @@ devices are restored on one device of any kind.
 import dataclasses
 import functools
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jformer.components import find
-from jformer.config import overridden
+from jformer.config import Config, overridden
+from jformer.console import say
 from jformer.data.tokens import model_sources
-from jformer.data.vocabulary import Vocabulary
+from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.pool import Decoder
 from jformer.decoding.scoring import Attention, attention_of, score_pairs
 from jformer.decoding.translate import Hypothesis, hypotheses, warm_up
 from jformer.errors import UserError, check_strings
 from jformer.evaluation.scorer import Translations
+from jformer.model.transformer import Transformer
+from jformer.rundir import BEST, CHECKPOINTS, config_to_open, served_checkpoint
 from jformer.schema import local_paths
+from jformer.training.checkpoints import Checkpoints, averaged
+from jformer.training.compilation import use_compilation_cache
 from jformer.training.loss import perplexity
-from jformer.training.restore import Restored, restore, run_and_checkpoint
+from jformer.training.provenance import component_hashes
+
+NAMES = "served, average, last, best, a step, or comma-separated steps"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,13 +49,24 @@ class Scored:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Run(Restored):
-    """A restored run, alone or with the other members of an ensemble."""
+class Run:
+    """A run directory, and its parameters at a checkpoint or the mean of several."""
 
-    others: tuple["Run", ...] = ()
+    workdir: Path
+    checkpoint: str  # the name that selected the steps
+    config: Config
+    vocabularies: Vocabularies
+    model: Transformer
+    params: Any
+    steps: tuple[int, ...]  # whose parameters are averaged
+    others: tuple["Run", ...] = ()  # the other members of an ensemble
 
     def __repr__(self) -> str:
         return f"Run({str(self.workdir)!r}, step {self.step}, {len(self.others)} others)"
+
+    @property
+    def step(self) -> int:
+        return self.steps[-1]
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -119,8 +139,8 @@ class Run(Restored):
         """
         check_strings("sources", sources)
         check_strings("targets", targets)
-        pairs = zip(targets, sources, strict=True)
-        targets = [self.scorer.target(*pair, self.config) for pair in pairs]
+        texts = zip(targets, sources, strict=True)
+        targets = [self.scorer.target(*pair, self.config) for pair in texts]
         sources = model_sources(sources, self.vocabularies, self.config.data)
         source_ids = self.vocabularies.source.encode(sources)
         target_ids = self.vocabularies.target.encode(targets)
@@ -128,10 +148,9 @@ class Run(Restored):
         decoder, scored = self.decoder, []
         found = score_pairs(decoder.models, decoder.params, pairs, decoder.slots)
         for ids, forced in zip(target_ids, found, strict=True):
-            log_probs = forced.log_probs_T
-            mean = perplexity(-log_probs.mean(), 1)
-            tokens = self.vocabulary.tokens(ids)
-            scored.append(Scored(float(log_probs.sum()), mean, tokens, log_probs.tolist()))
+            log_probs_T, tokens = forced.log_probs_T, self.vocabulary.tokens(ids)
+            mean = perplexity(-log_probs_T.mean(), 1)
+            scored.append(Scored(float(log_probs_T.sum()), mean, tokens, log_probs_T.tolist()))
         return scored
 
     def attention(self, source: str, target: str) -> Attention:
@@ -196,11 +215,60 @@ def load(
     """
     if not isinstance(checkpoint, str | int):
         checkpoint = ",".join(map(str, checkpoint))
-    folder = Path(local_paths("workdir", str(workdir)))
+    folder, which = Path(local_paths("workdir", str(workdir))), str(checkpoint)
     files = [local_paths("plugins", str(file)) for file in plugins]
-    restored = restore(folder, str(checkpoint), files)
-    others = tuple(load(*run_and_checkpoint(name), plugins=plugins) for name in ensemble)
+    config = config_to_open(folder, files)
+    use_compilation_cache(config)
+    if which == "served":
+        which = served_checkpoint(folder, max(Checkpoints(folder).steps(), default=0)) or "last"
+    checkpoints = Checkpoints(folder, folder=BEST if which == "best" else CHECKPOINTS)
+    steps = steps_named(which, checkpoints, config, folder)
+    vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
+    model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
+    versions = checkpoints.newest("metadata").get("versions", {})
+    for name, content in component_hashes(config).items():
+        if versions.get(name, content) != content:
+            say(f"{name}: has changed since {folder} was trained with it; outputs may differ")
+    one_device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    like = jax.tree.map(lambda x: x.update(sharding=one_device), parameter_shapes(model))
+    moving = config.train.ema_decay > 0 and which in ("average", "best")
+    params = checkpoints.mean(steps, like, "ema" if moving else "params")
+    others = tuple(load(*run_and_checkpoint(name), plugins=files) for name in ensemble)
     for name, other in zip(ensemble, others, strict=True):
-        if other.vocabularies.hash != restored.vocabularies.hash:
+        if other.vocabularies.hash != vocabularies.hash:
             raise UserError(f"{name}: its vocabulary differs from {workdir}'s; train both with one")
-    return Run(**vars(restored), others=others)
+    return Run(folder, which, config, vocabularies, model, params, tuple(steps), others)
+
+
+def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
+    """Return the steps of the checkpoints to average."""
+    saved = checkpoints.steps()
+    if not saved:
+        raise UserError(f"{workdir}: no checkpoint yet for checkpoint={which}; train first")
+    # The last moving average is a mean of many steps already.
+    if which in ("last", "best") or (which == "average" and config.train.ema_decay > 0):
+        return saved[-1:]
+    if which == "average":
+        ended = saved[-1] >= config.train.steps or checkpoints.newest("position").get("ended")
+        return averaged(saved, bool(ended), config.train)
+    if re.fullmatch(r"\d+(,\d+)*", which):
+        return sorted(int(number) for number in which.split(","))  # their order rounds the mean
+    raise UserError(f"checkpoint {which!r} is unknown; must be {NAMES}")
+
+
+def run_and_checkpoint(text: str) -> tuple[Path, str]:
+    """Split RUN[@CHECKPOINT], unless RUN@CHECKPOINT exists; CHECKPOINT is `served` by default."""
+    if "@" not in text or Path(text).exists():
+        return Path(text), "served"
+    workdir, _, which = text.rpartition("@")
+    return Path(workdir), which or "served"
+
+
+def parameter_shapes(model: Transformer) -> Any:
+    """Return the shapes of the parameters, without computing them or using a device."""
+    # Parameters are float32 for any dtype; `auto` would query the device.
+    model = model.clone(config=dataclasses.replace(model.config, dtype="float32"))
+    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return jax.eval_shape(
+        lambda tokens_11: model.init(jax.random.key(0), tokens_11, tokens_11), tokens_11
+    )["params"]

@@ -21,9 +21,9 @@ from jformer.decoding.pool import Decoder
 from jformer.decoding.translate import hypotheses
 from jformer.evaluation.metrics import Validation, score_by
 from jformer.model.transformer import Transformer
+from jformer.run import Run
 from jformer.training import sharding
 from jformer.training.loss import SUMS, perplexity
-from jformer.training.restore import Restored
 from jformer.training.step import evaluation_step
 
 
@@ -89,7 +89,7 @@ def on_one_device(params: Any) -> Any:
     return jax.device_put(whole, jax.local_devices()[0])
 
 
-def scores_of_outputs(run: Restored, split: Split) -> tuple[list[str], dict[str, float]]:
+def scores_of_outputs(run: Run, split: Split) -> tuple[list[str], dict[str, float]]:
     """Return outputs for the first `train.metrics_pairs` pairs, and their `train.metrics` by name.
 
     Each process translates all of them, on one device.

@@ -28,21 +28,22 @@ from jformer.data.vocabulary import Vocabularies
 from jformer.errors import RunError, Stopped, UserError, explaining_out_of_memory
 from jformer.evaluation.scores import tokenizer_for
 from jformer.model.transformer import Transformer
+from jformer.run import Run
 from jformer.schema import flatten, replaced
 from jformer.training import provenance, sharding
 from jformer.training.checkpoints import Checkpoints, averaged
 from jformer.training.checks import check_decoding
 from jformer.training.compilation import use_compilation_cache
 from jformer.training.evaluate import Best, likelihood, on_one_device, scores_of_outputs
+from jformer.training.init_from import initial_params
 from jformer.training.logging import Log, Window, describe, profiled_steps
 from jformer.training.optimizer import make_optimizer
-from jformer.training.restore import Restored, initial_params
 from jformer.training.schedules import learning_rate
 from jformer.training.signals import SAVE, Signals
 from jformer.training.step import create_state, make_train_step
 
 # Called with the step, the split and the numbers of a line, and the current run.
-OnMetrics = Callable[[int, str, dict[str, float], Restored], Any]
+OnMetrics = Callable[[int, str, dict[str, float], Run], Any]
 # The contents of a checkpoint besides the state, before the first step.
 NEW: dict[str, Any] = {"data": None, "window": {}, "best": {}, "seconds": 0.0}
 MAX_SKIPPED = 10  # consecutive updates that are not finite
@@ -258,7 +259,7 @@ class Training:
         if self.due(step, train.evaluate_every):
             scores |= self.likelihood(self.validated_params)
         if self.due(step, train.metrics_every):
-            outputs, scores_by_name = scores_of_outputs(self.as_restored(), self.validation)
+            outputs, scores_by_name = scores_of_outputs(self.as_run(), self.validation)
             scores |= scores_by_name
             self.log.translations(step, self.validation, outputs)
         if scores:
@@ -276,14 +277,12 @@ class Training:
         """The moving average of the parameters, or the parameters if the run has no average."""
         return self.state.params if self.state.ema is None else self.state.ema
 
-    def as_restored(self) -> Restored:
+    def as_run(self) -> Run:
         """Return the current run, with the parameters on one device of this process."""
         which = "last" if self.state.ema is None else "average"
         params = on_one_device(self.validated_params)
         steps = (int(self.state.step),)
-        return Restored(
-            self.workdir, which, self.config, self.vocabularies, self.model, params, steps
-        )
+        return Run(self.workdir, which, self.config, self.vocabularies, self.model, params, steps)
 
     def save(self, ended: bool) -> None:
         """Save the state and everything else that a resumed run needs."""
@@ -308,7 +307,7 @@ class Training:
         if not (lines and on_metrics):
             return False
         self.checkpoints.steps()  # waits for the save
-        run = self.as_restored()
+        run = self.as_run()
         ends = [on_metrics(*line, run) for line in lines]
         return any(ends)
 

@@ -269,11 +269,11 @@ def test_a_run_is_not_imported_over_another_nor_left_if_it_does_not_open(
 ):
     _, command = annotated
 
-    def restore(folder):
+    def load(folder):
         assert (folder / "config.json").exists()
         raise UserError("damaged")
 
-    monkeypatch.setattr(run_directory, "restore", restore)
+    monkeypatch.setattr(run_directory, "load", load)
     assert "damaged" in failed(command, capsys)
     assert not os.path.exists(tmp_path / "run")
     (tmp_path / "run").mkdir()

@@ -17,7 +17,7 @@ from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.errors import UserError
 from jformer.main import main
 from jformer.model.transformer import Transformer
-from jformer.training.restore import initial_params
+from jformer.training.init_from import initial_params
 from tests.conftest import small_flags
 
 pytestmark = pytest.mark.process
@@ -142,4 +142,4 @@ def test_equal_shapes_and_the_rows_of_equal_tokens_are_taken_and_the_rest_is_new
         assert_same(taken["embedding"][i], rows_of.get(name, own["embedding"][i]))
     assert other.size != run.vocabulary.size
     assert 0 < new < len(ours) - 256
-    assert re.search(rf"\b{new} of {other.size}\b.*embedding$", capsys.readouterr().err, re.M)
+    assert re.search(rf"new: {new} rows\b.*ffn_in/kernel", capsys.readouterr().err)
