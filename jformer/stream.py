@@ -32,10 +32,10 @@ Texts = Sequence[tuple[str, Iterable[bytes]]]  # names and lines of parallel tex
 @contextlib.contextmanager
 def open_output(name: str) -> Iterator[BinaryIO]:
     """Open --output=NAME, or standard output without a name."""
+    target = f"--output={name}" if name else "standard output"
     path = name or sys.stdout.fileno()
-    with writing(f"--output={name}" if name else "standard output", RunError):
-        with open(path, "wb", closefd=bool(name)) as file:
-            yield file
+    with writing(target, RunError), open(path, "wb", closefd=bool(name)) as file:
+        yield file
 
 
 @contextlib.contextmanager
@@ -84,8 +84,9 @@ def translate_stream(
     rows = itertools.islice(parallel(texts, run.config.data.bad_lines), done, None)
     progress = Progress("line", total, done)
     for window in windows(rows, run.config.decode.read_ahead):
-        numbers, sources, *prefixes = zip(*window, strict=True)
-        found = run.hypotheses(sources, *prefixes, details=format != "text")
+        numbers, sources, *starts = zip(*window, strict=True)
+        prefixes = starts[0] if starts else None
+        found = run.hypotheses(sources, prefixes, details=format != "text")
         outputs = zip(numbers, sources, found, strict=True)
         write(file, [translation_line(format, *output) for output in outputs])
         progress.advance(len(window))
@@ -107,10 +108,10 @@ def score_stream(run: Run, corpus: Corpus, file: BinaryIO, format: str) -> tuple
     total, tokens = 0.0, 0
     rows = read(corpus, run.config.data.bad_lines, Report(), strict=True)
     for window in windows(rows, run.config.decode.read_ahead):
-        _, sources, targets = zip(*window, strict=True)
+        numbers, sources, targets = zip(*window, strict=True)
         scored = run.score(sources, targets)
-        pairs = zip(window, scored, strict=True)
-        write(file, [score_line(format, *row, pair) for row, pair in pairs])
+        pairs = zip(numbers, sources, targets, scored, strict=True)
+        write(file, [score_line(format, *pair) for pair in pairs])
         total += sum(pair.log_prob for pair in scored)
         tokens += sum(len(pair.token_log_probs) for pair in scored)
     return total, tokens

@@ -3,9 +3,10 @@
 The rules are `min_length`, a prefix, and a constraint. A constraint is a component, see
 docs/constrained_decoding.md.
 
-A prefix may end within a word or with a space. The output may be tokenized differently: "3. "
-ends with a space, and " Mai" begins with it. So all tokens of the prefix are forced but the last,
-for which the search chooses any token that begins with the same text ("token healing").
+A prefix may end within a word or with a space, and the output may be tokenized differently: " Mai"
+begins with the space of "3. ". So each token of the prefix may be replaced by a token that begins
+with the whole rest of the prefix, and the search is free after that ("token healing"). Such tokens
+are contiguous if sorted by their entries.
 """
 
 import bisect
@@ -28,6 +29,7 @@ from jformer.model.numerics import top_tokens
 
 BYTE = re.compile("<0x[0-9A-F]{2}>")  # an entry for a byte, not for this text
 SPACE = "\u2581"  # in SentencePiece's entries
+LAST = "\U0010ffff"  # the last character of Unicode
 
 
 class Constraint(struct.PyTreeNode):
@@ -95,23 +97,21 @@ def ranking(vocabulary: Vocabulary) -> Ranking:
     return Ranking(entries, [entry for entry, _ in pairs], ranks_V)
 
 
-def encode_prefixes(
-    texts: Sequence[str], vocabulary: Vocabulary
-) -> list[tuple[list[int], tuple[int, int]]]:
-    """Return the ids of each prefix, and the half-open span of ranks that may replace the last."""
+def encode_prefix(text: str, vocabulary: Vocabulary) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the ids of a prefix, and the half-open span of ranks that may replace each id."""
+    (ids,) = vocabulary.encode([text])
+    if not text or not ids:
+        return [], []
     entries, ordered, _ = ranking(vocabulary)
-    prefixes = []
-    for text, ids in zip(texts, vocabulary.encode(texts), strict=True):
-        drops_space = text[-1:].isspace() and not vocabulary.decode(ids)[-1:].isspace()
-        if drops_space and SPACE in entries:
-            ids = [*ids, entries.index(SPACE)]
-        if text and ids:
-            start = entries[ids[-1]] or ""
-            stop = bisect.bisect_left(ordered, start + "\U0010ffff")
-            prefixes.append((ids, (bisect.bisect_left(ordered, start), stop)))
-        else:
-            prefixes.append(([], (0, 0)))
-    return prefixes
+    drops_space = text[-1].isspace() and not vocabulary.decode(ids)[-1:].isspace()
+    if drops_space and SPACE in entries:
+        ids = [*ids, entries.index(SPACE)]
+    rest, spans = "", []
+    for token in reversed(ids):
+        rest = f"{entries[token]}{rest}"
+        first, stop = (bisect.bisect_left(ordered, end) for end in (rest, rest + LAST))
+        spans.append((first, stop))
+    return ids, spans[::-1]
 
 
 def next_logits(
@@ -137,10 +137,13 @@ def next_logits(
         log_total_W = jnp.where(t == 0, logits_WV[:, rules.language_token], log_total_W)
     allowed_WV = jnp.broadcast_to(allowed_V, logits_WV.shape)
     allowed_WV &= rules.constraint.allowed(search.live_tokens_WT, t, sentence)
-    forced, (first, stop) = sentence.prefix_T[t], sentence.span
-    is_last = t == jnp.sum(sentence.prefix_T != PAD) - 1
+    forced, (first, stop) = sentence.prefix_T[t], sentence.spans_T2[t]
     of_prefix_V = tokens_V == forced
-    of_prefix_V |= is_last & (first <= rules.ranks_V) & (rules.ranks_V < stop)
-    allowed_WV = jnp.where(forced == PAD, allowed_WV, of_prefix_V)
+    of_prefix_V |= (first <= rules.ranks_V) & (rules.ranks_V < stop)
+    # A hypothesis with another token already has the whole prefix.
+    before_T = jnp.arange(len(sentence.prefix_T)) < t
+    prefix_before_T = jnp.where(before_T, sentence.prefix_T, PAD)
+    follows_W = jnp.all(search.live_tokens_WT == prefix_before_T[None], axis=1) & (forced != PAD)
+    allowed_WV = jnp.where(follows_W[:, None], of_prefix_V[None], allowed_WV)
     search = dataclasses.replace(search, cache=cache, beam_indices_WT=beam_indices_WT)
     return search, jnp.where(allowed_WV, logits_WV, -jnp.inf), log_total_W

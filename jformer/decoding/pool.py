@@ -52,7 +52,7 @@ class Request:
     source: list[int]
     prefix: list[int]
     seed: int
-    span: tuple[int, int] = (0, 0)  # of the prefix's last token, see constraints.py
+    spans: Sequence[tuple[int, int]] = ()  # one per token of the prefix, see constraints.py
     given: Any = None  # for a constraint, like `progress`
     progress: Any = None
 
@@ -130,7 +130,7 @@ class Decoder:
         static = (self.models, strategy.width(self.config))
         strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
         settings = Settings(self.params, self.config, strategy, rules)
-        empty = dataclasses.replace(requests[0], source=[], prefix=[], span=(0, 0))
+        empty = dataclasses.replace(requests[0], source=[], prefix=[], spans=())
         in_slots: dict[int, int] = {}  # the request in each slot
         found: dict[int, Hypotheses] = {}
         state, shape = None, (0, 0)
@@ -201,14 +201,14 @@ def stack(
 ) -> tuple[np.ndarray, Sentence]:
     """Return the sources (R, S) of R requests, and their sentences without memory."""
 
-    def padded(ids: Sequence[int], length: int) -> np.ndarray:
-        return np.array([*ids, *[PAD] * (length - len(ids))], np.int32)
+    def padded(values: Sequence[Any], length: int, zero: Any = PAD) -> np.ndarray:
+        return np.array([*values, *[zero] * (length - len(values))], np.int32)
 
     def row(request: Request) -> tuple[np.ndarray, Sentence]:
         sentence = Sentence(
             memory=None,
             prefix_T=padded(request.prefix, T),
-            span=np.array(request.span, np.int32),
+            spans_T2=padded(request.spans, T, (0, 0)),
             limit=np.int32(request.limit(config)),
             seed=np.int32(request.seed),
             given=request.given,

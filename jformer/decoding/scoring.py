@@ -65,9 +65,13 @@ def batches(
     Padding stays within `limit` positions.
     """
 
-    def shape(n):
-        padded = (min(max(SHORTEST, 1 << len(ids).bit_length()), limit) for ids in pairs[n])
-        return tuple(max(length, len(ids) + 1) for length, ids in zip(padded, pairs[n], strict=True))
+    def padded(ids: Sequence[int]) -> int:
+        length = len(ids) + 1
+        bucket = max(SHORTEST, 1 << (length - 1).bit_length())
+        return max(length, int(min(bucket, limit)))
+
+    def shape(n: int) -> tuple[int, ...]:
+        return tuple(map(padded, pairs[n]))
 
     for (S, T), group in itertools.groupby(sorted(range(len(pairs)), key=shape), key=shape):
         most = max(1, min(batch_size, POSITIONS // max(S, T)))

@@ -14,7 +14,7 @@ import numpy as np
 from jformer.components import find, name_of
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.data.vocabulary import Vocabularies
-from jformer.decoding.constraints import Rules, encode_prefixes, ranking
+from jformer.decoding.constraints import Rules, encode_prefix, ranking
 from jformer.decoding.pool import Decoder, Request, slots_for
 from jformer.decoding.scoring import align, score_pairs, words_of
 from jformer.decoding.search import Hypotheses
@@ -108,9 +108,8 @@ def encode(
     max_length = decoder.max_length - 1
     numbers = [n for n, text in enumerate(texts) if text.strip()]
     sources = vocabularies.source.encode([texts[n] for n in numbers])
-    starts = encode_prefixes([prefixes[n] for n in numbers], vocabularies.target)
     requests, cut = {}, []
-    for n, source, (prefix, span) in zip(numbers, sources, starts, strict=True):
+    for n, source in zip(numbers, sources, strict=True):
         text = texts[n]
         if len(source) > max_length:
             cut.append(text)
@@ -118,7 +117,8 @@ def encode(
             text = vocabularies.source.decode(source)
         seed = zlib.crc32(np.asarray(source, np.int32).tobytes()) >> 1  # fits int32
         given, progress = rules.constraint.encode(text, source)
-        requests[n] = Request(source, prefix, seed, span, given, progress)
+        prefix, spans = encode_prefix(prefixes[n], vocabularies.target)
+        requests[n] = Request(source, prefix, seed, spans, given, progress)
     warn("texts cut to config.data.max_length tokens; split long texts into sentences", cut)
     return requests
 
@@ -196,6 +196,6 @@ def warm_up(
     decoder = dataclasses.replace(decoder, config=short)
     for length in lengths:
         ids = [EOS + 1] * min(length, decoder.max_length - 1)
-        request = Request(ids, [], 0, (0, 0), *rules.constraint.encode("", ids))
+        request = Request(ids, [], 0, (), *rules.constraint.encode("", ids))
         for slots in sorted({slots_for(n) for n in range(1, batch + 1)}):
             decoder.find([request] * min(slots, decoder.slots), rules)
