@@ -14,11 +14,12 @@ import functools
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import Array
 
 from jformer.components import find
@@ -42,7 +43,6 @@ jax.tree_util.register_pytree_node(
 )
 
 State = tuple[Sentence, Search]
-Static = tuple[Models, int]  # static arguments of compiled programs: the models, and W hypotheses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,9 +69,12 @@ class Request:
         return max(limit, config.min_length + 1, len(self.prefix) + 1)
 
 
-class Settings(NamedTuple):
-    """The arguments of a compiled program that all searches of a pool share."""
+@struct.dataclass
+class Settings:
+    """What all searches of a pool share: the first argument of its compiled programs."""
 
+    models: Models = struct.field(pytree_node=False)
+    width: int = struct.field(pytree_node=False)
     params: tuple[Any, ...]
     config: DecodeConfig
     strategy: Any  # the component that extends the hypotheses
@@ -126,37 +129,34 @@ class Decoder:
         The pool is refilled with `part` requests at a time. If that is all slots, T suffices for
         every output of a bucket, so that no output compiles another program.
         """
-        strategy = find("config.decode.search", "search", self.config.search)
-        static = (self.models, strategy.width(self.config))
-        strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
-        settings = Settings(self.params, self.config, strategy, rules)
-        empty = dataclasses.replace(requests[0], source=[], prefix=[], spans=())
+        config = self.config
+        strategy = find("config.decode.search", "search", config.search)
+        width, options = strategy.width(config), jax.tree.map(np.asarray, strategy)
+        settings = Settings(self.models, width, self.params, config, options, rules)
         in_slots: dict[int, int] = {}  # the request in each slot
         found: dict[int, Hypotheses] = {}
         state, shape = None, (0, 0)
         max_t = 0  # of the unfinished searches
         while queue or in_slots:
-            bucket = max(requests[n].bucket for n in (*in_slots.values(), *queue[:1]))
+            current = [*in_slots.values(), *queue[:1]]
+            bucket = max(requests[n].bucket for n in current)
             new_shape = self.shape(bucket, max_t, part == slots)
             if new_shape != shape:
                 shape = new_shape
-                batch = stack([empty] * part, self.config, *shape)
-                state = resize(static, slots, self.params, state, *batch)
+                batch = stack([requests[current[0]]] * part, config, *shape)
+                state = resize(settings, slots, state, *batch)
 
             while queue and slots - len(in_slots) >= part:
-                numbers = queue[:part]
+                free = [slot for slot in range(slots) if slot not in in_slots]
+                rows = list(zip(free, queue[:part], strict=False))
                 del queue[:part]
-                free = [slot for slot in range(slots) if slot not in in_slots][: len(numbers)]
-                in_slots |= zip(free, numbers, strict=True)
-                missing = part - len(numbers)
-                rows = [*(requests[n] for n in numbers), *[empty] * missing]
-                # Rows without a request are dropped, because their slots are out of bounds.
-                slots_R = np.array([*free, *[slots] * missing])
-                batch = stack(rows, self.config, *shape)
-                state = insert(static, self.params, state, slots_R, *batch)
+                in_slots |= rows
+                rows += rows[-1:] * (part - len(rows))  # the last request also fills missing rows
+                batch = stack([requests[n] for _, n in rows], config, *shape)
+                state = insert(settings, state, np.array([slot for slot, _ in rows]), *batch)
 
             min_waiting = min(slots, slots - len(in_slots) + part)
-            state, seen = run_searches(self.models, settings, state, min_waiting)
+            state, seen = run_searches(settings, state, min_waiting)
             busy, t, hypotheses = jax.device_get(seen)
             max_t = np.max(t, where=busy, initial=0)
             for slot in [slot for slot in in_slots if not busy[slot]]:
@@ -219,26 +219,22 @@ def stack(
     return jax.tree.map(lambda *leaves: np.stack(leaves), *map(row, requests))
 
 
-def init_searches(
-    static: Static, params: tuple[Any, ...], source_BS: Array, sentences_B: Sentence
-) -> State:
+def init_searches(settings: Settings, source_BS: Array, sentences_B: Sentence) -> State:
     """Encode the sources and return their searches before the first token."""
-    models, W = static
-    memory = ensemble.encode_sources(models, params, source_BS)
+    models, W = settings.models, settings.width
+    memory = ensemble.encode_sources(models, settings.params, source_BS)
     sentences_B = dataclasses.replace(sentences_B, memory=memory)
     cache = ensemble.init_cache(models, W, sentences_B.prefix_T.shape[1])
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def resize(
-    static: Static, slots: int, params: tuple[Any, ...], state: State | None, *batch: Any
-) -> State:
+@functools.partial(jax.jit, static_argnames="slots")
+def resize(settings: Settings, slots: int, state: State | None, *batch: Any) -> State:
     """Copy the state into the shapes of a batch, or return a state without sentences.
 
     Positions beyond the smaller shapes are not in use.
     """
-    shapes = jax.eval_shape(functools.partial(init_searches, static), params, *batch)
+    shapes = jax.eval_shape(init_searches, settings, *batch)
     empty = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), shapes)
 
     def copy(old, new):
@@ -248,24 +244,21 @@ def resize(
     return empty if state is None else jax.tree.map(copy, state, empty)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def insert(
-    static: Static, params: tuple[Any, ...], state: State, slots_R: Array, *batch: Any
-) -> State:
+@functools.partial(jax.jit, donate_argnames="state")
+def insert(settings: Settings, state: State, slots_R: Array, *batch: Any) -> State:
     """Put new searches into `slots_R`."""
-    new = init_searches(static, params, *batch)
-    return jax.tree.map(lambda old, new: old.at[slots_R].set(new, mode="drop"), state, new)
+    new = init_searches(settings, *batch)
+    return jax.tree.map(lambda old, new: old.at[slots_R].set(new), state, new)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+@functools.partial(jax.jit, donate_argnames="state")
 def run_searches(
-    models: Models, settings: Settings, state: State, min_waiting: Array
+    settings: Settings, state: State, min_waiting: Array
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
     """Advance until `min_waiting` slots wait: return the pool, and what the host reads of it."""
-    params, config, strategy, rules = settings
-    sentences_B, searches_B = state
-    step = ensemble.make_step(models, params)
-    extend = functools.partial(strategy.extend, step, config, rules=rules)
+    config, (sentences_B, searches_B) = settings.config, state
+    step = ensemble.make_step(settings.models, settings.params)
+    extend = functools.partial(settings.strategy.extend, step, config, rules=settings.rules)
     searches_B = advance(extend, sentences_B, searches_B, min_waiting)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)
     return (sentences_B, searches_B), (searches_B.busy, searches_B.t, found_B)
