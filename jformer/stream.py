@@ -52,10 +52,7 @@ def open_resumable(name: str, job: dict[str, Any]) -> Iterator[tuple[BinaryIO, i
             content = file.read()
             size = content.rfind(b"\n") + 1  # of the whole lines; a kill can cut the last one
             if size and not content.startswith(head):
-                raise UserError(
-                    f"{partial}: another command began it (see its first line); delete it to start "
-                    f"over, or choose another --output"
-                )
+                raise UserError(f"{partial}: another command began it; delete it to start over")
             file.truncate(size)
             if not size:
                 file.write(head)

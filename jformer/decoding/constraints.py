@@ -109,8 +109,8 @@ def encode_prefix(text: str, vocabulary: Vocabulary) -> tuple[list[int], list[tu
     rest, spans = "", []
     for token in reversed(ids):
         rest = f"{entries[token]}{rest}"
-        first, stop = (bisect.bisect_left(ordered, end) for end in (rest, rest + LAST))
-        spans.append((first, stop))
+        first = bisect.bisect_left(ordered, rest)
+        spans.append((first, bisect.bisect_left(ordered, rest + LAST)))
     return ids, spans[::-1]
 
 

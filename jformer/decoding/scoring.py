@@ -65,12 +65,11 @@ def batches(
     Padding stays within `limit` positions.
     """
 
-    def padded(ids: Sequence[int]) -> int:
+    def padded(ids):
         length = len(ids) + 1
-        bucket = max(SHORTEST, 1 << (length - 1).bit_length())
-        return max(length, int(min(bucket, limit)))
+        return min(max(SHORTEST, 1 << (length - 1).bit_length()), max(length, limit))
 
-    def shape(n: int) -> tuple[int, ...]:
+    def shape(n):
         return tuple(map(padded, pairs[n]))
 
     for (S, T), group in itertools.groupby(sorted(range(len(pairs)), key=shape), key=shape):

@@ -74,15 +74,22 @@ def hypotheses(
     prefixes = prefixes or [""] * len(texts)
     requests = encode(decoder, vocabularies, rules, texts, prefixes)
     found = decoder.find([*requests.values()], rules)
-    outputs = [[blank(prefix)] for prefix in prefixes]
+    outputs = [
+        [Hypothesis(prefix, 0.0, 0.0, True, tokens=[], token_log_probs=[], alignment=[])]
+        for prefix in prefixes
+    ]
     for (n, request), raw in zip(requests.items(), found, strict=True):
         outputs[n] = to_hypotheses(raw, texts[n], request.source, vocabularies, config)
     if config.choose != "score":
         choose = find("config.decode.choose", "choice", config.choose)
         for text, n_best in zip(texts, outputs, strict=True):
             n_best[:] = [n_best[choose(Candidates(text, n_best, target_language))]]
-    pairs = zip(prefixes, outputs, strict=True)
-    warn("outputs without their prefix", [x for x, n_best in pairs if not begins(n_best, x)])
+    lost = [
+        prefix
+        for prefix, (best, *_) in zip(prefixes, outputs, strict=True)
+        if not best.text.lstrip().startswith(prefix.strip())
+    ]
+    warn("outputs without their prefix", lost)
     if details:
         add_details(decoder, vocabularies, outputs)
     return outputs
@@ -129,11 +136,6 @@ def warn(message: str, texts: Sequence[str]) -> None:
         log.warning(f"{len(texts):,} {message} ({', '.join(repr(x[:40]) for x in texts[:3])})")
 
 
-def begins(n_best: Sequence[Hypothesis], prefix: str) -> bool:
-    """Return whether the best output begins with the words of a prefix."""
-    return " ".join(n_best[0].text.split()).startswith(" ".join(prefix.split()))
-
-
 def to_hypotheses(
     raw: Hypotheses, text: str, source: list[int], vocabularies: Vocabularies, config: DecodeConfig
 ) -> list[Hypothesis]:
@@ -157,11 +159,6 @@ def to_hypotheses(
             f"config.decode.constraint={config.constraint} and this prefix"
         )
     return result
-
-
-def blank(prefix: str) -> Hypothesis:
-    """Return the output for a blank text."""
-    return Hypothesis(prefix, 0.0, 0.0, True, tokens=[], token_log_probs=[], alignment=[])
 
 
 def add_details(
