@@ -35,8 +35,6 @@ from jformer.training.compilation import use_compilation_cache
 from jformer.training.loss import perplexity
 from jformer.training.provenance import component_hashes
 
-NAMES = "served, average, last, best, a step, or comma-separated steps"
-
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
@@ -222,7 +220,9 @@ def load(
     if which == "served":
         which = served_checkpoint(folder, max(Checkpoints(folder).steps(), default=0)) or "last"
     checkpoints = Checkpoints(folder, folder=BEST if which == "best" else CHECKPOINTS)
-    steps = steps_named(which, checkpoints, config, folder)
+    if not checkpoints.steps():
+        raise UserError(f"{folder}: no checkpoint yet for checkpoint={which}; train first")
+    steps = steps_named(which, checkpoints, config)
     vocabularies = Vocabularies.load(folder, config.data.joint_vocabulary)
     model = Transformer(config.model, vocabularies.target.size, vocabularies.source.size)
     versions = checkpoints.newest("metadata").get("versions", {})
@@ -240,20 +240,19 @@ def load(
     return Run(folder, which, config, vocabularies, model, params, tuple(steps), others)
 
 
-def steps_named(which: str, checkpoints: Checkpoints, config: Config, workdir: Path) -> list[int]:
+def steps_named(which: str, checkpoints: Checkpoints, config: Config) -> list[int]:
     """Return the steps of the checkpoints to average."""
     saved = checkpoints.steps()
-    if not saved:
-        raise UserError(f"{workdir}: no checkpoint yet for checkpoint={which}; train first")
     # The last moving average is a mean of many steps already.
-    if which in ("last", "best") or (which == "average" and config.train.ema_decay > 0):
-        return saved[-1:]
-    if which == "average":
+    if which == "average" and not config.train.ema_decay:
         ended = saved[-1] >= config.train.steps or checkpoints.newest("position").get("ended")
         return averaged(saved, bool(ended), config.train)
+    if which in ("average", "last", "best"):
+        return saved[-1:]
     if re.fullmatch(r"\d+(,\d+)*", which):
         return sorted(int(number) for number in which.split(","))  # their order rounds the mean
-    raise UserError(f"checkpoint {which!r} is unknown; must be {NAMES}")
+    names = "served, average, last, best, a step, or comma-separated steps"
+    raise UserError(f"checkpoint {which!r} is unknown; must be {names}")
 
 
 def run_and_checkpoint(text: str) -> tuple[Path, str]:
@@ -268,7 +267,9 @@ def parameter_shapes(model: Transformer) -> Any:
     """Return the shapes of the parameters, without computing them or using a device."""
     # Parameters are float32 for any dtype; `auto` would query the device.
     model = model.clone(config=dataclasses.replace(model.config, dtype="float32"))
-    tokens_11 = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    return jax.eval_shape(
-        lambda tokens_11: model.init(jax.random.key(0), tokens_11, tokens_11), tokens_11
-    )["params"]
+
+    def init() -> Any:
+        tokens_11 = jnp.ones((1, 1), jnp.int32)
+        return model.init(jax.random.key(0), tokens_11, tokens_11)["params"]
+
+    return jax.eval_shape(init)

@@ -1,7 +1,7 @@
 """The floating point operations of a model and the peak speed of a device, used for MFU.
 
 Model FLOPs utilization (Chowdhery et al. 2022, PaLM, appendix B) is the number of operations per
-second that the model requires, divided by the peak of the devices (`Window.means` in logging.py).
+second that the model requires, divided by the peak of the devices (logging.py).
 Operations repeated to save memory count once. A multiply-add is two operations.
 Letters: B rows, S source positions, T target positions.
 """
@@ -19,15 +19,6 @@ BFLOAT16_PEAKS = (
     (r"NVIDIA H100 80GB HBM3|NVIDIA H200|NVIDIA GH200 .*", 989),
     (r"NVIDIA H100 PCIe", 756),
     (r"NVIDIA H100 NVL|NVIDIA H200 NVL", 835),
-    (r"NVIDIA A10G", 70),
-    (r"NVIDIA L4", 121),
-    (r"NVIDIA L40S", 362),
-    (r"NVIDIA GeForce RTX 3090", 71),
-    (r"NVIDIA GeForce RTX 4090", 165),
-    # JAX's device is one of a chip's two cores.
-    (r"TPU v2", 45 / 2),
-    (r"TPU v3", 123 / 2),
-    # JAX's device is a chip.
     (r"TPU v4", 275),
     (r"TPU v5 lite|TPU v5e", 197),
     (r"TPU v5|TPU v5p", 459),
