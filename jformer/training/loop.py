@@ -78,8 +78,8 @@ def train(
     }
     text = provenance.text_hashes(config, corpora, splits["validation"])
     provenance.check_same_text(text, workdir)
-    if complete := provenance.describe_complete(config, workdir):
-        say(complete)
+    if provenance.is_complete(config, workdir):
+        say("the run is complete; to train longer, increase config.train.steps or train.patience")
         return scored
     advice = (
         f"with {config.train.assignment('batch_tokens')}: decrease it, or increase "
