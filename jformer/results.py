@@ -42,7 +42,7 @@ def named_test_set(name: str, more_references: Sequence[str], config: Config) ->
     else:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
         test = read_split([scorer.open_pairs(name, config)], config.data)
-    references = [*test.more_references]
+    references = list(test.more_references)
     for path in more_references:
         lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
         if len(lines) != len(test.sources):
