@@ -27,7 +27,7 @@ SACREBLEU = "sacrebleu:"  # prefix of the names of sacreBLEU's test sets
 def own_test_sets(config: Config) -> dict[str, Split]:
     """Return the validation and test splits of the config that a run was trained with."""
     corpora = open_corpora(config, with_train=False)
-    return {name: read_split(files, config.data) for name, files in corpora.items()}
+    return {name: read_split(files) for name, files in corpora.items()}
 
 
 def named_test_set(name: str, more_references: Sequence[str], config: Config) -> Split:
@@ -41,10 +41,10 @@ def named_test_set(name: str, more_references: Sequence[str], config: Config) ->
         test = Split(sources, first, more_references=others)
     else:
         scorer = find("config.data.scorer", "scorer", config.data.scorer)
-        test = read_split([scorer.open_pairs(name, config)], config.data)
-    references = list(test.more_references)
+        test = read_split([scorer.open_pairs(name, config)])
+    references = [*test.more_references]
     for path in more_references:
-        lines = [*decode_lines(read_lines(require_file(Path(path))), path, config.data.bad_lines)]
+        lines = [*decode_lines(read_lines(require_file(Path(path))), path)]
         if len(lines) != len(test.sources):
             raise UserError(f"{path} has {len(lines)} lines, and {name} has {len(test.sources)}")
         references.append(lines)

@@ -39,7 +39,7 @@ RUNS = {
     "variants": [
         *SMALL,
         "--config.model.norm_position=pre",
-        "--config.model.positions=relative",
+        "--config.model.positions=alibi",
         "--config.model.attention_dropout=0.1",
         "--config.model.remat=layer",
         "--config.train.accumulate=2",

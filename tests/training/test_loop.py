@@ -219,12 +219,9 @@ def test_updates_that_are_not_finite_change_nothing_and_ten_in_a_row_end_the_run
     for state in others:
         jax.tree.map(np.testing.assert_array_equal, state, first)
     assert run(steps=40) == 1
-    *_, skipped = told = capsys.readouterr().err.splitlines()
-    (per_epoch,) = {n for line in told for n in re.findall(r"(\d+) batches per epoch", line)}
-    at = [(step, *divmod(step - 1, int(per_epoch))) for step in range(2, 18)]
-    found = lines_of(workdir, "skipped")
-    assert [(line["step"], line["epoch"], line["batch"]) for line in found] == at
-    assert re.match(r"jformer: .*\b17\b.*optimizer\.clip_norm", skipped)
+    *_, last = capsys.readouterr().err.splitlines()
+    assert re.match(r"jformer: .*\b10\b.*optimizer\.clip_norm", last)
+    assert sum(line["skipped"] for line in lines_of(workdir, "train")) == 15  # of steps 2 to 16
     assert_in_order(workdir)
     assert {line["split"] for line in read_metrics(workdir)} >= {"train", "validation"}
     assert Checkpoints(workdir, folder=BEST).steps() == []  # NaN is not the best score

@@ -97,6 +97,6 @@ def word_dropout(
         texts = pairs.sources
         dropped = rng.random(len(texts.flat), np.float32) < p
         ids = np.where(dropped, class_ids_V[texts.flat], texts.flat)
-        return TokenPairs(Ragged(ids.astype(texts.flat.dtype), texts.offsets), pairs.targets)
+        return TokenPairs(Ragged(ids.astype(texts.flat.dtype), texts.lengths), pairs.targets)
 
     return augment
