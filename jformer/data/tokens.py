@@ -146,7 +146,7 @@ def write_tokens(
         (folder / "index").open("wb") as index_file,
     ):
         for number, corpus in enumerate(corpora):
-            pairs = pairs_with_text(corpus, data.bad_lines, report)
+            pairs = read(corpus, data.bad_lines, report)
             while chunk := list(itertools.islice(pairs, CHUNK)):
                 lines, sources, targets = zip(*chunk, strict=True)
                 ids = tokenize(Split(sources, targets), vocabularies, data)
@@ -156,15 +156,6 @@ def write_tokens(
                 index_file.write(np.array(columns, np.int32).T.tobytes())
                 progress.advance(len(lines))
     (folder / "report.json").write_text(json.dumps(report.decisions))
-
-
-def pairs_with_text(corpus: Corpus, policy: str, report: Report) -> Iterator[tuple[int, str, str]]:
-    """Yield the line number and the texts of each pair; report pairs with an empty side."""
-    for number, source, target in read(corpus, policy, report):
-        if source.strip() and target.strip():
-            yield number, source, target
-        else:
-            report.add("empty", f"{corpus.names[0]}:{number}")
 
 
 def tokenize(split: Split, vocabularies: Vocabularies, data: DataConfig) -> TokenPairs:
