@@ -40,12 +40,12 @@ def main(args: Any) -> int:
     run = cli.open_run(args, config)
     if args.input and args.output:
         inputs = [sha256_of(file) for file in files]
-        job = {"inputs": inputs, "format": args.format, **made_by(run)}
-        opened = open_resumable(args.output, job)
+        job = {"inputs": inputs, "workdir": args.workdir, "format": args.format, **made_by(run)}
+        with open_resumable(args.output, job) as (output, done):
+            translate_stream(run, open_texts(args), output, args.format, total, done)
     else:
-        opened = open_output(args.output)
-    with opened as output:
-        translate_stream(run, open_texts(args), output, args.format, total)
+        with open_output(args.output) as output:
+            translate_stream(run, open_texts(args), output, args.format, total)
     return 0
 
 

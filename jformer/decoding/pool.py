@@ -11,21 +11,19 @@ longer sources.
 
 import dataclasses
 import functools
-import itertools
 import os
-import threading
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jax import Array
 
 from jformer.components import find
-from jformer.config import EOS, DecodeConfig
+from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding import ensemble
 from jformer.decoding.constraints import NO_RULES, Rules
 from jformer.decoding.ensemble import Models
@@ -45,7 +43,6 @@ jax.tree_util.register_pytree_node(
 )
 
 State = tuple[Sentence, Search]
-Static = tuple[Models, int]  # static arguments of compiled programs: the models, and W hypotheses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +52,7 @@ class Request:
     source: list[int]
     prefix: list[int]
     seed: int
-    spans: Sequence[tuple[int, int]] = ()  # one per token of the prefix, see prefixes.py
+    spans: Sequence[tuple[int, int]] = ()  # one per token of the prefix, see constraints.py
     given: Any = None  # for a constraint, like `progress`
     progress: Any = None
 
@@ -72,21 +69,16 @@ class Request:
         return max(limit, config.min_length + 1, len(self.prefix) + 1)
 
 
-class Settings(NamedTuple):
-    """The arguments of a compiled program that all searches of a pool share."""
+@struct.dataclass
+class Settings:
+    """What all searches of a pool share: the first argument of its compiled programs."""
 
+    models: Models = struct.field(pytree_node=False)
+    width: int = struct.field(pytree_node=False)
     params: tuple[Any, ...]
     config: DecodeConfig
     strategy: Any  # the component that extends the hypotheses
     rules: Rules
-
-
-def slots_for(number: int) -> int:
-    """Return the slots for a small number of requests: a power of four, to compile few shapes."""
-    slots = 1
-    while slots < number:
-        slots *= 4
-    return slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,32 +104,84 @@ class Decoder:
         order = sorted(
             range(len(requests)), key=lambda n: (-requests[n].bucket, -len(requests[n].source))
         )
-        stop = threading.Event()
+        # Each thread gets sentences of all lengths, so that all end at about the same time.
+        queues = [order[n::threads] for n in range(threads)]
         found: dict[int, Hypotheses] = {}
         with (
             explaining_out_of_memory("while decoding: lower config.decode.batch_size"),
             ThreadPoolExecutor(threads) as executor,
         ):
-            # Each thread gets sentences of all lengths, so that all end at about the same time.
-            pools = [
-                executor.submit(
-                    run_pool, self, rules, requests, order[n::threads], slots, part, stop
-                )
-                for n in range(threads)
-            ]
+            run = functools.partial(self.run_pool, requests, rules, slots, part)
+            pools = [executor.submit(run, queue) for queue in queues]
             try:
                 for pool in as_completed(pools):
                     found |= pool.result()
             finally:
-                stop.set()  # an error or Ctrl-C also ends the other threads
+                for queue in queues:  # an error or Ctrl-C also ends the other threads
+                    queue.clear()
         return [found[n] for n in range(len(requests))]
 
-    def shape(self, bucket: int, for_all: bool) -> tuple[int, int]:
-        """Return S and T of a pool, with T `for_all` outputs or only for most."""
+    def run_pool(
+        self, requests: Sequence[Request], rules: Rules, slots: int, part: int, queue: list[int]
+    ) -> dict[int, Hypotheses]:
+        """Decode the requests with the indices in `queue`, which has the longest first.
+
+        The pool is refilled with `part` requests at a time. If that is all slots, T suffices for
+        every output of a bucket, so that no output compiles another program.
+        """
+        config = self.config
+        strategy = find("config.decode.search", "search", config.search)
+        width, options = strategy.width(config), jax.tree.map(np.asarray, strategy)
+        settings = Settings(self.models, width, self.params, config, options, rules)
+        in_slots: dict[int, int] = {}  # the request in each slot
+        found: dict[int, Hypotheses] = {}
+        state, shape = None, (0, 0)
+        max_t = 0  # of the unfinished searches
+        while queue or in_slots:
+            current = [*in_slots.values(), *queue[:1]]
+            bucket = max(requests[n].bucket for n in current)
+            new_shape = self.shape(bucket, max_t, part == slots)
+            if new_shape != shape:
+                shape = new_shape
+                batch = stack([requests[current[0]]] * part, config, *shape)
+                state = resize(settings, slots, state, *batch)
+
+            while queue and slots - len(in_slots) >= part:
+                free = [slot for slot in range(slots) if slot not in in_slots]
+                rows = list(zip(free, queue[:part], strict=False))
+                del queue[:part]
+                in_slots |= rows
+                rows += rows[-1:] * (part - len(rows))  # the last request also fills missing rows
+                batch = stack([requests[n] for _, n in rows], config, *shape)
+                state = insert(settings, state, np.array([slot for slot, _ in rows]), *batch)
+
+            min_waiting = min(slots, slots - len(in_slots) + part)
+            state, seen = run_searches(settings, state, min_waiting)
+            busy, t, hypotheses = jax.device_get(seen)
+            max_t = np.max(t, where=busy, initial=0)
+            for slot in [slot for slot in in_slots if not busy[slot]]:
+                found[in_slots.pop(slot)] = jax.tree.map(lambda x, n=slot: x[n], hypotheses)
+        return found
+
+    def shape(self, bucket: int, max_t: int, for_all: bool) -> tuple[int, int]:
+        """Return S and T of a pool, with T `for_all` outputs or only for most.
+
+        If a search has reached the end of T, the shape is that of longer sources.
+        """
         config = self.config
         max_T = 1 + max(bucket + max(config.max_extra_length, 1), config.min_length + 1)
         T = max_T if for_all else min(max(bucket + 16, bucket * 3 // 2), max_T)
+        if max_t >= T - 1:
+            return self.shape(2 * bucket, max_t, for_all)
         return min(bucket, self.max_length), T
+
+
+def slots_for(number: int) -> int:
+    """Return the slots for a small number of requests: a power of four, to compile few shapes."""
+    slots = 1
+    while slots < number:
+        slots *= 4
+    return slots
 
 
 def thread_count(slots: int) -> int:
@@ -147,69 +191,9 @@ def thread_count(slots: int) -> int:
     """
     if jax.default_backend() != "cpu":
         return 1
-    return max(1, min(usable_cores(), slots // SLOTS_PER_THREAD))
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use, as set by `taskset`."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def run_pool(
-    decoder: Decoder,
-    rules: Rules,
-    requests: Sequence[Request],
-    longest_first: Sequence[int],
-    slots: int,
-    part: int,
-    stop: threading.Event,
-) -> dict[int, Hypotheses]:
-    """Decode some of the requests, by index, until `stop` is set.
-
-    The pool is refilled with `part` requests at a time. If that is all slots, T suffices for every
-    output of a bucket, so that no output compiles another program.
-    """
-    config = decoder.config
-    strategy = find("config.decode.search", "search", config.search)
-    static = (decoder.models, strategy.width(config))
-    strategy = jax.tree.map(np.asarray, strategy)  # an argument of compiled searches
-    settings = Settings(decoder.params, config, strategy, rules)
-    empty_row = dataclasses.replace(requests[0], source=[], prefix=[], spans=())
-    queue = deque(longest_first)
-    in_slots: dict[int, int] = {}  # the request in each slot
-    state, shape = None, (0, 0)
-    max_t = 0  # of the unfinished searches
-    found: dict[int, Hypotheses] = {}
-    while (queue or in_slots) and not stop.is_set():
-        bucket = max(requests[n].bucket for n in (*in_slots.values(), *itertools.islice(queue, 1)))
-        new_shape = decoder.shape(bucket, part == slots)
-        while max_t >= new_shape[1] - 1:
-            bucket *= 2
-            new_shape = decoder.shape(bucket, part == slots)
-        if new_shape != shape:
-            shape = new_shape
-            batch = stack([empty_row] * part, config, *shape)
-            state = resize(static, slots, decoder.params, state, *batch)
-
-        while queue and slots - len(in_slots) >= part:
-            numbers = [queue.popleft() for _ in range(min(part, len(queue)))]
-            free = [slot for slot in range(slots) if slot not in in_slots][: len(numbers)]
-            in_slots |= zip(free, numbers, strict=True)
-            missing = part - len(numbers)
-            rows = [*(requests[n] for n in numbers), *[empty_row] * missing]
-            # Rows without a request are dropped, because their slots are out of bounds.
-            slots_R = np.array([*free, *[slots] * missing])
-            state = insert(static, decoder.params, state, slots_R, *stack(rows, config, *shape))
-
-        min_waiting = min(slots, slots - len(in_slots) + part)
-        state, seen = run_searches(decoder.models, settings, state, min_waiting)
-        busy, t, hypotheses = jax.device_get(seen)
-        max_t = np.max(t, where=busy, initial=0)
-        for slot in [slot for slot in in_slots if not busy[slot]]:
-            found[in_slots.pop(slot)] = jax.tree.map(lambda x, n=slot: x[n], hypotheses)
-    return found
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, min(cores, slots // SLOTS_PER_THREAD))
 
 
 def stack(
@@ -217,48 +201,40 @@ def stack(
 ) -> tuple[np.ndarray, Sentence]:
     """Return the sources (R, S) of R requests, and their sentences without memory."""
 
+    def padded(values: Sequence[Any], length: int, zero: Any = PAD) -> np.ndarray:
+        return np.array([*values, *[zero] * (length - len(values))], np.int32)
+
     def row(request: Request) -> tuple[np.ndarray, Sentence]:
         sentence = Sentence(
             memory=None,
-            prefix_T=padded(request.prefix, (T,)),
+            prefix_T=padded(request.prefix, T),
+            spans_T2=padded(request.spans, T, (0, 0)),
             limit=np.int32(request.limit(config)),
             seed=np.int32(request.seed),
-            spans_T2=padded(np.reshape(request.spans, (-1, 2)), (T, 2)),
             given=request.given,
             progress=request.progress,
         )
-        return padded([*request.source, EOS], (S,)), sentence
+        return padded([*request.source, EOS], S), sentence
 
     return jax.tree.map(lambda *leaves: np.stack(leaves), *map(row, requests))
 
 
-def padded(values: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array of this shape that begins with the values; the rest is 0 (PAD)."""
-    result = np.zeros(shape, np.int32)
-    result[: len(values)] = values
-    return result
-
-
-def init_searches(
-    static: Static, params: tuple[Any, ...], source_BS: Array, sentences_B: Sentence
-) -> State:
+def init_searches(settings: Settings, source_BS: Array, sentences_B: Sentence) -> State:
     """Encode the sources and return their searches before the first token."""
-    models, W = static
-    memory = ensemble.encode_sources(models, params, source_BS)
+    models, W = settings.models, settings.width
+    memory = ensemble.encode_sources(models, settings.params, source_BS)
     sentences_B = dataclasses.replace(sentences_B, memory=memory)
     cache = ensemble.init_cache(models, W, sentences_B.prefix_T.shape[1])
     return sentences_B, jax.vmap(lambda sentence: init_search(sentence, cache, W))(sentences_B)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def resize(
-    static: Static, slots: int, params: tuple[Any, ...], state: State | None, *batch: Any
-) -> State:
+@functools.partial(jax.jit, static_argnames="slots")
+def resize(settings: Settings, slots: int, state: State | None, *batch: Any) -> State:
     """Copy the state into the shapes of a batch, or return a state without sentences.
 
     Positions beyond the smaller shapes are not in use.
     """
-    shapes = jax.eval_shape(functools.partial(init_searches, static), params, *batch)
+    shapes = jax.eval_shape(init_searches, settings, *batch)
     empty = jax.tree.map(lambda x: jnp.zeros((slots, *x.shape[1:]), x.dtype), shapes)
 
     def copy(old, new):
@@ -268,24 +244,21 @@ def resize(
     return empty if state is None else jax.tree.map(copy, state, empty)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def insert(
-    static: Static, params: tuple[Any, ...], state: State, slots_R: Array, *batch: Any
-) -> State:
+@functools.partial(jax.jit, donate_argnames="state")
+def insert(settings: Settings, state: State, slots_R: Array, *batch: Any) -> State:
     """Put new searches into `slots_R`."""
-    new = init_searches(static, params, *batch)
-    return jax.tree.map(lambda old, new: old.at[slots_R].set(new, mode="drop"), state, new)
+    new = init_searches(settings, *batch)
+    return jax.tree.map(lambda old, new: old.at[slots_R].set(new), state, new)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
+@functools.partial(jax.jit, donate_argnames="state")
 def run_searches(
-    models: Models, settings: Settings, state: State, min_waiting: Array
+    settings: Settings, state: State, min_waiting: Array
 ) -> tuple[State, tuple[Array, Array, Hypotheses]]:
     """Advance until `min_waiting` slots wait: return the pool, and what the host reads of it."""
-    params, config, strategy, rules = settings
-    sentences_B, searches_B = state
-    step = ensemble.make_step(models, params)
-    extend = functools.partial(strategy.extend, step, config, rules=rules)
+    config, (sentences_B, searches_B) = settings.config, state
+    step = ensemble.make_step(settings.models, settings.params)
+    extend = functools.partial(settings.strategy.extend, step, config, rules=settings.rules)
     searches_B = advance(extend, sentences_B, searches_B, min_waiting)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)
     return (sentences_B, searches_B), (searches_B.busy, searches_B.t, found_B)

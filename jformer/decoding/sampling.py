@@ -32,10 +32,8 @@ class Sampling:
 
     def check(self) -> None:
         """Raise `UserError` for an option with which no token can be drawn."""
-        for name in ("temperature", "top_p"):
-            value = getattr(self, name)
-            if value <= 0:
-                raise UserError(f"config.decode.search: {name}={value}: must be > 0")
+        if self.temperature <= 0 or self.top_p <= 0:
+            raise UserError("config.decode.search: temperature and top_p must be > 0")
 
     def width(self, config: DecodeConfig) -> int:
         """Return W."""

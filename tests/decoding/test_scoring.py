@@ -108,7 +108,7 @@ def test_a_table_of_positions_is_used_to_its_end_and_not_beyond():
     (forced,) = score_pairs((model,), (params,), [PAIRS[1]], 4)  # 20 tokens and EOS
     expected_T = alone(model, params, PAIRS[1])
     np.testing.assert_allclose(forced.log_probs_T, expected_T, atol=1e-4)
-    with pytest.raises(UserError, match=r"max_positions=21\b.*pair 1\b.*41"):
+    with pytest.raises(UserError, match=r"max_positions=21\b.*\b41 tokens"):
         score_pairs((model,), (params,), [([], [7] * 40)], 4)
 
 
@@ -124,13 +124,13 @@ def test_each_token_belongs_to_the_word_in_which_it_ends(vocabulary):
     for text in TEXTS:
         (ids,) = vocabulary.encode([text])
         words = words_of(ids, vocabulary)
-        assert sorted(set(words.tolist())) == list(range(len(text.split())))
+        assert sorted(set(words.tolist())) == list(range(1, len(text.split()) + 1))
         assert np.all(np.diff(words) >= 0)
-        for number, word in enumerate(text.split()):
+        for number, word in enumerate(text.split(), start=1):
             own = [token for token, n in zip(ids, words, strict=True) if n == number]
             assert vocabulary.decode(own).strip() == word
     (ids,) = vocabulary.encode(["  old"])
-    assert words_of(ids, vocabulary)[-1] == 0  # spaces before it are in no word
+    assert words_of(ids, vocabulary)[-1] == 1  # spaces before it are in no word
 
 
 def test_a_target_word_is_linked_to_the_source_word_that_its_tokens_attend_to_most():
@@ -144,7 +144,7 @@ def test_a_target_word_is_linked_to_the_source_word_that_its_tokens_attend_to_mo
             [0.9, 0.1, 0.0, 0.0, 0.0],  # the end
         ]
     )
-    links = align(weights_TS, np.array([0, 0, 1, 2]), np.array([0, 1, 1, 2]))
+    links = align(weights_TS, np.array([1, 1, 2, 3]), np.array([1, 2, 2, 3]))
     assert links == [(0, 1), (1, 0), (2, 2)]
     assert pharaoh(links) == "0-1 1-0 2-2"
 
