@@ -33,15 +33,6 @@ TAG = re.compile(
 SEGMENT = re.compile(rb"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
 SUFFIXES = ("", ".gz", ".sgm", ".sgm.gz", ".xml", ".xml.gz")  # of the file of one side
 
-# The message of each reason.
-REASONS = {
-    "empty": "pairs skipped: a side is empty",
-    "bad_line": "lines skipped: not UTF-8, or a wrong number of columns",
-    "too_long": "pairs skipped: more tokens than config.data.max_length",
-    "cut": "lines cut to config.data.max_length tokens; split long texts into sentences first",
-    "prefix": "outputs without their line's prefix, which the vocabulary cannot express",
-}
-NAMES_KEPT = 3
 FIX = "fix the line, or, for training data only, set config.data.bad_lines=skip"
 
 
@@ -91,23 +82,21 @@ class Corpus:
 
 @dataclasses.dataclass
 class Report:
-    """Counts of skipped and changed lines and pairs by reason, with the first locations."""
+    """Counts of skipped pairs by reason, with the first three locations."""
 
     decisions: dict[str, dict] = dataclasses.field(default_factory=dict)
 
     def add(self, reason: str, name: str) -> None:
         entry = self.decisions.setdefault(reason, {"count": 0, "first": []})
         entry["count"] += 1
-        if len(entry["first"]) < NAMES_KEPT:
-            entry["first"].append(name)
+        entry["first"] = [*entry["first"], name][:3]
 
-    def lines(self) -> list[str]:
-        """Return one line per reason, or a single line if nothing was skipped or changed."""
-        lines = [
-            f"{entry['count']:,} {REASONS[reason]} ({', '.join(entry['first'])})"
+    def __str__(self) -> str:
+        skipped = [
+            f"{entry['count']:,} pairs skipped: {reason} ({', '.join(entry['first'])})"
             for reason, entry in self.decisions.items()
         ]
-        return lines or ["nothing skipped or changed"]
+        return "; ".join(skipped) or "nothing skipped or changed"
 
 
 def open_corpus(name: str, source_language: str, target_language: str) -> Corpus:

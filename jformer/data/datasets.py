@@ -60,13 +60,13 @@ def open_named(config: Config, with_train: bool, *, repository: str = "") -> Cor
             raise data.wrong("name", reason)
         subfolder = dataset.get("subfolder", "").format(languages=data.languages) or None
         tables = load_tables(name, languages, name, data_dir=subfolder, revision=revision or None)
-    validation = "dev" if "dev" in tables else "validation"
-    splits = {"train": "train", validation: "validation", "test": dataset.get("test", "test")}
-    corpora = {}
-    for published, split in splits.items():
-        if published in tables and (with_train or split != "train"):
-            corpora[split] = [open_table(tables[published], f"{name}/{published}", languages)]
-    return corpora
+    splits = {"train": "train", "validation": "validation", "dev": "validation"}
+    splits["test"] = dataset.get("test", "test")
+    return {
+        split: [open_table(tables[published], f"{name}/{published}", languages)]
+        for published, split in splits.items()
+        if published in tables
+    }
 
 
 def open_folder(
@@ -77,31 +77,25 @@ def open_folder(
     The files may be in subfolders. Test sets after the first are optional.
     """
     source, target = data.source_language, data.target_language
+    foreign = target if source == "en" else source
+    splits = dataset.get(f"files_{foreign}", dataset["files"])
     # Of files with the same name, the one that is least deep is the last, and taken.
     paths = sorted(folder.rglob("*"), key=lambda path: (len(path.parts), path), reverse=True)
     found = {re.sub(r"(\.sgm|\.xml)?(\.gz)?$", "", path.name): path for path in paths}
     archives = [f"{source}-{target}", f"{target}-{source}"]
     archive = next((each for each in archives if any(each in name for name in found)), archives[0])
-    foreign = target if source == "en" else source
     words = {"source": source, "target": target, "foreign": foreign, "archive": archive}
     corpora = {}
-    for split, prefixes in dataset["files"].items():
-        if split == "train" and not with_train:
-            continue
-        if split == "train" and foreign == "fr":
-            prefixes += " " + dataset.get("french", "")
+    for split, prefixes in splits.items():
         sources = [f"{x.format(side='src', **words)}.{source}" for x in prefixes.split()]
         targets = [f"{x.format(side='ref', **words)}.{target}" for x in prefixes.split()]
         missing = [name for name in sources + targets if name not in found]
         if not missing:
             pairs = zip(sources, targets, strict=True)
             corpora[split] = [open_files(found[one], found[other]) for one, other in pairs]
-        elif split in [*dataset["files"]][:3]:
-            raise data.wrong(
-                "directory",
-                f"lacks {', '.join(missing)} (each may end in .gz, .sgm or .xml); to download the "
-                f"data set instead, `pip install datasets` and leave config.data.directory empty",
-            )
+        elif split in [*splits][:3] and (with_train or split != "train"):
+            reason = f"lacks {', '.join(missing)}; each may also end in .gz, .sgm or .xml"
+            raise data.wrong("directory", reason)
     return corpora
 
 

@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 VERSION = 9  # of the entry format and the reading of files; raise it to rebuild all entries
 MAX_CACHE_BYTES = 50 * 2**30  # about five corpora as large as WMT14 English-French
 CHUNK = 10_000  # pairs tokenized together
-SIDES = ("source", "target")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,10 +124,10 @@ def tokenize_corpora(
     weights = np.array(data.corpus_weights(len(corpora)))[places[:, 0]]
     rows = np.repeat(np.arange(len(places), dtype=np.int32), weights * fits)
     for corpus, line in places[~fits]:
-        report.add("too_long", f"{corpora[corpus].names[0]}:{line}")
+        report.add("above_max_length", f"{corpora[corpus].names[0]}:{line}")
     if not len(rows):
         names = ", ".join(corpus.names[0] for corpus in corpora)
-        raise UserError(f"{names}: no pair to train on; {'; '.join(report.lines())}")
+        raise UserError(f"{names}: no pair to train on; {report}")
     ids = [np.memmap(file, np.int32, "r") for file in files]
     return Tokenized(TokenPairs(*map(Ragged, ids, lengths.T)), rows, places, report)
 

@@ -17,7 +17,7 @@ from jformer.config import Config
 from jformer.data.batches import make_batches
 from jformer.data.corpora import Corpus, Report, Split, read
 from jformer.data.datasets import open_data
-from jformer.data.tokens import SIDES, make_vocabularies, tokenize_corpora
+from jformer.data.tokens import make_vocabularies, tokenize_corpora
 
 RATIO = 9  # between token counts; the limit of Moses' clean-corpus-n
 
@@ -62,7 +62,7 @@ def corpus_statistics(
         "sources_in_training_text": leaked.decisions,
         "tokens_per_text": {
             name: length_statistics(side.lengths[rows])
-            for name, side in zip(SIDES, tokenized.pairs, strict=True)
+            for name, side in zip(("source", "target"), tokenized.pairs, strict=True)
         },
         "token_utilization": {
             name: round(batches.token_utilization(), 4) for name, batches in batchings.items()
