@@ -7,7 +7,6 @@ devices are restored on one device of any kind.
 
 import dataclasses
 import functools
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from jformer.backend import use_compilation_cache
 from jformer.components import find
 from jformer.config import Config, overridden
 from jformer.console import say
@@ -31,7 +30,6 @@ from jformer.model.transformer import Transformer
 from jformer.rundir import BEST, CHECKPOINTS, config_to_open, served_checkpoint
 from jformer.schema import local_paths
 from jformer.training.checkpoints import Checkpoints, averaged
-from jformer.training.compilation import use_compilation_cache
 from jformer.training.loss import perplexity
 from jformer.training.provenance import component_hashes
 
@@ -162,15 +160,6 @@ class Run:
         return attention_of(self.model, self.params, self.vocabularies, source, target)
 
     @functools.cached_property
-    def params_sha256(self) -> str:
-        """Hash every bit of the parameters, to identify the parameters behind a stored score."""
-        digest = hashlib.sha256()
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.params):
-            digest.update(jax.tree_util.keystr(path).encode())
-            digest.update(np.asarray(leaf).tobytes())
-        return digest.hexdigest()
-
-    @functools.cached_property
     def decoder(self) -> Decoder:
         members = (self, *self.others)
         return Decoder(
@@ -216,7 +205,7 @@ def load(
     folder, which = Path(local_paths("workdir", str(workdir))), str(checkpoint)
     files = [local_paths("plugins", str(file)) for file in plugins]
     config = config_to_open(folder, files)
-    use_compilation_cache(config)
+    use_compilation_cache(config.compilation_cache)
     if which == "served":
         which = served_checkpoint(folder, max(Checkpoints(folder).steps(), default=0)) or "last"
     checkpoints = Checkpoints(folder, folder=BEST if which == "best" else CHECKPOINTS)

@@ -13,7 +13,7 @@ from typing import Any
 from jformer import components
 from jformer.config import Config, read_config
 from jformer.errors import UserError
-from jformer.files import read_object, write_object, writing
+from jformer.files import read_object, write_object
 from jformer.schema import walk, with_values
 
 CONFIG = "config.json"
@@ -98,21 +98,18 @@ def locked(workdir: Path) -> Iterator[None]:
     """
     from filelock import FileLock, Timeout  # slow to import, and only training needs it
 
+    workdir.mkdir(parents=True, exist_ok=True)
     lock = FileLock(workdir / LOCK, timeout=0)
-    with writing(f"workdir={workdir}"):
-        workdir.mkdir(parents=True, exist_ok=True)
-        try:
-            lock.acquire()
-        except Timeout:
-            reason = "another process is training there; wait for it, or choose another workdir"
-            raise UserError(f"{workdir}: {reason}") from None
+    try:
+        lock.acquire()
+    except Timeout:
+        reason = "another process is training there; wait for it, or choose another workdir"
+        raise UserError(f"{workdir}: {reason}") from None
     try:
         yield
     finally:
         (workdir / LOCK).unlink(missing_ok=True)
         lock.release()
-        with contextlib.suppress(OSError):  # it contains a run, or another process has started one
-            workdir.rmdir()
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jformer.console import Progress, say
-from jformer.data.corpora import Corpus, Report, decode_lines, read
+from jformer.data.corpora import Corpus, decode_lines, read
 from jformer.decoding.scoring import pharaoh
 from jformer.decoding.translate import Hypothesis
 from jformer.errors import RunError, UserError
@@ -78,7 +78,7 @@ def translate_stream(
     """
     if done:
         say(f"resuming after line {done:,}")
-    rows = itertools.islice(parallel(texts, run.config.data.bad_lines), done, None)
+    rows = itertools.islice(parallel(texts), done, None)
     progress = Progress("line", total, done)
     for window in windows(rows, run.config.decode.read_ahead):
         numbers, sources, *starts = zip(*window, strict=True)
@@ -90,9 +90,9 @@ def translate_stream(
     progress.close()
 
 
-def parallel(texts: Texts, bad_lines: str) -> Iterator[tuple[Any, ...]]:
+def parallel(texts: Texts) -> Iterator[tuple[Any, ...]]:
     """Yield the number and the texts of each line; `UserError` names a bad or a missing line."""
-    sides = [decode_lines(lines, name, bad_lines) for name, lines in texts]
+    sides = [decode_lines(lines, name) for name, lines in texts]
     for number, row in enumerate(itertools.zip_longest(*sides), start=1):
         if None in row:
             name, _ = texts[row.index(None)]
@@ -103,8 +103,7 @@ def parallel(texts: Texts, bad_lines: str) -> Iterator[tuple[Any, ...]]:
 def score_stream(run: Run, corpus: Corpus, file: BinaryIO, format: str) -> tuple[float, int]:
     """Write the scores of all pairs; return the sum of log-probabilities and the token count."""
     total, tokens = 0.0, 0
-    rows = read(corpus, run.config.data.bad_lines, Report(), strict=True)
-    for window in windows(rows, run.config.decode.read_ahead):
+    for window in windows(read(corpus), run.config.decode.read_ahead):
         numbers, sources, targets = zip(*window, strict=True)
         scored = run.score(sources, targets)
         pairs = zip(numbers, sources, targets, scored, strict=True)

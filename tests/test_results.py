@@ -1,12 +1,10 @@
 """Scores of a run: as sacreBLEU computes them, kept beside what they were made with."""
 
-import dataclasses
 import gzip
 import json
 import re
 import shutil
 
-import jax
 import pytest
 
 from jformer.commands.evaluate import table
@@ -59,7 +57,7 @@ def test_scores_are_those_of_the_outputs_printed_as_a_table_and_kept_beside_othe
     table, scores = evaluate(f"--data={pairs}")
     assert read_scores(workdir) == {**other, **scores}
     found = scores[str(pairs)]
-    assert (found["step"], found["checkpoint"], found["ensemble"]) == (3000, "last", [])
+    assert (found["step"], found["checkpoint"], found["ensemble"]) == (3000, "last", {})
     assert found["decode"]["beam_size"] == 4
     assert 20 < found["bleu"] < 90
     expected = score(out.read_text().splitlines(), [PAIRS.targets], "de")
@@ -136,7 +134,7 @@ def test_an_ensemble_is_scored_as_one(trained_workdir, pairs, tmp_path, capfd):
         for line in capfd.readouterr().out.splitlines()
         if line.startswith("{")
     )
-    assert found["ensemble"] == [f"{workdir}@12"]
+    assert found["ensemble"] == {f"{workdir}@12": [12]}
     assert found["perplexity"] != alone["perplexity"]
 
 
@@ -179,8 +177,6 @@ def test_only_scores_that_were_made_alike_are_known(trained_workdir, tmp_path):
     assert known_scores(run.with_decode(beam_size=1), tests) == {}
     assert known_scores(load(workdir, 9), tests) == {}
     assert known_scores(load(workdir, ensemble=[f"{workdir}@9"]), tests) == {}
-    other_seed = jax.tree.map(lambda leaf: leaf + 1, run.params)  # trained anew in its place
-    assert known_scores(dataclasses.replace(run, params=other_seed), tests) == {}
     (workdir / "results.json").unlink()
     assert known_scores(run, tests) == {}
 

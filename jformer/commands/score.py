@@ -8,7 +8,7 @@ from typing import Any
 from jformer import cli
 from jformer.components import find
 from jformer.console import say
-from jformer.data.corpora import Report, read
+from jformer.data.corpora import read
 from jformer.files import check_output
 
 
@@ -28,7 +28,7 @@ def main(args: Any) -> int:
     scorer = find("config.data.scorer", "scorer", config.data.scorer)
     corpus = scorer.open_pairs(args.data, config)
     check_output(args.output, corpus.files)
-    for _ in read(corpus, config.data.bad_lines, Report(), strict=True):
+    for _ in read(corpus):
         pass  # raises for a bad line before any work
     run = cli.open_run(args, config)
     with open_output(args.output) as output:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jformer import cli
-from jformer.data.corpora import read_lines, require_file, without_ends
+from jformer.data.corpora import read_lines, require_file
 from jformer.errors import UserError
 from jformer.files import check_output, sha256_of
 
@@ -36,11 +36,11 @@ def main(args: Any) -> int:
 
     total = None
     if args.input:  # a bad or a missing line is an error before any work
-        total = sum(1 for _ in parallel(open_texts(args), config.data.bad_lines))
+        total = sum(1 for _ in parallel(open_texts(args)))
     run = cli.open_run(args, config)
     if args.input and args.output:
         inputs = [sha256_of(file) for file in files]
-        job = {"inputs": inputs, "format": args.format, **made_by(run)}
+        job = {"inputs": inputs, "workdir": args.workdir, "format": args.format, **made_by(run)}
         with open_resumable(args.output, job) as (output, done):
             translate_stream(run, open_texts(args), output, args.format, total, done)
     else:
@@ -52,4 +52,4 @@ def main(args: Any) -> int:
 def open_texts(args: Any) -> list[tuple[str, Any]]:
     """Return the name and the lines of the input and, if given, of the prefixes."""
     texts = [(name, read_lines(Path(name))) for name in (args.input, args.prefix) if name]
-    return texts if args.input else [("standard input", without_ends(sys.stdin.buffer)), *texts]
+    return texts if args.input else [("standard input", sys.stdin.buffer), *texts]

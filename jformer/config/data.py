@@ -23,9 +23,8 @@ class DataConfig(Section):
     test: str = paths("test pairs; empty: no test scores", only_if=("name", "files", "parsing"))
     scorer: str = component("translation", "scorer", "scores of a test set")
     bad_lines: str = choice(
-        "lines with invalid UTF-8 or a wrong number of columns", "error", "replace", "skip"
+        "training lines with invalid UTF-8 or a wrong number of columns", "error", "skip"
     )
-    long_pairs: str = choice("training pairs with more than max_length tokens", "skip", "truncate")
     max_length: int = key(256, "maximum tokens of a source, a target or a packed row", ">= 2")
     tokenizer: str = component("byte_bpe", "tokenizer", "sub-word algorithm; Section 5.1")
     target_tokenizer: str = component(

@@ -58,7 +58,7 @@ class ModelConfig(Section):
         if self.attention_kernel == "cudnn" and not self.fits_cudnn:
             raise self.wrong(
                 "attention_kernel",
-                "requires attention=dot_product, positions other than relative and alibi, "
+                "requires attention=dot_product, positions other than alibi, "
                 "attention_dropout=0, bfloat16, and d_k = d_v, a multiple of 8 up to 128",
             )
 
@@ -103,7 +103,7 @@ class ModelConfig(Section):
         """Whether cuDNN's fused kernel can compute this attention."""
         return (
             components.name_of(self.attention) == "dot_product"
-            and components.name_of(self.positions) not in ("relative", "alibi", "")
+            and components.name_of(self.positions) not in ("alibi", "")
             and self.attention_dropout == 0
             and self.dtype != "float32"
             and self.key_width == self.value_width

@@ -80,8 +80,8 @@ class ParallelConfig(Section):
 
     def check(self) -> None:
         super().check()
-        if self.backend == "pmap" and (self.fsdp, self.model) != (1, 1):
-            raise self.wrong("backend", "requires fsdp=1 and model=1; set it to jit")
+        if self.backend == "pmap" and (self.fsdp, self.model, self.coordinator) != (1, 1, ""):
+            raise self.wrong("backend", "requires fsdp=1, model=1 and one process; set it to jit")
         if self.coordinator not in ("", "auto") and not self.address:
             raise self.wrong("coordinator", "must be HOST:PORT/INDEX/NUMBER, or auto")
 

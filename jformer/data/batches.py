@@ -11,14 +11,14 @@ taken), so a resumed run sees the batches of an uninterrupted one, on any number
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
 from jformer.components import find, split_list
 from jformer.config import BOS, PAD, Config, DataConfig
-from jformer.data.tokens import Ragged, TokenPairs, choose
+from jformer.data.tokens import Ragged, TokenPairs
 from jformer.data.vocabulary import Vocabularies
 
 Batch = dict[str, np.ndarray]
@@ -181,7 +181,7 @@ class Epoch:
 class Batches:
     """Plans epochs over the given rows of `pairs`, and builds each batch as arrays.
 
-    `augment` draws the tokens of all pairs again for each epoch. A pair whose new tokens do not fit
+    `augments` draw the tokens of all pairs again for each epoch. A pair whose new tokens do not fit
     the layout keeps its original tokens.
     """
 
@@ -189,7 +189,7 @@ class Batches:
     rows: np.ndarray
     layout: Buckets | Packing
     seed: int
-    augment: Augment | None = None
+    augments: Sequence[Augment] = ()
 
     def __post_init__(self) -> None:
         self.epoch = functools.lru_cache(maxsize=1)(self._plan)
@@ -198,8 +198,8 @@ class Batches:
         rng = np.random.default_rng((self.seed, number))
         order = rng.permutation(self.rows)
         pairs, shapes = self.pairs, self.layout.shapes
-        if self.augment is not None:
-            drawn = self.augment(pairs, rng)
+        if self.augments:
+            drawn = augmented(pairs, self.augments, rng)
             S, T = (side.lengths for side in drawn)
             fits = np.any([(s >= S) & (t >= T) for _, s, t in shapes], axis=0)
             pairs = TokenPairs(*(choose(fits, *both) for both in zip(drawn, pairs, strict=True)))
@@ -258,6 +258,12 @@ class Batches:
         return tokens / int((shapes[:, 0] * shapes[:, 1:].sum(axis=1)).sum())
 
 
+def choose(first: np.ndarray, a: Ragged, b: Ragged) -> Ragged:
+    """Return row i of `a` if `first[i]` is true, else row i of `b`."""
+    both = Ragged(np.append(a.flat, b.flat), np.append(a.lengths, b.lengths))
+    return both.take(np.arange(len(a)) + np.where(first, 0, len(a)))
+
+
 def shift_right(texts: Ragged) -> np.ndarray:
     """Return the concatenated texts, each with BOS before it and without its EOS."""
     shifted = np.roll(texts.flat, 1)
@@ -283,14 +289,11 @@ def iterate(
             yield made, {"epoch": epoch, "batch": batch, "taken": taken}
 
     made = batches_from(**(position or {"epoch": 0, "batch": 0, "taken": 0}))
-    thread = ThreadPoolExecutor(1)
-    try:
+    with ThreadPoolExecutor(1) as thread:
         coming = deque(thread.submit(next, made, None) for _ in range(PREFETCHED))
         while item := coming.popleft().result():
             coming.append(thread.submit(next, made, None))
             yield item
-    finally:
-        thread.shutdown(cancel_futures=True)
 
 
 def make_batches(
@@ -298,32 +301,29 @@ def make_batches(
 ) -> Batches:
     """Return the batches of the training pairs `rows`, with the layout of the config."""
     data, tokens = config.data, config.train.batch_tokens
-    augment = make_augment(data, vocabularies)
-    S, T = pairs.lengths(rows)
-    if augment:
-        # The layout fits one random version of each pair, as a sample of all epochs' versions.
-        drawn = augment(pairs, np.random.default_rng(config.seed))
-        drawn_S, drawn_T = drawn.lengths(rows)
-        S = np.maximum(S, drawn_S.clip(max=data.max_length))
-        T = np.maximum(T, drawn_T.clip(max=data.max_length))
+    augments = make_augments(data, vocabularies)
+    # The layout fits one random version of each pair, as a sample of all epochs' versions.
+    drawn = augmented(pairs, augments, np.random.default_rng(config.seed))
+    S, T = (
+        np.maximum(plain, new.clip(max=data.max_length))
+        for plain, new in zip(pairs.lengths(rows), drawn.lengths(rows), strict=True)
+    )
     layout: Buckets | Packing
     if data.batching == "packed":
         layout = Packing(S, T, tokens, data.max_length, data.length_multiple)
     else:
         layout = Buckets(S, T, tokens, data.num_buckets, data.length_multiple)
-    return Batches(pairs, rows, layout, config.seed, augment)
+    return Batches(pairs, rows, layout, config.seed, augments)
 
 
-def make_augment(data: DataConfig, vocabularies: Vocabularies) -> Augment | None:
-    """Return a function that applies all of `data.augment` in turn, or None if it is empty."""
-    steps = [
-        find("config.data.augment", "augmentation", text)(vocabularies)
-        for text in split_list(data.augment)
-    ]
+def make_augments(data: DataConfig, vocabularies: Vocabularies) -> list[Augment]:
+    parts = split_list(data.augment)
+    return [find("config.data.augment", "augmentation", x)(vocabularies) for x in parts]
 
-    def augment(pairs: TokenPairs, rng: np.random.Generator) -> TokenPairs:
-        for step in steps:
-            pairs = step(pairs, rng)
-        return pairs
 
-    return augment if steps else None
+def augmented(
+    pairs: TokenPairs, augments: Sequence[Augment], rng: np.random.Generator
+) -> TokenPairs:
+    for augment in augments:
+        pairs = augment(pairs, rng)
+    return pairs

@@ -109,17 +109,10 @@ class Vocabulary:
         rows = [(entries[a], entries[b], entries[a + b[prefix:]]) for a, b in model["merges"]]
         return np.array(rows, np.int32).reshape(-1, 3) + np.int32(FIRST)
 
-    @functools.cached_property
-    def within_words(self) -> str | None:
-        """Return the mark of entries that continue a word, often ""; None if entries are words."""
-        if isinstance(self.tokenizer.model, models.WordLevel):
-            return None
-        return getattr(self.tokenizer.model, "continuing_subword_prefix", None) or ""
-
-    def normalized(self, text: str) -> str:
-        """Return the words of a text as the tokenizer normalizes them, with single spaces."""
-        text = normalize(self.tokenizer.normalizer, text)
-        return " ".join(text.replace("\u2581", " ").split())  # SentencePiece's space
+    @property
+    def has_whole_words(self) -> bool:
+        """Return whether the entries are words, not sub-words."""
+        return isinstance(self.tokenizer.model, models.WordLevel)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without BOS and EOS."""

@@ -33,4 +33,4 @@ def read(name: str, file: str) -> list[str]:
     """Return the lines of a file; sacreBLEU leaves escapes such as &amp; in text from SGML."""
     is_escaped = isinstance(sacrebleu.DATASETS[name], FakeSGMLDataset)
     lines = read_lines(Path(file))
-    return [*decode_lines(map(unescape, lines) if is_escaped else lines, file, "error")]
+    return [*decode_lines(map(unescape, lines) if is_escaped else lines, file)]

@@ -49,8 +49,8 @@ def corpus_statistics(
     batches_per_epoch = len(batchings[config.data.batching].epoch(0))
     pairs, suspicious, leaked = read_again(config, corpora, scored)
     S, T = (side.lengths - 1 for side in tokenized.pairs)  # without EOS
-    for row in np.flatnonzero(np.maximum(S, T) > RATIO * np.minimum(S, T)):
-        suspicious.add(f"length_ratio_above_{RATIO}", tokenized.name(int(row)))
+    for corpus, line in tokenized.places[np.maximum(S, T) > RATIO * np.minimum(S, T)]:
+        suspicious.add(f"length_ratio_above_{RATIO}", f"{corpora[corpus].names[0]}:{line}")
     return {
         "pairs": pairs,
         "pairs_per_epoch": len(rows),

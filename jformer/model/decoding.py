@@ -117,7 +117,9 @@ def layer_step(
             x_1WD, k_HKS.swapaxes(1, 2)[None], v_HSU[None], cross_mask_11S[None], positions
         )
 
-    x_1WD = layer.residual_branches(x_1WD, self_attention, cross_attention, train=False)
+    x_1WD = layer.self_attention_residual(x_1WD, self_attention, False)
+    x_1WD = layer.cross_attention_residual(x_1WD, cross_attention, False)
+    x_1WD = layer.feed_forward_residual(x_1WD, lambda x: layer.feed_forward(x, False), False)
     return x_1WD, cache
 
 

@@ -8,7 +8,6 @@ Letters: B rows, S source positions, T target positions.
 
 import re
 
-from jformer.components import name_of
 from jformer.config import Config
 
 # 10^12 operations per second of dense bfloat16 matrix products, by NVIDIA's data sheets and Google
@@ -49,16 +48,15 @@ def multiply_adds(config: Config, S: int, T: int) -> dict[str, int]:
     model = config.model
     D, F, H, K, U = model.d_model, model.d_ff, model.num_heads, model.key_width, model.value_width
 
-    def attention(Q: int, M: int, by_distance: bool = False) -> int:
+    def attention(Q: int, M: int) -> int:
         out = D * H * U * Q if model.out_projection else 0
         projections = D * H * (K * (Q + M) + U * M) + out
-        return projections + (1 + by_distance) * Q * M * H * (K + U)
+        return projections + Q * M * H * (K + U)
 
-    relative = name_of(model.positions) == "relative"
     return {
-        "encoder/self_attention": model.num_layers * attention(S, S, relative),
+        "encoder/self_attention": model.num_layers * attention(S, S),
         "encoder/feed_forward": model.num_layers * 2 * D * F * S,
-        "decoder/self_attention": model.decoder_layers * attention(T, T, relative),
+        "decoder/self_attention": model.decoder_layers * attention(T, T),
         "decoder/cross_attention": model.decoder_layers * attention(T, S),
         "decoder/feed_forward": model.decoder_layers * 2 * D * F * T,
         "output": D * config.data.vocabulary_size * T,

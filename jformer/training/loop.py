@@ -20,6 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from jformer import rundir
+from jformer.backend import use_compilation_cache
 from jformer.config import Config
 from jformer.console import say
 from jformer.data.batches import Batch, Position, iterate, make_batches
@@ -34,7 +35,6 @@ from jformer.run import Run
 from jformer.schema import flatten, replaced
 from jformer.training import provenance, sharding
 from jformer.training.checkpoints import Checkpoints, averaged
-from jformer.training.compilation import use_compilation_cache
 from jformer.training.evaluate import check_decoding, likelihood, scores_of_outputs
 from jformer.training.init_from import initial_params
 from jformer.training.logging import Log, Window, describe, profiled_steps
@@ -68,7 +68,7 @@ def train(
     data_set = f"{config.data.name}, {config.data.languages}"
     say(f"workdir     {workdir}")
     say(f"config      {config.name}, {config.train.steps:,} steps on {data_set}")
-    use_compilation_cache(config)
+    use_compilation_cache(config.compilation_cache)
     mesh, profiled = sharding.make_mesh(config), profiled_steps(profile)
     corpora, splits = data or open_data(config)
     validation = splits["validation"]
@@ -77,8 +77,8 @@ def train(
         del scored["validation"]
     text = provenance.text_hashes(config, corpora, validation)
     provenance.check_same_text(text, workdir)
-    if provenance.is_complete(config, workdir):
-        say(provenance.describe_complete(config, workdir))
+    if complete := provenance.describe_complete(config, workdir):
+        say(complete)
         return scored
     lock = rundir.locked(workdir) if sharding.is_first() else contextlib.nullcontext()
     advice = f"with {config.train.assignment('batch_tokens')}: lower it, or raise train.accumulate"
@@ -151,6 +151,7 @@ class Training:
                 say(f"versions    {changed}: results may differ from an uninterrupted run")
         else:
             best_checkpoint.delete(best_checkpoint.steps())  # from a run with no other
+            (self.workdir / rundir.RESULTS).unlink(missing_ok=True)
             self.state = self.create(self.params_key)
             if config.train.init_from:
                 params = initial_params(config, self.state.params, self.vocabularies)

@@ -59,7 +59,7 @@ def make_batches(kind="buckets", seed=5, rows=None):
         if "packed" in kind
         else Buckets(S, T, BATCH_TOKENS, 4, 4)
     )
-    return Batches(pairs, rows, layout, seed, dropping(0.5) if dropout else None)
+    return Batches(pairs, rows, layout, seed, [dropping(0.5)] if dropout else [])
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -149,7 +149,7 @@ def test_a_drawing_that_no_row_has_room_for_is_replaced_with_the_plain_segmentat
     pairs = random_pairs()
     rows = np.arange(PAIRS)
     layout = Buckets(*pairs.lengths(rows), BATCH_TOKENS, 1, 4)  # room for what is plain
-    epoch = Batches(pairs, rows, layout, 0, dropping(0.9)).epoch(0)
+    epoch = Batches(pairs, rows, layout, 0, [dropping(0.9)]).epoch(0)
     ((_, width_S, width_T),) = layout.shapes
     S, T = epoch.pairs.lengths(rows)
     assert S.max() <= width_S
@@ -222,7 +222,8 @@ def test_dropout_redraws_each_side_by_its_own_merges_within_max_length():
     pairs, config = tokenize(split, vocabularies, data), dataclasses.replace(config, data=data)
     made = batches_module.make_batches(config, pairs, np.arange(len(split)), vocabularies)
 
-    drawn = batches_module.make_augment(data, vocabularies)(pairs, np.random.default_rng(0))
+    (augment,) = batches_module.make_augments(data, vocabularies)
+    drawn = augment(pairs, np.random.default_rng(0))
     for side, vocabulary, texts in zip(drawn, vocabularies, (split.sources, words), strict=True):
         assert [vocabulary.decode(ids) for ids in side.rows()] == texts
         assert [row[:-1] for row in side.rows()] != vocabulary.encode(texts)

@@ -26,7 +26,7 @@ def facts(tmp_path_factory):
         vocabulary_size=300, max_length=48, cache=str(directory / "cache"),
     )  # fmt: skip
     corpora = open_corpora(Config(data=data))
-    validation = read_split(corpora["validation"], data)
+    validation = read_split(corpora["validation"])
     config = Config(data=data, train=TrainConfig(batch_tokens=256))
     return corpus_statistics(config, corpora["train"], {"validation": validation})
 

@@ -60,7 +60,7 @@ def test_the_fused_attention_is_equation_1_with_the_same_gradients(masked, scale
 
 
 @pytest.mark.parametrize(
-    "changes", [{"attention_dropout": 0.1}, {"positions": "relative"}, {"d_k": 16, "d_v": 32}]
+    "changes", [{"attention_dropout": 0.1}, {"positions": "alibi"}, {"d_k": 16, "d_v": 32}]
 )
 def test_what_the_kernel_of_cudnn_cannot_compute_is_an_error(changes):
     with pytest.raises(UserError, match=r"config\.model\.attention_kernel=cudnn: "):

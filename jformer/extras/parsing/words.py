@@ -69,7 +69,7 @@ def class_of(word: str, tokenizer: Tokenizer) -> str:
 
 def with_classes(sentence: str, vocabulary: Vocabulary) -> str:
     """Return the sentence, with words that a word vocabulary lacks replaced by their classes."""
-    if vocabulary.within_words is not None:
+    if not vocabulary.has_whole_words:
         return sentence
     tokenizer = vocabulary.tokenizer
     return " ".join(
@@ -83,7 +83,7 @@ def word_dropout(
 ) -> Callable[[TokenPairs, np.random.Generator], TokenPairs]:
     """Replace each source word with probability `p` by its class, or by "<unk>", a component."""
     entries, tokenizer = vocabularies.source.entries(), vocabularies.source.tokenizer
-    if UNKNOWN not in entries or vocabularies.source.within_words is not None:
+    if UNKNOWN not in entries or not vocabularies.source.has_whole_words:
         raise UserError(
             f"config.data.augment=word_dropout(p={p}): requires a source vocabulary of words, "
             f"config.data.tokenizer=word_classes or words"
@@ -97,6 +97,6 @@ def word_dropout(
         texts = pairs.sources
         dropped = rng.random(len(texts.flat), np.float32) < p
         ids = np.where(dropped, class_ids_V[texts.flat], texts.flat)
-        return TokenPairs(Ragged(ids.astype(texts.flat.dtype), texts.offsets), pairs.targets)
+        return TokenPairs(Ragged(ids.astype(texts.flat.dtype), texts.lengths), pairs.targets)
 
     return augment
