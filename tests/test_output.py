@@ -199,9 +199,9 @@ def test_whole_lines_are_done(tmp_path, content, done, kept):
     for _ in range(2):  # a job that fails again loses nothing
         with (
             contextlib.suppress(RunError),
-            open_resumable(str(tmp_path / "x"), {"a": 1}) as output,
+            open_resumable(str(tmp_path / "x"), {"a": 1}) as (_, lines),
         ):
-            assert output.done == done
+            assert lines == done
             raise RunError
     with open_resumable(str(tmp_path / "x"), {"a": 1}):
         pass

@@ -25,7 +25,7 @@ from jax import Array
 from jformer.components import find
 from jformer.config import EOS, PAD, DecodeConfig
 from jformer.decoding import ensemble
-from jformer.decoding.constraints import NO_RULES, Rules
+from jformer.decoding.constraints import NO_RULES, Rules, Task
 from jformer.decoding.ensemble import Models
 from jformer.decoding.search import Hypotheses, Search, Sentence, advance, init_search, result_of
 from jformer.errors import explaining_out_of_memory
@@ -89,17 +89,17 @@ class Decoder:
     params: tuple[Any, ...]
     config: DecodeConfig
     max_length: int  # source positions, EOS included
-    slots: int  # sentences at a time
 
     def find(self, requests: Sequence[Request], rules: Rules = NO_RULES) -> list[Hypotheses]:
         """Decode all requests, and return the hypotheses of each."""
         if not requests:
             return []
-        threads, slots = 1, min(slots_for(len(requests)), self.slots)
+        batch_size = self.config.batch_size
+        threads, slots = 1, min(slots_for(len(requests)), batch_size)
         part = slots
-        if len(requests) > self.slots:
-            threads = thread_count(self.slots)
-            slots = self.slots // threads
+        if len(requests) > batch_size:
+            threads = thread_count(batch_size)
+            slots = batch_size // threads
             part = max(1, slots // PARTS)
         order = sorted(
             range(len(requests)), key=lambda n: (-requests[n].bucket, -len(requests[n].source))
@@ -258,7 +258,7 @@ def run_searches(
     """Advance until `min_waiting` slots wait: return the pool, and what the host reads of it."""
     config, (sentences_B, searches_B) = settings.config, state
     step = ensemble.make_step(settings.models, settings.params)
-    extend = functools.partial(settings.strategy.extend, step, config, rules=settings.rules)
+    extend = functools.partial(settings.strategy.extend, Task(step, config, settings.rules))
     searches_B = advance(extend, sentences_B, searches_B, min_waiting)
     found_B = jax.vmap(lambda search: result_of(search, config))(searches_B)
     return (sentences_B, searches_B), (searches_B.busy, searches_B.t, found_B)

@@ -18,6 +18,7 @@ from jax import Array
 from jformer.config import BOS, EOS, PAD
 from jformer.data.vocabulary import Vocabularies, Vocabulary
 from jformer.decoding.ensemble import Models, mean_logits
+from jformer.decoding.pool import Decoder
 from jformer.model.transformer import Transformer
 
 Pair = tuple[Sequence[int], Sequence[int]]
@@ -34,22 +35,17 @@ class Forced:
     weights_TS: Any = None  # mean over a layer's heads, EOS included on both sides
 
 
-def score_pairs(
-    models: Models,
-    params: tuple[Any, ...],
-    pairs: Sequence[Pair],
-    batch_size: int,
-    layer: int = 0,
-) -> list[Forced]:
+def score_pairs(decoder: Decoder, pairs: Sequence[Pair], layer: int = 0) -> list[Forced]:
     """Return the result for each pair; `layer` >= 1 adds the cross-attention weights of a layer.
 
     Probabilities and weights are averaged over the models. Raises `UserError` for a pair beyond a
     table of learned positions.
     """
+    models, batch_size = decoder.models, decoder.config.batch_size
     limit = min(model.config.max_positions for model in models)
     results: dict[int, Forced] = {}
     for numbers, source_BS, target_BT1 in batches(pairs, batch_size, limit):
-        found = jax.device_get(forced(models, layer, params, source_BS, target_BT1))
+        found = jax.device_get(forced(models, layer, decoder.params, source_BS, target_BT1))
         for row, number in enumerate(numbers):
             S, T = (len(ids) + 1 for ids in pairs[number])
             weights_TS = found[1][row, :T, :S] if layer else None
