@@ -1,8 +1,8 @@
 """Beam search: of all continuations by one token, the best W survive. W = 1 is greedy search.
 
 Any of the W best continuations that end in EOS are finished. Of the 2W best, the W best without
-EOS stay live. A sentence is done at its limit, or when no live hypothesis can enter the best `n_best`
-finished ones. If no hypothesis has finished, the live ones are the result.
+EOS stay live. A sentence is done at its limit, or when no live hypothesis can enter the best
+`n_best` finished ones. If no hypothesis has finished, the live ones are the result.
 """
 
 import dataclasses

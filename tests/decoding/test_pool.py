@@ -70,7 +70,7 @@ def shapes(monkeypatch):
     seen, run_searches = [], pool.run_searches
 
     def watched(*arguments):
-        _, (sentences_B, searches_B), _ = arguments
+        *_, (sentences_B, searches_B), _ = arguments
         B, _, T = searches_B.live_tokens_WT.shape
         seen.append((B, sentences_B.memory[0].mask_B11S.shape[-1], T))
         return run_searches(*arguments)
